@@ -1,0 +1,7 @@
+"""Lightning callbacks: when to measure. Import them as ``repdyn.callbacks``."""
+
+if __name__ != "repdyn.callbacks":
+    raise ImportError(
+        f"these callbacks were imported as {__name__!r}; install the project (pip install -e .) "
+        "and write 'from repdyn.callbacks import RepresentationDynamics'"
+    )

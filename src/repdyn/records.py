@@ -1,0 +1,71 @@
+"""The row: one number together with everything needed to know what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One value at one checkpoint.
+
+    A row with a ``layer`` is a measurement of the model's geometry. A row whose ``layer`` is None is a scalar
+    of the run at the same step (its training loss, say), kept so that a figure can show both from one store.
+    """
+
+    run: str
+    """Name of the training run or sweep the checkpoint belongs to."""
+    model: str
+    """Class of the measured model, or the name it is published under."""
+    causal: bool | None
+    """True when no position sees a later one (a decoder), False when it does (an encoder), None when not known."""
+    step: int
+    """Optimizer steps taken."""
+    tokens_seen: int | None
+    """Training tokens consumed so far, over all devices; None when not known."""
+    layer: int | None
+    """0 is the embedding output, l the output of block l; None for a scalar of the run."""
+    depth: float | None
+    """layer / number of blocks, in [0, 1]."""
+    module: str | None
+    """Qualified name of the module whose output (for layer 0: input) was taken."""
+    metric: str
+    """Name in the table of metrics, or of the scalar."""
+    subset: str | None
+    """Which tokens: "all", or "no_sink" (without first positions and special tokens)."""
+    settings: str
+    """The metric's parameters as JSON, "{}" when it has none."""
+    value: float
+    """Mean over the batches; NaN when undefined, and then ``reason`` says why."""
+    std: float
+    """Standard deviation over the batches (n - 1); NaN for a single batch."""
+    n_batches: int
+    """Batches the mean is taken over."""
+    n_vectors: int
+    """Vectors in each batch."""
+    n_unique: int
+    """Distinct vectors in the batch that has fewest of them."""
+    reason: str | None
+    """Why ``value`` is NaN; None otherwise."""
+    dim: int
+    """Dimension of the layer's vectors."""
+    dtype: str
+    """Precision the states were captured in, for example "float32"."""
+    probe: str
+    """Content hash of the probe: equal hashes mean equal tokens and an equal sampling plan."""
+    seconds: float
+    """Wall-clock time of the kernel over all batches."""
+    measured_at: str
+    """UTC time of the measurement, ISO 8601."""
+    repdyn_version: str
+    torch_version: str
+    transformers_version: str
+
+
+COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))
+
+
+def as_dict(row: Row) -> dict[str, Any]:
+    """The row as a plain dictionary, columns in their order of declaration."""
+    return {name: getattr(row, name) for name in COLUMNS}
