@@ -5,3 +5,8 @@ if __name__ != "repdyn.callbacks":
         f"these callbacks were imported as {__name__!r}; install the project (pip install -e .) "
         "and write 'from repdyn.callbacks import RepresentationDynamics'"
     )
+
+from repdyn.callbacks.hugging_face_checkpoints import HuggingFaceCheckpoints
+from repdyn.callbacks.representation_dynamics import RepresentationDynamics
+
+__all__ = ["HuggingFaceCheckpoints", "RepresentationDynamics"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 
@@ -69,3 +73,52 @@ COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))
 def as_dict(row: Row) -> dict[str, Any]:
     """The row as a plain dictionary, columns in their order of declaration."""
     return {name: getattr(row, name) for name in COLUMNS}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was measured, as the rows name it."""
+
+    run: str
+    model: str
+    step: int = 0
+    tokens_seen: int | None = None
+    causal: bool | None = None
+
+
+def provenance() -> dict[str, str]:
+    """The columns that say when and with what a row was made."""
+    return {"measured_at": datetime.now(UTC).isoformat(timespec="milliseconds"), **_versions()}
+
+
+def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, reason: str | None = None) -> Row:
+    """A row for a scalar of the run, such as its training loss."""
+    return Row(
+        run=checkpoint.run,
+        model=checkpoint.model,
+        causal=checkpoint.causal,
+        step=checkpoint.step,
+        tokens_seen=checkpoint.tokens_seen,
+        layer=None,
+        depth=None,
+        module=None,
+        metric=name,
+        subset=None,
+        settings="{}",
+        value=value,
+        std=math.nan,
+        n_batches=1,
+        n_vectors=0,
+        n_unique=0,
+        reason=reason,
+        dim=0,
+        dtype="float64",
+        probe=probe,
+        seconds=0.0,
+        **provenance(),
+    )
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {f"{package}_version": version(package) for package in ("repdyn", "torch", "transformers")}

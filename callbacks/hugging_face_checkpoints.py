@@ -1,0 +1,62 @@
+"""Saving a run's checkpoints in Hugging Face format, so that it can be swept afterwards like a published one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.seed import isolate_rng
+from transformers import PreTrainedModel
+
+from repdyn.callbacks.scheduled import ScheduledCallback, run_folder, tracked_module
+from repdyn.schedule import ScheduleLike
+
+
+class HuggingFaceCheckpoints(ScheduledCallback):
+    """Saves ``step0``, ``step1``, ... as folders that ``AutoModel.from_pretrained`` loads.
+
+    Each folder appears whole or not at all. The tokenizer goes with the weights where the datamodule has one.
+
+    Args:
+        schedule: which steps to save, as for :class:`RepresentationDynamics`.
+        dirpath: folder to save in; by default ``hf_checkpoints`` in the run's folder.
+        model: attribute of the LightningModule that holds the model; by default the only Hugging Face model in it.
+
+    Raises:
+        ValueError: when training starts, where there is no Hugging Face model to save.
+    """
+
+    def __init__(
+        self, schedule: ScheduleLike = "pythia", dirpath: str | Path | None = None, model: str | None = None
+    ) -> None:
+        super().__init__(schedule)
+        self.dirpath = dirpath
+        self.model = model
+
+    @property
+    def state_key(self) -> str:
+        return self._generate_state_key(dirpath=str(self.dirpath), model=self.model)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_fit_start(trainer, pl_module)
+        found = tracked_module(pl_module, self.model)
+        if not isinstance(found, PreTrainedModel):
+            raise ValueError(
+                f"expected a Hugging Face model to save, found {type(found).__name__}; name the attribute that holds "
+                "it with model=, or use Lightning's ModelCheckpoint"
+            )
+
+    def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        target = Path(self.dirpath or run_folder(trainer) / "hf_checkpoints") / f"step{trainer.global_step}"
+        if not trainer.is_global_zero or trainer.fast_dev_run or target.exists():
+            return
+        partial = target.with_name(f".{target.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        model = tracked_module(pl_module, self.model)
+        tokenizer = getattr(getattr(trainer, "datamodule", None), "tokenizer", None)
+        with isolate_rng():
+            for part in filter(None, (model, tokenizer)):
+                part.save_pretrained(partial)
+        os.replace(partial, target)

@@ -1,0 +1,273 @@
+"""Capture: each layer's states of any model, at the sampled tokens and nowhere else.
+
+Layer 0 is what enters the first block (the embedding output); layer l is what block l puts out. For every family
+alike the last layer is therefore the last block's output *before* a final normalisation, the same residual stream
+as the layers below it. To measure the normalised output too, name its module in ``layers``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from repdyn.blocks import Blocks, Layers, find_blocks
+from repdyn.kernels import exact_arithmetic
+from repdyn.probe import Probe, ProbeBatch
+
+Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
+
+
+@dataclass(frozen=True)
+class LayerStates:
+    """One layer's vectors of the sampled tokens."""
+
+    index: int
+    depth: float
+    module: str
+    states: Tensor
+    """(n_sampled, dim), rows in the order of ``States.tokens``."""
+
+
+@dataclass(frozen=True)
+class States:
+    """All layers' vectors of the sampled tokens, from one pass over the probe."""
+
+    layers: list[LayerStates]
+    tokens: np.ndarray
+    """(n_sampled,) token numbers of the probe, ascending."""
+
+    def rows_of(self, tokens: np.ndarray) -> Tensor:
+        """Where the given token numbers stand in each layer's states."""
+        return torch.from_numpy(np.searchsorted(self.tokens, tokens))
+
+
+def capture(
+    model: nn.Module,
+    probe: Probe,
+    subsets: Sequence[str],
+    layers: Layers = None,
+    *,
+    forward: Forward | None = None,
+    tokens_per_forward: int = 8192,
+) -> States:
+    """Run the probe through the model once and keep the vectors that the subsets sample.
+
+    The model is left as it was found: training flags module by module, hooks, gradients and RNG state.
+
+    Args:
+        model: a Hugging Face model or any module built of a list of blocks.
+        probe: the tokens.
+        subsets: whose samples to keep.
+        layers: name pattern of the blocks, ``*`` standing for one part of a dotted name ("model.layers.*"), or
+            several; None finds them.
+        forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
+            ``input_ids`` and, where it takes one, ``attention_mask``.
+        tokens_per_forward: bounds the size of one forward pass.
+
+    Raises:
+        ValueError: the blocks cannot be told; the message lists the candidates.
+        RuntimeError: a block did not run, or its output is not one vector for each token.
+    """
+    sampled = np.unique(np.concatenate([probe.sample(subset).ravel() for subset in subsets]))
+    batches = probe.batches(_sequences_per_forward(probe, tokens_per_forward))
+    return _run(model, batches, sampled, layers, forward)
+
+
+def is_causal(model: nn.Module, probe: Probe, layers: Layers = None, *, forward: Forward | None = None) -> bool | None:
+    """Whether no position sees a later one: change a last token, and look whether a state before it changes.
+
+    Returns:
+        True for a decoder, False for an encoder, None where it cannot be told (states that are not finite, a probe
+        of one and the same token).
+    """
+    longest = int(probe.lengths.argmax())
+    length = int(probe.lengths[longest].clamp(max=8))
+    tokens = probe.tokens.split(probe.lengths.tolist())[longest][:length]
+    others = probe.tokens[probe.tokens != tokens[-1]]
+    if len(others) == 0:
+        return None
+    changed = torch.cat([tokens[:-1], others[:1]])
+    # Two passes of one shape, so that equal inputs meet the very same arithmetic and can be compared bit by bit.
+    batches = [
+        ProbeBatch(ids[None], torch.ones(1, length, dtype=torch.long), np.arange(length), first_token=first)
+        for ids, first in ((tokens, 0), (changed, length))
+    ]
+    last = _run(model, batches, np.arange(2 * length), layers, forward).layers[-1].states
+    if not bool(last.isfinite().all()):
+        return None
+    return torch.equal(last[: length - 1], last[length : 2 * length - 1])
+
+
+def call_with_tokens(model: nn.Module, batch: ProbeBatch) -> Any:
+    """Call a model with ``input_ids``, ``attention_mask`` and ``use_cache=False``, as far as it takes them.
+
+    Raises:
+        ValueError: the batch has padding and the model's forward takes no ``attention_mask``.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    if "input_ids" not in parameters and not takes_any:
+        if bool((batch.attention_mask == 0).any()):
+            raise ValueError(
+                f"expected a probe without padding, because {type(model).__name__}.forward takes no attention_mask; "
+                "give sequences of one length, or say how to run the model with forward=lambda model, batch: ..."
+            )
+        return model(batch.input_ids)
+    offered = {"attention_mask": batch.attention_mask, "use_cache": False}
+    return model(
+        input_ids=batch.input_ids, **{name: value for name, value in offered.items() if takes_any or name in parameters}
+    )
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients, in full precision and without fused paths; all of it undone on leaving."""
+    flags = [(module, module.training) for module in model.modules()]
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    # nn.TransformerEncoder's fast path would hand hooks nested tensors, and compiled code would not call them at all.
+    torch.backends.mha.set_fastpath_enabled(False)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    try:
+        with isolate_rng(), torch.no_grad(), exact_arithmetic(device), torch.compiler.set_stance("force_eager"):
+            model.eval()
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        for module, training in flags:
+            module.training = training
+
+
+def _run(
+    model: nn.Module, batches: Iterable[ProbeBatch], sampled: np.ndarray, layers: Layers, forward: Forward | None
+) -> States:
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    blocks = find_blocks(model, layers)
+    body = model if forward else _smallest_with(blocks, model)
+    call = forward or call_with_tokens
+    recorder = _Recorder(blocks, sampled)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with undisturbed(model), recorder.attached():
+        for batch in batches:
+            on_device = replace(
+                batch, input_ids=batch.input_ids.to(device), attention_mask=batch.attention_mask.to(device)
+            )
+            with recorder.expecting(batch):
+                call(body, on_device)
+    return recorder.states()
+
+
+class _Recorder:
+    """Forward hooks that copy the sampled rows of what passes, layer by layer in the order the blocks run."""
+
+    def __init__(self, blocks: Blocks, sampled: np.ndarray) -> None:
+        self._blocks = blocks
+        self._sampled = sampled
+        self._buffers: list[Tensor] = []
+        self._names: list[str] = []
+        self._n_calls: int | None = None  # as many as in the first batch
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        handles = []
+        try:
+            for name, block in self._blocks:
+                handles.append(block.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
+                handles.append(block.register_forward_hook(partial(self._leave, name)))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def expecting(self, batch: ProbeBatch) -> Iterator[None]:
+        """While one batch passes: know which of its rows are sampled, and afterwards that every block ran."""
+        last_token = batch.first_token + len(batch.positions)
+        low, high = np.searchsorted(self._sampled, [batch.first_token, last_token])
+        self._target = slice(int(low), int(high))
+        self._source = torch.from_numpy(batch.positions[self._sampled[low:high] - batch.first_token])
+        self._shape = tuple(batch.input_ids.shape)
+        self._calls: list[str] = []
+        yield
+        silent = [name for name, _ in self._blocks if name not in self._calls]
+        if silent:
+            raise RuntimeError(
+                f"expected every block to run, but {len(silent)} of {len(self._blocks)} did not: {_few(silent)}; the "
+                "forward pass does not go through them. Name the blocks it does go through with layers="
+            )
+        self._n_calls = self._n_calls or len(self._calls)
+        if len(self._calls) != self._n_calls:
+            raise RuntimeError(
+                f"expected the same number of block calls for every batch, got {len(self._calls)} after "
+                f"{self._n_calls}; name the blocks that always run with layers="
+            )
+
+    def states(self) -> States:
+        last = len(self._names) - 1
+        layers = [
+            LayerStates(i, i / last, name, buffer)
+            for i, (name, buffer) in enumerate(zip(self._names, self._buffers, strict=True))
+        ]
+        return States(layers, self._sampled)
+
+    def _enter(self, name: str, _module: nn.Module, args: tuple, kwargs: dict) -> None:
+        if not self._calls:
+            self._keep(0, name, (*args, *(kwargs[k] for k in _STATE_ARGUMENTS if k in kwargs)))
+
+    def _leave(self, name: str, _module: nn.Module, _args: tuple, output: Any) -> None:
+        self._calls.append(name)
+        self._keep(len(self._calls), name, output)
+
+    def _keep(self, layer: int, name: str, value: Any) -> None:
+        states = self._as_rows(name, value)
+        if self._n_calls is None:
+            self._names.append(name)
+            self._buffers.append(states.new_empty(len(self._sampled), states.shape[1]))
+        if layer < len(self._buffers):  # a call too many is refused when the batch has passed
+            self._buffers[layer][self._target] = states[self._source.to(states.device)]
+
+    def _as_rows(self, name: str, value: Any) -> Tensor:
+        """(n_sequences * length, dim), whichever way round the block has its first two dimensions."""
+        states = value if isinstance(value, Tensor) else next((v for v in value if isinstance(v, Tensor)), None)
+        if states is not None and states.ndim == 3 and states.is_floating_point():
+            if tuple(states.shape[:2]) == self._shape:
+                return states.flatten(0, 1)
+            if tuple(states.shape[:2]) == self._shape[::-1]:
+                return states.transpose(0, 1).flatten(0, 1)
+        received = f"{tuple(states.shape)} of {states.dtype}" if states is not None else type(value).__name__
+        raise RuntimeError(
+            f"expected states of shape {(*self._shape, 'dim')} at {name!r}, got {received}; name blocks that pass one "
+            "vector for each token with layers="
+        )
+
+
+# Names under which families pass the states to a block as a keyword.
+_STATE_ARGUMENTS = ("hidden_states", "src", "x", "input", "inputs")
+
+
+def _smallest_with(blocks: Blocks, model: nn.Module) -> nn.Module:
+    """A Hugging Face model without its head, whose logits nobody reads here, unless a measured block is in the head."""
+    if not isinstance(model, PreTrainedModel):
+        return model
+    inside = set(model.base_model.modules())
+    return model.base_model if all(block in inside for _, block in blocks) else model
+
+
+def _sequences_per_forward(probe: Probe, tokens_per_forward: int) -> int:
+    longest = int(probe.lengths.max())
+    n_sequences = min(max(1, tokens_per_forward // longest), probe.n_sequences)
+    # A square batch would not tell a (batch, length) block from a (length, batch) one.
+    return n_sequences - 1 if n_sequences == longest > 1 else n_sequences
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

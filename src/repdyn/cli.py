@@ -1,0 +1,133 @@
+"""The command line of train.py: Lightning's CLI with a tracker attached and a fresh folder for every run."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+
+from repdyn.callbacks import HuggingFaceCheckpoints, RepresentationDynamics
+from repdyn.data.datamodule import TextDataModule
+from repdyn.models import LanguageModel, objective_of
+
+
+@dataclass
+class Run:
+    """Where a run leaves its files, and who is told of it.
+
+    Args:
+        name: of the run; its files go to FOLDER/NAME/TIME.
+        folder: of all runs.
+        loggers: any of csv, tensorboard, wandb.
+        wandb_online: send to the W&B cloud (needs an account) instead of keeping W&B's files for a later "wandb sync".
+        wandb_project: project in W&B.
+    """
+
+    name: str = "run"
+    folder: str = "runs"
+    loggers: list[Literal["csv", "tensorboard", "wandb"]] = field(
+        default_factory=lambda: ["csv", "tensorboard", "wandb"]
+    )
+    wandb_online: bool = False
+    wandb_project: str = "repdyn"
+
+    def new_folder(self) -> Path:
+        return Path(self.folder) / self.name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+
+    def build_loggers(self, folder: Path) -> list[Logger]:
+        # The first logger's folder is the trainer's, so the plain one comes first.
+        build = {
+            "csv": lambda: CSVLogger(folder, name="", version=""),
+            "tensorboard": lambda: TensorBoardLogger(folder, name="", version="", sub_dir="tensorboard"),
+            "wandb": lambda: WandbLogger(
+                name=f"{self.name}/{folder.name}",
+                project=self.wandb_project,
+                save_dir=_made(folder),
+                offline=not self.wandb_online,
+            ),
+        }
+        return [build[kind]() for kind in build if kind in self.loggers]
+
+
+class TrainCLI(LightningCLI):
+    """``fit`` with the groups run, model, data, trainer, tracker, hf_checkpoints and checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            LanguageModel,
+            TextDataModule,
+            trainer_class=Trainer,
+            seed_everything_default=0,
+            save_config_kwargs={"overwrite": True},
+            auto_configure_optimizers=False,
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return {"fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"}}
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        parser = _SuggestingParser(**kwargs)
+        parser.add_argument("-c", "--config", action="config", help="YAML file with any of these options.")
+        return parser
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_class_arguments(Run, "run")
+        parser.add_lightning_class_args(RepresentationDynamics, "tracker")
+        parser.add_lightning_class_args(HuggingFaceCheckpoints, "hf_checkpoints")
+        parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.set_defaults(
+            {
+                "checkpoint.every_n_train_steps": 500,
+                "checkpoint.save_last": True,
+                "checkpoint.save_on_exception": True,
+                "checkpoint.enable_version_counter": False,
+            }
+        )
+        parser.link_arguments("model.family", "data.objective", compute_fn=objective_of)
+        parser.link_arguments("data.sequence_length", "model.context_length")
+        parser.link_arguments("data.vocab_size", "model.vocab_size", apply_on="instantiate")
+        parser.link_arguments("data.pad_token_id", "model.pad_token_id", apply_on="instantiate")
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        run: Run = self._get(self.config_init, "run")
+        folder = run.new_folder()
+        given = self._get(self.config_init, "trainer").get("logger")
+        loggers = given if given is not None else run.build_loggers(folder)
+        return super().instantiate_trainer(logger=loggers, default_root_dir=str(folder), **kwargs)
+
+
+class _SuggestingParser(LightningArgumentParser):
+    """A parser that says which option a mistyped one resembles."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        unknown = re.search(r"does not accept option '([^']+)'|unrecognized arguments: --([\w.]+)", message)
+        if unknown:
+            key = unknown[1] or unknown[2]
+            parser = getattr(ex, "subcommand_parser", None) or self
+            closest = difflib.get_close_matches(key, _option_names(parser), n=1)
+            if closest:
+                message += f"; did you mean {closest[0]!r}?"
+        super().error(message, ex)
+
+
+def _option_names(parser: LightningArgumentParser) -> list[str]:
+    names = [action.dest for action in parser._actions]
+    for choices in (getattr(action, "choices", None) for action in parser._actions):
+        if isinstance(choices, dict):  # a subcommand's own parser
+            names += [name for inner in choices.values() for name in _option_names(inner)]
+    return names
+
+
+def _made(folder: Path) -> Path:
+    """W&B falls back to a temporary folder, silently, where the one it is given does not exist yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,218 @@
+"""From a Wikipedia dump to prose: XML, wiki markup, code, media and HTML removed.
+
+What becomes of what:
+
+======================================================  ================================================
+pages of the article namespace                          kept, the title first, articles parted by blank lines
+redirects, pages of other namespaces, a page cut short  dropped
+links ``[[target|text]]`` and ``[address text]``        their text; bare addresses dropped
+headings, list items, bold, italics, inline HTML        their text
+templates, comments, tables, references                 dropped
+images, media, categories, links to other languages     dropped, with their captions
+code, preformatted lines, formulas, galleries, charts   dropped
+entities                                               the character
+======================================================  ================================================
+
+Parsing is mwparserfromhell's. Its time grows with the square of a page's length on markup that is opened thousands
+of times and never closed (20 s for ``{{a|`` 9,000 times over); on real pages it takes half a second per megabyte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import mwparserfromhell
+from datasets import Dataset, Features, Value
+from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (compiled, without type information)
+from mwparserfromhell import nodes
+from mwparserfromhell.wikicode import Wikicode
+
+from repdyn.data.text import Corpus, cache_directory, is_wiki_dump
+
+# fmt: off
+DROPPED_TAGS = frozenset((
+    "categorytree", "ce", "chem", "code", "gallery", "graph", "hiero", "imagemap", "includeonly", "inputbox",
+    "math", "pre", "ref", "references", "score", "script", "section", "source", "style", "syntaxhighlight", "table",
+    "templatedata", "timeline",
+))
+# fmt: on
+DROPPED_LINKS = frozenset(("category", "file", "image", "media"))
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z-]+)?|simple|tokipona")
+_HTML_NAMES = (
+    "a abbr b big blockquote br caption center cite code del div dd dl dt em font gallery h[1-6] hr i ins li math "
+    "noinclude nowiki ol onlyinclude p pre ref references s samp small span strike strong sub sup table tbody td th tr "
+    "tt u ul var"
+)
+# Stands before a line that began with a space, which MediaWiki shows as preformatted text. Such a line cannot be
+# told from others once the markup around it is gone, nor removed before, when it may close a template.
+_PREFORMATTED = "\x00"
+_FEED_BYTES = 1 << 20
+_PAGE = Features({"title": Value("large_string"), "text": Value("large_string")})
+
+
+def clean_corpus(
+    corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None, num_proc: int | None = None
+) -> Corpus:
+    """Prose of a Wikipedia dump, computed once and cached.
+
+    The result depends on the dump and on this code alone, not on ``num_proc``.
+
+    Args:
+        corpus: a MediaWiki XML dump, possibly cut short.
+        cache_dir: where the cleaned pages are kept; see ``cache_directory``.
+        num_proc: processes to clean with, by default one per core.
+
+    Returns:
+        UTF-8 text, one article after the other with a blank line between, named "..., cleaned".
+
+    Raises:
+        ValueError: the corpus is not a dump, is not well-formed XML, or holds no article.
+    """
+    if not is_wiki_dump(corpus.data):
+        raise ValueError(f"expected a MediaWiki XML dump (<mediawiki ...), got {corpus.name}; use it without cleaning")
+    pages = list(articles(corpus.data))
+    if not pages:
+        raise ValueError(f"expected articles, found only redirects and the like in {corpus.name}; use a longer piece")
+    cache = cache_directory(cache_dir) / "clean"
+    cache.mkdir(parents=True, exist_ok=True)
+    key = _fingerprint(corpus)
+    cleaned = Dataset.from_list(pages, features=_PAGE).map(
+        _clean_page,
+        num_proc=min(num_proc or os.cpu_count() or 1, len(pages)),
+        remove_columns="title",
+        cache_file_name=str(cache / f"{key}.arrow"),
+        new_fingerprint=key,
+        desc="removing markup",
+    )
+    text = "\n\n".join(cleaned["text"]) + "\n"
+    return Corpus(f"{corpus.name}, cleaned", text.encode())
+
+
+def articles(dump: bytes) -> Iterator[dict[str, str]]:
+    """Title and wikitext of each whole article of a dump, redirects and other namespaces left out.
+
+    Args:
+        dump: MediaWiki XML export; what follows its last whole page is ignored.
+
+    Yields:
+        ``{"title": ..., "text": ...}`` in the order of the dump.
+
+    Raises:
+        ValueError: the XML is malformed.
+    """
+    namespaces: set[str] = set()
+    for element in _elements(dump):
+        if etree.QName(element).localname == "namespace":
+            namespaces.add(element.text or "")
+            continue
+        title = element.findtext("{*}title") or ""
+        text = element.findtext("{*}revision/{*}text") or ""
+        prefix, colon, _ = title.partition(":")
+        is_redirect = text.lstrip()[:9].lower() == "#redirect"
+        if not is_redirect and not (colon and prefix in namespaces):
+            yield {"title": title, "text": text}
+
+
+def clean_wikitext(text: str) -> str:
+    """Prose of a page's wiki markup; cleaning what is clean changes nothing.
+
+    >>> clean_wikitext("'''Anarchism''' is a [[political theory|theory]].{{fact}} [[Image:A.png|thumb]]")
+    'Anarchism is a theory.'
+    """
+    # Unescaping may bring new markup to light (&lt;b&gt;), so once is not enough. Every pass but the last shortens.
+    while len(cleaned := _tidy(_text(mwparserfromhell.parse(text)))) < len(text):
+        text = cleaned
+    return cleaned
+
+
+def _elements(dump: bytes) -> Iterator[etree._Element]:
+    page_end = dump.rfind(b"</page>") + len(b"</page>")
+    if page_end < len(b"</page>"):
+        raise ValueError("expected a MediaWiki dump with at least one whole <page>, found none; give a longer piece")
+    parser = etree.XMLPullParser(events=("end",), tag=("{*}namespace", "{*}page"), huge_tree=True)
+    pieces = (dump[start : min(start + _FEED_BYTES, page_end)] for start in range(0, page_end, _FEED_BYTES))
+    try:
+        for piece in (*pieces, b"</mediawiki>"):
+            parser.feed(piece)
+            for _, element in parser.read_events():
+                yield element
+                element.clear()
+    except etree.XMLSyntaxError as error:
+        raise ValueError(f"expected well-formed XML up to the last </page>: {error}; use it without cleaning") from None
+
+
+def _fingerprint(corpus: Corpus) -> str:
+    """Changes with the dump, with this file and with the parser, so that no stale result is ever read."""
+    code = Path(__file__).read_bytes() + mwparserfromhell.__version__.encode()
+    return hashlib.sha256(corpus.sha256.encode() + code).hexdigest()[:32]
+
+
+def _clean_page(page: dict[str, str]) -> dict[str, str]:
+    return {"text": f"{page['title']}\n\n{clean_wikitext(page['text'])}".strip()}
+
+
+def _text(code: Wikicode | None) -> str:
+    return "".join(_node_text(node) for node in code.nodes) if code else ""
+
+
+def _node_text(node: nodes.Node) -> str:
+    match node:
+        case nodes.Text():
+            return node.value.replace("\n ", f"\n{_PREFORMATTED} ")
+        case nodes.HTMLEntity():
+            return html.unescape(str(node))
+        case nodes.Wikilink():
+            return _link_text(node)
+        case nodes.ExternalLink():
+            return _text(node.title)
+        case nodes.Heading():
+            return f"\n{_text(node.title)}\n"
+        case nodes.Tag():
+            return _tag_text(node)
+        case _:  # templates, template arguments, comments
+            return ""
+
+
+def _link_text(link: nodes.Wikilink) -> str:
+    target = _text(link.title).strip()
+    prefix, colon, _ = target.partition(":")
+    if colon and (prefix.strip().lower() in DROPPED_LINKS or _LANGUAGE.fullmatch(prefix)):
+        return ""
+    return _text(link.text) if link.text is not None else target.removeprefix(":")
+
+
+def _tag_text(tag: nodes.Tag) -> str:
+    name = str(tag.tag).strip().lower()
+    if name in DROPPED_TAGS:
+        return ""
+    if name in ("br", "hr"):
+        return "\n"
+    return _text(tag.contents)
+
+
+_TIDYING: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        # what markup that was never closed, and so never parsed, leaves behind
+        (rf"(?m)^{_PREFORMATTED}.*$", ""),
+        (r"(?m)^[^\S\n]*(?:\{\||\|).*$", ""),
+        (rf"(?i)</?(?:{_HTML_NAMES.replace(' ', '|')})(?:\s[^<>]*)?/?>", ""),
+        (r"<!--|-->|\[\[|\]\]|\{\{|\}\}|'{2,5}|__[A-Z]+__", ""),
+        # what removed markup leaves behind
+        (r"[^\S\n]+", " "),
+        (r"\( ?[,;:]? ?\)|\[ ?\]|\[(?= )", ""),
+        (r" +(?=[,.;)\n])|(?<=[(\n]) +", ""),
+        (r"\n{3,}", "\n\n"),
+    )
+)
+
+
+def _tidy(text: str) -> str:
+    for pattern, replacement in _TIDYING:
+        text = pattern.sub(replacement, text)
+    return text.strip()

@@ -1,0 +1,92 @@
+"""enwik8, the first 10^8 bytes of a dump of the English Wikipedia: download, verify, keep."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from repdyn.data.text import ENWIK8_BYTES, Corpus, cache_directory, enwik8_name, read_corpus
+
+ENWIK8_URL = "http://mattmahoney.net/dc/enwik8.zip"
+_CHUNK_BYTES = 1 << 18
+_TIMEOUT_SECONDS = 30
+_INSTEAD = "fetch it where there is a network and give its path instead"
+
+
+def enwik8_corpus(cache_dir: str | os.PathLike[str] | None = None, url: str = ENWIK8_URL) -> Corpus:
+    """Full enwik8 from the cache, downloaded there first when it is missing.
+
+    Args:
+        cache_dir: where to keep it; see ``cache_directory``.
+        url: address of a zip holding enwik8, its official one by default.
+
+    Returns:
+        10^8 bytes whose checksum is enwik8's.
+
+    Raises:
+        ConnectionError: the address cannot be reached, or breaks off.
+        ValueError: what lies there, or in the cache, is not enwik8.
+
+    Source: Matt Mahoney, Large Text Compression Benchmark.
+    """
+    path = cache_directory(cache_dir) / "enwik8.zip"
+    if not path.exists():
+        download(url, path)
+    return _verified(path, path, "delete it, or give its path as the source to use it under its own name")
+
+
+def download(url: str, path: Path) -> None:
+    """Download enwik8 to ``path``, which comes into being only once it is whole and its checksum is right."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix="incomplete-", suffix=path.suffix)
+    partial = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            _fetch(url, file)
+        _verified(partial, url, _INSTEAD)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _fetch(url: str, file: IO[bytes]) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response,
+            Progress(*columns, TimeRemainingColumn()) as progress,
+        ):
+            expected = int(response.headers["Content-Length"]) if response.headers["Content-Length"] else None
+            task = progress.add_task("enwik8", total=expected)
+            received = 0
+            while chunk := response.read(_CHUNK_BYTES):
+                file.write(chunk)
+                received += len(chunk)
+                progress.advance(task, len(chunk))
+    except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
+        # from None: forty lines of socket calls say nothing that the reason does not
+        raise ConnectionError(f"enwik8 cannot be downloaded from {url} ({error}); {_INSTEAD}") from None
+    if expected is not None and received != expected:
+        raise ConnectionError(
+            f"the download of enwik8 from {url} ended after {received:,} of {expected:,} bytes; "
+            f"start again, or {_INSTEAD}"
+        )
+
+
+def _verified(path: Path, origin: str | Path, remedy: str) -> Corpus:
+    try:
+        corpus = read_corpus(path)
+    except ValueError as error:
+        raise ValueError(f"expected enwik8 at {origin}, found something else ({error}); {remedy}") from None
+    if corpus.name != enwik8_name(ENWIK8_BYTES):
+        raise ValueError(
+            f"expected enwik8 at {origin}, found sha256 {corpus.sha256}, {len(corpus.data):,} bytes; {remedy}"
+        )
+    return corpus

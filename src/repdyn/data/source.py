@@ -1,0 +1,53 @@
+"""A text by a word or a path: what the configuration's ``source`` means."""
+
+from __future__ import annotations
+
+import os
+
+from repdyn.data.enwik8 import enwik8_corpus
+from repdyn.data.text import Corpus, builtin_corpus, is_wiki_dump, read_corpus
+
+
+def load_corpus(
+    source: str | os.PathLike[str] = "builtin",
+    *,
+    clean: bool = True,
+    max_bytes: int | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> Corpus:
+    """The text that ``source`` names, cleaned if it is a Wikipedia dump.
+
+    Args:
+        source: "builtin" (the Python language reference, no download), "enwik8" (from the cache or its official
+            address), or the path of a text file or Wikipedia dump, plain, .gz, .xz or .zip.
+        clean: whether a Wikipedia dump is reduced to prose; plain text is never touched.
+        max_bytes: use only so many bytes from the start, counted before cleaning; all by default.
+        cache_dir: where downloads and cleaned text are kept; see ``cache_directory``.
+
+    Returns:
+        The text under the name its checksum gives it.
+
+    Raises:
+        ValueError: ``max_bytes`` is not positive, or the file is not what it must be.
+        FileNotFoundError: the path leads nowhere.
+        ConnectionError: enwik8 is neither in the cache nor to be had.
+
+    >>> load_corpus(max_bytes=22).data
+    b'The "assert" statement'
+    """
+    if max_bytes is not None and max_bytes < 1:
+        raise ValueError(f"expected max_bytes of at least 1, got {max_bytes}; leave it out to use the whole text")
+    if source == "builtin":
+        corpus = builtin_corpus()
+    elif source == "enwik8":
+        corpus = enwik8_corpus(cache_dir)
+    else:
+        corpus = read_corpus(source)
+    if max_bytes is not None:
+        corpus = corpus.head(max_bytes)
+    if clean and is_wiki_dump(corpus.data):
+        # here, because a job that measures its own model on its own text has no need of the wiki parsers
+        from repdyn.data.clean import clean_corpus
+
+        corpus = clean_corpus(corpus, cache_dir)
+    return corpus

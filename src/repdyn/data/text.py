@@ -1,0 +1,139 @@
+"""Where text comes from, and the checksum that says what it is."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import os
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from platform import python_version
+
+ENWIK8_BYTES = 100_000_000
+
+ENWIK8_PREFIXES: dict[str, int] = {
+    "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8": ENWIK8_BYTES,
+    "5985c81c39d927ae0e169625790ca4d9e7d1531270c8b09ad73176a375bb3d97": 10_000_000,
+    "d502ac7ecb9dd47a062e7d19b8dcd3c753b07c142e48b13dcd521cb747116bdd": 4_154_399,
+    "369b688978f649681136198fb96db14c1616756260c55fb4b65e9bc049552cad": 1_000_000,
+    "581bee9758c531de3795885a1adb331b9c51bfdeefd9a63407815479e22a9072": 100_000,
+}
+"""sha256 of the first so many bytes of enwik8."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text as bytes, under a name that only its checksum can give it."""
+
+    name: str
+    """What the text is, for people: "enwik8 prefix, 4.15 MB"."""
+    data: bytes = field(repr=False)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of ``data``, that is of the unpacked file: how it was packed does not matter."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    def head(self, max_bytes: int) -> Corpus:
+        """The first ``max_bytes`` bytes, named as a part; the corpus itself when it is no longer than that."""
+        if max_bytes >= len(self.data):
+            return self
+        if self.name == enwik8_name(ENWIK8_BYTES):
+            return Corpus(enwik8_name(max_bytes), self.data[:max_bytes])
+        return Corpus(f"{self.name}, its first {max_bytes:,} bytes", self.data[:max_bytes])
+
+
+def enwik8_name(n_bytes: int) -> str:
+    """Name of the first ``n_bytes`` bytes of enwik8.
+
+    >>> enwik8_name(4_154_399)
+    'enwik8 prefix, 4.15 MB'
+    """
+    return "enwik8" if n_bytes == ENWIK8_BYTES else f"enwik8 prefix, {n_bytes / 1e6:.2f} MB"
+
+
+def is_wiki_dump(data: bytes) -> bool:
+    """Whether this is a MediaWiki XML dump, which can be cleaned, rather than plain text."""
+    return data[:1000].lstrip().startswith(b"<mediawiki")
+
+
+def read_corpus(path: str | os.PathLike[str]) -> Corpus:
+    """Read a text file, packed or not, and name it by its checksum.
+
+    Args:
+        path: a plain, .gz, .xz or .zip file (a zip holds exactly one file).
+
+    Returns:
+        The unpacked bytes; enwik8 and its known prefixes are recognised whatever the file is called, any other
+        dump is called "not enwik8", any other text by its file name, both with their hash.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is empty, damaged, or a zip of several files.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"expected a text file (plain, .gz, .xz or .zip), found none at {path.absolute()}; "
+            'give the path of an existing file, "enwik8" or "builtin"'
+        )
+    data = _unpack(path)
+    if not data:
+        raise ValueError(f"expected text, {path} is empty")
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 in ENWIK8_PREFIXES:
+        return Corpus(enwik8_name(ENWIK8_PREFIXES[sha256]), data)
+    what = "not enwik8" if is_wiki_dump(data) else path.name
+    return Corpus(f"{what} (sha256 {sha256[:12]})", data)
+
+
+def builtin_corpus() -> Corpus:
+    """English that needs no download: the language reference that ships inside CPython (``pydoc_data.topics``).
+
+    About half a megabyte; it differs between Python versions, so the version is part of the name.
+
+    >>> builtin_corpus().data[:22]
+    b'The "assert" statement'
+    """
+    topics: dict[str, str] = import_module("pydoc_data.topics").topics
+    text = "\n\n".join(topics[key].strip() for key in sorted(topics))
+    return Corpus(f"language reference of Python {python_version()}", text.encode())
+
+
+def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Where downloads and processed text are kept: ``cache_dir``, else $REPDYN_CACHE, else ~/.cache/repdyn."""
+    return Path(cache_dir or os.environ.get("REPDYN_CACHE") or "~/.cache/repdyn").expanduser()
+
+
+def _unpack(path: Path) -> bytes:
+    readers: dict[str, Callable[[Path], bytes]] = {".gz": _read_gzip, ".xz": _read_xz, ".zip": _read_zip}
+    try:
+        return readers.get(path.suffix.lower(), Path.read_bytes)(path)
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"expected a whole {path.suffix} file, {path} cannot be unpacked ({error}); fetch it again"
+        ) from error
+
+
+def _read_gzip(path: Path) -> bytes:
+    with gzip.open(path) as file:
+        return file.read()
+
+
+def _read_xz(path: Path) -> bytes:
+    with lzma.open(path) as file:
+        return file.read()
+
+
+def _read_zip(path: Path) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        members = archive.namelist()
+        if len(members) != 1:
+            raise ValueError(f"expected one file in {path}, found {len(members)}; unpack it and give one file's path")
+        return archive.read(members[0])

@@ -1,0 +1,87 @@
+"""A whole corpus as one array of token ids."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from rich import get_console
+from rich.progress import track
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from repdyn.data.byte_tokenizer import byte_tokenizer
+
+BYTES = "bytes"
+_CHUNK_CHARACTERS = 1 << 16
+_CHUNKS_PER_CALL = 16
+
+
+def load_tokenizer(name: str, for_encoder: bool) -> PreTrainedTokenizerBase:
+    """The byte tokenizer for "bytes", otherwise what ``AutoTokenizer`` makes of a name on the Hub or a folder."""
+    return byte_tokenizer(for_encoder) if name == BYTES else AutoTokenizer.from_pretrained(name)
+
+
+def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path | None = None) -> np.ndarray:
+    """Token ids of a text, without special tokens.
+
+    A long text goes through the tokenizer in pieces of about 64,000 characters that end at line ends, so that memory
+    stays bounded; a piece is tokenized as if a text began there.
+
+    Args:
+        data: UTF-8 text; bytes that are no UTF-8 become U+FFFD.
+        tokenizer: any Hugging Face tokenizer.
+        cache: folder to keep the ids in, under a name made of the hashes of text and tokenizer; None keeps nothing.
+
+    Returns:
+        (n_tokens,) uint16, or int32 when the vocabulary is larger than 65,536; read from disk as needed if cached.
+    """
+    if cache is None:
+        return _encode(data, tokenizer)
+    path = cache / f"{hashlib.sha256(data).hexdigest()[:32]}-{_fingerprint(tokenizer)[:32]}.npy"
+    if not path.exists():
+        _save(path, _encode(data, tokenizer))
+    return np.load(path, mmap_mode="r")
+
+
+def _encode(data: bytes, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+    dtype = np.uint16 if len(tokenizer) <= 1 << 16 else np.int32
+    chunks = list(_chunks(data.decode(errors="replace")))
+    encoded: list[np.ndarray] = []
+    starts = range(0, len(chunks), _CHUNKS_PER_CALL)
+    for start in track(starts, "tokenizing", transient=True, disable=not get_console().is_terminal):
+        batch = tokenizer(chunks[start : start + _CHUNKS_PER_CALL], add_special_tokens=False, verbose=False)
+        encoded += [np.asarray(ids, dtype=dtype) for ids in batch.input_ids]
+    return np.concatenate(encoded) if encoded else np.empty(0, dtype)
+
+
+def _chunks(text: str) -> Iterator[str]:
+    """Pieces that together are the text, each up to the last line end within reach."""
+    start = 0
+    while start < len(text):
+        end = start + _CHUNK_CHARACTERS
+        if end < len(text):
+            end = text.rfind("\n", start, end) + 1 or end
+        yield text[start:end]
+        start = end
+
+
+def _save(path: Path, ids: np.ndarray) -> None:
+    """All or nothing: a job killed while it writes leaves no array that looks whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix="incomplete-", suffix=".npy")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            np.save(file, ids)
+        Path(partial).replace(path)
+    finally:
+        Path(partial).unlink(missing_ok=True)
+
+
+def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    state = backend.to_str() if backend is not None else f"{type(tokenizer)} {sorted(tokenizer.get_vocab().items())}"
+    return hashlib.sha256(state.encode()).hexdigest()

@@ -1,0 +1,86 @@
+"""Token ids as windows, windows as batches for next-token and for masked-token training."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, get_worker_info
+from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
+
+Batch = dict[str, Tensor]
+IGNORED = -100
+"""The label that a loss skips."""
+
+
+class Windows(Dataset[tuple[int, Tensor]]):
+    """Consecutive windows of a token array that do not overlap; what is left at the end is not used.
+
+    Args:
+        tokens: (n_tokens,) integer ids.
+        length: tokens in a window, special tokens counted.
+        before: ids put at the start of each window.
+        after: ids put at its end.
+    """
+
+    def __init__(self, tokens: np.ndarray, length: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()):
+        inner = length - len(before) - len(after)
+        self._content = tokens[: len(tokens) // inner * inner].reshape(-1, inner)
+        self._before, self._after = np.asarray(before, np.int64), np.asarray(after, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def __getitem__(self, index: int) -> tuple[int, Tensor]:
+        """The index and (length,) int64 ids."""
+        return index, torch.from_numpy(
+            np.concatenate((self._before, self._content[index], self._after), dtype=np.int64)
+        )
+
+
+def collate_causal(windows: list[tuple[int, Tensor]]) -> Batch:
+    """Batch for next-token training: the labels are the inputs, which transformers' models shift themselves."""
+    input_ids = torch.stack([ids for _, ids in windows])
+    return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "labels": input_ids.clone()}
+
+
+class CollateMasked:
+    """Batch for masked-token training: of the chosen tokens 80 % are masked, 10 % replaced, 10 % left alone.
+
+    Special tokens are never chosen; the labels of all others are -100.
+
+    Args:
+        tokenizer: with a mask token.
+        probability: share of tokens chosen, in (0, 1].
+        seed: of the choice.
+        fixed: whether a window's choice follows from its index alone, the same in every epoch and every batch (so
+            that validation losses compare), or is drawn anew each time.
+
+    Source: Devlin et al. 2019, section 3.1, through ``transformers.DataCollatorForLanguageModeling``.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, probability: float, seed: int, fixed: bool):
+        self._collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
+        self._special_ids = torch.tensor(tokenizer.all_special_ids)
+        self._seed = seed
+        self._fixed = fixed
+        self._generator: torch.Generator | None = None
+
+    def __call__(self, windows: list[tuple[int, Tensor]]) -> Batch:
+        if self._fixed:
+            masked = [self._mask(ids, torch.Generator().manual_seed(self._seed + index)) for index, ids in windows]
+            input_ids, labels = (torch.stack(column) for column in zip(*masked, strict=True))
+        else:
+            input_ids, labels = self._mask(torch.stack([ids for _, ids in windows]), self._running_generator())
+        return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "labels": labels}
+
+    def _mask(self, ids: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        self._collator.generator = generator
+        return self._collator.torch_mask_tokens(ids.clone(), special_tokens_mask=torch.isin(ids, self._special_ids))
+
+    def _running_generator(self) -> torch.Generator:
+        if self._generator is None:
+            worker = get_worker_info()
+            # a worker starts afresh every epoch, with a seed of its own drawn from the loader's generator
+            self._generator = torch.Generator().manual_seed(worker.seed if worker else self._seed)
+        return self._generator

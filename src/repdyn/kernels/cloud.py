@@ -1,0 +1,177 @@
+"""A point cloud, checked once, and what several metrics need from it, computed once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+# elements widened at a time: small enough to stay in cache, whatever the size of the cloud
+_CHUNK = 1 << 17
+
+Result = TypeVar("Result")
+
+
+class Undefined(ArithmeticError):
+    """The quantity does not exist for this cloud; ``reason`` says why, in words fit for a table."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@contextmanager
+def exact_arithmetic(device: torch.device | str) -> Iterator[None]:
+    """Within it float32 matrix products on ``device`` are float32 throughout, and neither autocast nor autograd acts.
+
+    Everything is put back on leaving. The precision of products is a setting of the process, so other threads see it.
+    """
+    with torch.no_grad(), torch.autocast(torch.device(device).type, enabled=False), _float32_products():
+        yield
+
+
+@contextmanager
+def _float32_products() -> Iterator[None]:
+    # torch keeps an old and a new copy of this setting, and reading the old one raises where the two disagree: so the
+    # new one is neutralised before the old one is read, and both agree within.
+    backends: Any = torch.backends  # torch's annotations leave out the new copy
+    cuda, onednn = backends.cuda.matmul, backends.mkldnn.matmul
+    # a product without a precision of its own reports its parent's; written back as such it would cease to follow it
+    before_cuda = "none" if cuda.fp32_precision == backends.cudnn.fp32_precision else cuda.fp32_precision
+    before_onednn = "none" if onednn.fp32_precision == backends.mkldnn.fp32_precision else onednn.fp32_precision
+    cuda.fp32_precision = onednn.fp32_precision = "ieee"
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("highest")
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        cuda.fp32_precision, onednn.fp32_precision = before_cuda, before_onednn
+
+
+class Cloud:
+    """Points of one layer: rows of ``x``, with the derived tensors that several metrics share.
+
+    Args:
+        x: points, shape (n_vectors, dim), float16, bfloat16, float32 or float64, any device, any strides.
+            It is kept, not copied: do not write to it while the cloud is in use.
+
+    Raises:
+        ValueError: for another shape or dtype.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        if x.ndim != 2 or x.shape[1] == 0:
+            raise ValueError(
+                f"expected points of shape (n_vectors, dim) with dim >= 1, got shape {tuple(x.shape)}; "
+                "flatten leading axes with x.flatten(0, -2)"
+            )
+        if x.dtype not in FLOAT_DTYPES:
+            raise ValueError(
+                f"expected points in float16, bfloat16, float32 or float64, got {x.dtype}; convert with x.float()"
+            )
+        self.x = x.detach()
+        self._results: dict[Callable[[Cloud], Any], Any] = {}
+
+    @property
+    def n_vectors(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def n_unique(self) -> int:
+        return self.distinct.shape[0]
+
+    @cached_property
+    def distinct(self) -> Tensor:
+        """The different rows of ``x`` in order of first occurrence, untouched; -0.0 equals 0.0."""
+        with exact_arithmetic(self.x.device):
+            return distinct_rows(self.x)
+
+    @cached_property
+    def centred(self) -> Tensor:
+        """All rows minus their mean, times a power of two: float64 for float64 points, otherwise float32."""
+        with exact_arithmetic(self.x.device):
+            return centre(self.x, torch.float64 if self.x.dtype == torch.float64 else torch.float32)
+
+    def require_defined(self) -> None:
+        """Raise Undefined for a cloud that no metric is defined on: NaN, inf, fewer than 3 distinct points."""
+        if self.n_vectors and not math.isfinite(_largest_magnitude(self.x)):
+            raise Undefined(f"the points contain {'NaN' if self.x.isnan().any() else 'inf'}")
+        if self.n_unique < 3:
+            raise Undefined(f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed")
+
+    def once(self, compute: Callable[[Cloud], Result]) -> Result:
+        """``compute(self)``, remembered: metrics that build on the same function share one computation."""
+        if compute not in self._results:
+            self._results[compute] = compute(self)
+        return cast(Result, self._results[compute])
+
+
+def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows minus their mean, times ``unit_scale(x)``.
+
+    Subtracted in float64, so that a distant origin costs no digits; scaled (exactly) because squares of 1e-30 or 1e30
+    leave the range of float32, and every metric of the centred cloud ignores scale.
+    """
+    scale = unit_scale(x)
+    mean = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
+    for rows in row_chunks(x):
+        mean += rows.double().mul(scale / x.shape[0]).sum(0)
+    centred = torch.empty(x.shape, dtype=dtype, device=x.device)
+    for rows, target in zip(row_chunks(x), row_chunks(centred), strict=True):
+        target.copy_(rows.double().mul(scale).sub_(mean))
+    return centred
+
+
+def unit_scale(x: Tensor) -> float:
+    """The power of two that brings the largest magnitude of ``x`` into [1/2, 1)."""
+    # the bound keeps the factor itself finite for float64 points below 1e-301
+    return math.ldexp(1.0, min(-math.frexp(_largest_magnitude(x))[1], 1000))
+
+
+def row_chunks(x: Tensor) -> tuple[Tensor, ...]:
+    """Successive blocks of rows, each small enough to widen to float64."""
+    return x.split(max(1, _CHUNK // x.shape[1]))
+
+
+def distinct_rows(x: Tensor) -> Tensor:
+    """The different rows of ``x`` (n, d) in order of first occurrence, compared bit by bit but for -0.0 == 0.0."""
+    words = _as_integers(x)
+    hashes, order = torch.sort(_row_hashes(words), stable=True)
+    repeats = hashes[1:] == hashes[:-1]
+    if not repeats.any():
+        return x
+    if torch.equal(words[order[1:][repeats]], words[order[:-1][repeats]]):
+        is_first = torch.cat([repeats.new_ones(1), ~repeats])
+        return x[order[is_first].sort().values]
+    # different rows share a hash (less likely than a memory fault): compare them all, slowly
+    unique, group = torch.unique(words, dim=0, return_inverse=True)
+    position = torch.arange(len(x), device=x.device)
+    first = position.new_full((len(unique),), len(x)).scatter_reduce(0, group, position, "amin")
+    return x[first.sort().values]
+
+
+def _as_integers(x: Tensor) -> Tensor:
+    bits = (x + 0.0).contiguous().view(_INTEGER_OF_SIZE[x.itemsize])  # adding zero turns -0.0 into 0.0
+    return bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
+
+
+def _row_hashes(words: Tensor) -> Tensor:
+    # products with odd numbers modulo 2**64: rows that differ in a single word never share a hash
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randint(-(2**63), 2**63 - 1, (words.shape[1],), generator=generator) | 1
+    weights = weights.to(words.device)
+    return torch.cat([(rows * weights).sum(1) for rows in row_chunks(words)])
+
+
+def _largest_magnitude(x: Tensor) -> float:
+    """NaN if there is one."""
+    low, high = torch.aminmax(x)
+    return torch.maximum(-low, high).item()

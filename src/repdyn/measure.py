@@ -1,0 +1,158 @@
+"""measure: model + probe + metrics -> rows. The one path that live tracking and offline sweeps share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from repdyn.blocks import Layers
+from repdyn.capture import Forward, LayerStates, States, capture, is_causal
+from repdyn.kernels import Cloud, Undefined, exact_arithmetic
+from repdyn.metrics import DEFAULT_METRICS, Metric, MetricLike, resolve
+from repdyn.probe import Probe
+from repdyn.records import COLUMNS, Checkpoint, Row, as_dict, provenance
+
+OnError: TypeAlias = Literal["raise", "record"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The geometry of one checkpoint, layer by layer."""
+
+    rows: list[Row]
+    forward_seconds: float
+    """Wall-clock time of running the model over the probe."""
+    kernel_seconds: float
+    """Wall-clock time of computing the metrics."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One line for each layer, metric and subset; columns as in :class:`repdyn.records.Row`."""
+        return pd.DataFrame([as_dict(row) for row in self.rows], columns=list(COLUMNS))
+
+
+def measure(
+    model: nn.Module,
+    probe: Probe,
+    metrics: Sequence[MetricLike] = DEFAULT_METRICS,
+    layers: Layers = None,
+    *,
+    forward: Forward | None = None,
+    tokens_per_forward: int = 8192,
+    run: str = "model",
+    model_name: str | None = None,
+    step: int = 0,
+    tokens_seen: int | None = None,
+    on_error: OnError = "raise",
+) -> Profile:
+    """Measure the geometry of every layer of a model on a probe.
+
+    The model runs in evaluation mode, in the precision of its own weights, and is left as it was found. What a
+    kernel cannot define is NaN in the row, with the reason beside it.
+
+    Args:
+        model: a Hugging Face model or any module built of a list of blocks.
+        probe: the tokens, and which of their vectors are taken.
+        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects.
+        layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
+        forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
+            ``input_ids`` and, where it takes one, ``attention_mask``.
+        tokens_per_forward: bounds the size of one forward pass.
+        run, model_name, step, tokens_seen: recorded in the rows.
+        on_error: what to do when a kernel fails (out of memory, say): "raise", or "record" it as NaN with the error as
+            the reason and go on with the rest.
+
+    Returns:
+        A profile with one row for each layer (0 is the embedding output), metric and token subset.
+
+    Raises:
+        ValueError: an unknown metric, or blocks that cannot be told.
+        RuntimeError: a block that did not run, or does not pass one vector for each token.
+    """
+    pairs = resolve(metrics)
+    causal = is_causal(model, probe, layers, forward=forward)
+    checkpoint = Checkpoint(run, model_name or type(model).__name__, step, tokens_seen, causal)
+    start = time.perf_counter()
+    subsets = sorted({subset for _, subset in pairs})
+    states = capture(model, probe, subsets, layers, forward=forward, tokens_per_forward=tokens_per_forward)
+    captured = time.perf_counter()
+    rows = []
+    for layer in states.layers:
+        view = LayerView(layer, states, probe)
+        rows += [_measure_one(view, metric, subset, checkpoint, on_error) for metric, subset in pairs]
+    return Profile(rows, forward_seconds=captured - start, kernel_seconds=time.perf_counter() - captured)
+
+
+@dataclass
+class LayerView:
+    """What a metric can reach from one layer. Clouds are made once and shared by all metrics of the layer."""
+
+    layer: LayerStates
+    states: States
+    probe: Probe
+    _clouds: dict[str, list[Cloud]] = field(default_factory=dict)
+
+    def clouds(self, subset: str) -> list[Cloud]:
+        """The layer's point cloud in each batch of a subset."""
+        if subset not in self._clouds:
+            self._clouds[subset] = [
+                Cloud(self.layer.states[self.states.rows_of(tokens).to(self.layer.states.device)])
+                for tokens in self.probe.sample(subset)
+            ]
+        return self._clouds[subset]
+
+
+def metric_set(metrics: Sequence[MetricLike], layers: Layers = None) -> str:
+    """8 hexadecimal digits naming what is measured: metrics, their settings and subsets, and the choice of layers."""
+    chosen = sorted((metric.name, metric.settings_json, subset) for metric, subset in resolve(metrics))
+    pattern = [layers] if isinstance(layers, str) else layers and list(layers)
+    return hashlib.sha256(json.dumps([chosen, pattern]).encode()).hexdigest()[:8]
+
+
+def _measure_one(view: LayerView, metric: Metric, subset: str, checkpoint: Checkpoint, on_error: OnError) -> Row:
+    start = time.perf_counter()
+    values, reason = [], None
+    try:
+        with exact_arithmetic(view.layer.states.device):
+            for inputs in metric.needs(view, subset):
+                values.append(float(metric.kernel(*inputs, **metric.settings)))
+    except Undefined as undefined:
+        reason = f"batch {len(values)}: {undefined}"
+    except Exception as error:
+        if on_error == "raise":
+            raise
+        reason = f"{type(error).__name__}: {error}"
+    seconds = time.perf_counter() - start
+    defined = reason is None
+    return Row(
+        run=checkpoint.run,
+        model=checkpoint.model,
+        causal=checkpoint.causal,
+        step=checkpoint.step,
+        tokens_seen=checkpoint.tokens_seen,
+        layer=view.layer.index,
+        depth=view.layer.depth,
+        module=view.layer.module,
+        metric=metric.name,
+        subset=subset,
+        settings=metric.settings_json,
+        value=float(np.mean(values)) if defined else math.nan,
+        std=float(np.std(values, ddof=1)) if defined and len(values) > 1 else math.nan,
+        n_batches=view.probe.n_batches,
+        n_vectors=view.probe.batch_vectors,
+        n_unique=min(cloud.n_unique for cloud in view.clouds(subset)),
+        reason=reason,
+        dim=view.layer.states.shape[1],
+        dtype=str(view.layer.states.dtype).removeprefix("torch."),
+        probe=view.probe.hash,
+        seconds=seconds,
+        **provenance(),
+    )

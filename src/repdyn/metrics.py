@@ -1,0 +1,107 @@
+"""The table of metrics: everything that can be measured, each with what it needs and where it comes from.
+
+To add a metric, write its kernel in ``kernels/`` and give it a line here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import Tensor
+
+from repdyn.kernels import Cloud, anisotropy_of, two_nn_of
+from repdyn.probe import SUBSETS
+
+if TYPE_CHECKING:
+    from repdyn.measure import LayerView
+
+
+def clouds(layer: LayerView, subset: str) -> list[tuple[Cloud]]:
+    """The kernel's input is one layer's point cloud, batch by batch."""
+    return [(cloud,) for cloud in layer.clouds(subset)]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One quantity of a layer."""
+
+    name: str
+    kernel: Callable[..., Tensor]
+    """Turns the inputs of one batch into a 0-d tensor, or raises :class:`repdyn.kernels.Undefined`."""
+    meaning: str
+    """One line for people."""
+    range: tuple[float, float]
+    source: str
+    needs: Callable[[LayerView, str], Sequence[tuple]] = clouds
+    """Picks the kernel's positional arguments for every batch of a subset out of the layer, or others through it."""
+    subsets: tuple[str, ...] = ("all",)
+    """Token subsets measured when none is asked for by name."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the kernel, recorded in every row."""
+
+    def with_settings(self, **settings: Any) -> Metric:
+        """The same metric with other kernel parameters, as ``METRICS["two_nn"].with_settings(discard=0.8)``."""
+        return replace(self, settings={**self.settings, **settings})
+
+    @property
+    def settings_json(self) -> str:
+        return json.dumps(dict(self.settings), sort_keys=True)
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in [
+        Metric(
+            name="anisotropy",
+            kernel=anisotropy_of,
+            meaning="share of variance along the first principal direction",
+            range=(0.0, 1.0),
+            source="Razzhigaev et al. 2024, The Shape of Learning (Findings of EACL)",
+            # One attention-sink row in 512 can move it from 0.06 to 0.87, so it is never shown with sinks alone.
+            subsets=("all", "no_sink"),
+        ),
+        Metric(
+            name="two_nn",
+            kernel=two_nn_of,
+            meaning="intrinsic dimension from the ratio of each point's two nearest-neighbour distances",
+            range=(0.0, float("inf")),
+            source="Facco, d'Errico, Rodriguez, Laio 2017 (Sci. Rep. 7:12140)",
+            settings={"discard": 0.1, "estimator": "regression"},
+        ),
+    ]
+}
+
+MetricLike: TypeAlias = str | Metric
+DEFAULT_METRICS = ("anisotropy", "two_nn")
+
+
+def resolve(metrics: Sequence[MetricLike]) -> list[tuple[Metric, str]]:
+    """Pairs of metric and token subset.
+
+    Args:
+        metrics: names in the table, each measured on its default subsets, or on one when written "two_nn@no_sink";
+            or Metric objects.
+
+    Raises:
+        ValueError: no metric, an unknown name, or an unknown subset.
+
+    >>> [(metric.name, subset) for metric, subset in resolve(["anisotropy", "two_nn@no_sink"])]
+    [('anisotropy', 'all'), ('anisotropy', 'no_sink'), ('two_nn', 'no_sink')]
+    """
+    if isinstance(metrics, str) or not metrics:
+        raise ValueError(f'expected a sequence of metrics such as ("anisotropy", "two_nn"), got {metrics!r}')
+    pairs: dict[tuple[str, str, str], tuple[Metric, str]] = {}
+    for wanted in metrics:
+        metric, _, subset = (wanted, "", "") if isinstance(wanted, Metric) else wanted.partition("@")
+        if isinstance(metric, str):
+            if metric not in METRICS:
+                raise ValueError(f"expected metrics among {', '.join(METRICS)}, got {metric!r}")
+            metric = METRICS[metric]
+        if subset and subset not in SUBSETS:
+            raise ValueError(f"expected a subset among {', '.join(SUBSETS)}, got {wanted!r}")
+        for chosen in (subset,) if subset else metric.subsets:
+            pairs[metric.name, metric.settings_json, chosen] = (metric, chosen)
+    return list(pairs.values())

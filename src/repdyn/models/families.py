@@ -1,0 +1,92 @@
+"""Small encoders and decoders on transformers' own classes, built from one set of sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+
+Objective: TypeAlias = Literal["causal", "masked"]
+FamilyName: TypeAlias = Literal["gpt_neox", "gpt2", "bloom", "llama", "bert", "roberta"]
+
+
+@dataclass(frozen=True)
+class _Family:
+    """How a family spells what the others spell differently."""
+
+    objective: Objective
+    dropout: tuple[str, ...]
+    feed_forward: str | None = "intermediate_size"
+    """Name of the feed-forward width; None where it is four times the hidden size by itself."""
+    position: str | None = "max_position_embeddings"
+    """Name of the context length; None where positions have no limit."""
+    position_offset: int = 0
+
+
+_FAMILIES: dict[str, _Family] = {
+    "gpt_neox": _Family("causal", dropout=("hidden_dropout", "attention_dropout")),
+    "gpt2": _Family("causal", dropout=("resid_pdrop", "embd_pdrop", "attn_pdrop"), feed_forward="n_inner"),
+    "bloom": _Family("causal", dropout=("hidden_dropout", "attention_dropout"), feed_forward=None, position=None),
+    "llama": _Family("causal", dropout=("attention_dropout",)),
+    "bert": _Family("masked", dropout=("hidden_dropout_prob", "attention_probs_dropout_prob")),
+    # RoBERTa numbers its positions from pad_token_id + 1.
+    "roberta": _Family("masked", dropout=("hidden_dropout_prob", "attention_probs_dropout_prob"), position_offset=1),
+}
+
+
+def objective_of(family: str) -> Objective:
+    """What a family is trained to predict: the next token ("causal") or masked ones ("masked").
+
+    Raises:
+        ValueError: an unknown family.
+
+    >>> objective_of("bert")
+    'masked'
+    """
+    if family not in _FAMILIES:
+        raise ValueError(f"expected a family among {', '.join(get_args(FamilyName))}, got {family!r}")
+    return _FAMILIES[family].objective
+
+
+def build_model(
+    family: str,
+    *,
+    vocab_size: int,
+    hidden_size: int,
+    n_layers: int,
+    n_heads: int,
+    context_length: int,
+    dropout: float = 0.0,
+    pad_token_id: int = 0,
+) -> PreTrainedModel:
+    """A randomly initialised model of a family, with its language-modelling head.
+
+    Raises:
+        ValueError: an unknown family, or a hidden size that the heads do not divide.
+    """
+    objective = objective_of(family)
+    if hidden_size % n_heads:
+        raise ValueError(f"expected hidden_size to be a multiple of n_heads, got {hidden_size} and {n_heads}")
+    spelling = _FAMILIES[family]
+    sizes = {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden_size,
+        "num_hidden_layers": n_layers,
+        "num_attention_heads": n_heads,
+        "pad_token_id": pad_token_id,
+        # None of our vocabularies has the sentence tokens whose ids the families' defaults name.
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **dict.fromkeys(spelling.dropout, dropout),
+    }
+    if spelling.feed_forward:
+        sizes[spelling.feed_forward] = 4 * hidden_size
+    if spelling.position:
+        offset = pad_token_id + 1 if spelling.position_offset else 0
+        sizes[spelling.position] = context_length + offset
+    if family == "llama":
+        sizes["num_key_value_heads"] = n_heads
+    config = AutoConfig.for_model(family, **sizes)
+    auto = AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM
+    return auto.from_config(config)

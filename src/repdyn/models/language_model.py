@@ -1,0 +1,104 @@
+"""Pretraining a small encoder or decoder: one LightningModule for all families."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from transformers import get_cosine_with_min_lr_schedule_with_warmup
+
+from repdyn.models.families import FamilyName, build_model, objective_of
+
+
+class LanguageModel(LightningModule):
+    """A randomly initialised transformer and how it is trained.
+
+    Decoders learn to predict the next token, encoders the masked ones; the batch's labels decide.
+
+    Args:
+        family: architecture, from transformers' own classes: decoders gpt_neox (as in Pythia), gpt2, bloom, llama;
+            encoders bert, roberta.
+        vocab_size: tokens in the vocabulary; train.py takes it from the data.
+        hidden_size: width of the residual stream.
+        n_layers: blocks.
+        n_heads: attention heads; on a CPU keep hidden_size / n_heads at 64.
+        context_length: longest sequence; train.py takes it from the data.
+        dropout: probability, everywhere the family has one.
+        pad_token_id: id of the padding token; train.py takes it from the data.
+        learning_rate: peak of the schedule.
+        warmup_steps: optimizer steps of linear warm-up, after which a cosine falls to a tenth of the peak.
+        weight_decay: of matrices; vectors (norms, biases) have none.
+    """
+
+    def __init__(
+        self,
+        family: FamilyName = "gpt_neox",
+        vocab_size: int = 260,
+        hidden_size: int = 256,
+        n_layers: int = 6,
+        n_heads: int = 4,
+        context_length: int = 256,
+        dropout: float = 0.0,
+        pad_token_id: int = 0,
+        learning_rate: float = 1e-3,
+        warmup_steps: int = 100,
+        weight_decay: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.objective = objective_of(family)
+        self.model = build_model(
+            family,
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            n_layers=n_layers,
+            n_heads=n_heads,
+            context_length=context_length,
+            dropout=dropout,
+            pad_token_id=pad_token_id,
+        )
+        self.learning_rate = learning_rate
+        self.warmup_steps = warmup_steps
+        self.weight_decay = weight_decay
+
+    def forward(self, **batch: Tensor) -> Any:
+        return self.model(**batch)
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        loss = self(**batch).loss
+        self._log_loss("train", loss, on_step=True)
+        return loss
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        self._log_loss("val", self(**batch).loss, on_step=False)
+
+    def configure_optimizers(self) -> Any:
+        total = self.trainer.estimated_stepping_batches
+        if math.isinf(total):
+            raise ValueError(
+                "expected a training of known length, because the learning rate falls towards its end; set "
+                "trainer.max_steps or trainer.max_epochs"
+            )
+        matrices = [p for p in self.parameters() if p.ndim >= 2]
+        vectors = [p for p in self.parameters() if p.ndim < 2]
+        optimizer = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": self.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+            lr=self.learning_rate,
+            betas=(0.9, 0.95),
+        )
+        schedule = get_cosine_with_min_lr_schedule_with_warmup(
+            optimizer, self.warmup_steps, int(total), min_lr_rate=0.1
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _log_loss(self, split: str, loss: Tensor, *, on_step: bool) -> None:
+        """The loss in nats per predicted token and, made comparable between vocabularies, in bits per byte."""
+        bytes_per_token = getattr(getattr(self.trainer, "datamodule", None), "bytes_per_token", 1.0)
+        # A masked token's bits are not those of a compressor that reads from left to right, so they are not called so.
+        name = "bits_per_byte" if self.objective == "causal" else "masked_bits_per_byte"
+        self.log(f"{split}/loss", loss, on_step=on_step, on_epoch=not on_step)
+        bits = loss.detach() / math.log(2) / bytes_per_token
+        self.log(f"{split}/{name}", bits, on_step=on_step, on_epoch=not on_step, prog_bar=True)

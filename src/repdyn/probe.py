@@ -1,0 +1,361 @@
+"""The probe: the fixed tokens every checkpoint is shown, and which of their vectors are measured.
+
+Two checkpoints compare only when they saw the same tokens and the same vectors were taken. Both are fixed here,
+once, and named by a content hash that every stored row carries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SUBSETS = ("all", "no_sink")
+
+BATCH_VECTORS = 4096
+MAX_VECTORS = 4 * BATCH_VECTORS
+
+# Text tokens taken for each vector that will be measured: a sample is a little thinner than the text it comes from.
+_TOKENS_PER_VECTOR = 1.25
+
+
+@dataclass(frozen=True)
+class ProbeBatch:
+    """A few sequences of the probe as a model takes them: both tensors (n_sequences, length), right-padded."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    positions: np.ndarray
+    """Where in the padded batch, flattened, each valid token stands; in the probe's token order."""
+    first_token: int
+    """Index in the probe of the first valid token of this batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """A fixed set of token sequences with a seeded plan of which vectors to measure.
+
+    Tokens are numbered through the whole probe, sequence after sequence, padding left out. The plan is one random
+    permutation of these numbers: batch b of a subset is its b-th run of ``batch_vectors`` members. Neighbouring
+    tokens, which are correlated, are thereby spread over all batches, and neither the padding side nor the batch
+    size of the forward pass has any say in which vectors are taken.
+
+    Build one with :meth:`from_texts`, :meth:`from_tokens` or :meth:`enwik8`.
+    """
+
+    tokens: Tensor
+    """(n_tokens,) int64: all sequences one after the other, without padding."""
+    lengths: Tensor
+    """(n_sequences,) int64: tokens in each sequence."""
+    special_ids: tuple[int, ...] = ()
+    """Token ids left out of ``no_sink`` beside the first position of every sequence."""
+    batch_vectors: int = BATCH_VECTORS
+    """Vectors in one metric batch. Estimates grow with it, so values at different numbers do not compare."""
+    n_batches: int = MAX_VECTORS // BATCH_VECTORS
+    """Metric batches; the value of a layer is the mean over them."""
+    seed: int = 0
+    pad_id: int = 0
+    name: str = "tokens"
+
+    def __post_init__(self) -> None:
+        if self.batch_vectors < 3 or self.n_batches < 1:
+            raise ValueError(
+                f"expected batch_vectors >= 3 and at least one batch, got batch_vectors={self.batch_vectors} "
+                f"and {self.n_batches} batches; raise max_vectors or lower batch_vectors"
+            )
+        needed = self.batch_vectors * self.n_batches
+        for subset in SUBSETS:
+            available = len(self._members(subset))
+            if available < needed:
+                raise ValueError(
+                    f"the probe is too small: {self.n_batches} batches of {self.batch_vectors} vectors need {needed} "
+                    f"tokens, but the subset {subset!r} has {available} of its {len(self.tokens)}; give at least "
+                    f"{needed - available} tokens more, or ask for fewer vectors with "
+                    f"max_vectors={_largest(available, self.batch_vectors)}"
+                )
+
+    @classmethod
+    def from_tokens(
+        cls,
+        input_ids: Any,
+        attention_mask: Any = None,
+        *,
+        special_ids: Iterable[int] = (),
+        max_vectors: int = MAX_VECTORS,
+        batch_vectors: int | None = None,
+        seed: int = 0,
+        pad_id: int = 0,
+        name: str = "tokens",
+    ) -> Probe:
+        """A probe from token ids.
+
+        Args:
+            input_ids: (n_sequences, length) integers: a tensor, an array or nested lists.
+            attention_mask: (n_sequences, length), nonzero at real tokens; None when there is no padding. Padding may
+                stand on either side, not between tokens.
+            special_ids: ids of special tokens, left out of the subset ``no_sink``.
+            max_vectors: vectors measured per layer, in all batches together.
+            batch_vectors: vectors per batch; by default 4096, or ``max_vectors`` when that is fewer.
+            seed: of the sampling plan.
+            pad_id: fills the padding again when a batch is formed.
+            name: what the text is, for figures and logs.
+
+        Raises:
+            ValueError: wrong shape, padding between tokens, or too few tokens (with the number that is needed).
+        """
+        ids = torch.as_tensor(np.asarray(input_ids)) if not isinstance(input_ids, Tensor) else input_ids.cpu()
+        if ids.ndim != 2 or ids.is_floating_point() or ids.numel() == 0:
+            raise ValueError(
+                f"expected input_ids of shape (n_sequences, length) and integer type, got {tuple(ids.shape)} of "
+                f"{ids.dtype}; a single sequence needs a leading dimension of 1"
+            )
+        mask = torch.ones_like(ids) if attention_mask is None else torch.as_tensor(np.asarray(attention_mask))
+        if mask.shape != ids.shape:
+            raise ValueError(
+                f"expected an attention_mask of the shape of input_ids, {tuple(ids.shape)}, got {tuple(mask.shape)}"
+            )
+        mask = mask != 0
+        _refuse_holes(mask)
+        lengths = mask.sum(dim=1)
+        kept = lengths > 0
+        return cls(
+            tokens=ids[mask].long(),
+            lengths=lengths[kept],
+            special_ids=tuple(sorted({int(token) for token in special_ids})),
+            seed=seed,
+            pad_id=pad_id,
+            name=name,
+            **_plan_size(max_vectors, batch_vectors),
+        )
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: Iterable[str],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        sequence_length: int = 256,
+        max_vectors: int = MAX_VECTORS,
+        batch_vectors: int | None = None,
+        seed: int = 0,
+        name: str = "texts",
+    ) -> Probe:
+        """A probe from texts and any Hugging Face tokenizer.
+
+        Each text is cut into windows of ``sequence_length`` tokens, the tokenizer's own prefix and suffix (``[CLS]``,
+        ``<s>``, ...) included in each. Where there are more windows than the plan needs, those kept are spread evenly
+        over all of them.
+
+        Args:
+            texts: any number of texts of any length.
+            tokenizer: of the model that will be measured.
+            sequence_length: tokens in a window; at most the model's context.
+            max_vectors: vectors measured per layer, in all batches together.
+            batch_vectors: vectors per batch; by default 4096, or ``max_vectors`` when that is fewer.
+            seed: of the sampling plan.
+            name: what the text is, for figures and logs.
+
+        Raises:
+            ValueError: too few tokens (with the number that is needed), or a ``sequence_length`` that the special
+                tokens fill already.
+        """
+        if isinstance(texts, str):
+            raise ValueError("expected texts to be an iterable of strings, got a single string; pass [text]")
+        prefix, suffix = _affixes(tokenizer)
+        body = sequence_length - len(prefix) - len(suffix)
+        if body < 1:
+            raise ValueError(
+                f"expected sequence_length > {len(prefix) + len(suffix)}, the special tokens this tokenizer adds, "
+                f"got {sequence_length}"
+            )
+        windows: list[list[int]] = []
+        for text in texts:
+            ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            windows += [prefix + ids[start : start + body] + suffix for start in range(0, len(ids), body)]
+        sinks = max(1, len(prefix) + len(suffix))
+        windows = _spread(windows, sinks, needed=int(max_vectors * _TOKENS_PER_VECTOR))
+        return cls(
+            tokens=torch.tensor([token for window in windows for token in window], dtype=torch.long),
+            lengths=torch.tensor([len(window) for window in windows], dtype=torch.long),
+            special_ids=tuple(sorted(set(tokenizer.all_special_ids))),
+            seed=seed,
+            pad_id=tokenizer.pad_token_id or 0,
+            name=name,
+            **_plan_size(max_vectors, batch_vectors),
+        )
+
+    @classmethod
+    def enwik8(
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        path: str | None = None,
+        sequence_length: int = 256,
+        max_vectors: int = MAX_VECTORS,
+        batch_vectors: int | None = None,
+        seed: int = 0,
+    ) -> Probe:
+        """A probe from the last 5 % of cleaned enwik8, the part held out from training by custom.
+
+        Args:
+            tokenizer: of the model that will be measured.
+            path: a copy of enwik8 (plain, .gz, .xz or .zip); None downloads it once, with its checksum verified.
+            sequence_length: tokens in a sequence; at most the model's context.
+            max_vectors: vectors measured per layer, in all batches together.
+            batch_vectors: vectors per batch; by default 4096, or ``max_vectors`` when that is fewer.
+            seed: of the sampling plan.
+        """
+        from repdyn.data.source import load_corpus  # here, because it reads text that no other probe needs
+
+        corpus = load_corpus(path or "enwik8")
+        held_out = corpus.data[len(corpus.data) * 95 // 100 :].decode("utf-8", errors="ignore")
+        return cls.from_texts(
+            [held_out],
+            tokenizer,
+            sequence_length=sequence_length,
+            max_vectors=max_vectors,
+            batch_vectors=batch_vectors,
+            seed=seed,
+            name=corpus.name,
+        )
+
+    @property
+    def n_sequences(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def hash(self) -> str:
+        """16 hexadecimal digits naming tokens and plan: whatever changes a number changes the hash."""
+        digest = hashlib.sha256()
+        plan = [list(self.special_ids), self.batch_vectors, self.n_batches, self.seed]
+        digest.update(json.dumps(plan).encode())
+        for tensor in (self.lengths, self.tokens):
+            digest.update(tensor.numpy().astype("<i8").tobytes())
+        return digest.hexdigest()[:16]
+
+    def sample(self, subset: str) -> np.ndarray:
+        """Token numbers of every metric batch of a subset, (n_batches, batch_vectors)."""
+        members = self._members(subset)[: self.n_batches * self.batch_vectors]
+        return members.reshape(self.n_batches, self.batch_vectors)
+
+    def batches(self, n_sequences: int) -> Iterator[ProbeBatch]:
+        """The whole probe in its order, ``n_sequences`` at a time, padded on the right to the longest of each."""
+        starts = np.concatenate([[0], np.cumsum(self.lengths.numpy())])
+        for first in range(0, self.n_sequences, n_sequences):
+            last = min(first + n_sequences, self.n_sequences)
+            lengths = self.lengths[first:last]
+            mask = torch.arange(int(lengths.max()))[None, :] < lengths[:, None]
+            input_ids = torch.full(mask.shape, self.pad_id, dtype=torch.long)
+            input_ids[mask] = self.tokens[starts[first] : starts[last]]
+            positions = np.flatnonzero(mask.numpy().ravel())
+            yield ProbeBatch(input_ids, mask.long(), positions, first_token=int(starts[first]))
+
+    def save(self, path: str | Path) -> None:
+        """Write the probe to a safetensors file, from which :meth:`load` gives an equal one (equal hash)."""
+        settings = {
+            "special_ids": list(self.special_ids),
+            "batch_vectors": self.batch_vectors,
+            "n_batches": self.n_batches,
+            "seed": self.seed,
+            "pad_id": self.pad_id,
+            "name": self.name,
+        }
+        tensors = {"tokens": self.tokens, "lengths": self.lengths}
+        save_file(tensors, path, metadata={"repdyn_probe": json.dumps(settings), "hash": self.hash})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Probe:
+        """Read a probe that :meth:`save` wrote.
+
+        Raises:
+            ValueError: the file is not a probe, or its content does not have the hash it claims.
+        """
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if "repdyn_probe" not in metadata:
+                raise ValueError(f"expected a probe written by Probe.save, got {path} without its header")
+            settings = json.loads(metadata["repdyn_probe"])
+            settings["special_ids"] = tuple(settings["special_ids"])
+            probe = cls(tokens=file.get_tensor("tokens"), lengths=file.get_tensor("lengths"), **settings)
+        if probe.hash != metadata["hash"]:
+            raise ValueError(f"{path} claims the hash {metadata['hash']} but its content has {probe.hash}")
+        return probe
+
+    @cached_property
+    def _permutation(self) -> np.ndarray:
+        # RandomState's stream is frozen by numpy's policy; Generator's and torch's may change between releases.
+        return np.random.RandomState(self.seed).permutation(len(self.tokens))
+
+    @cached_property
+    def _is_sink(self) -> np.ndarray:
+        is_sink = np.isin(self.tokens.numpy(), self.special_ids)
+        is_sink[np.cumsum(self.lengths.numpy()) - self.lengths.numpy()] = True
+        return is_sink
+
+    def _members(self, subset: str) -> np.ndarray:
+        if subset == "all":
+            return self._permutation
+        if subset == "no_sink":
+            return self._permutation[~self._is_sink[self._permutation]]
+        raise ValueError(f"expected a subset among {', '.join(SUBSETS)}, got {subset!r}")
+
+
+def _plan_size(max_vectors: int, batch_vectors: int | None) -> dict[str, int]:
+    batch = min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
+    return {"batch_vectors": batch, "n_batches": max_vectors // batch if batch > 0 else 0}
+
+
+def _largest(available: int, batch_vectors: int) -> int:
+    """The most vectors a probe can be asked for: whole batches where one fits, else all there is."""
+    return available // batch_vectors * batch_vectors or available
+
+
+def _refuse_holes(mask: Tensor) -> None:
+    # Real tokens that form one run flip the mask at most twice, the borders of the row counted as padding.
+    flips = torch.diff(torch.nn.functional.pad(mask.int(), (1, 1)), dim=1).ne(0).sum(dim=1)
+    if bool((flips > 2).any()):
+        row = int(flips.gt(2).nonzero()[0])
+        raise ValueError(
+            f"expected padding on the left or on the right of each sequence, got masked positions between the tokens "
+            f"of sequence {row}; drop them from input_ids"
+        )
+
+
+def _affixes(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """The ids a tokenizer puts before and after a text, found by looking at what it does to one."""
+    bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
+    full: list[int] = tokenizer("a")["input_ids"]
+    for start in range(len(full) - len(bare) + 1):
+        if full[start : start + len(bare)] == bare:
+            return full[:start], full[start + len(bare) :]
+    raise ValueError(
+        f"expected a tokenizer that adds special tokens around a text, got one that turns {bare} into {full}; "
+        "tokenize yourself and pass the ids to Probe.from_tokens"
+    )
+
+
+def _spread(windows: Sequence[list[int]], sinks: int, needed: int) -> list[list[int]]:
+    """Evenly spaced windows with ``needed`` tokens, ``sinks`` of each not counted; all of them if there are fewer."""
+    total = sum(len(window) - sinks for window in windows)
+    if total <= needed:
+        return list(windows)
+    count = -(-len(windows) * needed // total)
+    kept = np.unique(np.linspace(0, len(windows) - 1, count).round().astype(int))
+    return [windows[i] for i in kept]

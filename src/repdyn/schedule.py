@@ -1,0 +1,78 @@
+"""Which optimizer steps are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A set of optimizer steps, the union of what its fields name; step 0 is always in it.
+
+    The end of training is measured too: no schedule can know it beforehand, so the callback adds it.
+
+    >>> schedule = Schedule(doubling_until=8, every=10)
+    >>> [step for step in range(31) if step in schedule]
+    [0, 1, 2, 4, 8, 10, 20, 30]
+    """
+
+    every: int | None = None
+    """Every multiple of this number."""
+    doubling_until: int | None = None
+    """1, 2, 4, 8 ... up to this step. Early training changes geometry fastest."""
+    steps: tuple[int, ...] = ()
+    """These steps."""
+    at_checkpoints: bool = False
+    """Whenever the trainer saves a checkpoint."""
+
+    def __post_init__(self) -> None:
+        for name in ("every", "doubling_until"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"expected {name} >= 1, got {value}; leave it out to measure no such steps")
+        if any(step < 0 for step in self.steps):
+            raise ValueError(f"expected steps >= 0, got {min(self.steps)}")
+
+    def __contains__(self, step: int) -> bool:
+        if step == 0 or step in self.steps:
+            return True
+        if self.every is not None and step % self.every == 0:
+            return True
+        is_power_of_two = step & (step - 1) == 0
+        return self.doubling_until is not None and step <= self.doubling_until and is_power_of_two
+
+    @classmethod
+    def pythia(cls) -> Schedule:
+        """The steps of the published Pythia checkpoints: 0, 1, 2, 4 ... 512, then every 1000."""
+        return cls(doubling_until=512, every=1000)
+
+    @classmethod
+    def parse(cls, spec: ScheduleLike) -> Schedule:
+        """A schedule from its short form.
+
+        Args:
+            spec: a Schedule; an int n (every n steps); a list of steps; "pythia"; or "checkpoints" (whenever the
+                trainer saves one).
+
+        Raises:
+            ValueError: anything else.
+        """
+        if isinstance(spec, cls):
+            return spec
+        if isinstance(spec, int) and not isinstance(spec, bool):
+            return cls(every=spec)
+        if spec == "pythia":
+            return cls.pythia()
+        if spec == "checkpoints":
+            return cls(at_checkpoints=True)
+        if isinstance(spec, Iterable) and not isinstance(spec, str):
+            return cls(steps=tuple(int(step) for step in spec))
+        raise ValueError(
+            f'expected a schedule: a Schedule, a number of steps, a list of steps, "pythia" or "checkpoints", '
+            f"got {spec!r}"
+        )
+
+
+ScheduleLike: TypeAlias = Schedule | int | list[int] | Literal["pythia", "checkpoints"]

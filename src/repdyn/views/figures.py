@@ -1,0 +1,277 @@
+"""Pictures of one run: profiles over depth, means over layers against step, heatmaps.
+
+Everything goes through matplotlib's object interface: no global state, no display, safe inside a training process.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from repdyn.views.frames import (
+    LayerMean,
+    counts,
+    grid,
+    layer_mean,
+    measurements,
+    metrics_of,
+    of_metric,
+    scalar,
+    select_steps,
+    subsets_of,
+)
+from repdyn.views.style import (
+    FROM_ZERO,
+    LOSS_COLOUR,
+    SEQUENTIAL,
+    SUBSET_COLOURS,
+    metric_title,
+    metric_unit,
+    styled,
+    subset_title,
+)
+
+LOSS = "train/loss"
+"""The scalar drawn beside the means over layers."""
+
+_MAX_STEPS = 8
+_MAX_COLUMNS = 48
+_MAX_TICKS = 12
+
+
+@styled
+def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
+    """A metric against layer, one line per step, one panel per token subset.
+
+    At most eight steps are drawn: the first, the last, and log-spaced ones between, dark to light. The band is one
+    standard deviation over batches to either side. Layers without a value leave a gap.
+
+    Args:
+        frame: rows of one run.
+        metric: a measured metric, for example "anisotropy".
+
+    Raises:
+        ValueError: rows of several runs, models or probes, or none; ``metric`` not among them.
+    """
+    rows = measurements(frame)
+    subsets = subsets_of(rows, metric)
+    figure = Figure(figsize=(max(7.2, 4.6 * len(subsets) + 1.4), 4.3))
+    panels = figure.subplots(1, len(subsets), squeeze=False, sharex=True)[0]
+    steps = select_steps(sorted(of_metric(rows, metric)["step"].unique()), _MAX_STEPS)
+    colours = colormaps[SEQUENTIAL](np.linspace(0, 0.92, len(steps)))
+    for panel, subset in zip(panels, subsets, strict=True):
+        values, spreads = grid(rows, metric, subset), grid(rows, metric, subset, "std")
+        for step, colour in zip(steps, colours, strict=True):
+            if step in values:
+                _line(panel, values.loc[:, step], spreads.loc[:, step], color=colour, label=f"{step:,}", marker="o")
+        panel.set_title(subset_title(subset))
+        panel.set_xlabel(f"layer (0 = embedding output, last measured: {values.index[-1]})")
+        panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        margin = 0.04 * max(1, values.index[-1] - values.index[0])
+        panel.set_xlim(values.index[0] - margin, values.index[-1] + margin)
+        _scale(panel, metric, values.to_numpy(float))
+    panels[0].set_ylabel(metric_unit(metric))
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles[::-1], names[::-1], title="step", loc="outside right center")
+    _title(figure, of_metric(rows, metric), f"{metric_title(metric)} over depth")
+    return figure
+
+
+@styled
+def mean_over_layers(
+    frame: pd.DataFrame, metrics: Sequence[str] = ("two_nn", "anisotropy"), loss: str = LOSS
+) -> Figure:
+    """Metrics averaged over layers against step, one panel each, with the training loss beside the first.
+
+    The step axis is logarithmic beyond 1 and linear below, so that step 0 shows. The band is the spread of
+    :func:`repdyn.views.frames.layer_mean` to either side.
+
+    Args:
+        frame: rows of one run; its scalar ``loss`` is drawn where it is stored.
+        metrics: those that were not measured are left out.
+        loss: name of the scalar.
+
+    Raises:
+        ValueError: rows of several runs, models or probes, or none; none of ``metrics`` among them.
+    """
+    rows = measurements(frame)
+    present = [metric for metric in metrics if metric in metrics_of(rows)]
+    if not present:
+        raise ValueError(
+            f"expected one of the metrics {', '.join(metrics)}, got rows of {', '.join(metrics_of(rows))}; "
+            "name one of these"
+        )
+    figure = Figure(figsize=(7.2, 1.3 + 2.9 * len(present)))
+    panels = figure.subplots(len(present), 1, squeeze=False, sharex=True)[:, 0]
+    for panel, metric in zip(panels, present, strict=True):
+        _draw_means(panel, rows, metric)
+    _draw_loss(panels[0], scalar(frame, loss), loss)
+    _log_steps(panels[-1], sorted(rows["step"].unique()))
+    _title(figure, rows, "Mean over layers during training")
+    return figure
+
+
+@styled
+def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
+    """A metric by layer (upwards) and measured step (to the right, equally spaced); hatched where it has no value.
+
+    Of more than 48 measured steps, log-spaced ones are drawn.
+
+    Args:
+        frame: rows of one run.
+        metric: a measured metric.
+        subset: a token subset it was measured on.
+
+    Raises:
+        ValueError: rows of several runs, models or probes, or none; ``metric`` or ``subset`` not among them.
+    """
+    rows = measurements(frame)
+    values = grid(rows, metric, subset)
+    steps = select_steps(values.columns.tolist(), _MAX_COLUMNS)
+    everything = len(steps) == values.shape[1]
+    selection = "measured" if everything else f"{len(steps)} of {values.shape[1]} measured, log-spaced"
+    values = values[steps]
+    figure = Figure(figsize=(7.2, 4.3))
+    axes = figure.subplots()
+    axes.grid(False)
+    axes.patch.set(facecolor="0.88", hatch="////", edgecolor="0.65")
+    cells = np.ma.masked_invalid(values.to_numpy(float))
+    image = axes.imshow(cells, origin="lower", aspect="auto", interpolation="nearest", cmap=SEQUENTIAL)
+    if cells.count() == 0:
+        image.set_clim(0, 1)
+    elif metric in FROM_ZERO:
+        image.set_clim(0, cells.max())
+    figure.colorbar(image, label=metric_unit(metric))
+    _name_ticks(axes.xaxis, [f"{step:,}" for step in steps])
+    _name_ticks(axes.yaxis, [str(layer) for layer in values.index])
+    axes.tick_params(axis="x", rotation=0 if len(steps) <= _MAX_TICKS and steps[-1] < 10_000 else 45)
+    axes.set(xlabel=f"step ({selection})", ylabel="layer (0 = embedding output)")
+    note = "; hatched: no value" if np.ma.is_masked(cells) else ""
+    _title(
+        figure,
+        of_metric(rows, metric, subset),
+        f"{metric_title(metric)} by layer and step, {subset_title(subset)}{note}",
+    )
+    return figure
+
+
+def all_figures(frame: pd.DataFrame) -> dict[str, Figure]:
+    """Every figure this run has the rows for, by name (a stem for a file, a key for a logger).
+
+    Raises:
+        ValueError: rows of several runs, models or probes, or none.
+    """
+    rows = measurements(frame)
+    metrics = metrics_of(rows)
+    figures = {f"profile_{metric}": profile_over_depth(frame, metric) for metric in metrics}
+    figures["mean_over_layers"] = mean_over_layers(frame, sorted(metrics, reverse=True))
+    for metric in metrics:
+        for subset in subsets_of(rows, metric):
+            figures[f"heatmap_{metric}_{subset}"] = heatmap(frame, metric, subset)
+    return figures
+
+
+@styled
+def write_figures(frame: pd.DataFrame, folder: Path) -> list[Path]:
+    """Write every figure as PNG (150 dpi) and SVG; the same rows give the same bytes.
+
+    Args:
+        frame: rows of one run.
+        folder: made where it is missing; files of the same name are replaced.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ValueError: rows of several runs, models or probes, or none.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, figure in all_figures(frame).items():
+        written += [folder / f"{name}.png", folder / f"{name}.svg"]
+        figure.savefig(written[-2], dpi=150)
+        figure.savefig(written[-1], metadata={"Date": None})
+    return written
+
+
+def _draw_means(panel: Axes, rows: pd.DataFrame, metric: str) -> None:
+    subsets = subsets_of(rows, metric)
+    labels = []
+    for subset, colour in zip(subsets, cycle(SUBSET_COLOURS)):
+        means = layer_mean(rows, metric, subset)
+        labels.append(f"{subset_title(subset)} ({_layers_used(means)})")
+        _line(panel, means.mean, means.std, color=colour, label=labels[-1], marker="o")
+    panel.set_ylabel("\n".join(textwrap.wrap(metric_unit(metric), width=24)))
+    alone = len(subsets) == 1
+    panel.set_title(f"{metric_title(metric)}, {labels[0]}" if alone else metric_title(metric), loc="left")
+    if not alone:
+        panel.legend(loc="best")
+    _scale(panel, metric, of_metric(rows, metric)["value"].to_numpy(float))
+
+
+def _layers_used(means: LayerMean) -> str:
+    if means.n_used == 0:
+        return "no value"
+    return f"{means.n_used} layers" if means.n_used == means.n_layers else f"{means.n_used} of {means.n_layers} layers"
+
+
+def _draw_loss(panel: Axes, losses: pd.Series, name: str) -> None:
+    if losses.empty:
+        return
+    twin = panel.twinx()
+    twin.grid(False)
+    twin.spines["right"].set(visible=True, color=LOSS_COLOUR)
+    twin.plot(
+        losses.index, losses.to_numpy(), color=LOSS_COLOUR, linestyle="--", linewidth=1.4, marker="x", markersize=3
+    )
+    twin.set_ylabel(f"{name} (dashed)", color=LOSS_COLOUR)
+    twin.tick_params(axis="y", colors=LOSS_COLOUR)
+
+
+def _log_steps(axes: Axes, steps: Sequence[int]) -> None:
+    """A step axis that is linear from 0 to 1 and logarithmic beyond, ticks at powers of ten."""
+    axes.set_xscale("symlog", linthresh=1, linscale=0.4)
+    last = max(steps[-1], 1)
+    axes.xaxis.set_major_locator(FixedLocator([0, *(10**power for power in range(int(math.log10(last)) + 1))]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+    axes.set_xlabel("step (logarithmic; step 0 before training)")
+
+
+def _line(axes: Axes, values: pd.Series, spreads: pd.Series, **style: Any) -> None:
+    axes.plot(values.index, values.to_numpy(), markersize=3.5 if len(values) <= 40 else 0, **style)
+    low, high = (values - spreads).to_numpy(), (values + spreads).to_numpy()
+    axes.fill_between(values.index, low, high, color=style["color"], alpha=0.18, linewidth=0)
+
+
+def _scale(axes: Axes, metric: str, values: np.ndarray) -> None:
+    if np.isnan(values).all():
+        axes.text(0.5, 0.5, "no value at any layer or step", transform=axes.transAxes, ha="center")
+    elif metric in FROM_ZERO:
+        axes.set_ylim(0, 1.03 * axes.get_ylim()[1])
+
+
+def _name_ticks(axis: Axis, names: Sequence[str]) -> None:
+    shown = range(0, len(names), math.ceil(len(names) / _MAX_TICKS))
+    axis.set_ticks(shown, [names[index] for index in shown])
+
+
+def _title(figure: Figure, rows: pd.DataFrame, text: str) -> None:
+    first = rows.iloc[0]
+    caption = f"{first['run']}, {first['model']}, {counts(rows)}"
+    # 12 characters of this size fill an inch
+    lines = textwrap.wrap(caption, width=int(12 * figure.get_figwidth()))
+    figure.suptitle("\n".join([text, *lines]), fontsize=10.5)

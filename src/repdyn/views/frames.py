@@ -1,0 +1,172 @@
+"""The tables behind the views: one run's rows, checked, and cut by layer and step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+SUBSETS = ("all", "no_sink")
+"""The order in which the token subsets are shown; any other comes after them, by name."""
+
+_CELL = ["step", "layer", "metric", "subset"]
+
+
+def measurements(frame: pd.DataFrame) -> pd.DataFrame:
+    """The geometry of one run: the rows that have a layer, sorted by step and layer.
+
+    A metric that knows no token subset is filed under "all".
+
+    Args:
+        frame: rows of one run, columns as the fields of ``repdyn.records.Row``; scalar rows may be among them.
+
+    Returns:
+        A new frame; ``layer`` is an integer and each (step, layer, metric, subset) is there once.
+
+    Raises:
+        ValueError: no row with a layer; rows of several runs, models or probes; a metric measured twice.
+    """
+    rows = frame.loc[frame["layer"].notna()] if "layer" in frame else frame
+    if rows.empty:
+        raise ValueError("expected the measured rows of one run, got none; measure at least one checkpoint first")
+    for column in ("run", "model", "probe"):
+        _require_one(rows, column)
+    # a nullable column, as some readers give, holds NA where arithmetic needs NaN
+    rows = rows.astype({"layer": int, "depth": float, "value": float, "std": float})
+    rows = rows.assign(subset=rows["subset"].fillna("all"))
+    _require_distinct(rows)
+    return rows.sort_values(["step", "layer"], kind="stable", ignore_index=True)
+
+
+def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
+    """The scalar of the run called ``name`` against step, NaN left out; empty when it was never stored."""
+    rows = frame.loc[frame["layer"].isna() & (frame["metric"] == name)]
+    return pd.Series(rows["value"].to_numpy(float), index=rows["step"].to_numpy()).dropna().sort_index()
+
+
+def of_metric(rows: pd.DataFrame, metric: str, subset: str | None = None) -> pd.DataFrame:
+    """The rows of ``metric``, on every subset unless one is named."""
+    chosen = (rows["metric"] == metric) & (True if subset is None else rows["subset"] == subset)
+    return rows.loc[chosen]
+
+
+def metrics_of(rows: pd.DataFrame) -> list[str]:
+    """The metrics in ``rows``, by name."""
+    return sorted(rows["metric"].unique())
+
+
+def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
+    """The token subsets ``metric`` was taken on, "all" first.
+
+    Raises:
+        ValueError: ``metric`` is not in ``rows``; the message names those that are.
+    """
+    found = of_metric(rows, metric)["subset"].unique()
+    if not len(found):
+        raise ValueError(f"expected a measured metric, got {metric!r}; measured were {', '.join(metrics_of(rows))}")
+    return sorted(found, key=lambda subset: (SUBSETS.index(subset) if subset in SUBSETS else len(SUBSETS), subset))
+
+
+def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") -> pd.DataFrame:
+    """``column`` of ``metric`` on ``subset`` by layer (index) and step (columns); NaN where nothing was measured.
+
+    Raises:
+        ValueError: ``metric`` was not measured on ``subset``.
+    """
+    measured = subsets_of(rows, metric)
+    if subset not in measured:
+        raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {', '.join(measured)}")
+    cells = of_metric(rows, metric, subset)
+    return cells.pivot(index="layer", columns="step", values=column).sort_index().sort_index(axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMean:
+    """A metric averaged over layers, against step."""
+
+    mean: pd.Series
+    """Index step, over the same layers at every step."""
+    std: pd.Series
+    """Index step; spread of the mean over batches, from above."""
+    n_used: int
+    """Layers averaged over: those with a value at every step that has any."""
+    n_layers: int
+    """Layers measured."""
+
+
+def layer_mean(rows: pd.DataFrame, metric: str, subset: str) -> LayerMean:
+    """Average ``metric`` over layers at every step, always over the same layers.
+
+    A layer that lacks a value at some step is left out at all of them: a mean over changing layers would move
+    without any layer moving. Steps at which no layer has a value are left out.
+
+    The spread is the mean of the layers' standard deviations over batches. The layers see the same batches, so
+    their deviations may not cancel, and that mean is the largest the standard deviation of the average can be.
+    """
+    everything = grid(rows, metric, subset)
+    values = everything.dropna(axis="columns", how="all")
+    # without a step every layer would pass for complete
+    values = values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
+    spreads = grid(rows, metric, subset, "std").loc[values.index, values.columns]
+    return LayerMean(values.mean(), spreads.mean(skipna=False), len(values), len(everything))
+
+
+def select_steps(steps: Sequence[int], limit: int) -> list[int]:
+    """At most ``limit`` of the sorted ``steps``: the first, the last, and log-spaced ones between.
+
+    >>> select_steps(range(0, 1001), 5)
+    [0, 5, 31, 177, 1000]
+    """
+    if len(steps) <= limit:
+        return list(steps)
+    position = np.log1p(np.asarray(steps) - steps[0])
+    # equal distances along log(1 + step); where two targets share their nearest step fewer remain
+    targets = np.linspace(position[0], position[-1], limit)
+    nearest = np.abs(position[None, :] - targets[:, None]).argmin(axis=1)
+    return [int(steps[index]) for index in sorted(set(nearest.tolist()))]
+
+
+def causality(rows: pd.DataFrame) -> bool | None:
+    """True for a decoder, False for an encoder, None when the rows do not say or do not agree."""
+    known = {bool(value) for value in rows["causal"].dropna()}
+    return known.pop() if len(known) == 1 else None
+
+
+def counts(rows: pd.DataFrame) -> str:
+    """How much each value rests on, for titles.
+
+    >>> counts(pd.DataFrame({"n_vectors": [4096, 4000], "n_batches": [8, 8]}))
+    '4,000-4,096 vectors in each of 8 batches'
+    """
+    return f"{_span(rows['n_vectors'].tolist())} vectors in each of {_span(rows['n_batches'].tolist())} batches"
+
+
+def _span(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
+def _require_one(rows: pd.DataFrame, column: str) -> None:
+    found = sorted(rows[column].unique())
+    if len(found) > 1:
+        names = ", ".join(repr(str(name)) for name in found)
+        raise ValueError(
+            f"expected the rows of one {column}, got {len(found)}: {names}; "
+            f"select one, for example frame[frame[{column!r}] == {str(found[0])!r}]"
+        )
+
+
+def _require_distinct(rows: pd.DataFrame) -> None:
+    repeated = rows[rows.duplicated(_CELL, keep=False)]
+    if repeated.empty:
+        return
+    first = repeated.iloc[0]
+    same = repeated[(repeated[_CELL] == first[_CELL]).all(axis="columns")]
+    settings = " and ".join(sorted(same["settings"].astype(str)))
+    raise ValueError(
+        f"expected one value per step, layer, metric and subset, got {len(same)} of {first['metric']} "
+        f"({first['subset']}) at step {first['step']}, layer {first['layer']}, with settings {settings}; "
+        "select one of them"
+    )

@@ -1,0 +1,124 @@
+"""Rows and figures into the loggers of a Lightning trainer."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
+from matplotlib.figure import Figure
+
+from repdyn.records import Row
+
+STEP_KEY = "repdyn/step"
+"""The x axis of everything logged to W&B from here."""
+
+# the names each W&B run knows already: to define one again costs a record in the run's file
+_defined: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
+
+def keyed(rows: Sequence[Row]) -> dict[str, float]:
+    """The values of one checkpoint under the names they are logged by.
+
+    ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part before the slash is
+    a section of its own in W&B and TensorBoard. ``anisotropy/mean`` is the mean over the layers that have a value at
+    this step, NaN when none has. Scalar rows are left out: the loggers have them from the training itself.
+
+    Args:
+        rows: of one run and one step.
+
+    Returns:
+        Finite values and NaN; layer numbers padded to the width of the deepest layer, two digits at least.
+
+    Raises:
+        ValueError: two rows claim the same name.
+    """
+    layers = [row.layer for row in rows if row.layer is not None]
+    width = max(2, len(str(max(layers, default=0))))
+    values: dict[str, float] = {}
+    sections: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.layer is None:
+            continue
+        section = row.metric if row.subset in {None, "all"} else f"{row.metric}_{row.subset}"
+        key = f"{section}/layer_{row.layer:0{width}d}"
+        if key in values:
+            raise ValueError(
+                f"expected one row for each name, got two for {key!r} (the second: step {row.step}, settings "
+                f"{row.settings}); log one step at a time, and one setting of a metric"
+            )
+        values[key] = row.value
+        sections[section].append(row.value)
+    return values | {f"{section}/mean": _mean(found) for section, found in sections.items()}
+
+
+@rank_zero_only
+def log_rows(rows: Sequence[Row], loggers: Iterable[Logger], step: int) -> None:
+    """Log the rows of one checkpoint to every logger; on ranks other than 0 do nothing.
+
+    W&B rows carry ``repdyn/step`` as their x axis, whatever step W&B itself is at. A logger's ``prefix`` is not put
+    before the names in W&B.
+
+    Args:
+        rows: of one run and one step; names as in :func:`keyed`.
+        loggers: usually ``trainer.loggers``.
+        step: optimizer steps taken.
+
+    Raises:
+        ValueError: two rows claim the same name.
+    """
+    values = keyed(rows)
+    if not values:
+        return
+    for logger in loggers:
+        if isinstance(logger, WandbLogger):
+            _define(logger.experiment, values)
+            # no step=: W&B drops a row whose step lies behind its own counter, silently
+            logger.experiment.log({STEP_KEY: step, **values})
+        else:
+            logger.log_metrics(values, step=step)
+
+
+@rank_zero_only
+def log_figures(figures: Mapping[str, Figure], loggers: Iterable[Logger], step: int) -> None:
+    """Log figures as ``figures/NAME`` to W&B and TensorBoard; loggers without pictures are passed over.
+
+    Args:
+        figures: by name; left open and unchanged.
+        loggers: usually ``trainer.loggers``.
+        step: optimizer steps taken.
+    """
+    for logger in loggers:
+        if isinstance(logger, WandbLogger):
+            _log_wandb_images(logger.experiment, figures, step)
+        elif isinstance(logger, TensorBoardLogger):
+            for name, figure in figures.items():
+                logger.experiment.add_figure(f"figures/{name}", figure, global_step=step, close=False)
+
+
+def _log_wandb_images(run: Any, figures: Mapping[str, Figure], step: int) -> None:
+    import wandb  # an optional dependency, present wherever a WandbLogger is
+
+    images = {f"figures/{name}": wandb.Image(figure) for name, figure in figures.items()}
+    _define(run, images)
+    run.log({STEP_KEY: step, **images})
+
+
+def _define(run: Any, names: Iterable[str]) -> None:
+    """Put each name on our own step axis; only an exact name wins against the "*" that WandbLogger defines."""
+    defined = _defined.setdefault(run, set())
+    if not defined:
+        run.define_metric(STEP_KEY)
+    for name in names:
+        if name not in defined:
+            run.define_metric(name, step_metric=STEP_KEY)
+            defined.add(name)
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

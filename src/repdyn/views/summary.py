@@ -1,0 +1,177 @@
+"""One screen in the terminal: what was measured, what it says, what it cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from repdyn.views.findings import Finding, findings
+from repdyn.views.frames import causality, counts, grid, measurements, metrics_of, select_steps, subsets_of
+
+MAX_LINES = 30
+_MIN_ROWS, _MAX_ROWS = 3, 13
+_MAX_CURVES = 3
+_HEADING_LINES = 2
+_SPARKLINE = 7
+_BARS = "▁▂▃▄▅▆▇█"
+_COLOURS = {"shown": "green", "not shown": "yellow", "cannot be judged": "bright_black"}
+_KINDS = {True: "decoder", False: "encoder", None: "decoder or encoder not known"}
+
+
+def print_summary(
+    frame: pd.DataFrame,
+    *,
+    figures: Sequence[Path] = (),
+    tracking_seconds: float | None = None,
+    total_seconds: float | None = None,
+    console: Console | None = None,
+) -> None:
+    """Print one screen about a run: 80 columns and 30 lines, for which some layers are left out of a deep model.
+
+    Each curve of a layer shows at most seven steps, log-spaced, between its own lowest and highest value.
+
+    Args:
+        frame: rows of one run.
+        figures: files written, of which the folder is named.
+        tracking_seconds: wall-clock seconds spent measuring.
+        total_seconds: wall-clock seconds of the training, measuring included.
+        console: where to; standard output unless given. Without a terminal there are no colours; an encoding other
+            than Unicode gets plain ASCII without the curves.
+
+    Raises:
+        ValueError: rows of several runs, models or probes, or none.
+    """
+    console = console or Console()
+    rows = measurements(frame)
+    unicode = not console.options.ascii_only
+    before = [*_head(rows), Text()]
+    after = [
+        Text(),
+        *(line for finding in findings(frame) for line in _finding(finding)),
+        *_left_out(rows),
+        *_missing(rows),
+        *_overhead(tracking_seconds, total_seconds),
+        *_figures(figures),
+    ]
+    n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
+    table = _table(rows, max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken)), sparklines=unicode)
+    for part in [*before, table, *after]:
+        console.print(part if unicode else _ascii(part), highlight=False)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The values as bars between their lowest and highest; a blank for NaN, the lowest bar throughout if all are equal.
+
+    >>> sparkline([0.0, 0.5, math.nan, 1.0])
+    '▁▅ █'
+    """
+    known = [value for value in values if not math.isnan(value)]
+    low, extent = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
+    unit = extent / (len(_BARS) - 1) or 1.0
+    return "".join(" " if math.isnan(value) else _BARS[int((value - low) / unit + 0.5)] for value in values)
+
+
+def _head(rows: pd.DataFrame) -> list[Text]:
+    first = rows.iloc[0]
+    steps = rows["step"].unique().tolist()
+    span = f"{len(steps)} steps, {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"step {steps[0]:,}"
+    return [
+        Text.assemble((f"{first['run']}", "bold"), f"  {first['model']} ({_KINDS[causality(rows)]})"),
+        Text(f"{span}; probe {first['probe'][:8]}, {counts(rows)}"),
+    ]
+
+
+def _curves(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    return [(metric, subset) for metric in metrics_of(rows) for subset in subsets_of(rows, metric)]
+
+
+def _table(rows: pd.DataFrame, n_rows: int, sparklines: bool) -> Table:
+    curves = _curves(rows)[:_MAX_CURVES]
+    layers = sorted(rows["layer"].unique().tolist())
+    chosen = np.linspace(0, len(layers) - 1, min(len(layers), n_rows)).round().astype(int)
+    columns = [_column(grid(rows, *curve), sparklines) for curve in curves]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("\nlayer", justify="right", no_wrap=True)
+    for metric, subset in curves:
+        table.add_column(f"{metric}, {subset}\nfirst max last", no_wrap=True)
+    for layer in (layers[index] for index in chosen):
+        table.add_row(str(layer), *(column.get(layer, "") for column in columns))
+    return table
+
+
+def _column(values: pd.DataFrame, sparklines: bool) -> dict[int, str]:
+    steps = values.columns.tolist()
+    shown = [steps.index(step) for step in select_steps(steps, _SPARKLINE)]
+    cells = {}
+    for layer, curve in zip(values.index.tolist(), values.to_numpy(float).tolist(), strict=True):
+        highest = max((value for value in curve if not math.isnan(value)), default=math.nan)
+        numbers = " ".join(_short(value) for value in (curve[0], highest, curve[-1]))
+        bars = sparkline([curve[index] for index in shown]) if sparklines and len(steps) > 1 else ""
+        cells[layer] = f"{numbers} {bars}".rstrip()
+    return cells
+
+
+def _short(value: float) -> str:
+    """Four characters where that is possible.
+
+    >>> _short(0.0532), _short(12.34), _short(1234.0), _short(123456.0), _short(math.nan)
+    ('0.05', '12.3', '1234', '1e+05', ' nan')
+    """
+    if math.isnan(value):
+        return " nan"
+    if value >= 9999.5:
+        return f"{value:.0e}"
+    return f"{value:4.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def _finding(finding: Finding) -> Iterator[Text | Padding]:
+    yield Text.assemble((finding.verdict, f"bold {_COLOURS[finding.verdict]}"), f": {finding.title}")
+    yield Padding(Text(finding.evidence, style="dim"), (0, 0, 0, 2))
+
+
+def _left_out(rows: pd.DataFrame) -> Iterator[Text]:
+    if others := _curves(rows)[_MAX_CURVES:]:
+        yield Text(f"also measured: {', '.join(f'{metric} ({subset})' for metric, subset in others)}")
+
+
+def _missing(rows: pd.DataFrame) -> Iterator[Text]:
+    missing = rows.loc[rows["value"].isna()]
+    if missing.empty:
+        return
+    reasons = missing["reason"].fillna("no reason given").value_counts()
+    yield Text(f"warning: {len(missing)} of {len(rows)} values are NaN, mostly: {reasons.index[0]}", style="yellow")
+
+
+def _overhead(tracking_seconds: float | None, total_seconds: float | None) -> Iterator[Text]:
+    if tracking_seconds is None:
+        return
+    yield Text(f"tracking took {tracking_seconds:,.1f} s{_share(tracking_seconds, total_seconds)}")
+
+
+def _share(tracking_seconds: float, total_seconds: float | None) -> str:
+    if not total_seconds:
+        return ""
+    return f", {tracking_seconds / total_seconds:.1%} of the training's {total_seconds:,.1f} s"
+
+
+def _figures(figures: Sequence[Path]) -> Iterator[Text]:
+    folders = sorted({str(path.parent) for path in map(Path, figures)})
+    if folders:
+        yield Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")
+
+
+def _ascii(part: Text | Padding | Table) -> RenderableType:
+    """For terminals that would raise on anything else."""
+    if isinstance(part, Text):
+        return Text(part.plain.replace("±", "+-").encode("ascii", "replace").decode())
+    if isinstance(part, Padding) and isinstance(part.renderable, Text):
+        part.renderable = _ascii(part.renderable)
+    return part

@@ -1,0 +1,73 @@
+"""Attaching the tracker changes nothing: losses, weights, RNG state and flags bit for bit."""
+
+import random
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+from jobs import Job, batches, tiny_language_model, tracker, trainer
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+
+from repdyn.callbacks import HuggingFaceCheckpoints
+
+
+class Flags(pl.Callback):
+    """The training flag of every module at every batch."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[bool]] = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.seen.append([module.training for module in pl_module.modules()])
+
+
+def run(root, make, callbacks, **settings):
+    pl.seed_everything(3)
+    module, flags = make(), Flags()
+    if isinstance(module, Job):
+        module.network.blocks[0].norm.eval()  # frozen on purpose
+    train = batches()
+    with torch.random.fork_rng():
+        trainer(root, *callbacks, flags, **settings).fit(module, train, batches(shuffle=False, n=8))
+        rng = torch.get_rng_state(), np.random.get_state()[1], random.getstate()
+    return module, rng, flags.seen
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        pytest.param(Job, {}, id="own module"),
+        pytest.param(Job, {"accumulate_grad_batches": 2}, id="accumulation"),
+        pytest.param(Job, {"precision": "bf16-mixed"}, id="bf16"),
+        pytest.param(Job, {"val_check_interval": 3}, id="validation in mid-epoch"),
+        pytest.param(tiny_language_model, {}, id="Hugging Face decoder"),
+        pytest.param(lambda: tiny_language_model("bert"), {}, id="Hugging Face encoder"),
+    ],
+)
+def test_training_is_bit_identical(tmp_path, probe, make, settings):
+    def loggers(root):
+        return [
+            CSVLogger(root / "csv"),
+            TensorBoardLogger(root / "tensorboard"),
+            WandbLogger(save_dir=root, offline=True, project="test"),
+        ]
+
+    for name in ("plain", "tracked"):
+        (tmp_path / name).mkdir()
+    plain, plain_rng, plain_flags = run(tmp_path / "plain", make, [], logger=loggers(tmp_path / "plain"), **settings)
+    attached = [tracker(probe, 2)]
+    if make is not Job:
+        attached.append(HuggingFaceCheckpoints(2, tmp_path / "saved"))
+    tracked, rng, flags = run(tmp_path / "tracked", make, attached, logger=loggers(tmp_path / "tracked"), **settings)
+
+    assert attached[0].store.steps(attached[0].store.runs()[0]) == [0, 2, 4, 6, 8]
+    if make is Job:
+        assert plain.losses == tracked.losses
+        assert len(plain.losses) >= 8
+    for (name, expected), found in zip(plain.state_dict().items(), tracked.state_dict().values(), strict=True):
+        assert torch.equal(expected, found), name
+    assert flags == plain_flags
+    assert torch.equal(rng[0], plain_rng[0])
+    assert np.array_equal(rng[1], plain_rng[1])
+    assert rng[2] == plain_rng[2]

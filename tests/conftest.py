@@ -1,0 +1,29 @@
+"""Fixtures that many tests share. Nothing here touches a network."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("WANDB_MODE", "offline")
+os.environ.setdefault("WANDB_SILENT", "true")
+# Models this small lose more to a second thread than they gain, and on a busy machine it costs them minutes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from small import HandWritten, random_tokens
+
+from repdyn import Probe
+
+
+@pytest.fixture
+def hand_written() -> HandWritten:
+    torch.manual_seed(0)
+    return HandWritten()
+
+
+@pytest.fixture
+def small_probe() -> Probe:
+    """24 sequences of 12 tokens, two batches of 96 vectors."""
+    return Probe.from_tokens(random_tokens(24, 12), special_ids=[7], max_vectors=192, batch_vectors=96)

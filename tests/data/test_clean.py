@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repdyn.data import clean
+from repdyn.data.clean import articles, clean_corpus, clean_wikitext
+from repdyn.data.text import Corpus, read_corpus
+
+CASES = {
+    "bold and italics": ("A '''bold''' and ''slanted'' '''''both'''''.", "A bold and slanted both."),
+    "link": ("See [[Paris]].", "See Paris."),
+    "link with text": ("See [[Paris, Texas|the town]]s.", "See the towns."),
+    "link with markup in it": ("[[Paris|''the'' town]]", "the town"),
+    "link to a category, as text": ("See [[:Category:Towns]].", "See Category:Towns."),
+    "category": ("Text.\n[[Category:Towns]]", "Text."),
+    "image with a link in its caption": ("A[[Image:a.png|thumb|A [[town]] hall]] B", "A B"),
+    "file": ("A [[File:a.png]]B", "A B"),
+    "media": ("[[media:a.ogg|listen]]Text", "Text"),
+    "other language": ("Text.\n[[de:Stadt]]\n[[zh-min-nan:X]]\n[[simple:Town]]", "Text."),
+    "namespace that shows": ("[[Wikipedia:Policy]]", "Wikipedia:Policy"),
+    "external link with text": ("The [http://a.b/c?d=e official ''site''].", "The official site."),
+    "external link without text": ("Proof [http://a.b] here.", "Proof here."),
+    "bare address": ("At http://a.b/c now.", "At now."),
+    "template": ("A{{cite|title=[[x]]|{{nested|y}}}} B", "A B"),
+    "template that leaves parentheses empty": ("Ann ({{IPA|x}}) sang.", "Ann sang."),
+    "comment": ("A<!-- [[hidden]] --> B", "A B"),
+    "heading": ("== History ==\nText\n=== More ===\nEnd", "History\n\nText\n\nMore\n\nEnd"),
+    "lists": ("* one\n** two\n# three\n:four\n;five", "one\ntwo\nthree\nfour\nfive"),
+    "table": ('Before\n{| class="x"\n! head\n|-\n| cell || [[b]]\n|}\nAfter', "Before\n\nAfter"),
+    "html table": ("Before<table><tr><td>cell</td></tr></table>", "Before"),
+    "reference": ("Fact<ref name=x>[http://a.b src]</ref>, fact<ref name=x />.<references/>", "Fact, fact."),
+    "formula": ("Let <math>x^2 < y</math> be.", "Let be."),
+    "code": ("Call <code>f(x)</code> now.<source lang=c>int a;</source>", "Call now."),
+    "preformatted element": ("A<pre>\n raw [[x]]\n</pre>B", "AB"),
+    "preformatted lines": ("Text\n int main()\n   { [[a]] }\nMore", "Text\n\nMore"),
+    "gallery": ("A<gallery>\na.png|b\n</gallery>B", "AB"),
+    "timeline": ("A<timeline>\nImageSize = 1\n</timeline>B", "AB"),
+    "inline html": ('H<sub>2</sub>O is <span style="x">wet</span><br />very', "H2O is wet\nvery"),
+    "rule": ("A\n----\nB", "A\n\nB"),
+    "verbatim": ("<nowiki>plain</nowiki>", "plain"),
+    "entities": ("A&nbsp;B &ndash; C &amp; D &#233; E", "A B \N{EN DASH} C & D é E"),
+    "entities that spell a tag": ("A &lt;b&gt;bold&lt;/b&gt; tag", "A bold tag"),
+    "switch": ("__NOTOC__\nText", "Text"),
+    "blank lines": ("A\n\n\n\n\nB  C\t D", "A\n\nB C D"),
+    "unclosed table": ('A\n{| class="x"\n| cell\nB', "A\n\nB"),
+    "unclosed link": ("A [[b and c", "A b and c"),
+    "unclosed template": ("A {{b", "A b"),
+    "unopened element": ("A</div> B</font>", "A B"),
+    "address in double brackets": ("[[http://a.b The text]]", "[The text]"),
+    "less than": ("a < b and c > d", "a < b and c > d"),
+    "nothing left": ("{{stub}}", ""),
+}
+
+
+@pytest.mark.parametrize(("markup", "prose"), CASES.values(), ids=CASES)
+def test_markup_becomes_prose(markup: str, prose: str):
+    assert clean_wikitext(markup) == prose
+
+
+@given(st.lists(st.sampled_from([part for case in CASES.values() for part in case] + ["\n", " ", "[", "{{", "''"])))
+def test_cleaning_what_is_clean_changes_nothing(parts: list[str]):
+    once = clean_wikitext("".join(parts))
+    assert clean_wikitext(once) == once
+
+
+@pytest.mark.parametrize(
+    "opening", ["{{", "[[", "{{{", "''", "{|", "<ref>", "[[a|", "&lt;", "&amp;", "\n*#:;", "[http://a "]
+)
+def test_markup_that_is_opened_again_and_again_is_survived(opening: str):
+    assert "text" in clean_wikitext("text " + opening * 500)
+
+
+def test_articles_come_in_order_without_redirects_and_other_namespaces(make_dump: Callable[..., bytes]):
+    dump = make_dump(
+        {
+            "Zoo": "animals & more",
+            "ZOO": "#REDIRECT [[Zoo]]",
+            "Zoos": " #redirect[[Zoo]]",
+            "Template:Zoo": "x",
+            "2001: A Space Odyssey": "film",
+        }
+    )
+    assert list(articles(dump)) == [
+        {"title": "Zoo", "text": "animals & more"},
+        {"title": "2001: A Space Odyssey", "text": "film"},
+    ]
+
+
+@pytest.mark.parametrize("cut", [b"second", b"</revision>", b"<page>", b"</mediawiki>"], ids=bytes.decode)
+def test_a_page_cut_short_is_left_out(make_dump: Callable[..., bytes], cut: bytes):
+    dump = make_dump({"A": "first", "B": "sécond second"})
+    titles = [page["title"] for page in articles(dump[: dump.rfind(cut) + 3])]
+    assert titles == (["A", "B"] if cut == b"</mediawiki>" else ["A"])
+
+
+def test_a_corpus_becomes_its_articles_with_their_titles(make_dump: Callable[..., bytes]):
+    dump = make_dump({"Fox": "The '''fox'''.", "Stub": "{{stub}}", "Dog": "The [[dog]]."})
+    cleaned = clean_corpus(Corpus("animals", dump), num_proc=1)
+    assert cleaned == Corpus("animals, cleaned", b"Fox\n\nThe fox.\n\nStub\n\nDog\n\nThe dog.\n")
+
+
+def test_the_number_of_processes_changes_nothing(make_dump: Callable[..., bytes], tmp_path: Path):
+    corpus = Corpus("many", make_dump({f"Page {number}": f"'''{number}'''" for number in range(7)}))
+    assert clean_corpus(corpus, tmp_path / "one", num_proc=1) == clean_corpus(corpus, tmp_path / "two", num_proc=2)
+
+
+def test_the_second_time_nothing_is_cleaned(make_dump: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch):
+    corpus = Corpus("animals", make_dump({"Fox": "The '''fox'''."}))
+    first = clean_corpus(corpus, num_proc=1)
+    monkeypatch.setattr(clean, "clean_wikitext", None)
+    assert clean_corpus(corpus, num_proc=1) == first
+    other = Corpus("animals", make_dump({"Fox": "Another '''fox'''."}))
+    with pytest.raises(TypeError):
+        clean_corpus(other, num_proc=1)
+
+
+def test_plain_text_is_refused():
+    with pytest.raises(ValueError, match=r"expected a MediaWiki XML dump .*, got prose; use it without cleaning"):
+        clean_corpus(Corpus("prose", b"just text"))
+
+
+def test_a_dump_without_a_whole_page_is_refused(make_dump: Callable[..., bytes]):
+    with pytest.raises(ValueError, match=r"at least one whole <page>, found none; give a longer piece"):
+        clean_corpus(Corpus("cut", make_dump({"Fox": "text"})[:300]))
+
+
+def test_a_dump_of_redirects_is_refused(make_dump: Callable[..., bytes]):
+    with pytest.raises(ValueError, match=r"found only redirects and the like in cut; use a longer piece"):
+        clean_corpus(Corpus("cut", make_dump({"Fox": "#REDIRECT [[Dog]]"})))
+
+
+def test_malformed_xml_is_refused(make_dump: Callable[..., bytes]):
+    dump = make_dump({"Fox": "text"}).replace(b"</text>", b"</txt>")
+    with pytest.raises(
+        ValueError, match=r"expected well-formed XML up to the last </page>: .*; use it without cleaning"
+    ):
+        clean_corpus(Corpus("broken", dump))
+
+
+@pytest.mark.real_data
+def test_the_real_prefix_reads_as_prose(enwik8_prefix: Path, real_cache: Path):
+    cleaned = clean_corpus(read_corpus(enwik8_prefix), real_cache)
+    text = cleaned.data.decode()
+    assert cleaned.name == "enwik8 prefix, 4.15 MB, cleaned"
+    assert 2_900_000 < len(cleaned.data) < 3_000_000
+    assert text.startswith(
+        "Anarchism\n\nAnarchism originated as a term of abuse first used against early working class"
+    )
+    assert not re.findall(r"\[\[|\]\]|\{\{|\}\}|\{\||<(?:ref|br|div|table|math)|''|&\w+;|https?://|\x00", text)

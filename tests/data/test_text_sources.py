@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from repdyn.data import text
+from repdyn.data.source import load_corpus
+from repdyn.data.text import Corpus, builtin_corpus, cache_directory, read_corpus
+
+PROSE = b"The quick brown fox jumps over the lazy dog.\n" * 50
+
+
+def pack(data: bytes, path: Path) -> Path:
+    match path.suffix:
+        case ".gz":
+            path.write_bytes(gzip.compress(data))
+        case ".xz":
+            path.write_bytes(lzma.compress(data))
+        case ".zip":
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr("content", data)
+        case _:
+            path.write_bytes(data)
+    return path
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("suffix", ["txt", "gz", "xz", "zip"])
+def test_packing_does_not_change_what_a_file_is(tmp_path: Path, suffix: str):
+    corpus = read_corpus(pack(PROSE, tmp_path / f"fox.{suffix}"))
+    assert corpus.data == PROSE
+    assert corpus.sha256 == sha256(PROSE)
+    assert corpus.name == f"fox.{suffix} (sha256 {sha256(PROSE)[:12]})"
+
+
+@pytest.mark.parametrize(
+    ("known_bytes", "name"),
+    [(100_000_000, "enwik8"), (4_154_399, "enwik8 prefix, 4.15 MB"), (100_000, "enwik8 prefix, 0.10 MB")],
+)
+def test_a_known_checksum_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known_bytes: int, name: str):
+    monkeypatch.setitem(text.ENWIK8_PREFIXES, sha256(PROSE), known_bytes)
+    assert read_corpus(pack(PROSE, tmp_path / "misleading.txt")).name == name
+
+
+def test_a_dump_with_another_checksum_is_not_called_enwik8(tmp_path: Path, make_dump: Callable[..., bytes]):
+    dump = make_dump({"A": "text"})
+    assert read_corpus(pack(dump, tmp_path / "enwik8")).name == f"not enwik8 (sha256 {sha256(dump)[:12]})"
+
+
+def test_the_head_of_enwik8_is_a_prefix_and_that_of_another_text_a_part():
+    assert Corpus("enwik8", PROSE).head(100) == Corpus("enwik8 prefix, 0.00 MB", PROSE[:100])
+    assert Corpus("fox", PROSE).head(100) == Corpus("fox, its first 100 bytes", PROSE[:100])
+    whole = Corpus("fox", PROSE)
+    assert whole.head(len(PROSE)) is whole
+
+
+def test_the_builtin_text_is_english_and_the_same_every_time():
+    corpus = builtin_corpus()
+    assert len(corpus.data) > 300_000
+    assert corpus.data.count(b" the ") > 2000
+    assert corpus == builtin_corpus()
+    assert corpus.name.startswith("language reference of Python 3.")
+
+
+def test_the_cache_is_the_argument_then_the_variable_then_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "variable"))
+    assert cache_directory(tmp_path / "argument") == tmp_path / "argument"
+    assert cache_directory() == tmp_path / "variable"
+    monkeypatch.delenv("REPDYN_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / ".cache" / "repdyn"
+
+
+def test_a_missing_file_is_named_with_the_alternatives(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match=r'found none at .*/nothing\.txt; give .* "enwik8" or "builtin"'):
+        load_corpus(tmp_path / "nothing.txt")
+
+
+def test_an_empty_file_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"expected text, .*empty\.txt is empty"):
+        read_corpus(pack(b"", tmp_path / "empty.txt"))
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz", "zip"])
+def test_a_damaged_file_is_refused(tmp_path: Path, suffix: str):
+    path = pack(PROSE, tmp_path / f"fox.{suffix}")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=rf"expected a whole \.{suffix} file, .* cannot be unpacked"):
+        read_corpus(path)
+
+
+def test_a_zip_of_several_files_is_refused(tmp_path: Path):
+    path = tmp_path / "two.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a", "a")
+        archive.writestr("b", "b")
+    with pytest.raises(ValueError, match=r"expected one file in .*two\.zip, found 2"):
+        read_corpus(path)
+
+
+def test_plain_text_is_never_cleaned(tmp_path: Path):
+    markup = b"[[not]] '''cleaned'''"
+    assert load_corpus(pack(markup, tmp_path / "a.txt"), clean=True).data == markup
+
+
+def test_a_dump_is_cleaned_unless_told_otherwise(tmp_path: Path, make_dump: Callable[..., bytes]):
+    path = pack(make_dump({"Fox": "A '''fox'''."}), tmp_path / "dump.xml")
+    assert load_corpus(path).data == b"Fox\n\nA fox.\n"
+    assert load_corpus(path).name.endswith(", cleaned")
+    assert load_corpus(path, clean=False).data == path.read_bytes()
+
+
+def test_max_bytes_cuts_before_cleaning(tmp_path: Path, make_dump: Callable[..., bytes]):
+    dump = make_dump({"Fox": "A '''fox'''.", "Dog": "A dog."})
+    path = pack(dump, tmp_path / "dump.xml")
+    assert load_corpus(path, max_bytes=dump.rfind(b"dog")).data == b"Fox\n\nA fox.\n"
+
+
+def test_max_bytes_must_be_positive():
+    with pytest.raises(ValueError, match=r"expected max_bytes of at least 1, got 0"):
+        load_corpus(max_bytes=0)
+
+
+@pytest.mark.real_data
+def test_the_real_prefix_is_recognised(enwik8_prefix: Path):
+    corpus = read_corpus(enwik8_prefix)
+    assert corpus.name == "enwik8 prefix, 4.15 MB"
+    assert corpus.sha256 == "d502ac7ecb9dd47a062e7d19b8dcd3c753b07c142e48b13dcd521cb747116bdd"
+    assert len(corpus.data) == 4_154_399
+    assert sha256(corpus.data[:1_000_000]) in text.ENWIK8_PREFIXES

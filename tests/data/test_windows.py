@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.windows import IGNORED, CollateMasked, Windows, collate_causal
+
+CLS, SEP, MASK = 257, 258, 259
+RANDOM_BYTES = np.random.default_rng(0).integers(0, 256, size=200 * 126).astype(np.uint8)
+
+
+@pytest.fixture
+def windows() -> Windows:
+    return Windows(RANDOM_BYTES, 128, before=(CLS,), after=(SEP,))
+
+
+def collate(fixed: bool, seed: int = 0) -> CollateMasked:
+    return CollateMasked(byte_tokenizer(for_encoder=True), probability=0.15, seed=seed, fixed=fixed)
+
+
+def test_windows_follow_one_another_and_the_rest_is_left():
+    windows = Windows(np.arange(11, dtype=np.uint16), 4)
+    assert [windows[index][1].tolist() for index in range(len(windows))] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert windows[0][1].dtype == torch.int64
+
+
+def test_special_tokens_count_towards_the_length():
+    windows = Windows(np.arange(5, dtype=np.uint8), 4, before=(CLS,), after=(SEP,))
+    assert [windows[index][1].tolist() for index in range(len(windows))] == [[CLS, 0, 1, SEP], [CLS, 2, 3, SEP]]
+
+
+def test_a_causal_batch_is_its_own_label(windows: Windows):
+    batch = collate_causal([windows[0], windows[1]])
+    assert list(batch) == ["input_ids", "attention_mask", "labels"]
+    assert torch.equal(batch["labels"], batch["input_ids"])
+    assert torch.equal(batch["attention_mask"], torch.ones(2, 128, dtype=torch.int64))
+    batch["input_ids"].zero_()
+    assert batch["labels"].any()
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["training", "validation"])
+def test_masks_have_the_shares_of_bert(windows: Windows, fixed: bool):
+    examples = [windows[index] for index in range(len(windows))]
+    batch = collate(fixed)(examples)
+    original = torch.stack([ids for _, ids in examples])
+    chosen = batch["labels"] != IGNORED
+    assert torch.equal(batch["labels"][chosen], original[chosen])
+    assert torch.equal(batch["input_ids"][~chosen], original[~chosen])
+    assert not chosen[:, [0, -1]].any()
+
+    n_text, n_chosen = original[:, 1:-1].numel(), int(chosen.sum())
+    masked = batch["input_ids"][chosen] == MASK
+    kept = batch["input_ids"][chosen] == original[chosen]
+    # four standard deviations of a share of n draws; a random replacement is the original once in 260
+    for count, n, share in ((n_chosen, n_text, 0.15), (masked.sum(), n_chosen, 0.8), (kept.sum(), n_chosen, 0.1)):
+        assert abs(int(count) / n - share) < 4 * (share * (1 - share) / n) ** 0.5 + 0.1 / 260
+
+
+def test_fixed_masks_depend_on_the_window_alone(windows: Windows):
+    collator = collate(fixed=True)
+    whole = collator([windows[index] for index in range(6)])
+    again = collator([windows[index] for index in (5, 2)])
+    for key in ("input_ids", "labels"):
+        assert torch.equal(whole[key][[5, 2]], again[key])
+    masks = whole["labels"] != IGNORED
+    assert not torch.equal(masks[0], masks[1])
+    other = collate(fixed=True, seed=1000)([windows[index] for index in range(6)])
+    assert not torch.equal(other["labels"], whole["labels"])
+
+
+def test_training_masks_change_from_batch_to_batch_and_repeat_from_run_to_run(windows: Windows):
+    first, second = collate(fixed=False), collate(fixed=False)
+    batches = [first([windows[0]])["labels"] for _ in range(3)]
+    assert not torch.equal(batches[0], batches[1])
+    assert all(torch.equal(batch, second([windows[0]])["labels"]) for batch in batches)
+
+
+def test_workers_draw_new_masks_each_epoch_and_repeat_from_run_to_run(windows: Windows):
+    def two_epochs() -> list[torch.Tensor]:
+        loader = DataLoader(
+            windows,
+            batch_size=50,
+            collate_fn=collate(fixed=False),
+            num_workers=1,
+            generator=torch.Generator().manual_seed(0),
+        )
+        return [next(iter(loader))["labels"] for _ in range(2)]
+
+    first, second = two_epochs(), two_epochs()
+    assert not torch.equal(first[0], first[1])
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_masking_leaves_the_global_random_state_alone(windows: Windows):
+    before = torch.get_rng_state()
+    for fixed in (True, False):
+        collate(fixed)([windows[0]])
+    assert torch.equal(torch.get_rng_state(), before)

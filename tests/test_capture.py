@@ -1,0 +1,278 @@
+"""Capture: the right vectors of the right layers, and a model left as it was found."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from small import HandWritten, random_tokens
+from torch import nn
+from transformers import AlbertConfig, AlbertModel, AutoModelForCausalLM, BertConfig, BertModel, T5Config, T5Model
+
+from repdyn import Probe
+from repdyn.blocks import find_blocks
+from repdyn.capture import capture, is_causal
+from repdyn.models import build_model
+
+DECODERS = ["gpt_neox", "gpt2", "bloom", "llama"]
+ENCODERS = ["bert", "roberta"]
+RAGGED_IDS = random_tokens(10, 9)
+RAGGED_MASK = (torch.arange(9)[None, :] < torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])[:, None]).long()
+
+
+def tiny(family: str, **changes):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "hidden_size": 16, "n_layers": 3, "n_heads": 2, "context_length": 16, "dropout": 0.1}
+    return build_model(family, **sizes | changes, pad_token_id=1)
+
+
+@pytest.mark.parametrize("family", DECODERS + ENCODERS)
+def test_states_are_those_transformers_reports(family):
+    model = tiny(family)
+    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56, pad_id=1)
+    states = capture(model, probe, ["all"], tokens_per_forward=1000)
+    batch = next(probe.batches(10))
+    with torch.no_grad():
+        reported = (
+            model.eval()
+            .base_model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True)
+            .hidden_states
+        )
+    assert len(states.layers) == len(reported) == 4
+    assert [layer.depth for layer in states.layers] == [0, 1 / 3, 2 / 3, 1]
+    for layer, expected in zip(states.layers, reported, strict=True):
+        rows = expected.flatten(0, 1)[batch.positions[states.tokens]]
+        if layer.index == 3 and family in DECODERS:
+            # what transformers reports last has been through the final norm; ours has not, for every family alike
+            final_norm = next(
+                m for name, m in model.base_model.named_modules() if name in {"norm", "ln_f", "final_layer_norm"}
+            )
+            assert not torch.allclose(layer.states, rows, atol=1e-3)
+            rows, layer_states = rows, final_norm(layer.states).detach()
+        else:
+            layer_states = layer.states
+        torch.testing.assert_close(layer_states, rows, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_batch_size_and_padding_side_do_not_matter(family):
+    model = tiny(family)
+    left = torch.stack([ids.roll(int(9 - n)) for ids, n in zip(RAGGED_IDS, RAGGED_MASK.sum(1), strict=True)])
+    left_mask = torch.stack([m.roll(int(9 - n)) for m, n in zip(RAGGED_MASK, RAGGED_MASK.sum(1), strict=True)])
+    probes = [
+        Probe.from_tokens(ids, mask, max_vectors=56, pad_id=1)
+        for ids, mask in [(RAGGED_IDS, RAGGED_MASK), (left, left_mask)]
+    ]
+    reference = capture(model, probes[0], ["all"], tokens_per_forward=1000)
+    for probe in probes:
+        for tokens_per_forward in (1, 20, 81, 1000):
+            states = capture(model, probe, ["all"], tokens_per_forward=tokens_per_forward)
+            assert np.array_equal(states.tokens, reference.tokens)
+            for ours, expected in zip(states.layers, reference.layers, strict=True):
+                torch.testing.assert_close(ours.states, expected.states, rtol=1e-5, atol=1e-5)
+
+
+def test_only_sampled_vectors_are_kept(hand_written):
+    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=20)
+    states = capture(hand_written, probe, ["all"])
+    assert [layer.states.shape for layer in states.layers] == [(20, 16)] * 4
+    assert sorted(probe.sample("all").ravel()) == states.tokens.tolist()
+    kept = [layer.states.untyped_storage().nbytes() for layer in states.layers]
+    assert kept == [20 * 16 * 4] * 4  # no view into a whole batch
+
+
+def test_hand_written_model(hand_written, small_probe):
+    states = capture(hand_written, small_probe, ["all"])
+    assert [layer.module for layer in states.layers] == ["blocks.0", "blocks.0", "blocks.1", "blocks.2"]
+    embedded = hand_written.token(small_probe.tokens) + hand_written.position(torch.arange(12).repeat(24))
+    torch.testing.assert_close(states.layers[0].states, embedded.detach()[states.tokens])
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_transformer_encoder_with_padding_mask(batch_first):
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(50, 16)
+            layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first)
+            self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=batch_first)
+
+        def forward(self, input_ids, attention_mask):
+            x = self.embedding(input_ids)
+            out = self.encoder(x if batch_first else x.transpose(0, 1), src_key_padding_mask=attention_mask == 0)
+            return out if batch_first else out.transpose(0, 1)
+
+    torch.manual_seed(0)
+    model = Encoder().eval()
+    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56)
+    states = capture(model, probe, ["all"], tokens_per_forward=1000)
+    batch = next(probe.batches(10))
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        expected = model(batch.input_ids, batch.attention_mask).flatten(0, 1)[batch.positions[states.tokens]]
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    torch.testing.assert_close(states.layers[-1].states, expected.detach(), rtol=1e-5, atol=1e-5)
+    assert len(states.layers) == 4
+
+
+def test_a_square_batch_is_not_mistaken(hand_written):
+    probe = Probe.from_tokens(random_tokens(12, 12), max_vectors=120)
+    square = capture(hand_written, probe, ["all"], tokens_per_forward=144)
+    single = capture(hand_written, probe, ["all"], tokens_per_forward=12)
+    torch.testing.assert_close(square.layers[-1].states, single.layers[-1].states, rtol=1e-5, atol=1e-5)
+
+
+def test_shared_block_gives_a_layer_for_each_call():
+    torch.manual_seed(0)
+    model = AlbertModel(
+        AlbertConfig(
+            vocab_size=50,
+            embedding_size=8,
+            hidden_size=16,
+            num_hidden_layers=4,
+            num_attention_heads=2,
+            intermediate_size=32,
+        )
+    )
+    probe = Probe.from_tokens(random_tokens(10, 9), max_vectors=56)
+    states = capture(model, probe, ["all"])
+    assert len(states.layers) == 5
+    assert len({layer.states.sum().item() for layer in states.layers}) == 5
+
+
+@pytest.mark.parametrize(("family", "expected"), [(f, True) for f in DECODERS] + [(f, False) for f in ENCODERS])
+def test_causality_is_seen(family, expected, small_probe):
+    assert is_causal(tiny(family), small_probe) is expected
+
+
+def test_causality_of_a_hand_written_model(small_probe):
+    assert is_causal(HandWritten(causal=True), small_probe) is True
+    assert is_causal(HandWritten(causal=False), small_probe) is False
+
+
+def test_causality_that_cannot_be_told(hand_written, small_probe):
+    nn.init.constant_(hand_written.token.weight, float("nan"))
+    assert is_causal(hand_written, small_probe) is None
+    assert is_causal(HandWritten(), Probe.from_tokens([[5] * 9] * 3, max_vectors=9)) is None  # no other token to try
+
+
+def test_model_is_left_as_it_was_found(hand_written, small_probe):
+    hand_written.train()
+    hand_written.blocks[1].norm.eval()  # a frozen norm stays frozen
+    flags = [m.training for m in hand_written.modules()]
+    weights = copy.deepcopy(hand_written.state_dict())
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    expected = torch.rand(3), np.random.rand(3), random.random()
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    with torch.autocast("cpu", torch.bfloat16):
+        states = capture(hand_written, small_probe, ["all"])
+        assert torch.is_autocast_enabled("cpu")
+    drawn = torch.rand(3), np.random.rand(3), random.random()
+    assert states.layers[-1].states.dtype == torch.float32  # autocast is off inside
+    assert torch.equal(drawn[0], expected[0])
+    assert np.array_equal(drawn[1], expected[1])
+    assert drawn[2] == expected[2]
+    assert [m.training for m in hand_written.modules()] == flags
+    assert all(torch.equal(w, weights[k]) for k, w in hand_written.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in hand_written.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in hand_written.modules())
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_model_is_left_as_it_was_found_after_an_error(hand_written, small_probe):
+    hand_written.train()
+    with pytest.raises(ZeroDivisionError):
+        capture(hand_written, small_probe, ["all"], forward=lambda model, batch: 1 / 0)
+    assert all(m.training for m in hand_written.modules())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in hand_written.modules())
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_dropout_is_off(hand_written, small_probe):
+    hand_written.train()
+    twice = [capture(hand_written, small_probe, ["all"]).layers[-1].states for _ in range(2)]
+    assert torch.equal(*twice)
+
+
+def test_compiled_before_attaching(hand_written, small_probe):
+    expected = capture(hand_written, small_probe, ["all"]).layers[-1].states
+    compiled = torch.compile(hand_written, backend="eager")
+    compiled(small_probe.tokens.view(24, 12))
+    assert torch.equal(capture(compiled, small_probe, ["all"]).layers[-1].states, expected)
+    hand_written.compile(backend="eager")
+    hand_written(small_probe.tokens.view(24, 12))
+    assert torch.equal(capture(hand_written, small_probe, ["all"]).layers[-1].states, expected)
+
+
+def test_layers_by_pattern(small_probe):
+    model = tiny("gpt_neox")
+    picked = capture(model, small_probe, ["all"], ["gpt_neox.layers.*", "gpt_neox.final_layer_norm"])
+    assert [layer.module for layer in picked.layers][-2:] == ["gpt_neox.layers.2", "gpt_neox.final_layer_norm"]
+    assert picked.layers[-1].states.norm(dim=1).std() < 0.1  # normalised vectors have one length
+
+
+def test_head_is_not_run_unless_it_is_asked_for(small_probe):
+    model = tiny("gpt2")
+    model.lm_head.register_forward_pre_hook(lambda *_: pytest.fail("the head's logits are not needed"))
+    capture(model, small_probe, ["all"])
+    capture(AutoModelForCausalLM.from_config(model.config), small_probe, ["all"], ["transformer.h.*", "lm_head"])
+
+
+@pytest.mark.parametrize(
+    ("make", "layers", "message"),
+    [
+        (
+            lambda: nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4)),
+            None,
+            r"list of blocks \(nn.ModuleList\), found none in Sequential",
+        ),
+        (HandWritten, "blocks.x*", r"'blocks.x\*' matches none; lists of blocks in it: \"blocks.\*\" \(3 of Block\)"),
+        (
+            lambda: T5Model(T5Config(vocab_size=20, d_model=8, d_ff=16, d_kv=4, num_layers=2, num_heads=2)),
+            None,
+            r"found several of similar size in T5Model; choose with layers= one of: \"decoder.block.\*\" \(2 of T5Block\), "
+            r'"encoder.block.\*"',
+        ),
+    ],
+    ids=["no blocks", "no match", "two stacks"],
+)
+def test_blocks_that_cannot_be_told(make, layers, message):
+    with pytest.raises(ValueError, match=message):
+        find_blocks(make(), layers)
+
+
+def test_silent_hook_is_a_loud_error(hand_written, small_probe):
+    hand_written.spare = nn.ModuleList(copy.deepcopy(block) for block in hand_written.blocks)
+    with pytest.raises(RuntimeError, match=r"3 of 3 did not: spare.0, spare.1, spare.2; .* with layers="):
+        capture(hand_written, small_probe, ["all"], "spare.*")
+
+
+def test_output_that_is_no_state_is_refused(hand_written, small_probe):
+    model = BertModel(
+        BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    )
+    with pytest.raises(RuntimeError, match=r"expected states of shape \(24, 12, 'dim'\) at 'pooler', got \(24, 16\)"):
+        capture(model, small_probe, ["all"], "pooler")
+    with pytest.raises(
+        ValueError, match="expected a probe without padding, because HandWritten.forward takes no attention_mask"
+    ):
+        capture(hand_written, Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56), ["all"])
+
+
+def test_padding_with_a_forward_of_ones_own(hand_written):
+    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56)
+    states = capture(hand_written, probe, ["all"], forward=lambda model, batch: model(batch.input_ids))
+    assert states.layers[-1].states.isfinite().all()
+
+
+def test_varying_number_of_calls_is_refused(hand_written, small_probe):
+    def forward(model, batch, calls=[]):  # noqa: B006
+        calls.append(1)
+        model(batch.input_ids)
+        if len(calls) > 1:
+            model.blocks[0](torch.zeros(*batch.input_ids.shape, 16))
+
+    with pytest.raises(RuntimeError, match="expected the same number of block calls for every batch, got 4 after 3"):
+        capture(hand_written, small_probe, ["all"], forward=forward, tokens_per_forward=24)

@@ -1,0 +1,138 @@
+"""measure: one row for each layer, metric and subset, its numbers those of the kernels."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from small import HandWritten, random_tokens
+from torch import nn
+
+from repdyn import Probe, kernels, measure
+from repdyn.capture import capture
+from repdyn.measure import metric_set
+from repdyn.metrics import METRICS, Metric, resolve
+from repdyn.records import COLUMNS
+
+
+def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe):
+    frame = measure(hand_written, small_probe).to_pandas()
+    assert list(frame.columns) == list(COLUMNS)
+    states = capture(hand_written, small_probe, ["all", "no_sink"])
+    kernel = {"anisotropy": kernels.anisotropy, "two_nn": kernels.two_nn}
+    for row in frame.itertuples():
+        layer = states.layers[row.layer].states
+        batches = [layer[states.rows_of(tokens)] for tokens in small_probe.sample(row.subset)]
+        values = [float(kernel[row.metric](batch)) for batch in batches]
+        assert row.value == np.mean(values)
+        assert row.std == np.std(values, ddof=1)
+        assert row.n_unique == min(len(torch.unique(batch, dim=0)) for batch in batches)
+        assert (row.n_batches, row.n_vectors, row.dim, row.dtype) == (2, 96, 16, "float32")
+
+
+def test_default_rows(hand_written, small_probe):
+    frame = measure(hand_written, small_probe, run="r", step=7, tokens_seen=70).to_pandas()
+    expected = {
+        (m, s, l) for m, s in [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")] for l in range(4)
+    }
+    assert set(frame[["metric", "subset", "layer"]].itertuples(index=False, name=None)) == expected
+    assert len(frame) == len(expected)
+    assert set(frame["model"]) == {"HandWritten"}
+    assert set(frame["causal"]) == {True}
+    assert set(frame[["run", "step", "tokens_seen"]].itertuples(index=False, name=None)) == {("r", 7, 70)}
+    assert set(frame["probe"]) == {small_probe.hash}
+    assert set(frame["torch_version"]) == {torch.__version__}
+    assert frame.loc[frame.metric == "two_nn", "settings"].unique().tolist() == [
+        '{"discard": 0.1, "estimator": "regression"}'
+    ]
+
+
+def test_twice_the_same(hand_written, small_probe):
+    first, second = (measure(hand_written, small_probe).to_pandas() for _ in range(2))
+    assert first["value"].equals(second["value"])
+
+
+def test_undefined_has_a_reason(small_probe):
+    model = HandWritten()
+    nn.init.zeros_(model.token.weight)
+    nn.init.zeros_(model.position.weight)
+    frame = measure(model, small_probe).to_pandas()
+    embedded = frame[frame.layer == 0]
+    assert embedded["value"].isna().all()
+    assert set(embedded["reason"]) == {"batch 0: 1 distinct of 96 points, at least 3 needed"}
+    assert set(embedded["n_unique"]) == {1}
+    nn.init.constant_(model.blocks[1].norm.weight, math.nan)
+    frame = measure(model, small_probe).to_pandas()
+    assert frame.loc[frame.layer == 3, "reason"].unique().tolist() == ["batch 0: the points contain NaN"]
+    assert frame["causal"].tolist() == [None] * len(frame)
+
+
+def test_a_failing_kernel_is_raised_or_recorded(hand_written, small_probe):
+    def kernel(cloud):
+        raise RuntimeError("out of memory")
+
+    broken = Metric("broken", kernel, "always fails", (0, 1), "nobody")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        measure(hand_written, small_probe, [broken])
+    frame = measure(hand_written, small_probe, [broken, "two_nn"], on_error="record").to_pandas()
+    assert set(frame.loc[frame.metric == "broken", "reason"]) == {"RuntimeError: out of memory"}
+    assert frame.loc[frame.metric == "two_nn", "value"].notna().all()
+
+
+def test_settings_reach_the_kernel_and_the_row(hand_written, small_probe):
+    lowest_fifth = METRICS["two_nn"].with_settings(discard=0.8)
+    frame = measure(hand_written, small_probe, [lowest_fifth, "two_nn"]).to_pandas()
+    by_settings = frame.groupby("settings")["value"].mean()
+    assert len(by_settings) == 2
+    assert by_settings.iloc[0] != by_settings.iloc[1]
+
+
+def test_no_sink_takes_a_sink_out():
+    """One far row in every sequence, at its first position: what a trained decoder does to it."""
+    torch.manual_seed(0)
+    model = HandWritten()
+    with torch.no_grad():
+        model.position.weight[0] = 300.0 * torch.randn(16)
+    probe = Probe.from_tokens(random_tokens(80, 30), max_vectors=2000)
+    frame = measure(model, probe, ["anisotropy"]).to_pandas().set_index(["subset", "layer"])["value"]
+    assert frame["all"][0] > 0.99
+    assert frame["no_sink"][0] < 0.4
+
+
+def test_resolve():
+    names = [(m.name, s) for m, s in resolve(["two_nn", "two_nn@no_sink", "two_nn@all", "anisotropy"])]
+    assert names == [("two_nn", "all"), ("two_nn", "no_sink"), ("anisotropy", "all"), ("anisotropy", "no_sink")]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (["twonn"], "expected metrics among anisotropy, two_nn, got 'twonn'"),
+        (["two_nn@sinks"], "expected a subset among all, no_sink, got 'two_nn@sinks'"),
+        ("two_nn", r'expected a sequence of metrics such as \("anisotropy", "two_nn"\), got \'two_nn\''),
+        ([], "expected a sequence of metrics"),
+    ],
+)
+def test_refused_metrics(metrics, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(metrics)
+
+
+def test_metric_set_names_what_is_measured():
+    same = [metric_set(["anisotropy", "two_nn"]), metric_set(["two_nn", "anisotropy@no_sink", "anisotropy@all"])]
+    assert same[0] == same[1]
+    others = [
+        metric_set(["two_nn"]),
+        metric_set(["anisotropy", "two_nn"], "blocks.*"),
+        metric_set(["anisotropy", METRICS["two_nn"].with_settings(discard=0.8)]),
+    ]
+    assert len({*same, *others}) == 4
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_table_of_metrics_keeps_its_promises(metric, hand_written, small_probe):
+    frame = measure(hand_written, small_probe, [metric]).to_pandas()
+    low, high = metric.range
+    assert frame["value"].between(low, high).all()
+    assert metric.meaning
+    assert metric.source

@@ -1,0 +1,196 @@
+"""The probe: same tokens, same sample, whatever the padding, the batch size or the machine."""
+
+import numpy as np
+import pytest
+import torch
+from small import random_tokens
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from repdyn import Probe
+
+RAGGED = [[5, 6, 7, 8], [9, 10], [11, 12, 13]]
+
+
+def padded(side: str, pad: int = 0):
+    ids, mask = [], []
+    for sequence in RAGGED:
+        filler = [pad] * (6 - len(sequence))
+        ids.append(filler + sequence if side == "left" else sequence + filler)
+        mask.append(
+            [0] * len(filler) + [1] * len(sequence) if side == "left" else [1] * len(sequence) + [0] * len(filler)
+        )
+    return ids, mask
+
+
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Words to ids, with a prefix and a suffix as BERT has."""
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", *"abcdefghij"])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="a"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
+
+
+def test_padding_side_and_padding_id_do_not_matter():
+    probes = [Probe.from_tokens(*padded(side, pad), max_vectors=6) for side in ("left", "right") for pad in (0, 3)]
+    assert len({probe.hash for probe in probes}) == 1
+    assert probes[0].tokens.tolist() == [5, 6, 7, 8, 9, 10, 11, 12, 13]
+    assert probes[0].lengths.tolist() == [4, 2, 3]
+
+
+@pytest.mark.parametrize("n_sequences", [1, 2, 3, 50])
+def test_batches_hold_every_token_once_in_order(n_sequences):
+    probe = Probe.from_tokens(*padded("left"), max_vectors=6, pad_id=3)
+    seen = []
+    for batch in probe.batches(n_sequences):
+        assert batch.first_token == len(seen)
+        flat = batch.input_ids.flatten()
+        assert (flat[batch.attention_mask.flatten() == 0] == 3).all()
+        seen += flat[torch.from_numpy(batch.positions)].tolist()
+    assert seen == probe.tokens.tolist()
+
+
+def test_sample_is_seeded_disjoint_and_pinned():
+    probe = Probe.from_tokens(random_tokens(40, 30), max_vectors=900, batch_vectors=300)
+    sample = probe.sample("all")
+    assert sample.shape == (3, 300)
+    assert len(np.unique(sample)) == 900
+    # The stream of numpy's RandomState is frozen: these numbers may never change, or stored runs stop comparing.
+    assert sample[0, :5].tolist() == np.random.RandomState(0).permutation(1200)[:5].tolist() == [198, 328, 45, 263, 621]
+    other = Probe.from_tokens(random_tokens(40, 30), max_vectors=900, batch_vectors=300, seed=1)
+    assert not np.array_equal(sample, other.sample("all"))
+
+
+def test_a_batch_is_spread_over_the_whole_probe():
+    probe = Probe.from_tokens(random_tokens(400, 30), max_vectors=3000, batch_vectors=1000)
+    for batch in probe.sample("all"):
+        tenth = np.bincount(batch * 10 // probe.n_tokens, minlength=10)
+        assert tenth.min() > 60  # 100 expected; a contiguous batch would leave nine of them empty
+        assert np.abs(np.diff(np.sort(batch))).mean() > 5
+
+
+def test_no_sink_leaves_out_first_positions_and_special_tokens():
+    probe = Probe.from_tokens(random_tokens(40, 30), special_ids=[7, 9], max_vectors=900)
+    chosen = probe.sample("no_sink").ravel()
+    starts = np.arange(0, 1200, 30)
+    assert not np.isin(chosen, starts).any()
+    assert not np.isin(probe.tokens.numpy()[chosen], [7, 9]).any()
+    everything = probe.sample("all").ravel()
+    assert np.isin(everything, starts).any()
+    assert np.isin(probe.tokens.numpy()[everything], [7, 9]).any()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"seed": 1}, {"special_ids": [4]}, {"max_vectors": 800}, {"batch_vectors": 450}],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_hash_names_tokens_and_plan(changed):
+    tokens = random_tokens(40, 30)
+    settings = {"special_ids": [3], "max_vectors": 900, "batch_vectors": 300}
+    probe = Probe.from_tokens(tokens, **settings)
+    assert probe.hash == Probe.from_tokens(tokens.clone(), **settings, name="another name").hash
+    assert probe.hash != Probe.from_tokens(tokens, **settings | changed).hash
+    tokens[0, 0] += 1
+    assert probe.hash != Probe.from_tokens(tokens, **settings).hash
+
+
+def test_hash_tells_where_sequences_end():
+    flat = torch.arange(12)
+    assert (
+        Probe.from_tokens(flat.view(2, 6), max_vectors=9).hash != Probe.from_tokens(flat.view(3, 4), max_vectors=9).hash
+    )
+
+
+def test_from_texts_adds_the_tokenizers_affixes_to_every_window(tokenizer):
+    probe = Probe.from_texts(["a b c d e f g", "h i j"], tokenizer, sequence_length=5, max_vectors=9)
+    sequences = [s.tolist() for s in probe.tokens.split(probe.lengths.tolist())]
+    assert sequences == [[1, 3, 4, 5, 2], [1, 6, 7, 8, 2], [1, 9, 2], [1, 10, 11, 12, 2]]
+    assert probe.special_ids == (0, 1, 2)
+    assert not np.isin(probe.tokens.numpy()[probe.sample("no_sink")], [0, 1, 2]).any()
+
+
+def test_from_texts_keeps_no_more_than_it_needs_spread_over_all(tokenizer):
+    text = " ".join("abcdefghij"[i % 10] for i in range(3000))
+    probe = Probe.from_texts([text], tokenizer, sequence_length=12, max_vectors=400)
+    assert 500 <= probe.n_tokens - 2 * probe.n_sequences <= 510
+    whole = Probe.from_texts([text], tokenizer, sequence_length=12, max_vectors=2900)
+    assert whole.n_tokens == 3600
+
+
+def test_save_and_load(tmp_path):
+    probe = Probe.from_tokens(*padded("left"), special_ids=[9], max_vectors=5, batch_vectors=5, pad_id=3, name="ragged")
+    probe.save(tmp_path / "probe.safetensors")
+    loaded = Probe.load(tmp_path / "probe.safetensors")
+    assert (loaded.hash, loaded.name, loaded.pad_id) == (probe.hash, "ragged", 3)
+    assert np.array_equal(loaded.sample("no_sink"), probe.sample("no_sink"))
+
+
+def test_load_refuses_other_files(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    save_file({"tokens": torch.arange(3)}, tmp_path / "weights.safetensors")
+    with pytest.raises(ValueError, match=r"expected a probe written by Probe.save, got .*weights.safetensors"):
+        Probe.load(tmp_path / "weights.safetensors")
+
+    from safetensors import safe_open
+
+    Probe.from_tokens(random_tokens(5, 6), max_vectors=20).save(tmp_path / "probe.safetensors")
+    with safe_open(tmp_path / "probe.safetensors", "pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(tmp_path / "probe.safetensors")
+    tensors["tokens"][0] += 1
+    save_file(tensors, tmp_path / "probe.safetensors", metadata)
+    with pytest.raises(ValueError, match="claims the hash .* but its content has"):
+        Probe.load(tmp_path / "probe.safetensors")
+
+
+def test_defaults_are_four_batches_of_4096():
+    probe = Probe.from_tokens(random_tokens(200, 100))
+    assert probe.sample("all").shape == probe.sample("no_sink").shape == (4, 4096)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Probe.from_tokens(random_tokens(10, 100)),
+            r"the probe is too small: 4 batches of 4096 vectors need 16384 tokens, but the subset 'all' has 1000 of its "
+            r"1000; give at least 15384 tokens more, or ask for fewer vectors with max_vectors=1000",
+        ),
+        (
+            lambda: Probe.from_tokens(random_tokens(10, 100), max_vectors=1000),
+            r"the subset 'no_sink' has 990 of its 1000; give at least 10 tokens more, .* max_vectors=990",
+        ),
+        (lambda: Probe.from_tokens(torch.arange(5)), r"expected input_ids of shape .* got \(5,\) of torch.int64"),
+        (lambda: Probe.from_tokens(torch.rand(2, 3)), r"integer type, got \(2, 3\) of torch.float32"),
+        (lambda: Probe.from_tokens([[1, 2, 3]], [[1, 1]]), r"of the shape of input_ids, \(1, 3\), got \(1, 2\)"),
+        (
+            lambda: Probe.from_tokens([[1, 2, 3], [4, 5, 6]], [[1, 1, 1], [1, 0, 1]]),
+            "masked positions between the tokens of sequence 1",
+        ),
+        (lambda: Probe.from_tokens(random_tokens(5, 6), max_vectors=2), "expected batch_vectors >= 3"),
+        (
+            lambda: Probe.from_tokens(random_tokens(5, 6), max_vectors=5, batch_vectors=8),
+            "got batch_vectors=8 and 0 batches; raise max_vectors or lower batch_vectors",
+        ),
+        (
+            lambda: Probe.from_tokens(random_tokens(5, 6), max_vectors=9).sample("sinks"),
+            "expected a subset among all, no_sink",
+        ),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_from_texts_refuses_a_bare_string_and_a_window_of_special_tokens(tokenizer):
+    with pytest.raises(ValueError, match=r"got a single string; pass \[text\]"):
+        Probe.from_texts("a b c", tokenizer)
+    with pytest.raises(ValueError, match="expected sequence_length > 2, the special tokens this tokenizer adds, got 2"):
+        Probe.from_texts(["a b c"], tokenizer, sequence_length=2)

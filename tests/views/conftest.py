@@ -1,0 +1,114 @@
+"""Rows of made-up runs, shaped like real ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from repdyn.records import COLUMNS, Row, as_dict
+
+LOG_STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+def make_row(**given: Any) -> Row:
+    """A measured row of a decoder with 6 blocks; any field can be given."""
+    fields: dict[str, Any] = {
+        "run": "decoder-quickstart",
+        "model": "GPTNeoXForCausalLM",
+        "causal": True,
+        "step": 0,
+        "tokens_seen": None,
+        "layer": 0,
+        "depth": 0.0,
+        "module": "gpt_neox.layers.0",
+        "metric": "anisotropy",
+        "subset": "all",
+        "settings": "{}",
+        "value": 0.5,
+        "std": 0.01,
+        "n_batches": 8,
+        "n_vectors": 4096,
+        "n_unique": 4000,
+        "reason": None,
+        "dim": 128,
+        "dtype": "float32",
+        "probe": "3f2ab1c09d77e412",
+        "seconds": 0.01,
+        "measured_at": "2025-01-01T00:00:00+00:00",
+        "repdyn_version": "0.1.0",
+        "torch_version": "2.13.0",
+        "transformers_version": "5.23.0",
+    }
+    return Row(**(fields | given))
+
+
+def make_scalar(step: int, value: float, metric: str = "train/loss", **given: Any) -> Row:
+    """A scalar of the run, such as its loss."""
+    geometry = {"layer": None, "depth": None, "module": None, "subset": None, "std": math.nan, "n_batches": 1}
+    counts = {"n_vectors": 0, "n_unique": 0, "dim": 0, "dtype": ""}
+    return make_row(step=step, metric=metric, value=value, **(geometry | counts | given))
+
+
+def to_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    return pd.DataFrame([as_dict(row) for row in rows], columns=list(COLUMNS))
+
+
+def anisotropy_at(step: int, depth: float, peak: float = 0.55) -> float:
+    """A bell over depth that grows with training and then stays."""
+    grown = 1 - math.exp(-step / 60)
+    return 0.05 + peak * grown * math.sin(math.pi * (0.1 + 0.8 * depth)) ** 2
+
+
+def dimension_at(step: int, depth: float) -> float:
+    """A dimension that rises to step 64 and then falls, lower in the middle layers."""
+    bump = math.exp(-(((math.log1p(step) - math.log1p(64)) / 1.6) ** 2))
+    return 9 + 8 * bump + 2 * (step > 64) * (1 - bump) - 1.5 * math.sin(math.pi * depth)
+
+
+def make_run(
+    *,
+    n_blocks: int = 6,
+    steps: Sequence[int] = LOG_STEPS,
+    anisotropy: Callable[[int, float], float] = anisotropy_at,
+    no_sink: Callable[[int, float], float] = lambda step, depth: anisotropy_at(step, depth, peak=0.2),
+    dimension: Callable[[int, float], float] = dimension_at,
+    noise: float = 0.01,
+    loss: bool = True,
+    **given: Any,
+) -> pd.DataFrame:
+    """All rows of one run; each value has a standard deviation of ``noise`` times itself and no noise added."""
+    curves = [("anisotropy", "all", anisotropy), ("anisotropy", "no_sink", no_sink), ("two_nn", "all", dimension)]
+    rows = []
+    for step in steps:
+        for layer in range(n_blocks + 1):
+            for metric, subset, curve in curves:
+                value = curve(step, layer / n_blocks)
+                settings = json.dumps({"discard": 0.1}) if metric == "two_nn" else "{}"
+                cell = {"step": step, "layer": layer, "depth": layer / n_blocks, "metric": metric, "subset": subset}
+                measured = {"value": value, "std": noise * abs(value), "settings": settings}
+                missing = {"std": math.nan, "reason": "2 distinct vectors, 3 needed"} if math.isnan(value) else {}
+                rows.append(make_row(**(cell | measured | missing | given)))
+        if loss:
+            rows.append(make_scalar(step, 1.2 + 4.4 * float(np.exp(-step / 80)), **given))
+    return to_frame(rows)
+
+
+@pytest.fixture
+def row() -> Callable[..., Row]:
+    return make_row
+
+
+@pytest.fixture
+def scalar_row() -> Callable[..., Row]:
+    return make_scalar
+
+
+@pytest.fixture
+def run() -> Callable[..., pd.DataFrame]:
+    return make_run

@@ -1,0 +1,177 @@
+import math
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+from matplotlib.collections import FillBetweenPolyCollection
+from PIL import Image
+
+from repdyn.views.figures import all_figures, heatmap, mean_over_layers, profile_over_depth, write_figures
+
+NAN = math.nan
+PYTHIA = (0, *(2**power for power in range(10)), *range(1000, 143001, 1000))
+
+
+def panels(figure):
+    """The axes without colour bars and twins."""
+    return [axes for axes in figure.axes if axes.get_subplotspec() is not None and axes.get_label() != "<colorbar>"]
+
+
+def legend_of(axes):
+    legend = axes.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_profile_draws_selected_steps_with_their_values(run):
+    frame = run(n_blocks=4, steps=PYTHIA)
+    figure = profile_over_depth(frame, "anisotropy")
+    assert [axes.get_title() for axes in figure.axes] == ["all tokens", "without first positions and special tokens"]
+    for axes, subset in zip(figure.axes, ("all", "no_sink"), strict=True):
+        labels = [line.get_label() for line in axes.lines]
+        assert labels == ["0", "4", "32", "128", "1,000", "5,000", "26,000", "143,000"]
+        at_last = frame.query(f"metric == 'anisotropy' and subset == '{subset}' and step == 143000")
+        np.testing.assert_array_equal(axes.lines[-1].get_xdata(), [0, 1, 2, 3, 4])
+        np.testing.assert_array_equal(axes.lines[-1].get_ydata(), at_last["value"])
+    (legend,) = figure.legends
+    assert legend.get_title().get_text() == "step"
+    assert legend.get_texts()[0].get_text() == "143,000"
+
+
+def test_profile_band_is_one_standard_deviation(run):
+    frame = run(n_blocks=1, steps=(0,), anisotropy=lambda step, depth: 0.2 + 0.2 * depth, noise=0.5)
+    axes = profile_over_depth(frame, "anisotropy").axes[0]
+    (band,) = [artist for artist in axes.collections if isinstance(artist, FillBetweenPolyCollection)]
+    corners = {(x, round(y, 9)) for x, y in np.asarray(band.get_paths()[0].vertices, float).tolist()}
+    assert corners == {(0, 0.1), (0, 0.3), (1, 0.2), (1, 0.6)}
+
+
+def test_profile_leaves_gaps_and_says_when_it_is_empty(run):
+    frame = run(
+        anisotropy=lambda step, depth: NAN if depth == 0.5 else 0.3, no_sink=lambda step, depth: NAN, steps=(0, 4)
+    )
+    gap, empty = profile_over_depth(frame, "anisotropy").axes
+    assert np.isnan(gap.lines[0].get_ydata()).tolist() == [False] * 3 + [True] + [False] * 3
+    assert not gap.texts
+    assert [text.get_text() for text in empty.texts] == ["no value at any layer or step"]
+
+
+@pytest.mark.parametrize("steps", [(0,), (512,), (0, 1, 512)], ids=str)
+def test_share_of_variance_starts_at_zero_and_nothing_is_cut_off(run, steps):
+    for axes in profile_over_depth(run(steps=steps, noise=0.2), "anisotropy").axes:
+        low, high = axes.get_ylim()
+        assert low == 0
+        assert high > axes.dataLim.ymax
+
+
+def test_mean_over_layers_with_loss(run):
+    frame = run(n_blocks=2, steps=(0, 8, 64), dimension=lambda step, depth: 10 + depth + step)
+    figure = mean_over_layers(frame)
+    dimension, anisotropy = panels(figure)[:2]
+    np.testing.assert_array_equal(dimension.lines[0].get_xdata(), [0, 8, 64])
+    np.testing.assert_allclose(np.asarray(dimension.lines[0].get_ydata(), float), [10.5, 18.5, 74.5])
+    assert dimension.get_title(loc="left") == "Intrinsic dimension (TwoNN), all tokens (3 layers)"
+    assert dimension.get_ylabel() == "dimension"
+    assert anisotropy.get_xscale() == "symlog"
+    assert anisotropy.get_xlim()[0] < 0, "step 0 shows"
+    assert legend_of(anisotropy) == [
+        "all tokens (3 layers)",
+        "without first positions and special tokens (3 layers)",
+    ]
+    (twin,) = [axes for axes in figure.axes if axes.get_ylabel() == "train/loss (dashed)"]
+    np.testing.assert_array_equal(twin.lines[0].get_ydata(), frame[frame["metric"] == "train/loss"]["value"])
+
+
+def test_mean_over_layers_without_loss_and_with_missing_values(run):
+    frame = run(loss=False, dimension=lambda step, depth: NAN if depth == 0 else 10.0, no_sink=lambda step, depth: NAN)
+    figure = mean_over_layers(frame)
+    dimension, anisotropy = figure.axes
+    assert dimension.get_title(loc="left") == "Intrinsic dimension (TwoNN), all tokens (6 of 7 layers)"
+    assert legend_of(anisotropy)[1] == "without first positions and special tokens (no value)"
+    assert not anisotropy.texts
+
+
+def test_mean_over_layers_of_unmeasured_metrics_is_an_error(run):
+    with pytest.raises(ValueError, match="^expected one of the metrics rank, got rows of anisotropy, two_nn; name one"):
+        mean_over_layers(run(steps=(0,)), ["rank"])
+
+
+def test_heatmap_shows_every_cell(run):
+    steps = (0, 1, 100)
+    frame = run(n_blocks=3, steps=steps, dimension=lambda step, depth: NAN if step == depth == 0 else step + depth)
+    figure = heatmap(frame, "two_nn", "all")
+    axes = figure.axes[0]
+    cells = axes.images[0].get_array()
+    assert cells is not None
+    assert cells.shape == (4, 3)
+    np.testing.assert_array_equal(np.ma.getmaskarray(cells), [[True, False, False], *[[False] * 3] * 3])
+    assert cells[3, 2] == 101
+    assert axes.images[0].origin == "lower"
+    assert axes.patch.get_hatch()
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "100"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1", "2", "3"]
+    assert figure.get_suptitle().splitlines()[0].endswith("all tokens; hatched: no value")
+    assert figure.axes[1].get_ylabel() == "dimension"
+
+
+def test_heatmap_of_many_steps_takes_log_spaced_ones(run):
+    frame = run(n_blocks=2, steps=PYTHIA)
+    axes = heatmap(frame, "anisotropy", "all").axes[0]
+    cells = axes.images[0].get_array()
+    assert cells is not None
+    assert cells.shape == (3, 29)
+    assert axes.get_xlabel() == "step (29 of 154 measured, log-spaced)"
+    assert axes.images[0].get_clim() == (0, pytest.approx(0.6, abs=0.01))
+
+
+def test_heatmap_without_any_value(run):
+    figure = heatmap(run(steps=(0, 1), no_sink=lambda step, depth: NAN), "anisotropy", "no_sink")
+    figure.canvas.draw()
+    assert figure.axes[0].images[0].get_clim() == (0, 1)
+
+
+def test_titles_state_run_model_and_counts(run):
+    for name, figure in all_figures(run(steps=(0, 4), run="my run", model="MyModel", n_vectors=5000)).items():
+        assert "my run, MyModel, 5,000 vectors in each of 8 batches" in figure.get_suptitle(), name
+
+
+def test_long_titles_are_wrapped(run):
+    title = heatmap(run(steps=(0,), run="a rather long name " * 6), "anisotropy", "all").get_suptitle()
+    assert len(title.splitlines()) > 2
+    assert max(map(len, title.splitlines())) <= 86
+
+
+def test_files_and_determinism(run, tmp_path):
+    frame = run(n_blocks=2, steps=(0, 8))
+    written = write_figures(frame, tmp_path / "new" / "folder")
+    names = ["profile_anisotropy", "profile_two_nn", "mean_over_layers"]
+    names += ["heatmap_anisotropy_all", "heatmap_anisotropy_no_sink", "heatmap_two_nn_all"]
+    assert [path.name for path in written] == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
+    with Image.open(tmp_path / "new" / "folder" / "heatmap_two_nn_all.png") as picture:
+        assert picture.size == (1080, 645)  # 7.2 x 4.3 inches at 150 dpi
+    again = write_figures(frame.sample(frac=1, random_state=0), tmp_path / "again")
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
+
+
+def test_the_users_style_neither_matters_nor_changes(run, tmp_path):
+    frame = run(n_blocks=2, steps=(0, 8)).query("metric == 'two_nn'")
+    (plain, *_) = write_figures(frame, tmp_path / "plain")
+    with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "figure.dpi": 50}):
+        before = dict(matplotlib.rcParams)
+        (styled, *_) = write_figures(frame, tmp_path / "styled")
+        assert dict(matplotlib.rcParams) == before
+    assert styled.read_bytes() == plain.read_bytes()
+    assert pyplot.get_fignums() == []
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda f: profile_over_depth(f, "two_nn"), mean_over_layers, lambda f: heatmap(f, "two_nn", "all"), all_figures],
+    ids=["profile", "mean", "heatmap", "all"],
+)
+def test_two_runs_are_an_error(run, draw):
+    frame = pd.concat([run(steps=(0,), run="a"), run(steps=(0,), run="b")])
+    with pytest.raises(ValueError, match="^expected the rows of one run, got 2: 'a', 'b'; select one"):
+        draw(frame)

@@ -1,0 +1,159 @@
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from repdyn.views.frames import (
+    causality,
+    counts,
+    grid,
+    layer_mean,
+    measurements,
+    scalar,
+    select_steps,
+    subsets_of,
+)
+
+NAN = math.nan
+
+
+def test_measurements_leave_out_scalars_and_sort(run):
+    frame = run(steps=(4, 0))
+    rows = measurements(frame.sample(frac=1, random_state=0))
+    assert set(rows["metric"]) == {"anisotropy", "two_nn"}
+    assert rows["layer"].dtype.kind == "i"
+    assert rows[["step", "layer"]].to_numpy().tolist() == sorted(rows[["step", "layer"]].to_numpy().tolist())
+    assert len(rows) == len(frame) - 2
+
+
+def test_a_metric_without_a_subset_is_filed_under_all(run):
+    rows = measurements(run(steps=(0,)).query("metric != 'anisotropy'").assign(subset=None))
+    assert subsets_of(rows, "two_nn") == ["all"]
+
+
+def test_nullable_columns_give_the_same_numbers(run):
+    frame = run(dimension=lambda step, depth: NAN if depth == 0 else step + depth)
+    expected = grid(measurements(frame), "two_nn", "all")
+    got = grid(measurements(frame.convert_dtypes()), "two_nn", "all")
+    np.testing.assert_array_equal(got.to_numpy(float), expected.to_numpy(float))
+
+
+@pytest.mark.parametrize("only_scalars", [False, True], ids=["empty", "scalars only"])
+def test_nothing_measured_is_an_error(run, only_scalars):
+    frame = run(steps=(0,))
+    frame = frame[frame["layer"].isna()] if only_scalars else frame.iloc[:0]
+    with pytest.raises(ValueError, match="^expected the measured rows of one run, got none; measure at least one"):
+        measurements(frame)
+
+
+def test_a_frame_without_columns_is_an_error():
+    with pytest.raises(ValueError, match="got none"):
+        measurements(pd.DataFrame())
+
+
+@pytest.mark.parametrize("column", ["run", "model", "probe"])
+def test_two_of_a_kind_are_named(run, column):
+    frame = pd.concat([run(steps=(0,), **{column: name}) for name in ("second", "first")])
+    expected = (
+        f"expected the rows of one {column}, got 2: 'first', 'second'; "
+        f"select one, for example frame[frame['{column}'] == 'first']"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        measurements(frame)
+
+
+def test_the_advice_in_the_message_helps(run):
+    frame = pd.concat([run(steps=(0,), run="a"), run(steps=(0,), run="b")])
+    assert measurements(frame.loc[frame["run"] == "a"])["run"].unique().tolist() == ["a"]
+
+
+def test_a_metric_under_two_settings_is_an_error(run):
+    frame = run(steps=(0,), n_blocks=1)
+    again = frame[frame["metric"] == "two_nn"].assign(settings='{"discard": 0.8}')
+    expected = (
+        "expected one value per step, layer, metric and subset, got 2 of two_nn (all) at step 0, layer 0, "
+        'with settings {"discard": 0.1} and {"discard": 0.8}; select one of them'
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        measurements(pd.concat([frame, again]))
+
+
+def test_unknown_metric_and_subset_name_what_there_is(run):
+    rows = measurements(run(steps=(0,)))
+    with pytest.raises(ValueError, match="^expected a measured metric, got 'rank'; measured were anisotropy, two_nn$"):
+        subsets_of(rows, "rank")
+    with pytest.raises(ValueError, match="^expected a subset two_nn was measured on, got 'no_sink'; there are all$"):
+        grid(rows, "two_nn", "no_sink")
+
+
+def test_subsets_come_in_their_order(run):
+    frame = run(steps=(0,))
+    extra = frame[(frame["metric"] == "anisotropy") & (frame["subset"] == "all")].assign(subset="a_third")
+    assert subsets_of(measurements(pd.concat([extra, frame])), "anisotropy") == ["all", "no_sink", "a_third"]
+
+
+def test_scalar_by_step_without_nan(run):
+    frame = run(steps=(0, 1), loss=False)
+    losses = pd.DataFrame({"layer": [None, None], "metric": "train/loss", "step": [2, 1], "value": [1.5, NAN]})
+    assert scalar(pd.concat([frame, losses]), "train/loss").to_dict() == {2: 1.5}
+    assert scalar(frame, "train/loss").empty
+
+
+def test_layer_mean_keeps_to_the_same_layers(run):
+    def without_layer_1_at_step_4(step, depth):
+        return NAN if (step, depth) == (4, 0.5) else 10 + 10 * depth + step
+
+    frame = run(n_blocks=2, steps=(0, 4), noise=0.1, dimension=without_layer_1_at_step_4)
+    means = layer_mean(measurements(frame), "two_nn", "all")
+    assert means.mean.to_dict() == {0: 15.0, 4: 19.0}
+    assert means.std.to_dict() == pytest.approx({0: 1.5, 4: 1.9})
+    assert (means.n_used, means.n_layers) == (2, 3)
+
+
+def test_layer_mean_leaves_out_steps_without_any_value(run):
+    frame = run(n_blocks=2, steps=(0, 4), dimension=lambda s, d: NAN if s == 0 else 3.0)
+    means = layer_mean(measurements(frame), "two_nn", "all")
+    assert means.mean.to_dict() == {4: 3.0}
+    assert means.n_used == 3
+
+
+def test_layer_mean_of_nothing(run):
+    means = layer_mean(measurements(run(dimension=lambda s, d: NAN)), "two_nn", "all")
+    assert means.mean.empty
+    assert (means.n_used, means.n_layers) == (0, 7)
+
+
+def test_layer_mean_does_not_hide_an_unknown_spread(run):
+    frame = run(n_blocks=1, steps=(0,))
+    frame.loc[(frame["metric"] == "two_nn") & (frame["layer"] == 0), "std"] = NAN
+    assert layer_mean(measurements(frame), "two_nn", "all").std.isna().tolist() == [True]
+
+
+PYTHIA = [0, *(2**power for power in range(10)), *range(1000, 143001, 1000)]
+
+
+@pytest.mark.parametrize(
+    "steps", [[0], [5], [0, 7], [*range(9)], PYTHIA, [1000, 2000, 9000]], ids=lambda steps: f"{len(steps)} steps"
+)
+@pytest.mark.parametrize("limit", [2, 5, 8])
+def test_selected_steps_keep_both_ends(steps, limit):
+    chosen = select_steps(steps, limit)
+    assert chosen[0] == steps[0]
+    assert chosen[-1] == steps[-1]
+    assert len(chosen) <= limit
+    assert chosen == sorted(set(chosen) & set(steps))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([True, True], True), ([False], False), ([None], None), ([True, None], True), ([True, False], None)],
+    ids=["decoder", "encoder", "unknown", "partly known", "contradictory"],
+)
+def test_causality(values, expected):
+    assert causality(pd.DataFrame({"causal": values})) is expected
+
+
+def test_counts_of_equal_numbers():
+    assert counts(pd.DataFrame({"n_vectors": [4096], "n_batches": [8]})) == "4,096 vectors in each of 8 batches"

@@ -1,0 +1,138 @@
+import io
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from repdyn.views.findings import findings
+from repdyn.views.summary import MAX_LINES, print_summary, sparkline
+
+NAN = math.nan
+
+
+def printed(frame, *, width=80, terminal=False, **given):
+    stream = io.StringIO()
+    print_summary(frame, console=Console(file=stream, width=width, force_terminal=terminal), **given)
+    return stream.getvalue()
+
+
+EVERYTHING = {
+    "figures": [Path("runs/first/figures/a.png"), Path("runs/first/figures/a.svg")],
+    "tracking_seconds": 8.1,
+    "total_seconds": 810.0,
+}
+
+
+def test_a_whole_screen(run):
+    text = printed(run(), **EVERYTHING)
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert lines[:2] == [
+        "decoder-quickstart  GPTNeoXForCausalLM (decoder)",
+        "11 steps, 0 to 512; probe 3f2ab1c0, 4,096 vectors in each of 8 batches",
+    ]
+    assert lines[3:5] == [
+        "       anisotropy, all         anisotropy, no_sink     two_nn, all",
+        "layer  first max last          first max last          first max last",
+    ]
+    assert lines[8] == "    3  0.05 0.60 0.60 ▁▁▂▃▆▇█  0.05 0.25 0.25 ▁▁▂▃▆▇█  7.51 15.5 10.6 ▁▁▃▄█▇▄"
+    for finding in findings(run()):
+        assert f"{finding.verdict}: {finding.title}" in lines
+        assert f"  {finding.evidence}" in lines
+    assert lines[-2] == "tracking took 8.1 s, 1.0% of the training's 810.0 s"
+    assert lines[-1] == "figures: runs/first/figures (2 files)"
+    assert "warning" not in text
+
+
+@pytest.mark.parametrize("n_blocks", [1, 6, 12, 32, 120])
+@pytest.mark.parametrize("steps", [(0,), (0, 1), (0, *range(1000, 143001, 1000))], ids=["1 step", "2", "144"])
+def test_one_screen_always(run, n_blocks, steps):
+    frame = run(n_blocks=n_blocks, steps=steps, dimension=lambda step, depth: NAN if depth == 0 else 20.0)
+    lines = printed(frame, **EVERYTHING).splitlines()
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    layers = [int(line.split()[0]) for line in lines[5 : lines.index("", 5)]]
+    assert layers[0] == 0
+    assert layers[-1] == n_blocks
+    assert len(layers) >= min(n_blocks + 1, 10)
+
+
+def test_no_control_characters_without_a_terminal(run):
+    assert "\x1b" not in printed(run())
+    assert "\x1b" in printed(run(), terminal=True)
+
+
+def test_names_are_not_markup(run):
+    assert printed(run(steps=(0,), run="sweep [bold]1[/bold]")).startswith("sweep [bold]1[/bold]  GPTNeoX")
+
+
+def test_a_terminal_without_unicode(run):
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    print_summary(run(run="größer"), console=Console(file=stream, width=80))
+    stream.flush()
+    text = raw.getvalue().decode("ascii")
+    assert text.startswith("gr??er")
+    assert "0.6+-0.006 at layer 3" in text
+
+
+def test_missing_values_are_counted_with_the_commonest_reason(run):
+    frame = run(steps=(0, 1), dimension=lambda step, depth: NAN if depth < 0.2 else 10.0)
+    frame.loc[(frame["metric"] == "anisotropy") & (frame["layer"] == 3), ["value", "reason"]] = [NAN, "infinite"]
+    frame.loc[(frame["step"] == 1) & (frame["subset"] == "no_sink"), "reason"] = None
+    text = printed(frame)
+    # two_nn: 2 layers at 2 steps; anisotropy: 1 layer at 2 steps on 2 subsets, one of them without its reason
+    assert "warning: 8 of 42 values are NaN, mostly: 2 distinct vectors, 3 needed" in text
+    assert " nan" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"tracking_seconds": 3.0}, "tracking took 3.0 s"),
+        ({"tracking_seconds": 3.0, "total_seconds": 0.0}, "tracking took 3.0 s"),
+        ({"tracking_seconds": 3.0, "total_seconds": 1500.0}, "tracking took 3.0 s, 0.2% of the training's 1,500.0 s"),
+    ],
+    ids=["alone", "no training", "share"],
+)
+def test_overhead(run, given, line):
+    assert printed(run(steps=(0,)), **given).splitlines()[-1] == line
+
+
+def test_nothing_is_said_of_what_is_not_given(run):
+    text = printed(run(steps=(0,)))
+    assert "tracking" not in text
+    assert "figures:" not in text
+
+
+@pytest.mark.parametrize(("causal", "kind"), [(False, "(encoder)"), (None, "(decoder or encoder not known)")], ids=str)
+def test_kind_of_model(run, causal, kind):
+    assert printed(run(steps=(0,), causal=causal)).splitlines()[0].endswith(kind)
+
+
+def test_metrics_beyond_the_third_are_named(run):
+    frame = run(steps=(0,))
+    more = frame[frame["metric"] == "two_nn"].assign(metric="zeta")
+    assert "also measured: zeta (all)" in printed(pd.concat([frame, more]))
+
+
+def test_large_and_small_values_keep_their_columns(run):
+    frame = run(n_blocks=1, steps=(0, 1, 2), dimension=lambda step, depth: (0.004, 123.4, 123456.0)[step])
+    assert "0.00 1e+05 1e+05" in printed(frame)
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [([], ""), ([NAN, NAN], "  "), ([5.0, 5.0], "▁▁"), ([0.0, NAN, 7.0, 3.0], "▁ █▄"), ([-2.0, -1.0], "▁█")],
+    ids=["empty", "nan", "constant", "gap", "negative"],
+)
+def test_sparkline(values, bars):
+    assert sparkline(values) == bars
+
+
+def test_two_runs_are_an_error(run):
+    frame = pd.concat([run(steps=(0,), run="a"), run(steps=(0,), run="b")])
+    with pytest.raises(ValueError, match="^expected the rows of one run, got 2: 'a', 'b'; select one"):
+        printed(frame)

@@ -1,0 +1,21 @@
+"""Pretrain a small encoder or decoder and watch its geometry while it trains.
+
+python train.py                                                   a few minutes on two cores, built-in text
+python train.py fit --config configs/decoder_enwik8.yaml          a decoder on enwik8
+python train.py fit --config configs/encoder_enwik8.yaml          an encoder on enwik8
+python train.py fit --config configs/quickstart.yaml --model.family bert --trainer.max_steps 200
+python train.py fit --config configs/quickstart.yaml --print_config
+python train.py fit --help
+"""
+
+import sys
+from pathlib import Path
+
+from repdyn.cli import TrainCLI
+
+QUICKSTART = Path(__file__).parent / "configs" / "quickstart.yaml"
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        sys.argv += ["fit", "--config", str(QUICKSTART)]
+    TrainCLI()
