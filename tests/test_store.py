@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from repdyn import Probe, open_store
-from repdyn.records import COLUMNS, Checkpoint, Row, provenance, scalar_row
-from repdyn.store import SCHEMA, Key
+from repdyn.records import COLUMNS, SCHEMA, Checkpoint, Row, provenance, scalar_row
+from repdyn.store import Key
 
 KEY = Key("run", 8, "probehash", "metrics")
 

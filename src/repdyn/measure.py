@@ -19,7 +19,7 @@ from repdyn.capture import Forward, LayerStates, States, capture, is_causal
 from repdyn.kernels import Cloud, Undefined, exact_arithmetic
 from repdyn.metrics import DEFAULT_METRICS, Metric, MetricLike, resolve
 from repdyn.probe import Probe
-from repdyn.records import COLUMNS, Checkpoint, Row, as_dict, provenance
+from repdyn.records import Checkpoint, Row, provenance, to_pandas, to_table
 
 OnError: TypeAlias = Literal["raise", "record"]
 
@@ -36,7 +36,7 @@ class Profile:
 
     def to_pandas(self) -> pd.DataFrame:
         """One line for each layer, metric and subset; columns as in :class:`repdyn.records.Row`."""
-        return pd.DataFrame([as_dict(row) for row in self.rows], columns=list(COLUMNS))
+        return to_pandas(to_table(self.rows))
 
 
 def measure(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+
+import pandas as pd
+import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,25 @@ class Row:
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))
 
 
-def as_dict(row: Row) -> dict[str, Any]:
-    """The row as a plain dictionary, columns in their order of declaration."""
-    return {name: getattr(row, name) for name in COLUMNS}
+_ARROW_TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+SCHEMA = pa.schema(
+    [
+        pa.field(name, _ARROW_TYPES[annotation.removesuffix(" | None")], nullable=annotation.endswith("None"))
+        for name, annotation in Row.__annotations__.items()
+    ]
+)
+# Integers and booleans that may be missing stay what they are; in float columns NaN stays a value.
+_PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+
+
+def to_table(rows: Iterable[Row]) -> pa.Table:
+    """Rows as an Arrow table, one column for each field."""
+    return pa.Table.from_pylist([{name: getattr(row, name) for name in COLUMNS} for row in rows], schema=SCHEMA)
+
+
+def to_pandas(table: pa.Table) -> pd.DataFrame:
+    """A table of rows as pandas sees it everywhere: fresh from a measurement or read from a store."""
+    return table.to_pandas(types_mapper=_PANDAS_TYPES.get)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,23 +18,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from repdyn.records import COLUMNS, Row, as_dict
+from repdyn.records import COLUMNS, Row, to_pandas, to_table
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe
-
-_ARROW_TYPES = {
-    "str": pa.string(),
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "bool": pa.bool_(),
-}
-SCHEMA = pa.schema(
-    [
-        pa.field(name, _ARROW_TYPES[annotation.removesuffix(" | None")], nullable=annotation.endswith("None"))
-        for name, annotation in Row.__annotations__.items()
-    ]
-)
 
 # What makes two rows the same measurement; of several, the newest counts.
 _IDENTITY = ["run", "step", "layer", "metric", "subset", "settings", "probe"]
@@ -71,7 +58,7 @@ class Store:
         """
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
-        table = pa.Table.from_pylist([as_dict(row) for row in rows], schema=SCHEMA)
+        table = to_table(rows)
         target = self.path / key.filename
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, lambda temporary: pq.write_table(table, temporary))
@@ -163,8 +150,4 @@ def _read(path: Path) -> pd.DataFrame:
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
         raise ValueError(f"expected the columns of a measurement in {path}, missing {', '.join(missing)}")
-    return table.select(list(COLUMNS)).to_pandas(types_mapper=_NULLABLE.get)
-
-
-# Nullable integers and booleans stay what they are; float columns keep NaN as a value.
-_NULLABLE = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    return to_pandas(table.select(list(COLUMNS)))

@@ -50,6 +50,12 @@ def _sinks() -> Tensor:
     return points
 
 
+def _underflowing() -> Tensor:
+    """Two points at +-1 and clusters around the origin whose squares float32 cannot hold."""
+    clusters = (10 * _gaussian(10)).repeat_interleave(20, 0) + _gaussian(200, seed=5)
+    return torch.cat([torch.ones(1, DIM), -torch.ones(1, DIM), 1e-24 * clusters])
+
+
 HOSTILE: dict[str, Callable[[], Tensor]] = {
     "gaussian": _gaussian,
     "low_rank": _low_rank,
@@ -81,6 +87,7 @@ HOSTILE: dict[str, Callable[[], Tensor]] = {
     "flat_spectrum": lambda: _with_spectrum(_tops()),
     "heavy_tail": lambda: _gaussian() / _uniform(N),
     "sinks": _sinks,
+    "underflowing": _underflowing,
 }
 
 

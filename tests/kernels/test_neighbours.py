@@ -36,16 +36,32 @@ def test_no_more_rows_than_the_tile_are_held(monkeypatch):
     assert max(held) == 50
 
 
-@pytest.mark.parametrize("name", ["gaussian", "low_rank", "std_500", "bimodal_1000", "tight_cluster", "rank_1"])
-def test_a_proof_is_never_wrong(name, monkeypatch):
-    """Even where float32 products mislead: rows that claim proof after the first rung are right."""
-    points = Cloud(HOSTILE[name]()).distinct
+def _truth(points):
+    rows = points.double().numpy()
+    return np.stack([np.sort(np.sqrt(((rows - row) ** 2).sum(1)))[1:3] for row in rows])
+
+
+@pytest.mark.parametrize("unit", [1, 1e-6, 1e5])
+@pytest.mark.parametrize("stretch", [0.3, 1, 3])
+def test_no_row_is_proven_wrongly_by_the_least_accurate_product(stretch, unit):
+    points = HOSTILE["bimodal_1000"]()
+    points[:, -1] *= stretch
+    points *= unit
     search = neighbours._Search(points, torch.float32, 2)
+    # sums of dim terms may be off by dim roundoffs of what they add up: (2 |x|)^2 at least
+    allowed = points.shape[1] * 2**-24 * 4 * search.squares.min()
+    signs = torch.randn(len(points), generator=torch.Generator().manual_seed(0)).sign()
+    search.offsets[: len(points)] += signs * allowed.float()
     found, proven = search.two_nearest(torch.arange(len(points)))
-    rows = np.asarray(points.double())
-    truth = np.stack([np.sort(np.sqrt(((rows - row) ** 2).sum(1)))[1:3] for row in rows])
-    wrong = ~np.isclose(found.numpy(), truth, rtol=1e-12).all(1)
+    wrong = ~np.isclose(found.numpy(), _truth(points), rtol=1e-12, atol=0).all(1)
+    assert wrong.any()
     assert not (wrong & proven.numpy()).any()
+
+
+def test_an_ordinary_cloud_is_proven_in_float32():
+    """Otherwise every row would be computed twice, unnoticed."""
+    points = HOSTILE["low_rank"]()
+    assert neighbours._Search(points, torch.float32, 4).two_nearest(torch.arange(len(points)))[1].all()
 
 
 def test_float32_products_mislead_on_a_bimodal_dimension():

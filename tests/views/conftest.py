@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from repdyn.records import COLUMNS, Row, as_dict
+from repdyn.records import Row, to_pandas, to_table
 
 LOG_STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -56,7 +56,7 @@ def make_scalar(step: int, value: float, metric: str = "train/loss", **given: An
 
 
 def to_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    return pd.DataFrame([as_dict(row) for row in rows], columns=list(COLUMNS))
+    return to_pandas(to_table(rows))
 
 
 def anisotropy_at(step: int, depth: float, peak: float = 0.55) -> float:

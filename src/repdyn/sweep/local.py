@@ -40,7 +40,11 @@ def find_checkpoints(folder: str | Path) -> list[LocalCheckpoint]:
     found = [folder] if single else [path.parent for path in folder.glob("*/config.json")]
     numbered = {path: re.search(r"(\d+)$", path.resolve().name) for path in found}
     checkpoints = sorted(
-        (LocalCheckpoint(path, int(number[1]) if number else 0) for path, number in numbered.items() if number or single),
+        (
+            LocalCheckpoint(path, int(number[1]) if number else 0)
+            for path, number in numbered.items()
+            if number or single
+        ),
         key=lambda checkpoint: checkpoint.step,
     )
     if not checkpoints:
@@ -50,7 +54,9 @@ def find_checkpoints(folder: str | Path) -> list[LocalCheckpoint]:
         )
     for one, other in zip(checkpoints, checkpoints[1:], strict=False):
         if one.step == other.step:
-            raise ValueError(f"expected one checkpoint for each step, got {one.path} and {other.path}; sweep them apart")
+            raise ValueError(
+                f"expected one checkpoint for each step, got {one.path} and {other.path}; sweep them apart"
+            )
     return checkpoints
 
 
