@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from transformers import PreTrainedModel
 
 from repdyn.callbacks.scheduled import ScheduledCallback, run_folder, tracked_module
+from repdyn.quiet import without_progress_bars
 from repdyn.schedule import ScheduleLike
 
 
@@ -56,7 +57,7 @@ class HuggingFaceCheckpoints(ScheduledCallback):
         shutil.rmtree(partial, ignore_errors=True)
         model = tracked_module(pl_module, self.model)
         tokenizer = getattr(getattr(trainer, "datamodule", None), "tokenizer", None)
-        with isolate_rng():
+        with isolate_rng(), without_progress_bars():
             for part in filter(None, (model, tokenizer)):
                 part.save_pretrained(partial)
         os.replace(partial, target)

@@ -33,7 +33,9 @@ def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe)
 def test_default_rows(hand_written, small_probe):
     frame = measure(hand_written, small_probe, run="r", step=7, tokens_seen=70).to_pandas()
     expected = {
-        (m, s, l) for m, s in [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")] for l in range(4)
+        (m, s, layer)
+        for m, s in [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")]
+        for layer in range(4)
     }
     assert set(frame[["metric", "subset", "layer"]].itertuples(index=False, name=None)) == expected
     assert len(frame) == len(expected)

@@ -194,3 +194,11 @@ def test_from_texts_refuses_a_bare_string_and_a_window_of_special_tokens(tokeniz
         Probe.from_texts("a b c", tokenizer)
     with pytest.raises(ValueError, match="expected sequence_length > 2, the special tokens this tokenizer adds, got 2"):
         Probe.from_texts(["a b c"], tokenizer, sequence_length=2)
+
+
+def test_enwik8_takes_the_held_out_end_of_the_text(tokenizer, tmp_path):
+    (tmp_path / "text.txt").write_text("a b c d " * 950 + "e f g h " * 50)
+    probe = Probe.enwik8(tokenizer, path=str(tmp_path / "text.txt"), sequence_length=10, max_vectors=150)
+    words = set(probe.tokens.tolist()) - {1, 2}
+    assert words == {tokenizer.convert_tokens_to_ids(word) for word in "efgh"}
+    assert "sha256" in probe.name

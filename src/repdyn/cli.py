@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
@@ -26,16 +26,14 @@ class Run:
     Args:
         name: of the run; its files go to FOLDER/NAME/TIME.
         folder: of all runs.
-        loggers: any of csv, tensorboard, wandb.
+        loggers: tensorboard, wandb, both or none; metrics.csv is always written.
         wandb_online: send to the W&B cloud (needs an account) instead of keeping W&B's files for a later "wandb sync".
         wandb_project: project in W&B.
     """
 
     name: str = "run"
     folder: str = "runs"
-    loggers: list[Literal["csv", "tensorboard", "wandb"]] = field(
-        default_factory=lambda: ["csv", "tensorboard", "wandb"]
-    )
+    loggers: list[Literal["tensorboard", "wandb"]] = field(default_factory=lambda: ["tensorboard", "wandb"])
     wandb_online: bool = False
     wandb_project: str = "repdyn"
 
@@ -43,22 +41,20 @@ class Run:
         return Path(self.folder) / self.name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
 
     def build_loggers(self, folder: Path) -> list[Logger]:
-        # The first logger's folder is the trainer's, so the plain one comes first.
-        build = {
-            "csv": lambda: CSVLogger(folder, name="", version=""),
-            "tensorboard": lambda: TensorBoardLogger(folder, name="", version="", sub_dir="tensorboard"),
-            "wandb": lambda: WandbLogger(
-                name=f"{self.name}/{folder.name}",
-                project=self.wandb_project,
-                save_dir=_made(folder),
-                offline=not self.wandb_online,
-            ),
-        }
-        return [build[kind]() for kind in build if kind in self.loggers]
+        place = {"save_dir": folder.parents[1], "name": self.name, "version": folder.name}
+        # The first logger's folder is the trainer's, and its name and version are the run's.
+        loggers: list[Logger] = [CSVLogger(**place)]
+        if "tensorboard" in self.loggers:
+            loggers.append(TensorBoardLogger(**place, sub_dir="tensorboard"))
+        if "wandb" in self.loggers:
+            folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder where its own does not exist yet
+            name = f"{self.name}/{folder.name}"
+            loggers.append(WandbLogger(name, folder, project=self.wandb_project, offline=not self.wandb_online))
+        return loggers
 
 
 class TrainCLI(LightningCLI):
-    """``fit`` with the groups run, model, data, trainer, tracker, hf_checkpoints and checkpoint."""
+    """``fit`` with the groups run, model, data, trainer, tracker, hf_checkpoints, checkpoint and progress."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -84,6 +80,7 @@ class TrainCLI(LightningCLI):
         parser.add_lightning_class_args(RepresentationDynamics, "tracker")
         parser.add_lightning_class_args(HuggingFaceCheckpoints, "hf_checkpoints")
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.add_lightning_class_args(TQDMProgressBar, "progress")
         parser.set_defaults(
             {
                 "checkpoint.every_n_train_steps": 500,
@@ -125,9 +122,3 @@ def _option_names(parser: LightningArgumentParser) -> list[str]:
         if isinstance(choices, dict):  # a subcommand's own parser
             names += [name for inner in choices.values() for name in _option_names(inner)]
     return names
-
-
-def _made(folder: Path) -> Path:
-    """W&B falls back to a temporary folder, silently, where the one it is given does not exist yet."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

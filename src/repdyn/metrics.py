@@ -41,6 +41,8 @@ class Metric:
     """Token subsets measured when none is asked for by name."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the kernel, recorded in every row."""
+    on_distinct: bool = False
+    """Equal vectors count once, so that a layer with few distinct ones is in truth a smaller sample."""
 
     def with_settings(self, **settings: Any) -> Metric:
         """The same metric with other kernel parameters, as ``METRICS["two_nn"].with_settings(discard=0.8)``."""
@@ -70,12 +72,25 @@ METRICS: dict[str, Metric] = {
             range=(0.0, float("inf")),
             source="Facco, d'Errico, Rodriguez, Laio 2017 (Sci. Rep. 7:12140)",
             settings={"discard": 0.1, "estimator": "regression"},
+            on_distinct=True,
         ),
     ]
 }
 
 MetricLike: TypeAlias = str | Metric
 DEFAULT_METRICS = ("anisotropy", "two_nn")
+
+
+def is_thin(metric: str, n_unique: int, n_vectors: int) -> bool:
+    """Whether a value rests on fewer than half of the vectors, the others being repetitions.
+
+    Such a value is right for its own sample but compares with no other layer's: estimates change with their number.
+    Layer 0 of a byte-level decoder with rotary positions has as many distinct vectors as the text has byte values.
+
+    >>> is_thin("two_nn", 75, 4096), is_thin("anisotropy", 75, 4096)
+    (True, False)
+    """
+    return metric in METRICS and METRICS[metric].on_distinct and 2 * n_unique < n_vectors
 
 
 def resolve(metrics: Sequence[MetricLike]) -> list[tuple[Metric, str]]:

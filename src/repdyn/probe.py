@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from repdyn.text_windows import windows_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -172,65 +174,31 @@ class Probe:
             ValueError: too few tokens (with the number that is needed), or a ``sequence_length`` that the special
                 tokens fill already.
         """
-        if isinstance(texts, str):
-            raise ValueError("expected texts to be an iterable of strings, got a single string; pass [text]")
-        prefix, suffix = _affixes(tokenizer)
-        body = sequence_length - len(prefix) - len(suffix)
-        if body < 1:
-            raise ValueError(
-                f"expected sequence_length > {len(prefix) + len(suffix)}, the special tokens this tokenizer adds, "
-                f"got {sequence_length}"
-            )
-        windows: list[list[int]] = []
-        for text in texts:
-            ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-            windows += [prefix + ids[start : start + body] + suffix for start in range(0, len(ids), body)]
-        sinks = max(1, len(prefix) + len(suffix))
-        windows = _spread(windows, sinks, needed=int(max_vectors * _TOKENS_PER_VECTOR))
+        windows = windows_of(texts, tokenizer, sequence_length, needed=int(max_vectors * _TOKENS_PER_VECTOR))
         return cls(
             tokens=torch.tensor([token for window in windows for token in window], dtype=torch.long),
             lengths=torch.tensor([len(window) for window in windows], dtype=torch.long),
             special_ids=tuple(sorted(set(tokenizer.all_special_ids))),
             seed=seed,
-            pad_id=tokenizer.pad_token_id or 0,
+            pad_id=cast(int, tokenizer.pad_token_id or 0),
             name=name,
             **_plan_size(max_vectors, batch_vectors),
         )
 
     @classmethod
-    def enwik8(
-        cls,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        path: str | None = None,
-        sequence_length: int = 256,
-        max_vectors: int = MAX_VECTORS,
-        batch_vectors: int | None = None,
-        seed: int = 0,
-    ) -> Probe:
+    def enwik8(cls, tokenizer: PreTrainedTokenizerBase, *, path: str | None = None, **settings: Any) -> Probe:
         """A probe from the last 5 % of cleaned enwik8, the part held out from training by custom.
 
         Args:
             tokenizer: of the model that will be measured.
             path: a copy of enwik8 (plain, .gz, .xz or .zip); None downloads it once, with its checksum verified.
-            sequence_length: tokens in a sequence; at most the model's context.
-            max_vectors: vectors measured per layer, in all batches together.
-            batch_vectors: vectors per batch; by default 4096, or ``max_vectors`` when that is fewer.
-            seed: of the sampling plan.
+            **settings: sequence_length, max_vectors, batch_vectors, seed: as for :meth:`from_texts`.
         """
         from repdyn.data.source import load_corpus  # here, because it reads text that no other probe needs
 
         corpus = load_corpus(path or "enwik8")
         held_out = corpus.data[len(corpus.data) * 95 // 100 :].decode("utf-8", errors="ignore")
-        return cls.from_texts(
-            [held_out],
-            tokenizer,
-            sequence_length=sequence_length,
-            max_vectors=max_vectors,
-            batch_vectors=batch_vectors,
-            seed=seed,
-            name=corpus.name,
-        )
+        return cls.from_texts([held_out], tokenizer, **{"name": corpus.name} | settings)
 
     @property
     def n_sequences(self) -> int:
@@ -336,26 +304,3 @@ def _refuse_holes(mask: Tensor) -> None:
             f"expected padding on the left or on the right of each sequence, got masked positions between the tokens "
             f"of sequence {row}; drop them from input_ids"
         )
-
-
-def _affixes(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The ids a tokenizer puts before and after a text, found by looking at what it does to one."""
-    bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
-    full: list[int] = tokenizer("a")["input_ids"]
-    for start in range(len(full) - len(bare) + 1):
-        if full[start : start + len(bare)] == bare:
-            return full[:start], full[start + len(bare) :]
-    raise ValueError(
-        f"expected a tokenizer that adds special tokens around a text, got one that turns {bare} into {full}; "
-        "tokenize yourself and pass the ids to Probe.from_tokens"
-    )
-
-
-def _spread(windows: Sequence[list[int]], sinks: int, needed: int) -> list[list[int]]:
-    """Evenly spaced windows with ``needed`` tokens, ``sinks`` of each not counted; all of them if there are fewer."""
-    total = sum(len(window) - sinks for window in windows)
-    if total <= needed:
-        return list(windows)
-    count = -(-len(windows) * needed // total)
-    kept = np.unique(np.linspace(0, len(windows) - 1, count).round().astype(int))
-    return [windows[i] for i in kept]

@@ -112,7 +112,7 @@ def test_heatmap_shows_every_cell(run):
     assert axes.patch.get_hatch()
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "100"]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1", "2", "3"]
-    assert figure.get_suptitle().splitlines()[0].endswith("all tokens; hatched: no value")
+    assert figure.get_suptitle().splitlines()[0].endswith("all tokens; hatched: none that compares")
     assert figure.axes[1].get_ylabel() == "dimension"
 
 

@@ -84,7 +84,7 @@ def test_missing_values_are_counted_with_the_commonest_reason(run):
     frame.loc[(frame["step"] == 1) & (frame["subset"] == "no_sink"), "reason"] = None
     text = printed(frame)
     # two_nn: 2 layers at 2 steps; anisotropy: 1 layer at 2 steps on 2 subsets, one of them without its reason
-    assert "warning: 8 of 42 values are NaN, mostly: 2 distinct vectors, 3 needed" in text
+    assert "warning: 8 of 42 values are left out, mostly: 2 distinct vectors, 3 needed" in text
     assert " nan" in text
 
 

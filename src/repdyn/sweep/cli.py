@@ -64,7 +64,6 @@ def _parser() -> argparse.ArgumentParser:
 def _probe_of_run(folder: Path) -> Path:
     found = sorted((folder / "repdyn" / "probes").glob("*.safetensors"))
     if len(found) != 1:
-        raise ValueError(
-            f"expected one probe in {folder / 'repdyn' / 'probes'}, found {len(found)}; name the probe with --probe FILE"
-        )
+        probes = folder / "repdyn" / "probes"
+        raise ValueError(f"expected one probe in {probes}, found {len(found)}; name the probe with --probe FILE")
     return found[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from repdyn.blocks import Layers
 from repdyn.measure import measure, metric_set
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
+from repdyn.quiet import without_progress_bars
 from repdyn.store import Key, Store
 
 
@@ -49,10 +51,10 @@ def find_checkpoints(folder: str | Path) -> list[LocalCheckpoint]:
     )
     if not checkpoints:
         raise ValueError(
-            f"expected checkpoints (folders such as step512 with a config.json) in {folder}, found none; give the folder "
-            "that holds them, for example runs/quickstart/TIME/hf_checkpoints"
+            f"expected checkpoints (folders such as step512 with a config.json) in {folder}, found none; give the "
+            "folder that holds them, for example runs/quickstart/TIME/hf_checkpoints"
         )
-    for one, other in zip(checkpoints, checkpoints[1:], strict=False):
+    for one, other in pairwise(checkpoints):
         if one.step == other.step:
             raise ValueError(
                 f"expected one checkpoint for each step, got {one.path} and {other.path}; sweep them apart"
@@ -91,9 +93,10 @@ def sweep(
             key = Key(run, checkpoint.step, probe.hash, chosen)
             if key not in store:
                 # The precision the weights were saved in is the one a live run measures them in.
-                model = AutoModel.from_pretrained(checkpoint.path, dtype="auto", local_files_only=True).to(device)
+                with without_progress_bars():
+                    model = AutoModel.from_pretrained(checkpoint.path, dtype="auto", local_files_only=True)
                 profile = measure(
-                    model,
+                    model.to(device),
                     probe,
                     metrics,
                     layers,

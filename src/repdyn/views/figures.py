@@ -158,7 +158,7 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
     _name_ticks(axes.yaxis, [str(layer) for layer in values.index])
     axes.tick_params(axis="x", rotation=0 if len(steps) <= _MAX_TICKS and steps[-1] < 10_000 else 45)
     axes.set(xlabel=f"step ({selection})", ylabel="layer (0 = embedding output)")
-    note = "; hatched: no value" if np.ma.is_masked(cells) else ""
+    note = "; hatched: none that compares" if np.ma.is_masked(cells) else ""
     _title(
         figure,
         of_metric(rows, metric, subset),

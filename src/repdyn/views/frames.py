@@ -8,8 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from repdyn.metrics import is_thin
+
 SUBSETS = ("all", "no_sink")
 """The order in which the token subsets are shown; any other comes after them, by name."""
+
+THIN = "fewer than half of the vectors are distinct"
 
 _CELL = ["step", "layer", "metric", "subset"]
 
@@ -17,7 +21,8 @@ _CELL = ["step", "layer", "metric", "subset"]
 def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     """The geometry of one run: the rows that have a layer, sorted by step and layer.
 
-    A metric that knows no token subset is filed under "all".
+    A metric that knows no token subset is filed under "all". Values that compare with no other (see
+    ``repdyn.metrics.is_thin``) are NaN here, with that as their reason; the store keeps them.
 
     Args:
         frame: rows of one run, columns as the fields of ``repdyn.records.Row``; scalar rows may be among them.
@@ -37,6 +42,9 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     rows = rows.astype({"layer": int, "depth": float, "value": float, "std": float})
     rows = rows.assign(subset=rows["subset"].fillna("all"))
     _require_distinct(rows)
+    thin = [is_thin(*cell) for cell in zip(rows["metric"], rows["n_unique"], rows["n_vectors"], strict=True)]
+    rows.loc[thin, ["value", "std"]] = np.nan
+    rows.loc[thin, "reason"] = THIN
     return rows.sort_values(["step", "layer"], kind="stable", ignore_index=True)
 
 

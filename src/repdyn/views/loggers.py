@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
+from repdyn.metrics import is_thin
 from repdyn.records import Row
 
 STEP_KEY = "repdyn/step"
@@ -26,7 +27,8 @@ def keyed(rows: Sequence[Row]) -> dict[str, float]:
 
     ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part before the slash is
     a section of its own in W&B and TensorBoard. ``anisotropy/mean`` is the mean over the layers that have a value at
-    this step, NaN when none has. Scalar rows are left out: the loggers have them from the training itself.
+    this step, and one that compares (see ``repdyn.metrics.is_thin``); NaN when none has. Scalar rows are left out: the
+    loggers have them from the training itself.
 
     Args:
         rows: of one run and one step.
@@ -52,7 +54,7 @@ def keyed(rows: Sequence[Row]) -> dict[str, float]:
                 f"{row.settings}); log one step at a time, and one setting of a metric"
             )
         values[key] = row.value
-        sections[section].append(row.value)
+        sections[section].append(math.nan if is_thin(row.metric, row.n_unique, row.n_vectors) else row.value)
     return values | {f"{section}/mean": _mean(found) for section, found in sections.items()}
 
 

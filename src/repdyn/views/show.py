@@ -1,4 +1,7 @@
-"""What a run ends with: figures beside the store, in the loggers, and a summary in the terminal."""
+"""What a run ends with: figures beside the store, in the loggers, and a summary in the terminal.
+
+python -m repdyn.views runs/quickstart/TIME/repdyn          the same again, from the store
+"""
 
 from __future__ import annotations
 

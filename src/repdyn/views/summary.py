@@ -147,7 +147,9 @@ def _missing(rows: pd.DataFrame) -> Iterator[Text]:
     if missing.empty:
         return
     reasons = missing["reason"].fillna("no reason given").value_counts()
-    yield Text(f"warning: {len(missing)} of {len(rows)} values are NaN, mostly: {reasons.index[0]}", style="yellow")
+    yield Text(
+        f"warning: {len(missing)} of {len(rows)} values are left out, mostly: {reasons.index[0]}", style="yellow"
+    )
 
 
 def _overhead(tracking_seconds: float | None, total_seconds: float | None) -> Iterator[Text]:
