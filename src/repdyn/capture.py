@@ -264,7 +264,7 @@ def _smallest_with(blocks: Blocks, model: nn.Module) -> nn.Module:
 
 def _sequences_per_forward(probe: Probe, tokens_per_forward: int) -> int:
     longest = int(probe.lengths.max())
-    n_sequences = min(max(1, tokens_per_forward // longest), probe.n_sequences)
+    n_sequences = min(max(1, tokens_per_forward // longest), len(probe.lengths))
     # A square batch would not tell a (batch, length) block from a (length, batch) one.
     return n_sequences - 1 if n_sequences == longest > 1 else n_sequences
 

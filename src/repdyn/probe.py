@@ -86,7 +86,7 @@ class Probe:
                     f"the probe is too small: {self.n_batches} batches of {self.batch_vectors} vectors need {needed} "
                     f"tokens, but the subset {subset!r} has {available} of its {len(self.tokens)}; give at least "
                     f"{needed - available} tokens more, or ask for fewer vectors with "
-                    f"max_vectors={_largest(available, self.batch_vectors)}"
+                    f"max_vectors={available // self.batch_vectors * self.batch_vectors or available}"
                 )
 
     @classmethod
@@ -198,11 +198,7 @@ class Probe:
 
         corpus = load_corpus(path or "enwik8")
         held_out = corpus.data[len(corpus.data) * 95 // 100 :].decode("utf-8", errors="ignore")
-        return cls.from_texts([held_out], tokenizer, **{"name": corpus.name} | settings)
-
-    @property
-    def n_sequences(self) -> int:
-        return len(self.lengths)
+        return cls.from_texts([held_out], tokenizer, name=corpus.name, **settings)
 
     @property
     def n_tokens(self) -> int:
@@ -226,8 +222,8 @@ class Probe:
     def batches(self, n_sequences: int) -> Iterator[ProbeBatch]:
         """The whole probe in its order, ``n_sequences`` at a time, padded on the right to the longest of each."""
         starts = np.concatenate([[0], np.cumsum(self.lengths.numpy())])
-        for first in range(0, self.n_sequences, n_sequences):
-            last = min(first + n_sequences, self.n_sequences)
+        for first in range(0, len(self.lengths), n_sequences):
+            last = min(first + n_sequences, len(self.lengths))
             lengths = self.lengths[first:last]
             mask = torch.arange(int(lengths.max()))[None, :] < lengths[:, None]
             input_ids = torch.full(mask.shape, self.pad_id, dtype=torch.long)
@@ -288,11 +284,6 @@ class Probe:
 def _plan_size(max_vectors: int, batch_vectors: int | None) -> dict[str, int]:
     batch = min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
     return {"batch_vectors": batch, "n_batches": max_vectors // batch if batch > 0 else 0}
-
-
-def _largest(available: int, batch_vectors: int) -> int:
-    """The most vectors a probe can be asked for: whole batches where one fits, else all there is."""
-    return available // batch_vectors * batch_vectors or available
 
 
 def _refuse_holes(mask: Tensor) -> None:

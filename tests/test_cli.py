@@ -1,0 +1,122 @@
+"""train.py from the command line."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from repdyn import Probe, open_store
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+TINY = [
+    *("--model.n_layers", "2", "--model.hidden_size", "32", "--model.n_heads", "1"),
+    *("--data.sequence_length", "32", "--data.batch_size", "4", "--data.max_bytes", "60000"),
+    *("--data.probe_max_vectors", "512", "--data.probe_batch_vectors", "256"),
+    *("--trainer.max_steps", "6", "--trainer.limit_val_batches", "1", "--trainer.accelerator", "cpu"),
+    *("--tracker.schedule", "4", "--hf_checkpoints.schedule", "4"),
+]
+
+
+def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "train.py"), *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_every_shipped_config_is_understood_and_headed_by_its_command(config, tmp_path):
+    result = train("fit", "--config", str(config), "--print_config", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    understood = yaml.safe_load(result.stdout)
+    for group, fields in yaml.safe_load(config.read_text()).items():
+        for name, value in fields.items() if isinstance(fields, dict) else []:
+            if not isinstance(value, dict):
+                assert understood[group][name] == value
+    first = config.read_text().splitlines()[0]
+    assert first in {f"# python train.py fit --config configs/{config.name}", "# python train.py"}
+
+
+def test_no_argument_is_the_quickstart(monkeypatch):
+    seen = []
+    monkeypatch.setattr("repdyn.cli.TrainCLI", lambda: seen.append(list(sys.argv[1:])))
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
+    assert seen == [["fit", "--config", str(ROOT / "configs" / "quickstart.yaml")]]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["--trainer.max_stps", "3"], "did you mean 'trainer.max_steps'?"),
+        (["--model.hiden_size", "3"], "did you mean 'model.hidden_size'?"),
+        (["--tracker.schedul", "3"], "did you mean 'tracker.schedule'?"),
+        (["--config", "typo.yaml"], "did you mean 'data.batch_size'?"),
+    ],
+)
+def test_a_mistyped_key_says_what_was_meant(tmp_path, typed, meant):
+    (tmp_path / "typo.yaml").write_text("data:\n  batchsize: 3\n")
+    result = train("fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *typed, cwd=tmp_path)
+    assert result.returncode == 2
+    assert meant in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "bert"])
+def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family):
+    quickstart = str(ROOT / "configs" / "quickstart.yaml")
+    result = train("fit", "--config", quickstart, *TINY, "--model.family", family, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr[-3000:]
+    (folder,) = (tmp_path / "runs" / "quickstart").iterdir()
+    run = f"quickstart/{folder.name}"
+    store = open_store(folder / "repdyn")
+    assert store.runs() == [run]
+    assert store.steps(run) == [0, 4, 6]
+    frame = store.to_pandas()
+    assert set(frame.loc[frame.layer.notna(), "causal"]) == {family == "gpt_neox"}
+    assert frame.loc[frame.metric == "anisotropy", "value"].notna().all()
+    assert set(frame.loc[frame.metric == "train/loss", "step"]) == {4, 6}
+    assert frame["tokens_seen"].max() == 6 * 4 * 32
+    assert {"profile_anisotropy.png", "profile_anisotropy.svg"} <= {p.name for p in folder.glob("repdyn/figures/*/*")}
+    assert {p.name for p in (folder / "hf_checkpoints").iterdir()} == {"step0", "step4", "step6"}
+    assert (folder / "config.yaml").exists()
+    assert list((folder / "tensorboard").glob("events*"))
+    assert list((folder / "wandb").glob("offline-run-*/*.wandb"))
+    logged = pd.read_csv(folder / "metrics.csv")
+    assert {"train/loss", "anisotropy/layer_02", "anisotropy_no_sink/mean", "two_nn/mean"} <= set(logged.columns)
+    assert str(folder.relative_to(tmp_path) / "repdyn" / "figures") in result.stdout.replace("\n", "")
+
+    swept = subprocess.run(
+        [sys.executable, str(ROOT / "analyze_checkpoints.py"), str(folder)], capture_output=True, text=True, check=False
+    )
+    assert swept.returncode == 0, swept.stderr
+    again = open_store(folder / "sweep").to_pandas().set_index(["step", "metric", "subset", "layer"])["value"]
+    live = frame[frame.layer.notna()].set_index(["step", "metric", "subset", "layer"])["value"]
+    pd.testing.assert_series_equal(again, live, check_exact=True)
+
+
+def test_resume_from_the_last_checkpoint(tmp_path):
+    quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *TINY, "--run.loggers", "[]"]
+    assert train(*quickstart, cwd=tmp_path).returncode == 0
+    (folder,) = (tmp_path / "runs" / "quickstart").iterdir()
+    last = folder / "checkpoints" / "last.ckpt"
+    assert "state_dict" in torch.load(last, weights_only=True)
+    resumed = train(*quickstart, "--trainer.max_steps", "9", "--ckpt_path", str(last), cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr[-3000:]
+    store = open_store(folder / "repdyn")
+    assert store.steps(store.runs()[0]) == [0, 4, 6, 8, 9]
+    assert Probe.load(next((folder / "repdyn" / "probes").iterdir())).batch_vectors == 256
+
+
+def test_too_small_a_text_says_what_is_needed(tmp_path):
+    quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *TINY, "--run.loggers", "[]"]
+    result = train(*quickstart, "--data.max_bytes", "8000", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "the probe is too small: 2 batches of 256 vectors need 512 tokens" in result.stderr
+    missing = train(*quickstart, "--data.source", "nowhere.txt", cwd=tmp_path)
+    assert missing.returncode == 1
+    assert "nowhere.txt" in missing.stderr.splitlines()[-1]
