@@ -18,7 +18,16 @@ TINY = [
     *("--model.n_layers", "2", "--model.hidden_size", "32", "--model.n_heads", "1"),
     *("--data.sequence_length", "32", "--data.batch_size", "4", "--data.max_bytes", "60000"),
     *("--data.probe_max_vectors", "512", "--data.probe_batch_vectors", "256"),
-    *("--trainer.max_steps", "6", "--trainer.limit_val_batches", "1", "--trainer.accelerator", "cpu"),
+    *(
+        "--trainer.max_steps",
+        "6",
+        "--trainer.limit_val_batches",
+        "1",
+        "--trainer.log_every_n_steps",
+        "2",
+        "--trainer.accelerator",
+        "cpu",
+    ),
     *("--tracker.schedule", "4", "--hf_checkpoints.schedule", "4"),
 ]
 
@@ -54,7 +63,7 @@ def test_no_argument_is_the_quickstart(monkeypatch):
     [
         (["--trainer.max_stps", "3"], "did you mean 'trainer.max_steps'?"),
         (["--model.hiden_size", "3"], "did you mean 'model.hidden_size'?"),
-        (["--tracker.schedul", "3"], "did you mean 'tracker.schedule'?"),
+        (["--tracker.shedule", "3"], "did you mean 'tracker.schedule'?"),
         (["--config", "typo.yaml"], "did you mean 'data.batch_size'?"),
     ],
 )

@@ -58,3 +58,11 @@ def test_ci_calls_the_command_as_printed():
         ["bash", "-c", f'{extract}; printf "%s\\n" "$command"'], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert printed.stdout == block("tests")
+
+
+def test_findings_page_states_the_criteria_of_the_code():
+    from repdyn.views import findings
+
+    page = " ".join((ROOT / "docs" / "findings.md").read_text().split())
+    for criterion in (findings.BELL, findings.UNIFORM_PROFILE, findings.GROWTH, findings.RISE_AND_FALL):
+        assert criterion in page

@@ -1,0 +1,96 @@
+"""What one measurement costs beside a training step, and what its kernels cost beside a matrix product.
+
+    python benchmarks/measurement_cost.py
+    python benchmarks/measurement_cost.py --config configs/encoder_enwik8.yaml --repeats 9
+
+Prints ratios taken within one process, each the median over interleaved repeats with its range; absolute times are given
+for orientation only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import yaml
+
+from repdyn import kernels, measure
+from repdyn.data.datamodule import TextDataModule
+from repdyn.models import LanguageModel, objective_of
+
+ROOT = Path(__file__).parents[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "decoder_enwik8.yaml", help="whose sizes")
+    parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats (default: %(default)s)")
+    options = parser.parse_args()
+    config = yaml.safe_load(options.config.read_text())
+    print(f"{options.config.name}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    _measurement(config, options.repeats)
+    _kernels(config["model"]["hidden_size"], options.repeats)
+
+
+def _measurement(config: dict, repeats: int) -> None:
+    data = TextDataModule(**config["data"] | {"source": "builtin"}, objective=objective_of(config["model"]["family"]))
+    sizes = {"vocab_size": data.vocab_size, "context_length": data.sequence_length, "pad_token_id": data.pad_token_id}
+    module = LanguageModel(**config["model"], **sizes)
+    optimizer = torch.optim.AdamW(module.parameters())
+    batch = next(iter(data.train_dataloader()))
+    probe = data.probe()
+
+    def step() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = module.model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    times = _interleaved({"step": step, "measurement": lambda: measure(module.model, probe)}, repeats)
+    profile = measure(module.model, probe)
+    kernel_share = profile.kernel_seconds / (profile.kernel_seconds + profile.forward_seconds)
+    _print("measurement / training step", times["measurement"], times["step"])
+    print(
+        f"  {len(profile.rows)} values per measurement; kernels take {kernel_share:.0%} of it, the forward pass the rest"
+    )
+
+
+def _kernels(dim: int, repeats: int) -> None:
+    for size in (dim, 768):
+        x = torch.randn(4096, 32, generator=torch.Generator().manual_seed(0)) @ torch.randn(32, size)
+        x += 0.1 * torch.randn(4096, size)
+        work = {
+            "product": lambda x=x: x @ x.T,
+            "two_nn": lambda x=x: kernels.two_nn(x),
+            "anisotropy": lambda x=x: kernels.anisotropy(x),
+        }
+        times = _interleaved(work, repeats)
+        for name in ("two_nn", "anisotropy"):
+            _print(f"{name} / X @ X.T at (4096, {size})", times[name], times["product"])
+
+
+def _interleaved(work: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for repeat in range(repeats + 1):
+        for name, run in work.items():
+            start = time.perf_counter()
+            run()
+            if repeat > 0:  # the first round warms up
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
+def _print(name: str, times: list[float], reference: list[float]) -> None:
+    ratios = sorted(t / r for t, r in zip(times, reference, strict=True))
+    middle = statistics.median(ratios)
+    milliseconds = 1000 * statistics.median(times)
+    print(f"{name}: {middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}), {milliseconds:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
