@@ -3,8 +3,8 @@
     python benchmarks/measurement_cost.py
     python benchmarks/measurement_cost.py --config configs/encoder_enwik8.yaml --repeats 9
 
-Prints ratios taken within one process, each the median over interleaved repeats with its range; absolute times are given
-for orientation only.
+Prints ratios taken within one process, each the median over interleaved repeats with its range; absolute times are
+given for orientation only.
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ def _measurement(config: dict, repeats: int) -> None:
     profile = measure(module.model, probe)
     kernel_share = profile.kernel_seconds / (profile.kernel_seconds + profile.forward_seconds)
     _print("measurement / training step", times["measurement"], times["step"])
-    print(
-        f"  {len(profile.rows)} values per measurement; kernels take {kernel_share:.0%} of it, the forward pass the rest"
-    )
+    print(f"  {len(profile.rows)} values; kernels take {kernel_share:.0%} of a measurement, the forward pass the rest")
 
 
 def _kernels(dim: int, repeats: int) -> None:

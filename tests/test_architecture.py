@@ -20,7 +20,7 @@ ALLOWED = {
     "blocks": set(),
     "probe": {"data", "text_windows"},
     "capture": {"blocks", "kernels", "probe"},
-    "metrics": {"kernels", "probe", "measure"},  # measure for a type alone
+    "metrics": {"capture", "kernels", "probe"},
     "measure": {"blocks", "capture", "kernels", "metrics", "probe", "records"},
     "store": {"records", "probe"},
     "models": set(),

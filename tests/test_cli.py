@@ -87,6 +87,7 @@ def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family):
     assert store.steps(run) == [0, 4, 6]
     frame = store.to_pandas()
     assert set(frame.loc[frame.layer.notna(), "causal"]) == {family == "gpt_neox"}
+    assert "text: language reference of Python" in result.stdout + result.stderr
     assert frame.loc[frame.metric == "anisotropy", "value"].notna().all()
     assert set(frame.loc[frame.metric == "train/loss", "step"]) == {4, 6}
     assert frame["tokens_seen"].max() == 6 * 4 * 32

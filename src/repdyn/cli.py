@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import difflib
 import re
+from argparse import RawDescriptionHelpFormatter
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_info
 
 from repdyn.callbacks import HuggingFaceCheckpoints, RepresentationDynamics
 from repdyn.data.datamodule import TextDataModule
 from repdyn.models import LanguageModel, objective_of
+
+_EXAMPLES = """examples:
+  train.py                                              the quickstart
+  train.py fit --config configs/decoder_enwik8.yaml
+  train.py fit --config configs/quickstart.yaml --model.family bert --trainer.max_steps 200
+  train.py fit --config configs/quickstart.yaml --print_config
+  train.py fit --help                                   every option
+"""
 
 
 @dataclass
@@ -64,6 +75,11 @@ class TrainCLI(LightningCLI):
             seed_everything_default=0,
             save_config_kwargs={"overwrite": True},
             auto_configure_optimizers=False,
+            parser_kwargs={
+                "description": "Pretrain a small transformer and watch its geometry.",
+                "epilog": _EXAMPLES,
+                "formatter_class": _KeepsLines,
+            },
         )
 
     @staticmethod
@@ -96,10 +112,19 @@ class TrainCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         run: Run = self._get(self.config_init, "run")
+        given = self._get(self.config_init, "trainer")
         folder = run.new_folder()
-        given = self._get(self.config_init, "trainer").get("logger")
-        loggers = given if given is not None else run.build_loggers(folder)
-        return super().instantiate_trainer(logger=loggers, default_root_dir=str(folder), **kwargs)
+        loggers = given["logger"] if given["logger"] is not None else run.build_loggers(folder)
+        root = given["default_root_dir"] or str(folder)
+        return super().instantiate_trainer(logger=loggers, default_root_dir=root, **kwargs)
+
+    def before_fit(self) -> None:
+        # A truncated or different file trains as well as the real one: whoever reads the log must see which it was.
+        rank_zero_info(f"text: {self.datamodule.description}")
+
+
+class _KeepsLines(RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """jsonargparse's help, with the examples one to a line."""
 
 
 class _SuggestingParser(LightningArgumentParser):

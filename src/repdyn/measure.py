@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -15,9 +15,9 @@ import pandas as pd
 from torch import nn
 
 from repdyn.blocks import Layers
-from repdyn.capture import Forward, LayerStates, States, capture, is_causal
-from repdyn.kernels import Cloud, Undefined, exact_arithmetic
-from repdyn.metrics import DEFAULT_METRICS, Metric, MetricLike, resolve
+from repdyn.capture import Forward, capture, is_causal
+from repdyn.kernels import Undefined, exact_arithmetic
+from repdyn.metrics import DEFAULT_METRICS, LayerView, Metric, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.records import Checkpoint, Row, provenance, to_pandas, to_table
 
@@ -89,25 +89,6 @@ def measure(
         view = LayerView(layer, states, probe)
         rows += [_measure_one(view, metric, subset, checkpoint, on_error) for metric, subset in pairs]
     return Profile(rows, forward_seconds=captured - start, kernel_seconds=time.perf_counter() - captured)
-
-
-@dataclass
-class LayerView:
-    """What a metric can reach from one layer. Clouds are made once and shared by all metrics of the layer."""
-
-    layer: LayerStates
-    states: States
-    probe: Probe
-    _clouds: dict[str, list[Cloud]] = field(default_factory=dict)
-
-    def clouds(self, subset: str) -> list[Cloud]:
-        """The layer's point cloud in each batch of a subset."""
-        if subset not in self._clouds:
-            self._clouds[subset] = [
-                Cloud(self.layer.states[self.states.rows_of(tokens).to(self.layer.states.device)])
-                for tokens in self.probe.sample(subset)
-            ]
-        return self._clouds[subset]
 
 
 def metric_set(metrics: Sequence[MetricLike], layers: Layers = None) -> str:

@@ -8,15 +8,32 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from repdyn.capture import LayerStates, States
 from repdyn.kernels import Cloud, anisotropy_of, two_nn_of
-from repdyn.probe import SUBSETS
+from repdyn.probe import SUBSETS, Probe
 
-if TYPE_CHECKING:
-    from repdyn.measure import LayerView
+
+@dataclass
+class LayerView:
+    """What a metric can reach from one layer. Clouds are made once and shared by all metrics of the layer."""
+
+    layer: LayerStates
+    states: States
+    probe: Probe
+    _clouds: dict[str, list[Cloud]] = field(default_factory=dict)
+
+    def clouds(self, subset: str) -> list[Cloud]:
+        """The layer's point cloud in each batch of a subset."""
+        if subset not in self._clouds:
+            self._clouds[subset] = [
+                Cloud(self.layer.states[self.states.rows_of(tokens).to(self.layer.states.device)])
+                for tokens in self.probe.sample(subset)
+            ]
+        return self._clouds[subset]
 
 
 def clouds(layer: LayerView, subset: str) -> list[tuple[Cloud]]:
