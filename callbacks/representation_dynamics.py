@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
 from repdyn.blocks import find_blocks
-from repdyn.callbacks.scheduled import ScheduledCallback, run_folder, tracked_module
+from repdyn.callbacks.refusals import refuse_namesakes, refuse_sharding, refuse_two_settings
+from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module
+from repdyn.callbacks.tokens import add_tokens
 from repdyn.measure import measure, metric_set
 from repdyn.metrics import DEFAULT_METRICS, Metric, resolve
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.records import Checkpoint, Row, scalar_row
 from repdyn.schedule import ScheduleLike
 from repdyn.store import Key, Store, open_store
+from repdyn.views.figures import LOSS
 from repdyn.views.loggers import log_rows
 from repdyn.views.show import show_run
 
@@ -49,10 +51,13 @@ class RepresentationDynamics(ScheduledCallback):
             ``input_ids`` and, where it takes one, ``attention_mask``.
         tokens_per_forward: bounds the size of one forward pass over the probe.
         run: name of the run in the rows; by default the first logger's name and version.
+        name: tells several trackers of one trainer apart: it is added to the run's name and leads the names in the
+            loggers ("teacher_anisotropy/layer_00").
 
     Raises:
         ValueError: when training starts, where the configuration cannot work: an unknown metric, blocks that cannot be
-            told, no probe, a store that holds another run under the same name, a strategy that shards the model.
+            told, no probe, another probe than the resumed run had, a store that holds another run under the same
+            name, two trackers of one name, a strategy that shards the model.
     """
 
     def __init__(
@@ -68,11 +73,12 @@ class RepresentationDynamics(ScheduledCallback):
         forward: Callable[[nn.Module, ProbeBatch], Any] | None = None,
         tokens_per_forward: int = 8192,
         run: str | None = None,
+        name: str = "",
     ) -> None:
         super().__init__(schedule)
         if on_error not in {"warn", "raise"}:
             raise ValueError(f'expected on_error "warn" or "raise", got {on_error!r}')
-        resolve(metrics)  # a mistyped metric is refused here, not hours later
+        refuse_two_settings(metrics)
         self.probe = probe
         self.metrics = tuple(metrics)
         self.layers = layers
@@ -80,15 +86,10 @@ class RepresentationDynamics(ScheduledCallback):
         self.model = model
         self.forward = forward
         self.tokens_per_forward = tokens_per_forward
+        self.name = name
         self._given_store = store
         self._given_run = run
-        self._store: Store | None = None
-        self._run: str | None = None
-        self._tokens_seen: int | Tensor | None = 0
-        self._complaints: set[str] = set()
-        self._training_start = 0.0
-        self.tracking_seconds = 0.0
-        """Wall-clock time this process has spent on measuring, storing and logging."""
+        self._forget()
 
     @property
     def store(self) -> Store | None:
@@ -98,16 +99,21 @@ class RepresentationDynamics(ScheduledCallback):
     @property
     def state_key(self) -> str:
         return self._generate_state_key(
-            metrics=metric_set(self.metrics, self.layers), model=self.model, store=str(self._given_store)
+            name=self.name, metrics=metric_set(self.metrics, self.layers), model=self.model, run=self._given_run
         )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
-        _refuse_sharding(trainer)
-        self.probe = self.probe or _probe_of(trainer)
+        if is_fresh(trainer):
+            self._forget()
+        refuse_sharding(trainer)
+        refuse_namesakes([c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)])  # type: ignore[attr-defined]
         find_blocks(tracked_module(pl_module, self.model), self.layers)
+        self._settle_probe(trainer)
+        # Before the question of rank: asking for the folder is a broadcast.
+        folder, name = run_folder(trainer), _run_name(trainer)
         if trainer.is_global_zero and not trainer.fast_dev_run:
-            self._open_store(trainer)
+            self._open_store(folder, self._given_run or name, resumed=not is_fresh(trainer))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._training_start = time.perf_counter()
@@ -116,14 +122,15 @@ class RepresentationDynamics(ScheduledCallback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._tokens_seen = _add_tokens(self._tokens_seen, batch, trainer.world_size)
+        self._tokens_seen = add_tokens(self._tokens_seen, batch, trainer.world_size)
+        self._loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         try:
             self._show(trainer)
         except Exception as error:
-            self._handle(error, trainer.global_step)
+            self._complain(error, trainer.global_step)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         try:
@@ -137,81 +144,119 @@ class RepresentationDynamics(ScheduledCallback):
         start = time.perf_counter()
         try:
             with isolate_rng():
-                self._measure(trainer, pl_module)
+                rows = self._measured(trainer, pl_module)
+                log_rows(rows, trainer.loggers, trainer.global_step, prefix=f"{self.name}_" if self.name else "")
         except Exception as error:
-            self._record_failure(error, trainer)
-            self._handle(error, trainer.global_step)
+            self._complain(error, trainer.global_step)
         self.tracking_seconds += time.perf_counter() - start
 
     def state_dict(self) -> dict[str, Any]:
-        store = str(self._store.path) if self._store else None
-        return {**super().state_dict(), "store": store, "run": self._run, "tokens_seen": _as_int(self._tokens_seen)}
+        # Built-in types only: anything else would keep the user's checkpoint from loading with weights_only=True.
+        return {
+            "store": str(self._store.path) if self._store else None,
+            "run": self._run,
+            "probe": self.probe.hash if self.probe else None,
+            "tokens_seen": None if self._tokens_seen is None else int(self._tokens_seen),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
         self._store = open_store(state_dict["store"]) if state_dict["store"] else None
         self._run = state_dict["run"]
+        self._probe_hash = state_dict["probe"]
         self._tokens_seen = state_dict["tokens_seen"]
 
-    def _open_store(self, trainer: Trainer) -> None:
-        """Continue the store of a resumed run; start one for a new run, but never on top of another run."""
-        resumed = self._store is not None or trainer.ckpt_path is not None
-        self._store = self._store or open_store(self._given_store or run_folder(trainer) / "repdyn")
-        self._run = self._run or self._given_run or _run_name(trainer)
-        if not resumed and self._store.steps(self._run):
+    def _forget(self) -> None:
+        """As before any training: one tracker may serve several trainings, one after the other."""
+        self._store: Store | None = None
+        self._run: str | None = None
+        self._probe_hash: str | None = None
+        self._tokens_seen: int | Tensor | None = 0
+        self._loss: Tensor | None = None
+        self._complaints: set[str] = set()
+        self._training_start: float | None = None
+        self.tracking_seconds = 0.0
+        """Wall-clock time this process has spent on measuring, storing and logging."""
+
+    def _settle_probe(self, trainer: Trainer) -> None:
+        of_datamodule = getattr(getattr(trainer, "datamodule", None), "probe", None)
+        if self.probe is None and callable(of_datamodule):
+            self.probe = of_datamodule()
+        probe = self._required_probe()
+        if self._probe_hash not in {None, probe.hash}:
             raise ValueError(
-                f"expected a new run, but the store {self._store.path} already holds steps of {self._run!r}; resume it "
+                f"expected the probe that the resumed run was measured on, {self._probe_hash}, got {probe.hash} "
+                f"({probe.name}); resume with the run's own configuration, or load its probe with Probe.load"
+            )
+
+    def _open_store(self, folder: Path, run: str, resumed: bool) -> None:
+        """Continue the store of a resumed run; start one for a new run, but never on top of another run."""
+        store = self._store or open_store(self._given_store or folder / "repdyn")
+        run = self._run or (f"{run}.{self.name}" if self.name else run)
+        if not resumed and store.steps(run):
+            raise ValueError(
+                f"expected a new run, but the store {store.path} already holds steps of {run!r}; resume it "
                 "with trainer.fit(..., ckpt_path=...), or choose another run= or store="
             )
-        self._store.save_probe(self._required_probe())
+        store.save_probe(self._required_probe())
+        self._store, self._run = store, run
 
-    def _measure(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        probe, step = self._required_probe(), trainer.global_step
-        key = Key(self._run or "fast_dev_run", step, probe.hash, metric_set(self.metrics, self.layers))
+    def _measured(self, trainer: Trainer, pl_module: LightningModule) -> list[Row]:
+        """The rows of this step: from the store where it holds them since before a resume, else measured and stored."""
+        probe = self._required_probe()
+        run = self._run or "fast_dev_run"
+        key = Key(run, trainer.global_step, probe.hash, metric_set(self.metrics, self.layers))
         if self._store is not None and key in self._store:
-            return  # measured before this run was resumed
-        tokens_seen = _as_int(self._tokens_seen)
-        profile = measure(
-            tracked_module(pl_module, self.model),
-            probe,
-            self.metrics,
-            self.layers,
-            forward=self.forward,
-            tokens_per_forward=self.tokens_per_forward,
-            run=key.run,
-            step=step,
-            tokens_seen=tokens_seen,
-            on_error="raise" if self.on_error == "raise" else "record",
-        )
-        scalars = _scalar_rows(trainer, Checkpoint(key.run, profile.rows[0].model, step, tokens_seen), probe)
-        if self._store is not None:
-            self._store.write(key, [*profile.rows, *scalars])
-        log_rows(profile.rows, trainer.loggers, step)
-
-    def _record_failure(self, error: Exception, trainer: Trainer) -> None:
-        """A row for each metric that says why it is missing; the step is tried again should the run be resumed."""
-        if self._store is None or self._run is None:
-            return
-        probe = self._required_probe().hash
-        checkpoint = Checkpoint(self._run, "unknown", trainer.global_step)
-        reason = f"{type(error).__name__}: {error}"
-        rows = [scalar_row(checkpoint, m.name, math.nan, probe=probe, reason=reason) for m, _ in resolve(self.metrics)]
+            return self._store.read(key)
+        model = tracked_module(pl_module, self.model)
+        tokens_seen = None if self._tokens_seen is None else int(self._tokens_seen)
+        checkpoint = Checkpoint(run, type(model).__name__, key.step, tokens_seen)
         try:
-            self._store.write(Key(self._run, trainer.global_step, probe, "failed"), rows)
-        except OSError as unwritable:
-            log.warning("the failure at step %d could not be stored: %s", trainer.global_step, unwritable)
+            rows = measure(
+                model,
+                probe,
+                self.metrics,
+                self.layers,
+                forward=self.forward,
+                tokens_per_forward=self.tokens_per_forward,
+                run=run,
+                step=key.step,
+                tokens_seen=tokens_seen,
+                on_error="raise" if self.on_error == "raise" else "record",
+            ).rows
+        except Exception as error:
+            self._file_failure(key, checkpoint, error)
+            raise
+        if self._store is not None:
+            loss = [] if self._loss is None else [scalar_row(checkpoint, LOSS, float(self._loss), probe=probe.hash)]
+            self._store.write(key, [*rows, *loss])
+            self._store.discard(key.failed)
+        return rows
 
-    def _handle(self, error: Exception, step: int) -> None:
+    def _file_failure(self, key: Key, checkpoint: Checkpoint, error: Exception) -> None:
+        """A row for each metric that says why it is missing; the step is tried again should the run be resumed here."""
+        if self._store is None:
+            return
+        reason = f"{type(error).__name__}: {error}"
+        names = {metric.name for metric, _ in resolve(self.metrics)}
+        rows = [scalar_row(checkpoint, name, math.nan, probe=key.probe, reason=reason) for name in sorted(names)]
+        try:
+            self._store.write(key.failed, rows)
+        except OSError as unwritable:
+            log.warning("the failure at step %d could not be stored: %s", key.step, unwritable)
+
+    def _complain(self, error: Exception, step: int) -> None:
         if self.on_error == "raise":
             raise error
         complaint = f"{type(error).__name__}: {error}"
         if complaint not in self._complaints:
             self._complaints.add(complaint)
-            log.warning("measuring at step %d failed, training goes on: %s", step, complaint, exc_info=error)
+            log.warning("tracking at step %d failed, training goes on: %s", step, complaint, exc_info=error)
 
     def _show(self, trainer: Trainer) -> None:
-        if self._store is None or self._run is None or not self._store.steps(self._run):
-            return  # not the first rank, or nothing measured yet
+        if self._store is None or self._run is None or self._training_start is None:
+            return  # not the first rank, or training never began
+        if not self._store.steps(self._run):
+            return
         with isolate_rng():
             show_run(
                 self._store,
@@ -231,45 +276,7 @@ class RepresentationDynamics(ScheduledCallback):
         return self.probe
 
 
-def _probe_of(trainer: Trainer) -> Probe | None:
-    of_datamodule = getattr(getattr(trainer, "datamodule", None), "probe", None)
-    return of_datamodule() if callable(of_datamodule) else None
-
-
-def _refuse_sharding(trainer: Trainer) -> None:
-    if isinstance(trainer.strategy, FSDPStrategy | DeepSpeedStrategy | ModelParallelStrategy):
-        raise ValueError(
-            f"expected a strategy that keeps the whole model on each device, got {type(trainer.strategy).__name__}; "
-            "save checkpoints during training and measure them afterwards with analyze_checkpoints.py"
-        )
-
-
 def _run_name(trainer: Trainer) -> str:
     if trainer.logger is None or not trainer.logger.name:
         return run_folder(trainer).resolve().name
     return f"{trainer.logger.name}/{trainer.logger.version}"
-
-
-def _scalar_rows(trainer: Trainer, checkpoint: Checkpoint, probe: Probe) -> list[Row]:
-    """What the training has logged by now, so that its loss can be drawn beside its geometry."""
-    return [
-        scalar_row(checkpoint, name, float(value), probe=probe.hash) for name, value in trainer.callback_metrics.items()
-    ]
-
-
-def _add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | Tensor | None:
-    """Tokens so far with those of one more batch; None from the first batch that does not show its tokens.
-
-    The sum stays a tensor until somebody reads it: reading would wait for the device at every batch.
-    """
-    if seen is None or not isinstance(batch, Mapping):
-        return None
-    if isinstance(batch.get("attention_mask"), Tensor):
-        return seen + batch["attention_mask"].sum() * world_size
-    if isinstance(batch.get("input_ids"), Tensor):
-        return seen + batch["input_ids"].numel() * world_size
-    return None
-
-
-def _as_int(tokens: int | Tensor | None) -> int | None:
-    return None if tokens is None else int(tokens)

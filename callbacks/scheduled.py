@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from transformers import PreTrainedModel
 
+from repdyn.blocks import without_compilation
+from repdyn.callbacks.refusals import refuse_silent_checkpoints
 from repdyn.schedule import Schedule, ScheduleLike
 
 
@@ -20,25 +21,32 @@ class ScheduledCallback(Callback, ABC):
 
     def __init__(self, schedule: ScheduleLike) -> None:
         self.schedule = Schedule.parse(schedule)
-        self._last_step: int | None = None
+        self._acted_at: int | None = None
+        self._seen = 0
 
     @abstractmethod
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Do what is due at ``trainer.global_step``."""
+        """Do what is due at ``trainer.global_step``, unless it was done before the run was resumed."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if is_fresh(trainer):
+            self._acted_at = None
         if self.schedule.at_checkpoints:
-            _refuse_silent_checkpoints(trainer)
+            refuse_silent_checkpoints(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.global_step == 0:
+        # A resumed run may have been stopped in the middle of what was due at this very step.
+        self._seen = trainer.global_step
+        if trainer.global_step in self.schedule:
             self._act_once(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         # Under gradient accumulation this fires several times at one step; only the first time acts.
-        if trainer.global_step > 0 and trainer.global_step in self.schedule:
+        due = self.schedule.between(self._seen, trainer.global_step)
+        self._seen = trainer.global_step
+        if due:
             self._act_once(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -48,21 +56,22 @@ class ScheduledCallback(Callback, ABC):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._act_once(trainer, pl_module)
 
-    def state_dict(self) -> dict[str, Any]:
-        # Built-in types only: anything else would keep the user's checkpoint from loading with weights_only=True.
-        return {"last_step": self._last_step}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._last_step = state_dict["last_step"]
-
     def _act_once(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.global_step != self._last_step:
-            self._last_step = trainer.global_step
+        if trainer.global_step != self._acted_at:
             self.act(trainer, pl_module)
+            self._acted_at = trainer.global_step
+
+
+def is_fresh(trainer: Trainer) -> bool:
+    """Whether a training begins, rather than goes on from a checkpoint or from an earlier call of ``fit``."""
+    return trainer.ckpt_path is None and trainer.global_step == 0
 
 
 def run_folder(trainer: Trainer) -> Path:
-    """Where the files of this run go: the first logger's folder, or the trainer's root without one."""
+    """Where the files of this run go: the first logger's folder, or the trainer's root without one.
+
+    All ranks must ask: the answer is broadcast from the first.
+    """
     return Path(trainer.log_dir or trainer.default_root_dir)
 
 
@@ -74,7 +83,7 @@ def tracked_module(pl_module: LightningModule, model: str | None) -> nn.Module:
     """
     if model is not None:
         try:
-            found = operator.attrgetter(model)(pl_module)
+            found: Any = operator.attrgetter(model)(pl_module)
         except AttributeError:
             found = None
         if not isinstance(found, nn.Module):
@@ -82,24 +91,10 @@ def tracked_module(pl_module: LightningModule, model: str | None) -> nn.Module:
             raise ValueError(
                 f"expected model= to name a module inside {type(pl_module).__name__}, got {model!r}; it has {children}"
             )
-        return found
+        return without_compilation(found)
     outermost: list[PreTrainedModel] = []
     for module in pl_module.modules():
         inside_another = any(module is inner for outer in outermost for inner in outer.modules())
         if isinstance(module, PreTrainedModel) and not inside_another:
             outermost.append(module)
     return outermost[0] if len(outermost) == 1 else pl_module
-
-
-def _refuse_silent_checkpoints(trainer: Trainer) -> None:
-    checkpointing = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
-    if not checkpointing:
-        raise ValueError(
-            'expected a ModelCheckpoint for schedule="checkpoints", got a trainer without one; add one, or measure '
-            "every so many steps with schedule=1000"
-        )
-    if all(c.save_weights_only for c in checkpointing):
-        raise ValueError(
-            'expected checkpoints with trainer state for schedule="checkpoints": Lightning does not announce those of '
-            "ModelCheckpoint(save_weights_only=True); save whole ones, or measure at fixed steps with schedule=1000"
-        )

@@ -50,7 +50,15 @@ def batches(shuffle: bool = True, n: int = 48) -> DataLoader:
 
 
 def tiny_language_model(family: str = "gpt_neox", **changes: Any) -> LanguageModel:
-    sizes = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12, "dropout": 0.1}
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "n_layers": 2,
+        "n_heads": 2,
+        "context_length": 12,
+        "dropout": 0.1,
+        "pad_token_id": 1,
+    }
     return LanguageModel(family, **sizes | {"warmup_steps": 2} | changes)  # type: ignore[arg-type]
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -17,14 +18,15 @@ ALLOWED = {
     "kernels": set(),
     "records": set(),
     "schedule": set(),
+    "files": set(),
     "blocks": set(),
     "probe": {"data", "text_windows"},
     "capture": {"blocks", "kernels", "probe"},
     "metrics": {"capture", "kernels", "probe"},
     "measure": {"blocks", "capture", "kernels", "metrics", "probe", "records"},
-    "store": {"records", "probe"},
+    "store": {"files", "records", "probe"},
     "models": set(),
-    "data": {"probe"},
+    "data": {"files", "probe"},
     "views": {"records", "metrics", "store"},
     "sweep": {"blocks", "measure", "metrics", "probe", "quiet", "store", "views"},
 }
@@ -64,6 +66,8 @@ def test_constraints_pin_what_pyproject_asks_for():
         line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
     }
     assert names <= pinned, names - pinned
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
 
 
 def test_callbacks_under_another_name_say_how_to_import_them():

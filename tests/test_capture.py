@@ -8,7 +8,16 @@ import pytest
 import torch
 from small import HandWritten, random_tokens
 from torch import nn
-from transformers import AlbertConfig, AlbertModel, AutoModelForCausalLM, BertConfig, BertModel, T5Config, T5Model
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    AutoModelForCausalLM,
+    BertConfig,
+    BertModel,
+    MixtralConfig,
+    T5Config,
+    T5Model,
+)
 
 from repdyn import Probe
 from repdyn.blocks import find_blocks
@@ -16,7 +25,7 @@ from repdyn.capture import capture, is_causal
 from repdyn.models import build_model
 
 DECODERS = ["gpt_neox", "gpt2", "bloom", "llama"]
-ENCODERS = ["bert", "roberta"]
+ENCODERS = ["bert", "roberta", "modernbert"]
 RAGGED_IDS = random_tokens(10, 9)
 RAGGED_MASK = (torch.arange(9)[None, :] < torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])[:, None]).long()
 
@@ -117,10 +126,29 @@ def test_transformer_encoder_with_padding_mask(batch_first):
     assert len(states.layers) == 4
 
 
-def test_a_square_batch_is_not_mistaken(hand_written):
-    probe = Probe.from_tokens(random_tokens(12, 12), max_vectors=120)
-    square = capture(hand_written, probe, ["all"], tokens_per_forward=144)
-    single = capture(hand_written, probe, ["all"], tokens_per_forward=12)
+@pytest.mark.parametrize(("n_sequences", "tokens_per_forward"), [(12, 144), (28, 192)], ids=["whole", "remainder"])
+def test_length_first_blocks_are_not_mistaken_where_a_batch_could_be_square(n_sequences, tokens_per_forward):
+    class LengthFirst(HandWritten):
+        def forward(self, tokens):
+            x = (self.token(tokens) + self.position(torch.arange(tokens.shape[1]))).transpose(0, 1)
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    class Transposing(nn.Module):
+        def __init__(self, block):
+            super().__init__()
+            self.block = block
+
+        def forward(self, x):
+            return self.block(x.transpose(0, 1)).transpose(0, 1)
+
+    torch.manual_seed(0)
+    model = LengthFirst()
+    model.blocks = nn.ModuleList(Transposing(block) for block in model.blocks)
+    probe = Probe.from_tokens(random_tokens(n_sequences, 12), max_vectors=120)
+    square = capture(model, probe, ["all"], tokens_per_forward=tokens_per_forward)
+    single = capture(model, probe, ["all"], tokens_per_forward=12)
     torch.testing.assert_close(square.layers[-1].states, single.layers[-1].states, rtol=1e-5, atol=1e-5)
 
 
@@ -150,6 +178,13 @@ def test_causality_is_seen(family, expected, small_probe):
 def test_causality_of_a_hand_written_model(small_probe):
     assert is_causal(HandWritten(causal=True), small_probe) is True
     assert is_causal(HandWritten(causal=False), small_probe) is False
+
+
+def test_mixture_of_experts_is_causal_in_spite_of_its_rounding(small_probe):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = MixtralConfig(vocab_size=50, num_key_value_heads=2, num_local_experts=4, **sizes)
+    assert is_causal(AutoModelForCausalLM.from_config(config), small_probe) is True
 
 
 def test_causality_that_cannot_be_told(hand_written, small_probe):
@@ -245,7 +280,10 @@ def test_blocks_that_cannot_be_told(make, layers, message):
 
 def test_silent_hook_is_a_loud_error(hand_written, small_probe):
     hand_written.spare = nn.ModuleList(copy.deepcopy(block) for block in hand_written.blocks)
-    with pytest.raises(RuntimeError, match=r"3 of 3 did not: spare.0, spare.1, spare.2; .* with layers="):
+    with pytest.raises(
+        RuntimeError,
+        match=r"3 of 3 did not: spare.0, .* with layers=; the model has \"blocks.\*\" \(3 of Block\), \"spare",
+    ):
         capture(hand_written, small_probe, ["all"], "spare.*")
 
 
@@ -276,3 +314,26 @@ def test_varying_number_of_calls_is_refused(hand_written, small_probe):
 
     with pytest.raises(RuntimeError, match="expected the same number of block calls for every batch, got 4 after 3"):
         capture(hand_written, small_probe, ["all"], forward=forward, tokens_per_forward=24)
+
+
+def test_padding_that_the_model_cannot_be_told_of_is_refused(hand_written):
+    class Named(HandWritten):
+        def forward(self, input_ids):
+            return super().forward(input_ids)
+
+    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56)
+    for model in (hand_written, Named()):
+        with pytest.raises(
+            ValueError, match=f"without padding, because {type(model).__name__}.forward takes no attention_mask"
+        ):
+            capture(model, probe, ["all"])
+
+
+def test_block_that_returns_nothing_is_refused(hand_written, small_probe):
+    class Silent(nn.Module):
+        def forward(self, x):
+            return None
+
+    hand_written.blocks[1] = Silent()
+    with pytest.raises(RuntimeError, match="at 'blocks.1', got NoneType; name blocks"):
+        capture(hand_written, small_probe, ["all"], "blocks.*")

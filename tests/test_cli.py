@@ -75,6 +75,12 @@ def test_a_mistyped_key_says_what_was_meant(tmp_path, typed, meant):
     assert "Traceback" not in result.stderr
 
 
+def test_options_before_fit_are_answered(tmp_path):
+    result = train("--trainer.max_steps", "5", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "options come after 'fit'" in result.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("family", ["gpt_neox", "bert"])
 def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family):
     quickstart = str(ROOT / "configs" / "quickstart.yaml")
@@ -91,7 +97,7 @@ def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family):
     assert frame.loc[frame.metric == "anisotropy", "value"].notna().all()
     assert set(frame.loc[frame.metric == "train/loss", "step"]) == {4, 6}
     assert frame["tokens_seen"].max() == 6 * 4 * 32
-    assert {"profile_anisotropy.png", "profile_anisotropy.svg"} <= {p.name for p in folder.glob("repdyn/figures/*/*")}
+    assert {"profile_anisotropy.png", "profile_anisotropy.svg"} <= {p.name for p in folder.glob("repdyn/figures/*")}
     assert {p.name for p in (folder / "hf_checkpoints").iterdir()} == {"step0", "step4", "step6"}
     assert (folder / "config.yaml").exists()
     assert list((folder / "tensorboard").glob("events*"))
@@ -119,7 +125,11 @@ def test_resume_from_the_last_checkpoint(tmp_path):
     assert resumed.returncode == 0, resumed.stderr[-3000:]
     store = open_store(folder / "repdyn")
     assert store.steps(store.runs()[0]) == [0, 4, 6, 8, 9]
+    assert {p.name for p in (folder / "hf_checkpoints").iterdir()} == {"step0", "step4", "step6", "step8", "step9"}
     assert Probe.load(next((folder / "repdyn" / "probes").iterdir())).batch_vectors == 256
+    other = train("fit", *TINY[:8], "--ckpt_path", str(last), cwd=tmp_path)
+    assert other.returncode == 1
+    assert "expected the probe that the resumed run was measured on" in other.stderr
 
 
 def test_too_small_a_text_says_what_is_needed(tmp_path):

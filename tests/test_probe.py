@@ -68,7 +68,7 @@ def test_sample_is_seeded_disjoint_and_pinned():
 def test_a_batch_is_spread_over_the_whole_probe():
     probe = Probe.from_tokens(random_tokens(400, 30), max_vectors=3000, batch_vectors=1000)
     for batch in probe.sample("all"):
-        tenth = np.bincount(batch * 10 // probe.n_tokens, minlength=10)
+        tenth = np.bincount(batch * 10 // len(probe.tokens), minlength=10)
         assert tenth.min() > 60  # 100 expected; a contiguous batch would leave nine of them empty
         assert np.abs(np.diff(np.sort(batch))).mean() > 5
 
@@ -117,9 +117,9 @@ def test_from_texts_adds_the_tokenizers_affixes_to_every_window(tokenizer):
 def test_from_texts_keeps_no_more_than_it_needs_spread_over_all(tokenizer):
     text = " ".join("abcdefghij"[i % 10] for i in range(3000))
     probe = Probe.from_texts([text], tokenizer, sequence_length=12, max_vectors=400)
-    assert 500 <= probe.n_tokens - 2 * len(probe.lengths) <= 510
+    assert 500 <= len(probe.tokens) - 2 * len(probe.lengths) <= 510
     whole = Probe.from_texts([text], tokenizer, sequence_length=12, max_vectors=2900)
-    assert whole.n_tokens == 3600
+    assert len(whole.tokens) == 3600
 
 
 def test_save_and_load(tmp_path):
@@ -160,11 +160,11 @@ def test_defaults_are_four_batches_of_4096():
         (
             lambda: Probe.from_tokens(random_tokens(10, 100)),
             r"the probe is too small: 4 batches of 4096 vectors need 16384 tokens, but the subset 'all' has 1000 of its "
-            r"1000; give at least 15384 tokens more, or ask for fewer vectors with max_vectors=1000",
+            r"1000; give 15384 tokens of this subset more, or ask for fewer vectors with max_vectors=1000, batch_vectors=1000",
         ),
         (
             lambda: Probe.from_tokens(random_tokens(10, 100), max_vectors=1000),
-            r"the subset 'no_sink' has 990 of its 1000; give at least 10 tokens more, .* max_vectors=990",
+            r"the subset 'no_sink' has 990 of its 1000; give 10 tokens of this subset more, .* max_vectors=990, batch_vectors=990",
         ),
         (lambda: Probe.from_tokens(torch.arange(5)), r"expected input_ids of shape .* got \(5,\) of torch.int64"),
         (lambda: Probe.from_tokens(torch.rand(2, 3)), r"integer type, got \(2, 3\) of torch.float32"),
@@ -202,3 +202,18 @@ def test_enwik8_takes_the_held_out_end_of_the_text(tokenizer, tmp_path):
     words = set(probe.tokens.tolist()) - {1, 2}
     assert words == {tokenizer.convert_tokens_to_ids(word) for word in "efgh"}
     assert "sha256" in probe.name
+
+
+def test_too_small_by_less_than_a_batch_advises_what_works():
+    tokens = random_tokens(10, 100)
+    with pytest.raises(ValueError, match=r"with max_vectors=900$"):
+        Probe.from_tokens(tokens, max_vectors=1200, batch_vectors=300)
+    assert Probe.from_tokens(tokens, max_vectors=900, batch_vectors=300).n_batches == 3
+
+
+@pytest.mark.parametrize("n_sequences", [1, 5, 12, 16, 100])
+def test_no_batch_is_square(n_sequences):
+    probe = Probe.from_tokens(random_tokens(28, 12), max_vectors=300)
+    shapes = [tuple(batch.input_ids.shape) for batch in probe.batches(n_sequences)]
+    assert sum(rows for rows, _ in shapes) == 28
+    assert all(rows != length for rows, length in shapes)

@@ -37,8 +37,17 @@ def test_pythia_is_the_published_list():
         (lambda: Schedule.parse("pithia"), 'expected a schedule: .* "pythia" or "checkpoints", got \'pithia\''),
         (lambda: Schedule.parse(True), "expected a schedule: .* got True"),
         (lambda: Schedule.parse(None), "expected a schedule: .* got None"),
+        (lambda: Schedule.parse([0.9, 1.5]), r"expected a schedule: .* got \[0.9, 1.5\]"),
     ],
 )
 def test_refusals(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_between_sees_steps_that_were_jumped_over():
+    schedule = Schedule(steps=(5,))
+    assert schedule.between(4, 6)
+    assert schedule.between(4, 5)
+    assert not schedule.between(5, 7)
+    assert not schedule.between(5, 5)

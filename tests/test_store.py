@@ -29,6 +29,7 @@ def row(**changes) -> Row:
         "layer": 1,
         "depth": 0.5,
         "module": "blocks.0",
+        "layers": "",
         "metric": "two_nn",
         "subset": "all",
         "settings": '{"discard": 0.1}',
@@ -37,6 +38,7 @@ def row(**changes) -> Row:
         "n_batches": 4,
         "n_vectors": 4096,
         "n_unique": 4000,
+        "on_distinct": True,
         "reason": None,
         "dim": 64,
         "dtype": "float32",
@@ -67,6 +69,35 @@ def test_schema_has_a_column_for_each_field():
     assert SCHEMA.names == list(COLUMNS) == [field.name for field in dataclasses.fields(Row)]
     assert not SCHEMA.field("step").nullable
     assert SCHEMA.field("layer").nullable
+
+
+def test_read_and_discard(tmp_path):
+    store = open_store(tmp_path)
+    rows = [row(), row(layer=2, tokens_seen=None, causal=None)]
+    store.write(KEY, rows)
+    assert store.read(KEY) == rows
+    store.write(KEY.failed, [row(layer=None, value=math.nan, reason="out of memory")])
+    assert store.steps("run") == [8]
+    store.discard(KEY)
+    assert store.steps("run") == []  # what failed is on file, but not measured
+    assert store.to_pandas()["reason"].tolist() == ["out of memory"]
+    store.discard(KEY)
+
+
+def test_files_may_be_read_by_whom_the_umask_allows(tmp_path):
+    before = os.umask(0o027)
+    try:
+        path = open_store(tmp_path).write(KEY, [row()])
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_rows_of_different_choices_of_layers_stay_apart(tmp_path):
+    store = open_store(tmp_path)
+    store.write(Key("run", 8, "p", "one"), [row()])
+    store.write(Key("run", 8, "p", "two"), [row(layers='["blocks.1"]', value=1.0)])
+    assert sorted(store.to_pandas()["value"]) == [1.0, 7.25]
 
 
 def test_steps_runs_and_membership(tmp_path):

@@ -34,10 +34,20 @@ def find_blocks(model: nn.Module, layers: Layers = None) -> Blocks:
     if len(candidates) > 1 and 2 * _n_parameters(candidates[1][1]) > _n_parameters(candidates[0][1]):
         raise ValueError(
             f"expected one stack of blocks, found several of similar size in {type(model).__name__}; choose with "
-            f"layers= one of: {_listing(candidates)}"
+            f"layers= one of: {_listed(candidates)}"
         )
     name, blocks = candidates[0]
     return [(f"{name}.{child}" if name else child, block) for child, block in blocks.named_children()]
+
+
+def listing(model: nn.Module) -> str:
+    """The lists of blocks in a model as patterns that :func:`find_blocks` takes, for messages."""
+    return _listed(list(_candidates(model))) or "none"
+
+
+def without_compilation(model: nn.Module) -> nn.Module:
+    """What ``torch.compile`` wraps: its names are those the model was written with."""
+    return getattr(model, "_orig_mod", model)
 
 
 def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -66,7 +76,7 @@ def _matching(model: nn.Module, patterns: list[str]) -> Blocks:
         if not matches:
             raise ValueError(
                 f"expected a pattern that names modules of {type(model).__name__}, but {pattern!r} matches none; "
-                f"lists of blocks in it: {_listing(list(_candidates(model))) or 'none'}"
+                f"lists of blocks in it: {listing(model)}"
             )
         found |= matches
     return [(name, module) for name, module in model.named_modules() if name in found]
@@ -76,7 +86,7 @@ def _n_parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def _listing(candidates: Blocks) -> str:
+def _listed(candidates: Blocks) -> str:
     return ", ".join(
         f'"{name}.*" ({len(list(blocks.children()))} of {type(next(blocks.children())).__name__})'
         for name, blocks in candidates

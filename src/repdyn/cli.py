@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from argparse import RawDescriptionHelpFormatter
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -52,6 +53,8 @@ class Run:
         return Path(self.folder) / self.name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
 
     def build_loggers(self, folder: Path) -> list[Logger]:
+        # CSVLogger warns that it will delete what lies there: the folder is new, only W&B's part of it is already made.
+        warnings.filterwarnings("ignore", "Experiment logs directory .* exists and is not empty")
         place = {"save_dir": folder.parents[1], "name": self.name, "version": folder.name}
         # The first logger's folder is the trainer's, and its name and version are the run's.
         loggers: list[Logger] = [CSVLogger(**place)]
@@ -138,6 +141,8 @@ class _SuggestingParser(LightningArgumentParser):
             closest = difflib.get_close_matches(key, _option_names(parser), n=1)
             if closest:
                 message += f"; did you mean {closest[0]!r}?"
+        elif "argument subcommand: invalid choice" in message:
+            message += "; options come after 'fit', as in: train.py fit --config FILE --run.name mine"
         super().error(message, ex)
 
 

@@ -80,25 +80,36 @@ def measure(
     pairs = resolve(metrics)
     causal = is_causal(model, probe, layers, forward=forward)
     checkpoint = Checkpoint(run, model_name or type(model).__name__, step, tokens_seen, causal)
+    chosen = choice_of(layers)
     start = time.perf_counter()
     subsets = sorted({subset for _, subset in pairs})
     states = capture(model, probe, subsets, layers, forward=forward, tokens_per_forward=tokens_per_forward)
     captured = time.perf_counter()
     rows = []
     for layer in states.layers:
-        view = LayerView(layer, states, probe)
-        rows += [_measure_one(view, metric, subset, checkpoint, on_error) for metric, subset in pairs]
+        view = LayerView(layer, states, probe, model)
+        rows += [_measure_one(view, metric, subset, checkpoint, chosen, on_error) for metric, subset in pairs]
     return Profile(rows, forward_seconds=captured - start, kernel_seconds=time.perf_counter() - captured)
 
 
 def metric_set(metrics: Sequence[MetricLike], layers: Layers = None) -> str:
     """8 hexadecimal digits naming what is measured: metrics, their settings and subsets, and the choice of layers."""
     chosen = sorted((metric.name, metric.settings_json, subset) for metric, subset in resolve(metrics))
-    pattern = [layers] if isinstance(layers, str) else layers and list(layers)
-    return hashlib.sha256(json.dumps([chosen, pattern]).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps([chosen, choice_of(layers)]).encode()).hexdigest()[:8]
 
 
-def _measure_one(view: LayerView, metric: Metric, subset: str, checkpoint: Checkpoint, on_error: OnError) -> Row:
+def choice_of(layers: Layers) -> str:
+    """The choice of layers as rows record it: patterns as JSON, "" where the blocks are to be found.
+
+    >>> choice_of(None), choice_of("blocks.*")
+    ('', '["blocks.*"]')
+    """
+    return "" if layers is None else json.dumps([layers] if isinstance(layers, str) else list(layers))
+
+
+def _measure_one(
+    view: LayerView, metric: Metric, subset: str, checkpoint: Checkpoint, layers: str, on_error: OnError
+) -> Row:
     start = time.perf_counter()
     values, reason = [], None
     try:
@@ -122,6 +133,7 @@ def _measure_one(view: LayerView, metric: Metric, subset: str, checkpoint: Check
         layer=view.layer.index,
         depth=view.layer.depth,
         module=view.layer.module,
+        layers=layers,
         metric=metric.name,
         subset=subset,
         settings=metric.settings_json,
@@ -130,6 +142,7 @@ def _measure_one(view: LayerView, metric: Metric, subset: str, checkpoint: Check
         n_batches=view.probe.n_batches,
         n_vectors=view.probe.batch_vectors,
         n_unique=min(cloud.n_unique for cloud in view.clouds(subset)),
+        on_distinct=metric.on_distinct,
         reason=reason,
         dim=view.layer.states.shape[1],
         dtype=str(view.layer.states.dtype).removeprefix("torch."),

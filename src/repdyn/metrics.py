@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from repdyn.capture import LayerStates, States
 from repdyn.kernels import Cloud, anisotropy_of, two_nn_of
@@ -24,6 +24,7 @@ class LayerView:
     layer: LayerStates
     states: States
     probe: Probe
+    model: nn.Module
     _clouds: dict[str, list[Cloud]] = field(default_factory=dict)
 
     def clouds(self, subset: str) -> list[Cloud]:
@@ -96,18 +97,6 @@ METRICS: dict[str, Metric] = {
 
 MetricLike: TypeAlias = str | Metric
 DEFAULT_METRICS = ("anisotropy", "two_nn")
-
-
-def is_thin(metric: str, n_unique: int, n_vectors: int) -> bool:
-    """Whether a value rests on fewer than half of the vectors, the others being repetitions.
-
-    Such a value is right for its own sample but compares with no other layer's: estimates change with their number.
-    Layer 0 of a byte-level decoder with rotary positions has as many distinct vectors as the text has byte values.
-
-    >>> is_thin("two_nn", 75, 4096), is_thin("anisotropy", 75, 4096)
-    (True, False)
-    """
-    return metric in METRICS and METRICS[metric].on_distinct and 2 * n_unique < n_vectors
 
 
 def resolve(metrics: Sequence[MetricLike]) -> list[tuple[Metric, str]]:

@@ -82,11 +82,12 @@ class Probe:
         for subset in SUBSETS:
             available = len(self._members(subset))
             if available < needed:
+                whole = available // self.batch_vectors * self.batch_vectors
+                fewer = f"max_vectors={whole}" if whole else f"max_vectors={available}, batch_vectors={available}"
                 raise ValueError(
                     f"the probe is too small: {self.n_batches} batches of {self.batch_vectors} vectors need {needed} "
-                    f"tokens, but the subset {subset!r} has {available} of its {len(self.tokens)}; give at least "
-                    f"{needed - available} tokens more, or ask for fewer vectors with "
-                    f"max_vectors={available // self.batch_vectors * self.batch_vectors or available}"
+                    f"tokens, but the subset {subset!r} has {available} of its {len(self.tokens)}; give "
+                    f"{needed - available} tokens of this subset more, or ask for fewer vectors with {fewer}"
                 )
 
     @classmethod
@@ -106,8 +107,8 @@ class Probe:
 
         Args:
             input_ids: (n_sequences, length) integers: a tensor, an array or nested lists.
-            attention_mask: (n_sequences, length), nonzero at real tokens; None when there is no padding. Padding may
-                stand on either side, not between tokens.
+            attention_mask: (n_sequences, length), nonzero at tokens; None without padding. Padding may stand on either
+                side, not between tokens.
             special_ids: ids of special tokens, left out of the subset ``no_sink``.
             max_vectors: vectors measured per layer, in all batches together.
             batch_vectors: vectors per batch; by default 4096, or ``max_vectors`` when that is fewer.
@@ -118,13 +119,13 @@ class Probe:
         Raises:
             ValueError: wrong shape, padding between tokens, or too few tokens (with the number that is needed).
         """
-        ids = torch.as_tensor(np.asarray(input_ids)) if not isinstance(input_ids, Tensor) else input_ids.cpu()
+        ids = torch.as_tensor(input_ids).cpu()
         if ids.ndim != 2 or ids.is_floating_point() or ids.numel() == 0:
             raise ValueError(
                 f"expected input_ids of shape (n_sequences, length) and integer type, got {tuple(ids.shape)} of "
                 f"{ids.dtype}; a single sequence needs a leading dimension of 1"
             )
-        mask = torch.ones_like(ids) if attention_mask is None else torch.as_tensor(np.asarray(attention_mask))
+        mask = torch.ones_like(ids) if attention_mask is None else torch.as_tensor(attention_mask).cpu()
         if mask.shape != ids.shape:
             raise ValueError(
                 f"expected an attention_mask of the shape of input_ids, {tuple(ids.shape)}, got {tuple(mask.shape)}"
@@ -200,13 +201,9 @@ class Probe:
         held_out = corpus.data[len(corpus.data) * 95 // 100 :].decode("utf-8", errors="ignore")
         return cls.from_texts([held_out], tokenizer, name=corpus.name, **settings)
 
-    @property
-    def n_tokens(self) -> int:
-        return len(self.tokens)
-
     @cached_property
     def hash(self) -> str:
-        """16 hexadecimal digits naming tokens and plan: whatever changes a number changes the hash."""
+        """16 hexadecimal digits naming tokens and plan."""
         digest = hashlib.sha256()
         plan = [list(self.special_ids), self.batch_vectors, self.n_batches, self.seed]
         digest.update(json.dumps(plan).encode())
@@ -220,10 +217,16 @@ class Probe:
         return members.reshape(self.n_batches, self.batch_vectors)
 
     def batches(self, n_sequences: int) -> Iterator[ProbeBatch]:
-        """The whole probe in its order, ``n_sequences`` at a time, padded on the right to the longest of each."""
+        """The whole probe in its order, at most ``n_sequences`` at a time, padded on the right to the longest of each.
+
+        No batch is square: it would not tell states of shape (batch, length) from (length, batch).
+        """
         starts = np.concatenate([[0], np.cumsum(self.lengths.numpy())])
-        for first in range(0, len(self.lengths), n_sequences):
-            last = min(first + n_sequences, len(self.lengths))
+        last = 0
+        while last < len(self.lengths):
+            first, last = last, min(last + n_sequences, len(self.lengths))
+            while last - first == int(self.lengths[first:last].max()) > 1:
+                last -= 1
             lengths = self.lengths[first:last]
             mask = torch.arange(int(lengths.max()))[None, :] < lengths[:, None]
             input_ids = torch.full(mask.shape, self.pad_id, dtype=torch.long)

@@ -37,6 +37,9 @@ class Row:
     """layer / number of blocks, in [0, 1]."""
     module: str | None
     """Qualified name of the module whose output (for layer 0: input) was taken."""
+    layers: str
+    """How the blocks were chosen: name patterns as JSON, "" where they were found. Layers of different choices do not
+    compare."""
     metric: str
     """Name in the table of metrics, or of the scalar."""
     subset: str | None
@@ -53,6 +56,8 @@ class Row:
     """Vectors in each batch."""
     n_unique: int
     """Distinct vectors in the batch that has fewest of them."""
+    on_distinct: bool
+    """True where equal vectors count once, so that ``n_unique`` is the size of the sample."""
     reason: str | None
     """Why ``value`` is NaN; None otherwise."""
     dim: int
@@ -94,6 +99,18 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     return table.to_pandas(types_mapper=_PANDAS_TYPES.get)
 
 
+def is_thin(on_distinct: bool, n_unique: int, n_vectors: int) -> bool:
+    """Whether a value rests on fewer than half of the vectors, the others being repetitions that do not count.
+
+    Such a value is right for its own sample but compares with no other layer's: estimates change with their number.
+    Layer 0 of a byte-level decoder with rotary positions has as many distinct vectors as the text has byte values.
+
+    >>> is_thin(True, 75, 4096), is_thin(False, 75, 4096)
+    (True, False)
+    """
+    return on_distinct and 2 * n_unique < n_vectors
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What was measured, as the rows name it."""
@@ -121,6 +138,7 @@ def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, r
         layer=None,
         depth=None,
         module=None,
+        layers="",
         metric=name,
         subset=None,
         settings="{}",
@@ -129,6 +147,7 @@ def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, r
         n_batches=1,
         n_vectors=0,
         n_unique=0,
+        on_distinct=False,
         reason=reason,
         dim=0,
         dtype="float64",

@@ -43,6 +43,13 @@ class Schedule:
         is_power_of_two = step & (step - 1) == 0
         return self.doubling_until is not None and step <= self.doubling_until and is_power_of_two
 
+    def between(self, last: int, now: int) -> bool:
+        """Whether a step after ``last``, up to and including ``now``, is scheduled.
+
+        Several optimizers that step in one batch make the count jump over steps.
+        """
+        return any(step in self for step in range(last + 1, now + 1))
+
     @classmethod
     def pythia(cls) -> Schedule:
         """The steps of the published Pythia checkpoints: 0, 1, 2, 4 ... 512, then every 1000."""
@@ -68,7 +75,9 @@ class Schedule:
         if spec == "checkpoints":
             return cls(at_checkpoints=True)
         if isinstance(spec, Iterable) and not isinstance(spec, str):
-            return cls(steps=tuple(int(step) for step in spec))
+            steps = tuple(spec)
+            if all(isinstance(step, int) for step in steps):
+                return cls(steps=steps)
         raise ValueError(
             f'expected a schedule: a Schedule, a number of steps, a list of steps, "pythia" or "checkpoints", '
             f"got {spec!r}"

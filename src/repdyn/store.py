@@ -6,10 +6,8 @@ that is shown anywhere can be rebuilt from here; pandas, DuckDB or Polars read t
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -18,13 +16,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from repdyn.files import write_atomically
 from repdyn.records import COLUMNS, Row, to_pandas, to_table
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe
 
 # What makes two rows the same measurement; of several, the newest counts.
-_IDENTITY = ["run", "step", "layer", "metric", "subset", "settings", "probe"]
+_IDENTITY = ["run", "step", "layers", "layer", "metric", "subset", "settings", "probe"]
+# The set of "metrics" under which a failed measurement is filed, so that it is not taken for a done one.
+_FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Key:
     step: int
     probe: str
     metrics: str
+
+    @property
+    def failed(self) -> Key:
+        """Where the failure to measure this is filed."""
+        return replace(self, metrics=_FAILED)
 
     @property
     def filename(self) -> str:
@@ -60,15 +66,25 @@ class Store:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         table = to_table(rows)
         target = self.path / key.filename
-        target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, lambda temporary: pq.write_table(table, temporary))
         return target
+
+    def read(self, key: Key) -> list[Row]:
+        """The rows written under a key.
+
+        Raises:
+            ValueError: there are none, or the file cannot be read.
+        """
+        return [Row(**record) for record in _read(self.path / key.filename).to_pylist()]
+
+    def discard(self, key: Key) -> None:
+        """Forget what was written under a key, if anything was."""
+        (self.path / key.filename).unlink(missing_ok=True)
 
     def save_probe(self, probe: Probe) -> Path:
         """Keep the probe beside its measurements, so that any checkpoint can later be measured on the same tokens."""
         target = self.probe_path(probe.hash)
         if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(target, probe.save)
         return target
 
@@ -84,8 +100,8 @@ class Store:
         return sorted(pq.read_table(path, columns=["run"])["run"][0].as_py() for path in folders.values())
 
     def steps(self, run: str) -> list[int]:
-        """Measured steps of a run, ascending."""
-        files = self.folder_of(run).glob("step*.parquet")
+        """Measured steps of a run, ascending; those at which measuring failed are not among them."""
+        files = [path for path in self.folder_of(run).glob("step*.parquet") if not path.stem.endswith(f"-{_FAILED}")]
         return sorted({int(path.name.removeprefix("step").partition("-")[0]) for path in files})
 
     def to_pandas(self, run: str | None = None) -> pd.DataFrame:
@@ -100,7 +116,7 @@ class Store:
         if not files:
             of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
-        frame = pd.concat([_read(path) for path in files], ignore_index=True)
+        frame = to_pandas(pa.concat_tables([_read(path) for path in files]))
         frame = frame.sort_values("measured_at", kind="stable").drop_duplicates(_IDENTITY, keep="last")
         order = ["run", "step", "metric", "subset", "layer"]
         return frame.sort_values(order, kind="stable").reset_index(drop=True)
@@ -118,20 +134,6 @@ def open_store(path: str | Path) -> Store:
     return Store(path)
 
 
-def write_atomically(target: Path, write: Callable[[str], object]) -> None:
-    """Let ``write(path)`` fill a temporary file, then put it in the target's place in one step."""
-    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=target.parent)
-    os.close(handle)
-    try:
-        write(name)
-        with open(name, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def _as_folder(run: str) -> str:
     """A run's name as one folder name: no separator, no leading dot, and no two names alike."""
     if not run:
@@ -140,7 +142,7 @@ def _as_folder(run: str) -> str:
     return folder.replace(".", "%2E", 1) if folder.startswith(".") else folder
 
 
-def _read(path: Path) -> pd.DataFrame:
+def _read(path: Path) -> pa.Table:
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
@@ -150,4 +152,4 @@ def _read(path: Path) -> pd.DataFrame:
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
         raise ValueError(f"expected the columns of a measurement in {path}, missing {', '.join(missing)}")
-    return to_pandas(table.select(list(COLUMNS)))
+    return table.select(list(COLUMNS))

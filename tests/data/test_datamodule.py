@@ -130,7 +130,7 @@ def test_the_probe_carries_tokens_and_plan(source: str):
         source, objective="masked", sequence_length=52, probe_max_vectors=800, probe_batch_vectors=400
     )
     probe = data.probe()
-    assert probe.n_sequences == len(data.probe_windows())
+    assert len(probe.lengths) == len(data.probe_windows())
     assert probe.special_ids == (256, 257, 258, 259)
     assert probe.name.endswith(", validation split")
     assert probe.hash == data.probe().hash

@@ -11,12 +11,14 @@ from torch import nn
 from repdyn.blocks import find_blocks
 from repdyn.models import build_model, objective_of
 
-FAMILIES = ["gpt_neox", "gpt2", "bloom", "llama", "bert", "roberta"]
+FAMILIES = ["gpt_neox", "gpt2", "bloom", "llama", "bert", "roberta", "modernbert"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sizes_are_those_asked_for(family):
-    model = build_model(family, vocab_size=61, hidden_size=24, n_layers=3, n_heads=4, context_length=20, dropout=0.25)
+    model = build_model(
+        family, vocab_size=61, hidden_size=24, n_layers=3, n_heads=4, context_length=20, dropout=0.25, pad_token_id=1
+    )
     config = model.config
     assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (24, 3, 4)
     assert model.get_input_embeddings().weight.shape == (61, 24)
@@ -42,9 +44,9 @@ def test_every_family_learns(family, tmp_path):
 
 
 def test_objectives_and_refusals():
-    assert [objective_of(family) for family in FAMILIES] == ["causal"] * 4 + ["masked"] * 2
+    assert [objective_of(family) for family in FAMILIES] == ["causal"] * 4 + ["masked"] * 3
     with pytest.raises(
-        ValueError, match="expected a family among gpt_neox, gpt2, bloom, llama, bert, roberta, got 'gpt'"
+        ValueError, match="expected a family among gpt_neox, gpt2, bloom, llama, bert, roberta, modernbert, got 'gpt'"
     ):
         objective_of("gpt")
     with pytest.raises(ValueError, match="expected hidden_size to be a multiple of n_heads, got 10 and 4"):

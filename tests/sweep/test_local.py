@@ -74,7 +74,7 @@ def test_command(run, capsys):
     store = open_store(run / "sweep")
     assert store.runs() == ["run/hf_checkpoints"]
     assert store.steps("run/hf_checkpoints") == [0, 8, 16]
-    assert list(store.path.glob("figures/*/heatmap_two_nn_all.png"))
+    assert list(store.path.glob("figures/heatmap_two_nn_all.png"))
     assert "3 steps, 0 to 16" in capsys.readouterr().out
 
 

@@ -104,9 +104,9 @@ class TextDataModule(LightningDataModule):
         return len(self.tokenizer)
 
     @property
-    def pad_token_id(self) -> int:
-        """Id of the padding token, 0 for a tokenizer without one (no window is ever padded)."""
-        return cast(int, self.tokenizer.pad_token_id or 0)
+    def pad_token_id(self) -> int | None:
+        """Id of the padding token; None for a tokenizer without one (no window is ever padded)."""
+        return cast("int | None", self.tokenizer.pad_token_id)
 
     @property
     def bytes_per_token(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import urllib.error
 import urllib.request
 from http.client import HTTPException
@@ -13,6 +12,7 @@ from typing import IO
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from repdyn.data.text import ENWIK8_BYTES, Corpus, cache_directory, enwik8_name, read_corpus
+from repdyn.files import write_atomically
 
 ENWIK8_URL = "http://mattmahoney.net/dc/enwik8.zip"
 _CHUNK_BYTES = 1 << 18
@@ -44,16 +44,13 @@ def enwik8_corpus(cache_dir: str | os.PathLike[str] | None = None, url: str = EN
 
 def download(url: str, path: Path) -> None:
     """Download enwik8 to ``path``, which comes into being only once it is whole and its checksum is right."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix="incomplete-", suffix=path.suffix)
-    partial = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+
+    def fetch_and_verify(partial: Path) -> None:
+        with partial.open("wb") as file:
             _fetch(url, file)
         _verified(partial, url, _INSTEAD)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+
+    write_atomically(path, fetch_and_verify)
 
 
 def _fetch(url: str, file: IO[bytes]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from rich.progress import track
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.files import write_atomically
 
 BYTES = "bytes"
 _CHUNK_CHARACTERS = 1 << 16
@@ -43,7 +42,7 @@ def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path | None =
         return _encode(data, tokenizer)
     path = cache / f"{hashlib.sha256(data).hexdigest()[:32]}-{_fingerprint(tokenizer)[:32]}.npy"
     if not path.exists():
-        _save(path, _encode(data, tokenizer))
+        write_atomically(path, lambda partial: np.save(partial, _encode(data, tokenizer)))
     return np.load(path, mmap_mode="r")
 
 
@@ -67,18 +66,6 @@ def _chunks(text: str) -> Iterator[str]:
             end = text.rfind("\n", start, end) + 1 or end
         yield text[start:end]
         start = end
-
-
-def _save(path: Path, ids: np.ndarray) -> None:
-    """All or nothing: a job killed while it writes leaves no array that looks whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix="incomplete-", suffix=".npy")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            np.save(file, ids)
-        Path(partial).replace(path)
-    finally:
-        Path(partial).unlink(missing_ok=True)
 
 
 def _fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:

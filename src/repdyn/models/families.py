@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 Objective: TypeAlias = Literal["causal", "masked"]
-FamilyName: TypeAlias = Literal["gpt_neox", "gpt2", "bloom", "llama", "bert", "roberta"]
+FamilyName: TypeAlias = Literal["gpt_neox", "gpt2", "bloom", "llama", "bert", "roberta", "modernbert"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class _Family:
     """Name of the feed-forward width; None where it is four times the hidden size by itself."""
     position: str | None = "max_position_embeddings"
     """Name of the context length; None where positions have no limit."""
-    position_offset: int = 0
+    numbers_from_padding: bool = False
+    """Whether positions are numbered from pad_token_id + 1."""
 
 
 _FAMILIES: dict[str, _Family] = {
@@ -30,8 +31,10 @@ _FAMILIES: dict[str, _Family] = {
     "bloom": _Family("causal", dropout=("hidden_dropout", "attention_dropout"), feed_forward=None, position=None),
     "llama": _Family("causal", dropout=("attention_dropout",)),
     "bert": _Family("masked", dropout=("hidden_dropout_prob", "attention_probs_dropout_prob")),
-    # RoBERTa numbers its positions from pad_token_id + 1.
-    "roberta": _Family("masked", dropout=("hidden_dropout_prob", "attention_probs_dropout_prob"), position_offset=1),
+    "roberta": _Family(
+        "masked", dropout=("hidden_dropout_prob", "attention_probs_dropout_prob"), numbers_from_padding=True
+    ),
+    "modernbert": _Family("masked", dropout=("attention_dropout", "embedding_dropout", "mlp_dropout")),
 }
 
 
@@ -58,7 +61,7 @@ def build_model(
     n_heads: int,
     context_length: int,
     dropout: float = 0.0,
-    pad_token_id: int = 0,
+    pad_token_id: int | None = None,
 ) -> PreTrainedModel:
     """A randomly initialised model of a family, with its language-modelling head.
 
@@ -76,14 +79,13 @@ def build_model(
         "num_attention_heads": n_heads,
         "pad_token_id": pad_token_id,
         # None of our vocabularies has the sentence tokens whose ids the families' defaults name.
-        "bos_token_id": None,
-        "eos_token_id": None,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), None),
         **dict.fromkeys(spelling.dropout, dropout),
     }
     if spelling.feed_forward:
         sizes[spelling.feed_forward] = 4 * hidden_size
     if spelling.position:
-        offset = pad_token_id + 1 if spelling.position_offset else 0
+        offset = (pad_token_id or 0) + 1 if spelling.numbers_from_padding else 0
         sizes[spelling.position] = context_length + offset
     if family == "llama":
         sizes["num_key_value_heads"] = n_heads

@@ -20,14 +20,14 @@ class LanguageModel(LightningModule):
 
     Args:
         family: architecture, from transformers' own classes: decoders gpt_neox (as in Pythia), gpt2, bloom, llama;
-            encoders bert, roberta.
+            encoders bert, roberta, modernbert.
         vocab_size: tokens in the vocabulary; train.py takes it from the data.
         hidden_size: width of the residual stream.
         n_layers: blocks.
         n_heads: attention heads; on a CPU keep hidden_size / n_heads at 64.
         context_length: longest sequence; train.py takes it from the data.
         dropout: probability, everywhere the family has one.
-        pad_token_id: id of the padding token; train.py takes it from the data.
+        pad_token_id: id of the padding token, None where there is none; train.py takes it from the data.
         learning_rate: peak of the schedule.
         warmup_steps: optimizer steps of linear warm-up, after which a cosine falls to a tenth of the peak.
         weight_decay: of matrices; vectors (norms, biases) have none.
@@ -42,7 +42,7 @@ class LanguageModel(LightningModule):
         n_heads: int = 4,
         context_length: int = 256,
         dropout: float = 0.0,
-        pad_token_id: int = 0,
+        pad_token_id: int | None = None,
         learning_rate: float = 1e-3,
         warmup_steps: int = 100,
         weight_decay: float = 0.1,

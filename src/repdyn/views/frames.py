@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from repdyn.metrics import is_thin
+from repdyn.records import is_thin
 
 SUBSETS = ("all", "no_sink")
 """The order in which the token subsets are shown; any other comes after them, by name."""
@@ -22,7 +22,7 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     """The geometry of one run: the rows that have a layer, sorted by step and layer.
 
     A metric that knows no token subset is filed under "all". Values that compare with no other (see
-    ``repdyn.metrics.is_thin``) are NaN here, with that as their reason; the store keeps them.
+    ``repdyn.records.is_thin``) are NaN here, with that as their reason; the store keeps them.
 
     Args:
         frame: rows of one run, columns as the fields of ``repdyn.records.Row``; scalar rows may be among them.
@@ -36,13 +36,13 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     rows = frame.loc[frame["layer"].notna()] if "layer" in frame else frame
     if rows.empty:
         raise ValueError("expected the measured rows of one run, got none; measure at least one checkpoint first")
-    for column in ("run", "model", "probe"):
+    for column in ("run", "model", "probe", "layers"):
         _require_one(rows, column)
     # a nullable column, as some readers give, holds NA where arithmetic needs NaN
     rows = rows.astype({"layer": int, "depth": float, "value": float, "std": float})
     rows = rows.assign(subset=rows["subset"].fillna("all"))
     _require_distinct(rows)
-    thin = [is_thin(*cell) for cell in zip(rows["metric"], rows["n_unique"], rows["n_vectors"], strict=True)]
+    thin = [is_thin(*cell) for cell in zip(rows["on_distinct"], rows["n_unique"], rows["n_vectors"], strict=True)]
     rows.loc[thin, ["value", "std"]] = np.nan
     rows.loc[thin, "reason"] = THIN
     return rows.sort_values(["step", "layer"], kind="stable", ignore_index=True)

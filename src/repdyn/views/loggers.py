@@ -12,8 +12,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
-from repdyn.metrics import is_thin
-from repdyn.records import Row
+from repdyn.records import Row, is_thin
 
 STEP_KEY = "repdyn/step"
 """The x axis of everything logged to W&B from here."""
@@ -27,7 +26,7 @@ def keyed(rows: Sequence[Row]) -> dict[str, float]:
 
     ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part before the slash is
     a section of its own in W&B and TensorBoard. ``anisotropy/mean`` is the mean over the layers that have a value at
-    this step, and one that compares (see ``repdyn.metrics.is_thin``); NaN when none has. Scalar rows are left out: the
+    this step, and one that compares (see ``repdyn.records.is_thin``); NaN when none has. Scalar rows are left out: the
     loggers have them from the training itself.
 
     Args:
@@ -54,35 +53,45 @@ def keyed(rows: Sequence[Row]) -> dict[str, float]:
                 f"{row.settings}); log one step at a time, and one setting of a metric"
             )
         values[key] = row.value
-        sections[section].append(math.nan if is_thin(row.metric, row.n_unique, row.n_vectors) else row.value)
+        sections[section].append(math.nan if is_thin(row.on_distinct, row.n_unique, row.n_vectors) else row.value)
     return values | {f"{section}/mean": _mean(found) for section, found in sections.items()}
 
 
 @rank_zero_only
-def log_rows(rows: Sequence[Row], loggers: Iterable[Logger], step: int) -> None:
+def log_rows(rows: Sequence[Row], loggers: Iterable[Logger], step: int, prefix: str = "") -> None:
     """Log the rows of one checkpoint to every logger; on ranks other than 0 do nothing.
 
     W&B rows carry ``repdyn/step`` as their x axis, whatever step W&B itself is at. A logger's ``prefix`` is not put
-    before the names in W&B.
+    before the names in W&B. A logger that fails keeps none of the others from its rows.
 
     Args:
         rows: of one run and one step; names as in :func:`keyed`.
         loggers: usually ``trainer.loggers``.
         step: optimizer steps taken.
+        prefix: put before each name, to tell several trackers apart.
 
     Raises:
         ValueError: two rows claim the same name.
+        Exception: what the first failing logger raised, once all have been served.
     """
-    values = keyed(rows)
-    if not values:
-        return
-    for logger in loggers:
-        if isinstance(logger, WandbLogger):
-            _define(logger.experiment, values)
-            # no step=: W&B drops a row whose step lies behind its own counter, silently
-            logger.experiment.log({STEP_KEY: step, **values})
-        else:
-            logger.log_metrics(values, step=step)
+    values = {f"{prefix}{key}": value for key, value in keyed(rows).items()}
+    failures = []
+    for logger in loggers if values else ():
+        try:
+            _log_values(logger, values, step)
+        except Exception as failure:
+            failures.append(failure)
+    if failures:
+        raise failures[0]
+
+
+def _log_values(logger: Logger, values: Mapping[str, float], step: int) -> None:
+    if isinstance(logger, WandbLogger):
+        _define(logger.experiment, values)
+        # no step=: W&B drops a row whose step lies behind its own counter, silently
+        logger.experiment.log({STEP_KEY: step, **values})
+    else:
+        logger.log_metrics(dict(values), step=step)
 
 
 @rank_zero_only

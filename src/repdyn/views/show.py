@@ -36,7 +36,7 @@ def show_run(
         total_seconds: wall-clock seconds of the training, measuring included.
 
     Returns:
-        The figures' files, in ``figures`` inside the store.
+        The figures' files, in ``figures`` inside the store, in a folder of the run's own where there are several.
 
     Raises:
         ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
@@ -44,7 +44,8 @@ def show_run(
     frame = store.to_pandas(run)
     if probe is not None:
         frame = frame.loc[frame["probe"] == probe]
-    written = write_figures(frame, store.path / "figures" / store.folder_of(run).name)
+    folder = store.path / "figures"
+    written = write_figures(frame, folder if store.runs() == [run] else folder / store.folder_of(run).name)
     log_figures(all_figures(frame), loggers, step=store.steps(run)[-1])
     print_summary(frame, figures=written, tracking_seconds=tracking_seconds, total_seconds=total_seconds)
     return written

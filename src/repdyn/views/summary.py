@@ -58,6 +58,7 @@ def print_summary(
         *(line for finding in findings(frame) for line in _finding(finding)),
         *_left_out(rows),
         *_missing(rows),
+        *_failed(frame),
         *_overhead(tracking_seconds, total_seconds),
         *_figures(figures),
     ]
@@ -150,6 +151,14 @@ def _missing(rows: pd.DataFrame) -> Iterator[Text]:
     yield Text(
         f"warning: {len(missing)} of {len(rows)} values are left out, mostly: {reasons.index[0]}", style="yellow"
     )
+
+
+def _failed(frame: pd.DataFrame) -> Iterator[Text]:
+    failed = frame.loc[frame["layer"].isna() & frame["reason"].notna()]
+    if failed.empty:
+        return
+    steps = ", ".join(f"{step:,}" for step in sorted(failed["step"].unique())[:8])
+    yield Text(f"warning: measuring failed at step {steps}: {failed['reason'].iloc[0]}", style="yellow")
 
 
 def _overhead(tracking_seconds: float | None, total_seconds: float | None) -> Iterator[Text]:

@@ -1,0 +1,23 @@
+"""Counting the tokens a training has consumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+def add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | Tensor | None:
+    """Tokens so far with those of one more batch; None from the first batch that does not show its tokens.
+
+    The sum stays a tensor until somebody reads it: reading would wait for the device at every batch.
+    """
+    if seen is None or not isinstance(batch, Mapping):
+        return None
+    if isinstance(batch.get("attention_mask"), Tensor):
+        # counted, not added up: masks come in floating types whose sums stop at 2**24, or at 256
+        return seen + (batch["attention_mask"] != 0).sum() * world_size
+    if isinstance(batch.get("input_ids"), Tensor):
+        return seen + batch["input_ids"].numel() * world_size
+    return None
