@@ -16,9 +16,12 @@ from jobs import Job, batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import FSDPStrategy
+from small import HandWritten
 
 from repdyn import Probe, Schedule, measure, open_store
 from repdyn.callbacks import HuggingFaceCheckpoints, RepresentationDynamics
+from repdyn.callbacks.tokens import add_tokens
+from repdyn.metrics import METRICS
 
 
 class SavedWeights(pl.Callback):
@@ -122,7 +125,7 @@ def test_every_logger_is_served_after_the_store(tmp_path, probe):
 def test_figures_and_summary_at_the_end(tmp_path, probe, capsys):
     attached = tracker(probe, 4)
     trainer(tmp_path, attached).fit(Job(), batches())
-    figures = {path.name for path in attached.store.path.glob("figures/*/*.png")}
+    figures = {path.name for path in attached.store.path.glob("figures/*.png")}
     assert {"profile_anisotropy.png", "mean_over_layers.png", "heatmap_two_nn_all.png"} <= figures
     printed = capsys.readouterr().out
     assert "job/0" in printed
@@ -180,12 +183,12 @@ def test_resume_elsewhere_continues_the_first_store(tmp_path, probe):
 
 def test_checkpoint_stays_loadable_with_weights_only(tmp_path, probe):
     saving = ModelCheckpoint(tmp_path, every_n_train_steps=4, filename="{step}")
-    trainer(tmp_path, tracker(probe, 2), saving, tracker(probe, 3, metrics=["two_nn"], run="other")).fit(
+    trainer(tmp_path, tracker(probe, 2), saving, tracker(probe, 3, metrics=["two_nn"], name="other")).fit(
         Job(), batches()
     )
     loaded = torch.load(tmp_path / "step=8.ckpt", weights_only=True)
     states = [state for key, state in loaded["callbacks"].items() if key.startswith("RepresentationDynamics")]
-    assert [(state["last_step"], state["tokens_seen"]) for state in states] == [(8, 8 * 48), (6, 8 * 48)]
+    assert [(state["run"], state["tokens_seen"]) for state in states] == [("job/0", 8 * 48), ("job/0.other", 8 * 48)]
 
 
 def test_a_second_run_does_not_write_over_the_first(tmp_path, probe):
@@ -244,7 +247,7 @@ def test_warn_lets_the_training_go_on(tmp_path, probe, broken_measure, caplog):
     assert len(job.losses) == 8
     complaints = [record for record in caplog.records if "no such luck" in record.message]
     assert len(complaints) == 1
-    assert "measuring at step 0 failed, training goes on: _BrokenError: no such luck" in complaints[0].message
+    assert "tracking at step 0 failed, training goes on: _BrokenError: no such luck" in complaints[0].message
     frame = attached.store.to_pandas()
     assert set(frame["reason"].dropna()) == {"_BrokenError: no such luck"}
     assert set(frame["step"]) == {0, 4, 8}
@@ -319,10 +322,10 @@ def test_bad_arguments_are_refused_at_once(probe):
 def test_sharded_strategies_are_refused(probe):
     from types import SimpleNamespace
 
-    from repdyn.callbacks.representation_dynamics import _refuse_sharding
+    from repdyn.callbacks.refusals import refuse_sharding
 
     with pytest.raises(ValueError, match="keeps the whole model on each device, got FSDPStrategy; save checkpoints"):
-        _refuse_sharding(SimpleNamespace(strategy=FSDPStrategy()))  # type: ignore[arg-type]
+        refuse_sharding(SimpleNamespace(strategy=FSDPStrategy()))  # type: ignore[arg-type]
 
 
 def test_named_model_inside_the_module(tmp_path, probe):
@@ -330,6 +333,184 @@ def test_named_model_inside_the_module(tmp_path, probe):
     trainer(tmp_path, attached).fit(Job(), batches())
     frame = attached.store.to_pandas()
     assert set(frame.loc[frame.layer.notna(), "model"]) == {"HandWritten"}
+
+
+def test_one_tracker_serves_several_trainings(tmp_path, probe):
+    attached = tracker(probe, 4)
+    for folder in ("first", "second"):
+        trainer(tmp_path / folder, attached).fit(Job(), batches())
+        assert attached.store.path == tmp_path / folder / "job" / "0" / "repdyn"
+        assert attached.store.steps("job/0") == [0, 4, 8]
+        assert attached.store.to_pandas()["tokens_seen"].max() == 8 * 48
+
+
+def test_two_trackers_with_names_keep_apart(tmp_path, probe):
+    class Pair(Job):
+        def __init__(self):
+            super().__init__()
+            self.teacher = HandWritten(n_layers=2)
+
+    attached = tracker(probe, 4, model="network"), tracker(probe, 4, model="teacher", name="teacher")
+    trainer(tmp_path, *attached).fit(Pair(), batches())
+    store = attached[0].store
+    assert store.runs() == ["job/0", "job/0.teacher"]
+    frame = store.to_pandas("job/0.teacher")
+    assert frame["layer"].max() == 2
+    logged = pd.read_csv(tmp_path / "job" / "0" / "metrics.csv")
+    assert {"anisotropy/layer_03", "teacher_anisotropy/layer_02"} <= set(logged.columns)
+    assert "teacher_anisotropy/layer_03" not in logged.columns
+    with pytest.raises(ValueError, match="expected trackers of different names in one trainer, got several called ''"):
+        trainer(tmp_path, tracker(probe, 4, run="a"), tracker(probe, 4, run="b")).fit(Job(), batches())
+
+
+def test_two_settings_of_one_metric_want_two_trackers(probe):
+    settings = [METRICS["two_nn"], METRICS["two_nn"].with_settings(discard=0.8)]
+    with pytest.raises(
+        ValueError, match="expected one setting of each metric, got several of two_nn on all; attach a tracker"
+    ):
+        tracker(probe, metrics=settings)
+
+
+def test_a_measurement_that_failed_is_made_up_for_on_resume(tmp_path, probe, monkeypatch):
+    saving = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=4, save_top_k=-1, filename="{step}")
+    first = tracker(probe, 4, on_error="warn")
+    with monkeypatch.context() as broken:
+        broken.setattr("repdyn.callbacks.representation_dynamics.measure", lambda *a, **k: 1 / 0)
+        trainer(tmp_path / "run", first, saving, max_steps=4).fit(Job(), batches())
+    assert first.store.steps("job/0") == []
+    second = tracker(probe, 4)
+    trainer(tmp_path / "run", second).fit(Job(), batches(), ckpt_path=tmp_path / "saved" / "step=4.ckpt")
+    assert second.store.steps("job/0") == [4, 8]
+    frame = second.store.to_pandas()
+    assert set(frame.loc[frame["reason"].notna(), "step"]) == {0}  # the failure at 4 is no longer on file
+
+
+def test_a_resumed_run_logs_what_was_measured_before_once_more(tmp_path, probe):
+    saving = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=2, save_top_k=-1, filename="{step}")
+    trainer(tmp_path / "first", tracker(probe, 2), saving).fit(Job(), batches())
+    trainer(tmp_path / "second", tracker(probe, 2)).fit(Job(), batches(), ckpt_path=tmp_path / "saved" / "step=4.ckpt")
+    logged = pd.read_csv(tmp_path / "second" / "job" / "0" / "metrics.csv")
+    assert logged.loc[logged["anisotropy/layer_00"].notna(), "step"].tolist() == [4, 6, 8]
+
+
+def test_another_probe_on_resume_is_refused(tmp_path, probe):
+    saving = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=4, save_top_k=-1, filename="{step}")
+    trainer(tmp_path / "first", tracker(probe, 4), saving).fit(Job(), batches())
+    other = Probe.from_tokens(probe.tokens.view(24, 12).flip(1), max_vectors=192, batch_vectors=96)
+    with pytest.raises(
+        ValueError, match=f"expected the probe that the resumed run was measured on, {probe.hash}, got {other.hash}"
+    ):
+        trainer(tmp_path / "second", tracker(other, 4)).fit(
+            Job(), batches(), ckpt_path=tmp_path / "saved" / "step=4.ckpt"
+        )
+
+
+def test_a_refused_start_shows_nothing(tmp_path, probe, capsys):
+    trainer(tmp_path, tracker(probe, 4)).fit(Job(), batches())
+    capsys.readouterr()
+    with pytest.raises(ValueError, match="already holds steps"):
+        trainer(tmp_path, tracker(probe, 4)).fit(Job(), batches())
+    assert "figures" not in capsys.readouterr().out
+
+
+def test_one_failing_logger_keeps_the_others_served(tmp_path, probe):
+    class Failing(CSVLogger):
+        def log_metrics(self, metrics, step=None):
+            raise OSError("disk full")
+
+    loggers = [Failing(tmp_path, name="a", version="0"), CSVLogger(tmp_path, name="b", version="0")]
+    attached = tracker(probe, 4, on_error="warn")
+    with pytest.raises(OSError, match="disk full"):  # Lightning's own logging of the loss is not ours to guard
+        trainer(tmp_path, attached, logger=loggers).fit(Job(), batches())
+    assert attached.store.to_pandas()["reason"].isna().all()  # the measurement did not fail
+    from repdyn.views.loggers import log_rows
+
+    with pytest.raises(OSError, match="disk full"):
+        log_rows(measure(HandWritten(), probe).rows, loggers, 0)
+    loggers[1].save()
+    assert "two_nn/mean" in pd.read_csv(tmp_path / "b" / "0" / "metrics.csv").columns
+
+
+def test_checkpoints_of_another_run_are_not_taken_for_ones_own(tmp_path, probe):
+    saved = tmp_path / "saved"
+    trainer(tmp_path / "a", HuggingFaceCheckpoints(4, saved)).fit(tiny_language_model(), batches())
+    with pytest.raises(
+        ValueError, match="expected a folder without checkpoints, but .*saved holds some of another run"
+    ):
+        trainer(tmp_path / "b", HuggingFaceCheckpoints(4, saved)).fit(tiny_language_model(), batches())
+
+
+def test_several_optimizers_do_not_jump_over_scheduled_steps(tmp_path, probe):
+    class Manual(Job):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            for optimizer in self.optimizers():
+                optimizer.zero_grad()
+            self.manual_backward(loss)
+            for optimizer in self.optimizers():
+                optimizer.step()
+
+        def configure_optimizers(self):
+            parts = [self.network.blocks.parameters(), self.network.head.parameters()]
+            return [torch.optim.AdamW(part, lr=1e-3) for part in parts]
+
+    attached = tracker(probe, [1, 5])
+    trainer(tmp_path, attached).fit(Manual(), batches())
+    assert attached.store.steps("job/0") == [0, 2, 6, 8]
+
+
+def test_compiled_model_by_name(tmp_path, probe):
+    class Compiled(Job):
+        def __init__(self):
+            super().__init__()
+            self.network = torch.compile(self.network, backend="eager")
+
+    attached = tracker(probe, 4, model="network", layers="blocks.*")
+    trainer(tmp_path, attached).fit(Compiled(), batches())
+    frame = attached.store.to_pandas()
+    assert set(frame.loc[frame.layer.notna(), "model"]) == {"HandWritten"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64])
+def test_tokens_are_counted_not_summed(dtype):
+    mask = torch.ones(600, 100).to(dtype)
+    mask[:, 90:] = 0
+    seen = 2**24 + 1
+    for _ in range(2):
+        seen = add_tokens(seen, {"attention_mask": mask}, world_size=2)
+    assert int(seen) == 2**24 + 1 + 2 * 2 * 600 * 90
+
+
+TWO_PROCESSES = """
+    import sys
+    sys.path[:0] = [{tests!r}]
+    from jobs import Job, batches, tracker, trainer
+    from small import random_tokens
+    from repdyn import Probe
+
+    if __name__ == "__main__":
+        probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
+        job = Job()
+        trainer({root!r}, tracker(probe, 2), strategy="ddp", devices=2, max_steps=4).fit(job, batches())
+"""
+
+
+def test_two_processes_do_not_wait_for_each_other_for_ever(tmp_path):
+    root = tmp_path / "run"
+    (tmp_path / "job.py").write_text(
+        textwrap.dedent(TWO_PROCESSES.format(tests=str(Path(__file__).parents[1]), root=str(root)))
+    )
+    result = subprocess.run(
+        [sys.executable, str(tmp_path / "job.py")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    store = open_store(root / "job" / "0" / "repdyn")
+    assert store.steps("job/0") == [0, 2, 4]
+    assert store.to_pandas().groupby("step")["tokens_seen"].first().to_dict() == {0: 0, 2: 2 * 96, 4: 4 * 96}
 
 
 INTERRUPTED = """

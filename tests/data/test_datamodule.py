@@ -179,7 +179,7 @@ def test_the_real_prefix_trains_and_probes(enwik8_prefix: Path, real_cache: Path
     data = TextDataModule(str(enwik8_prefix), cache_dir=str(real_cache))
     assert data.description.startswith("enwik8 prefix, 4.15 MB, cleaned: 2,9")
     assert data.probe_windows().shape == (80, 256)
-    assert data.probe().n_tokens == 80 * 256
+    assert len(data.probe().tokens) == 80 * 256
 
 
 @pytest.mark.real_data
