@@ -210,10 +210,12 @@ def write_figures(frame: pd.DataFrame, folder: Path) -> list[Path]:
 def _draw_means(panel: Axes, rows: pd.DataFrame, metric: str) -> None:
     subsets = subsets_of(rows, metric)
     labels = []
-    for subset, colour in zip(subsets, cycle(SUBSET_COLOURS)):
+    for number, (subset, colour) in enumerate(zip(subsets, cycle(SUBSET_COLOURS))):
         means = layer_mean(rows, metric, subset)
         labels.append(f"{subset_title(subset)} ({_layers_used(means)})")
-        _line(panel, means.mean, means.std, color=colour, label=labels[-1], marker="o")
+        # each over the one before and thinner, so that two that coincide are both seen
+        width = max(1.2, 4.5 - 3 * number) if len(subsets) > 1 else 2
+        _line(panel, means.mean, means.std, color=colour, label=labels[-1], marker="o", linewidth=width)
     panel.set_ylabel("\n".join(textwrap.wrap(metric_unit(metric), width=24)))
     alone = len(subsets) == 1
     panel.set_title(f"{metric_title(metric)}, {labels[0]}" if alone else metric_title(metric), loc="left")
