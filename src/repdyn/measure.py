@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -125,11 +125,7 @@ def _measure_one(
     seconds = time.perf_counter() - start
     defined = reason is None
     return Row(
-        run=checkpoint.run,
-        model=checkpoint.model,
-        causal=checkpoint.causal,
-        step=checkpoint.step,
-        tokens_seen=checkpoint.tokens_seen,
+        **asdict(checkpoint),
         layer=view.layer.index,
         depth=view.layer.depth,
         module=view.layer.module,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -122,7 +123,7 @@ class Checkpoint:
     causal: bool | None = None
 
 
-def provenance() -> dict[str, str]:
+def provenance() -> dict[str, Any]:
     """The columns that say when and with what a row was made."""
     return {"measured_at": datetime.now(UTC).isoformat(timespec="milliseconds"), **_versions()}
 
@@ -130,11 +131,7 @@ def provenance() -> dict[str, str]:
 def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, reason: str | None = None) -> Row:
     """A row for a scalar of the run, such as its training loss."""
     return Row(
-        run=checkpoint.run,
-        model=checkpoint.model,
-        causal=checkpoint.causal,
-        step=checkpoint.step,
-        tokens_seen=checkpoint.tokens_seen,
+        **asdict(checkpoint),
         layer=None,
         depth=None,
         module=None,

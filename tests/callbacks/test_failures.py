@@ -1,0 +1,150 @@
+"""How the tracker fails: loudly before training, gently during it."""
+
+import logging
+import math
+
+import pandas as pd
+import pytest
+from jobs import Job, batches, tracker, trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import FSDPStrategy
+from small import HandWritten
+
+from repdyn import measure
+from repdyn.callbacks import HuggingFaceCheckpoints, RepresentationDynamics
+from repdyn.metrics import METRICS
+
+
+class _BrokenError(Exception):
+    pass
+
+
+@pytest.fixture
+def broken_measure(monkeypatch):
+    def broken(*args, **kwargs):
+        raise _BrokenError("no such luck")
+
+    monkeypatch.setattr("repdyn.callbacks.representation_dynamics.measure", broken)
+
+
+def test_warn_lets_the_training_go_on(tmp_path, probe, broken_measure, caplog):
+    attached, job = tracker(probe, 4, on_error="warn"), Job()
+    with caplog.at_level(logging.WARNING):
+        trainer(tmp_path, attached).fit(job, batches())
+    assert len(job.losses) == 8
+    complaints = [record for record in caplog.records if "no such luck" in record.message]
+    assert len(complaints) == 1
+    assert "tracking at step 0 failed, training goes on: _BrokenError: no such luck" in complaints[0].message
+    frame = attached.store.to_pandas()
+    assert set(frame["reason"].dropna()) == {"_BrokenError: no such luck"}
+    assert set(frame["step"]) == {0, 4, 8}
+
+
+def test_raise_stops_it(tmp_path, probe, broken_measure):
+    with pytest.raises(_BrokenError, match="no such luck"):
+        trainer(tmp_path, tracker(probe, 4)).fit(Job(), batches())
+
+
+def test_a_logger_that_fails_costs_no_measurement(tmp_path, probe, caplog):
+    class Failing(CSVLogger):
+        def log_metrics(self, metrics, step=None):
+            if any(key.startswith("two_nn") for key in metrics):
+                raise OSError("disk full")
+            super().log_metrics(metrics, step)
+
+    attached, job = tracker(probe, 4, on_error="warn"), Job()
+    trainer(tmp_path, attached, logger=Failing(tmp_path, name="job", version="0")).fit(job, batches())
+    assert len(job.losses) == 8
+    frame = attached.store.to_pandas()
+    assert set(frame.loc[frame.metric.eq("two_nn") & frame["value"].notna(), "step"]) == {0, 4, 8}
+    assert any("disk full" in record.message for record in caplog.records)
+
+
+def test_nan_weights_are_rows_with_a_reason(tmp_path, probe):
+    attached = tracker(probe, 4, on_error="warn")
+    trainer(tmp_path, attached).fit(Job(learning_rate=math.inf), batches())
+    frame = attached.store.to_pandas()
+    late = frame[(frame.step == 8) & frame.layer.notna()]
+    assert late["value"].isna().all()
+    assert set(late["reason"]) == {"batch 0: the points contain NaN"}
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (
+            lambda probe: RepresentationDynamics(None),
+            {},
+            r"expected a probe, got none: pass RepresentationDynamics\(probe=",
+        ),
+        (lambda probe: tracker(probe, layers="layers.*"), {}, r"'layers.\*' matches none; .* \"network.blocks.\*\""),
+        (lambda probe: tracker(probe, model="netwrk"), {}, "to name a module inside Job, got 'netwrk'; it has network"),
+        (lambda probe: tracker(probe, "checkpoints"), {}, 'expected a ModelCheckpoint for schedule="checkpoints"'),
+        (lambda probe: HuggingFaceCheckpoints(3), {}, "expected a Hugging Face model to save, found Job"),
+    ],
+    ids=["no probe", "no layers", "no model", "no checkpoints", "nothing to save"],
+)
+def test_configuration_that_cannot_work_is_refused_before_training(tmp_path, probe, make, settings, message):
+    job = Job()
+    with pytest.raises(ValueError, match=message):
+        trainer(tmp_path, make(probe), **settings).fit(job, batches())
+    assert job.losses == []
+
+
+def test_checkpoints_that_are_not_announced_are_refused(tmp_path, probe):
+    silent = ModelCheckpoint(tmp_path, save_weights_only=True)
+    with pytest.raises(
+        ValueError, match="Lightning does not announce those of ModelCheckpoint\\(save_weights_only=True\\)"
+    ):
+        trainer(tmp_path, tracker(probe, "checkpoints"), silent).fit(Job(), batches())
+
+
+def test_bad_arguments_are_refused_at_once(probe):
+    with pytest.raises(ValueError, match='expected on_error "warn" or "raise", got \'ignore\''):
+        RepresentationDynamics(probe, on_error="ignore")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected metrics among anisotropy, two_nn, got 'twonn'"):
+        RepresentationDynamics(probe, metrics=["twonn"])
+
+
+def test_sharded_strategies_are_refused(probe):
+    from types import SimpleNamespace
+
+    from repdyn.callbacks.refusals import refuse_sharding
+
+    with pytest.raises(ValueError, match="keeps the whole model on each device, got FSDPStrategy; save checkpoints"):
+        refuse_sharding(SimpleNamespace(strategy=FSDPStrategy()))  # type: ignore[arg-type]
+
+
+def test_two_settings_of_one_metric_want_two_trackers(probe):
+    settings = [METRICS["two_nn"], METRICS["two_nn"].with_settings(discard=0.8)]
+    with pytest.raises(
+        ValueError, match="expected one setting of each metric, got several of two_nn on all; attach a tracker"
+    ):
+        tracker(probe, metrics=settings)
+
+
+def test_a_refused_start_shows_nothing(tmp_path, probe, capsys):
+    trainer(tmp_path, tracker(probe, 4)).fit(Job(), batches())
+    capsys.readouterr()
+    with pytest.raises(ValueError, match="already holds steps"):
+        trainer(tmp_path, tracker(probe, 4)).fit(Job(), batches())
+    assert "figures" not in capsys.readouterr().out
+
+
+def test_one_failing_logger_keeps_the_others_served(tmp_path, probe):
+    class Failing(CSVLogger):
+        def log_metrics(self, metrics, step=None):
+            raise OSError("disk full")
+
+    loggers = [Failing(tmp_path, name="a", version="0"), CSVLogger(tmp_path, name="b", version="0")]
+    attached = tracker(probe, 4, on_error="warn")
+    with pytest.raises(OSError, match="disk full"):  # Lightning's own logging of the loss is not ours to guard
+        trainer(tmp_path, attached, logger=loggers).fit(Job(), batches())
+    assert attached.store.to_pandas()["reason"].isna().all()  # the measurement did not fail
+    from repdyn.views.loggers import log_rows
+
+    with pytest.raises(OSError, match="disk full"):
+        log_rows(measure(HandWritten(), probe).rows, loggers, 0)
+    loggers[1].save()
+    assert "two_nn/mean" in pd.read_csv(tmp_path / "b" / "0" / "metrics.csv").columns

@@ -1,0 +1,126 @@
+"""Jobs of other shapes: several models, several optimizers, several processes."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from jobs import Job, batches, tracker, trainer
+from small import HandWritten
+
+from repdyn import open_store
+from repdyn.callbacks.tokens import add_tokens
+
+
+def test_tokens_of_a_batch_that_does_not_show_them(tmp_path, probe):
+    class Tuples(Job):
+        def training_step(self, batch, batch_idx):
+            return super().training_step({"input_ids": batch[0]}, batch_idx)
+
+    attached = tracker(probe, 4)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(probe.tokens.view(24, 12)), batch_size=4)
+    trainer(tmp_path, attached).fit(Tuples(), data)
+    frame = attached.store.to_pandas()
+    assert frame.loc[frame.step == 4, "tokens_seen"].isna().all()
+
+
+def test_named_model_inside_the_module(tmp_path, probe):
+    attached = tracker(probe, 4, model="network")
+    trainer(tmp_path, attached).fit(Job(), batches())
+    frame = attached.store.to_pandas()
+    assert set(frame.loc[frame.layer.notna(), "model"]) == {"HandWritten"}
+
+
+def test_two_trackers_with_names_keep_apart(tmp_path, probe):
+    class Pair(Job):
+        def __init__(self):
+            super().__init__()
+            self.teacher = HandWritten(n_layers=2)
+
+    attached = tracker(probe, 4, model="network"), tracker(probe, 4, model="teacher", name="teacher")
+    trainer(tmp_path, *attached).fit(Pair(), batches())
+    store = attached[0].store
+    assert store.runs() == ["job/0", "job/0.teacher"]
+    frame = store.to_pandas("job/0.teacher")
+    assert frame["layer"].max() == 2
+    logged = pd.read_csv(tmp_path / "job" / "0" / "metrics.csv")
+    assert {"anisotropy/layer_03", "teacher_anisotropy/layer_02"} <= set(logged.columns)
+    assert "teacher_anisotropy/layer_03" not in logged.columns
+    with pytest.raises(ValueError, match="expected trackers of different names in one trainer, got several called ''"):
+        trainer(tmp_path, tracker(probe, 4, run="a"), tracker(probe, 4, run="b")).fit(Job(), batches())
+
+
+def test_several_optimizers_do_not_jump_over_scheduled_steps(tmp_path, probe):
+    class Manual(Job):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            for optimizer in self.optimizers():
+                optimizer.zero_grad()
+            self.manual_backward(loss)
+            for optimizer in self.optimizers():
+                optimizer.step()
+
+        def configure_optimizers(self):
+            parts = [self.network.blocks.parameters(), self.network.head.parameters()]
+            return [torch.optim.AdamW(part, lr=1e-3) for part in parts]
+
+    attached = tracker(probe, [1, 5])
+    trainer(tmp_path, attached).fit(Manual(), batches())
+    assert attached.store.steps("job/0") == [0, 2, 6, 8]
+
+
+def test_compiled_model_by_name(tmp_path, probe):
+    class Compiled(Job):
+        def __init__(self):
+            super().__init__()
+            self.network = torch.compile(self.network, backend="eager")
+
+    attached = tracker(probe, 4, model="network", layers="blocks.*")
+    trainer(tmp_path, attached).fit(Compiled(), batches())
+    frame = attached.store.to_pandas()
+    assert set(frame.loc[frame.layer.notna(), "model"]) == {"HandWritten"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64])
+def test_tokens_are_counted_not_summed(dtype):
+    mask = torch.ones(600, 100).to(dtype)
+    mask[:, 90:] = 0
+    seen = 2**24 + 1
+    for _ in range(2):
+        seen = add_tokens(seen, {"attention_mask": mask}, world_size=2)
+    assert int(seen) == 2**24 + 1 + 2 * 2 * 600 * 90
+
+
+TWO_PROCESSES = """
+    import sys
+    sys.path[:0] = [{tests!r}]
+    from jobs import Job, batches, tracker, trainer
+    from small import random_tokens
+    from repdyn import Probe
+
+    if __name__ == "__main__":
+        probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
+        job = Job()
+        trainer({root!r}, tracker(probe, 2), strategy="ddp", devices=2, max_steps=4).fit(job, batches())
+"""
+
+
+def test_two_processes_do_not_wait_for_each_other_for_ever(tmp_path):
+    root = tmp_path / "run"
+    (tmp_path / "job.py").write_text(
+        textwrap.dedent(TWO_PROCESSES.format(tests=str(Path(__file__).parents[1]), root=str(root)))
+    )
+    result = subprocess.run(
+        [sys.executable, str(tmp_path / "job.py")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    store = open_store(root / "job" / "0" / "repdyn")
+    assert store.steps("job/0") == [0, 2, 4]
+    assert store.to_pandas().groupby("step")["tokens_seen"].first().to_dict() == {0: 0, 2: 2 * 96, 4: 4 * 96}
