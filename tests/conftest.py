@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
@@ -15,6 +16,15 @@ import torch
 from small import HandWritten, random_tokens
 
 from repdyn import Probe
+
+
+@pytest.fixture(autouse=True)
+def _no_wandb_run_is_left_open():
+    """It would take in the rows of the next test."""
+    yield
+    wandb = sys.modules.get("wandb")
+    if wandb is not None and wandb.run is not None:
+        wandb.finish()
 
 
 @pytest.fixture
