@@ -80,7 +80,7 @@ METRICS: dict[str, Metric] = {
             meaning="share of variance along the first principal direction",
             range=(0.0, 1.0),
             source="Razzhigaev et al. 2024, The Shape of Learning (Findings of EACL)",
-            # One attention-sink row in 512 can move it from 0.06 to 0.87, so it is never shown with sinks alone.
+            # A few attention sinks can make up nearly all of it, so it is never shown with sinks alone.
             subsets=("all", "no_sink"),
         ),
         Metric(
