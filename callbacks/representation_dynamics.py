@@ -218,9 +218,7 @@ class RepresentationDynamics(ScheduledCallback):
                 self.layers,
                 forward=self.forward,
                 tokens_per_forward=self.tokens_per_forward,
-                run=run,
-                step=key.step,
-                tokens_seen=tokens_seen,
+                checkpoint=checkpoint,
                 on_error="raise" if self.on_error == "raise" else "record",
             ).rows
         except Exception as error:

@@ -12,7 +12,7 @@ from repdyn import Probe, kernels, measure
 from repdyn.capture import capture
 from repdyn.measure import metric_set
 from repdyn.metrics import METRICS, Metric, resolve
-from repdyn.records import COLUMNS
+from repdyn.records import COLUMNS, Checkpoint
 
 
 def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe):
@@ -31,7 +31,7 @@ def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe)
 
 
 def test_default_rows(hand_written, small_probe):
-    frame = measure(hand_written, small_probe, run="r", step=7, tokens_seen=70).to_pandas()
+    frame = measure(hand_written, small_probe, checkpoint=Checkpoint("r", step=7, tokens_seen=70)).to_pandas()
     expected = {
         (m, s, layer)
         for m, s in [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")]

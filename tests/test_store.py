@@ -26,6 +26,10 @@ def row(**changes) -> Row:
         "causal": True,
         "step": 8,
         "tokens_seen": 4096,
+        "stage": None,
+        "revision": None,
+        "checkpoint": None,
+        "parameters": 12345,
         "layer": 1,
         "depth": 0.5,
         "module": "blocks.0",
@@ -42,6 +46,8 @@ def row(**changes) -> Row:
         "reason": None,
         "dim": 64,
         "dtype": "float32",
+        "device": "cpu",
+        "attention": None,
         "probe": "probehash",
         "seconds": 0.5,
     }
@@ -58,7 +64,7 @@ def test_rows_come_back_as_they_went_in(tmp_path):
     by_metric = frame.set_index(["metric", "layer"])
     first = by_metric.loc[("two_nn", 1)]
     for name in set(COLUMNS) - {"metric", "layer", "measured_at"}:
-        assert first[name] == getattr(row(), name) or (name == "reason" and pd.isna(first[name])), name
+        assert first[name] == getattr(row(), name) or (getattr(row(), name) is None and pd.isna(first[name])), name
     assert math.isnan(by_metric.loc[("two_nn", 2)]["value"])
     assert by_metric.loc[("two_nn", 2)]["reason"] == "constant cloud"
     assert pd.isna(by_metric.loc[("two_nn", 2)]["tokens_seen"])
@@ -163,9 +169,55 @@ def test_damaged_files_are_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ValueError, match=r"expected a Parquet file of measurements, got .*step000000008"):
         store.to_pandas()
-    pq.write_table(pq.ParquetFile(store.write(KEY, [row()])).read().drop(["reason", "dim"]), path)
-    with pytest.raises(ValueError, match="missing reason, dim"):
+    pq.write_table(pq.ParquetFile(store.write(KEY, [row()])).read().drop(["layers", "dim"]), path)
+    with pytest.raises(ValueError, match="missing layers, dim"):
         store.to_pandas()
+
+
+def test_a_column_that_may_be_empty_is_empty_in_files_from_before_it_existed(tmp_path):
+    store = open_store(tmp_path)
+    path = store.write(KEY, [row(revision="step8")])
+    pq.write_table(pq.ParquetFile(path).read().drop(["revision", "parameters"]), path)
+    frame = store.to_pandas()
+    assert list(frame.columns) == list(COLUMNS)
+    assert frame["revision"].isna().all()
+    assert frame["parameters"].isna().all()
+    assert store.read(KEY)[0].value == 7.25
+
+
+def test_two_publications_of_one_step_are_two_files_and_the_newer_counts(tmp_path):
+    store = open_store(tmp_path)
+    older, newer = (dataclasses.replace(KEY, checkpoint=digit * 40) for digit in "ab")
+    store.write(older, [row(value=1.0, measured_at="2025-01-01T00:00:00.000+00:00")])
+    assert newer not in store
+    store.write(newer, [row(value=2.0, measured_at="2025-01-02T00:00:00.000+00:00")])
+    assert store.to_pandas()["value"].tolist() == [2.0]
+    assert (store.steps("run"), older in store, "aaaaaaaaaaaa" in older.filename) == ([8], True, True)
+
+
+def test_a_claim_is_for_one_process_and_ends_with_it(tmp_path):
+    store = open_store(tmp_path)
+    with store.claimed(KEY) as mine, open_store(tmp_path).claimed(KEY) as theirs:
+        assert (mine, theirs) == (True, False)
+    killed = subprocess.run(
+        [sys.executable, "-c", _CLAIM_AND_DIE, str(tmp_path)],
+        capture_output=True,
+        check=False,
+        cwd=os.path.dirname(__file__),
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    with store.claimed(KEY) as mine:
+        assert mine
+
+
+_CLAIM_AND_DIE = """
+import os, signal, sys
+from test_store import KEY
+from repdyn import open_store
+with open_store(sys.argv[1]).claimed(KEY) as mine:
+    assert mine
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def test_a_failing_write_leaves_nothing(tmp_path):

@@ -59,6 +59,7 @@ def capture(
     *,
     forward: Forward | None = None,
     tokens_per_forward: int = 8192,
+    progress: Callable[[float], None] | None = None,
 ) -> States:
     """Run the probe through the model once and keep the vectors that the subsets sample.
 
@@ -73,6 +74,7 @@ def capture(
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and, where it takes one, ``attention_mask``.
         tokens_per_forward: bounds the size of one forward pass.
+        progress: called after each forward pass with the share of the probe that has run.
 
     Raises:
         ValueError: the blocks cannot be told; the message lists the candidates.
@@ -80,7 +82,16 @@ def capture(
     """
     sampled = np.unique(np.concatenate([probe.sample(subset).ravel() for subset in subsets]))
     batches = probe.batches(max(1, tokens_per_forward // int(probe.lengths.max())))
-    return _run(model, batches, sampled, layers, forward)
+    return _run(model, _watched(batches, len(probe.tokens), progress), sampled, layers, forward)
+
+
+def _watched(
+    batches: Iterable[ProbeBatch], n_tokens: int, progress: Callable[[float], None] | None
+) -> Iterator[ProbeBatch]:
+    for batch in batches:
+        yield batch
+        if progress:
+            progress((batch.first_token + len(batch.positions)) / n_tokens)
 
 
 def is_causal(model: nn.Module, probe: Probe, layers: Layers = None, *, forward: Forward | None = None) -> bool | None:
@@ -132,6 +143,15 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch) -> Any:
     )
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model takes its input: the device of its first parameter that has one.
+
+    Parameters on the meta device are not there yet: accelerate fetches them from memory or disk as they are needed.
+    """
+    here = (parameter.device for parameter in model.parameters() if parameter.device.type != "meta")
+    return next(here, torch.device("cpu"))
+
+
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients, in full precision and without fused paths; all of it undone on leaving."""
@@ -139,7 +159,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     fast_path = torch.backends.mha.get_fastpath_enabled()
     # nn.TransformerEncoder's fast path would hand hooks nested tensors, and compiled code would not call them at all.
     torch.backends.mha.set_fastpath_enabled(False)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     try:
         with isolate_rng(), torch.no_grad(), exact_arithmetic(device), torch.compiler.set_stance("force_eager"):
             model.eval()
@@ -158,7 +178,7 @@ def _run(
     body = model if forward else _smallest_with(blocks, model)
     call = forward or call_with_tokens
     recorder = _Recorder(blocks, sampled, stacks=listing(model))
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     with undisturbed(model), recorder.attached():
         for batch in batches:
             on_device = replace(

@@ -6,22 +6,29 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import nn
 
 from repdyn.blocks import Layers
-from repdyn.capture import Forward, capture, is_causal
+from repdyn.capture import Forward, capture, device_of, is_causal
 from repdyn.kernels import Undefined, exact_arithmetic
 from repdyn.metrics import DEFAULT_METRICS, LayerView, Metric, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.records import Checkpoint, Row, provenance, to_pandas, to_table
 
 OnError: TypeAlias = Literal["raise", "record"]
+Progress: TypeAlias = Callable[[str, float], None]
+
+
+def untold(what: str, share: float) -> None:
+    """Progress that nobody watches."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +54,9 @@ def measure(
     *,
     forward: Forward | None = None,
     tokens_per_forward: int = 8192,
-    run: str = "model",
-    model_name: str | None = None,
-    step: int = 0,
-    tokens_seen: int | None = None,
+    checkpoint: Checkpoint | None = None,
     on_error: OnError = "raise",
+    progress: Progress = untold,
 ) -> Profile:
     """Measure the geometry of every layer of a model on a probe.
 
@@ -66,9 +71,10 @@ def measure(
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and, where it takes one, ``attention_mask``.
         tokens_per_forward: bounds the size of one forward pass.
-        run, model_name, step, tokens_seen: recorded in the rows.
+        checkpoint: names what is measured in the rows; what the model itself tells (class, size, device) is filled in.
         on_error: what to do when a kernel fails (out of memory, say): "raise", or "record" it as NaN with the error as
             the reason and go on with the rest.
+        progress: called with "forward" or "kernels" and the share of it that is done, in [0, 1].
 
     Returns:
         A profile with one row for each layer (0 is the embedding output), metric and token subset.
@@ -79,16 +85,26 @@ def measure(
     """
     pairs = resolve(metrics)
     causal = is_causal(model, probe, layers, forward=forward)
-    checkpoint = Checkpoint(run, model_name or type(model).__name__, step, tokens_seen, causal)
+    measured = _described(checkpoint or Checkpoint(), model, causal)
     chosen = choice_of(layers)
     start = time.perf_counter()
     subsets = sorted({subset for _, subset in pairs})
-    states = capture(model, probe, subsets, layers, forward=forward, tokens_per_forward=tokens_per_forward)
+    states = capture(
+        model,
+        probe,
+        subsets,
+        layers,
+        forward=forward,
+        tokens_per_forward=tokens_per_forward,
+        progress=partial(progress, "forward"),
+    )
     captured = time.perf_counter()
     rows = []
-    for layer in states.layers:
+    for done, layer in enumerate(states.layers):
+        progress("kernels", done / len(states.layers))
         view = LayerView(layer, states, probe, model)
-        rows += [_measure_one(view, metric, subset, checkpoint, chosen, on_error) for metric, subset in pairs]
+        rows += [_measure_one(view, metric, subset, measured, chosen, on_error) for metric, subset in pairs]
+    progress("kernels", 1.0)
     return Profile(rows, forward_seconds=captured - start, kernel_seconds=time.perf_counter() - captured)
 
 
@@ -105,6 +121,19 @@ def choice_of(layers: Layers) -> str:
     ('', '["blocks.*"]')
     """
     return "" if layers is None else json.dumps([layers] if isinstance(layers, str) else list(layers))
+
+
+def _described(checkpoint: Checkpoint, model: nn.Module, causal: bool | None) -> Checkpoint:
+    """The checkpoint with what its model tells of itself."""
+    device = device_of(model)
+    return replace(
+        checkpoint,
+        model=checkpoint.model or type(model).__name__,
+        causal=causal,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        attention=getattr(getattr(model, "config", None), "_attn_implementation", None),
+    )
 
 
 def _measure_one(

@@ -32,6 +32,15 @@ class Row:
     """Optimizer steps taken."""
     tokens_seen: int | None
     """Training tokens consumed so far, over all devices; None when not known."""
+    stage: str | None
+    """Stage of the training, where a published checkpoint names one; "finished" for a model of which only the end is
+    published, whose step is 0 for want of a number."""
+    revision: str | None
+    """Branch, tag or folder the checkpoint is published under; None for a live model."""
+    checkpoint: str | None
+    """Where exactly the weights came from: repository@commit, or a path; None for a live model."""
+    parameters: int | None
+    """Number of the measured model's parameters."""
     layer: int | None
     """0 is the embedding output, l the output of block l; None for a scalar of the run."""
     depth: float | None
@@ -65,6 +74,10 @@ class Row:
     """Dimension of the layer's vectors."""
     dtype: str
     """Precision the states were captured in, for example "float32"."""
+    device: str | None
+    """What the model ran on: "cpu", or the GPU's name. The last bits of a value depend on it."""
+    attention: str | None
+    """Attention implementation of a transformers model, such as "sdpa"."""
     probe: str
     """Content hash of the probe: equal hashes mean equal tokens and an equal sampling plan."""
     seconds: float
@@ -114,13 +127,19 @@ def is_thin(on_distinct: bool, n_unique: int, n_vectors: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was measured, as the rows name it."""
+    """What was measured, as the rows name it; fields as in :class:`Row`."""
 
-    run: str
-    model: str
+    run: str = "model"
+    model: str = ""
     step: int = 0
     tokens_seen: int | None = None
+    stage: str | None = None
+    revision: str | None = None
+    checkpoint: str | None = None
     causal: bool | None = None
+    parameters: int | None = None
+    device: str | None = None
+    attention: str | None = None
 
 
 def provenance() -> dict[str, Any]:

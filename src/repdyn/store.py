@@ -6,7 +6,8 @@ that is shown anywhere can be rebuilt from here; pandas, DuckDB or Polars read t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +16,10 @@ from urllib.parse import quote
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
 
 from repdyn.files import write_atomically
-from repdyn.records import COLUMNS, Row, to_pandas, to_table
+from repdyn.records import COLUMNS, SCHEMA, Row, to_pandas, to_table
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 _IDENTITY = ["run", "step", "layers", "layer", "metric", "subset", "settings", "probe"]
 # The set of "metrics" under which a failed measurement is filed, so that it is not taken for a done one.
 _FAILED = "failed"
+_CHECKPOINT_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Key:
     step: int
     probe: str
     metrics: str
+    checkpoint: str = ""
+    """What tells apart two publications of one step, the commit they lie at; "" for a live run."""
 
     @property
     def failed(self) -> Key:
@@ -44,7 +49,8 @@ class Key:
 
     @property
     def filename(self) -> str:
-        return f"{_as_folder(self.run)}/step{self.step:09d}-{self.probe}-{self.metrics}.parquet"
+        parts = [f"step{self.step:09d}", self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics]
+        return f"{_as_folder(self.run)}/{'-'.join(filter(None, parts))}.parquet"
 
 
 class Store:
@@ -80,6 +86,21 @@ class Store:
     def discard(self, key: Key) -> None:
         """Forget what was written under a key, if anything was."""
         (self.path / key.filename).unlink(missing_ok=True)
+
+    @contextmanager
+    def claimed(self, key: Key) -> Iterator[bool]:
+        """Whether this process may measure a key now: False while another does; a killed one's claim ends with it."""
+        lock = FileLock(self.path / ".claims" / f"{quote(key.filename, safe='')}.lock")
+        (self.path / ".claims").mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
 
     def save_probe(self, probe: Probe) -> Path:
         """Keep the probe beside its measurements, so that any checkpoint can later be measured on the same tokens."""
@@ -149,6 +170,10 @@ def _read(path: Path) -> pa.Table:
         raise ValueError(
             f"expected a Parquet file of measurements, got {path}, which does not read: {error}"
         ) from error
+    # a column that may be empty is empty in files written before it existed
+    for name in COLUMNS:
+        if name not in table.column_names and SCHEMA.field(name).nullable:
+            table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
         raise ValueError(f"expected the columns of a measurement in {path}, missing {', '.join(missing)}")

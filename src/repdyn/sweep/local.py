@@ -17,6 +17,7 @@ from repdyn.measure import measure, metric_set
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.quiet import without_progress_bars
+from repdyn.records import Checkpoint
 from repdyn.store import Key, Store
 
 
@@ -101,8 +102,7 @@ def sweep(
                     metrics,
                     layers,
                     tokens_per_forward=tokens_per_forward,
-                    run=run,
-                    step=checkpoint.step,
+                    checkpoint=Checkpoint(run, step=checkpoint.step, checkpoint=str(checkpoint.path)),
                 )
                 store.write(key, profile.rows)
             progress.advance(task)
