@@ -1,8 +1,10 @@
-"""Measure the checkpoints of a run after the fact; the numbers are those a tracker would have logged live.
+"""Measure published or local checkpoints; the numbers are those a tracker would have logged live.
 
+python analyze_checkpoints.py --list-suites
+python analyze_checkpoints.py --suite pythia-70m --dry-run
+python analyze_checkpoints.py --suite pythia-70m --revisions log --max-disk 2GB
+python analyze_checkpoints.py EleutherAI/pythia-70m --revisions step0,step512,step143000
 python analyze_checkpoints.py runs/quickstart/TIME
-python analyze_checkpoints.py my_model/checkpoints --probe runs/quickstart/TIME/repdyn/probes/HASH.safetensors
-python analyze_checkpoints.py runs/quickstart/TIME --metrics anisotropy two_nn@no_sink --store sweep
 """
 
 from repdyn.sweep.cli import main

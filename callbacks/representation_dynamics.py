@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from repdyn.callbacks.tokens import add_tokens
 from repdyn.measure import measure, metric_set
 from repdyn.metrics import DEFAULT_METRICS, Metric, resolve
 from repdyn.probe import Probe, ProbeBatch
-from repdyn.records import Checkpoint, Row, scalar_row
+from repdyn.records import Checkpoint, Row, failure_rows, scalar_row
 from repdyn.schedule import ScheduleLike
 from repdyn.store import Key, Store, open_store
 from repdyn.views.figures import LOSS
@@ -234,9 +233,8 @@ class RepresentationDynamics(ScheduledCallback):
         """A row for each metric that says why it is missing; the step is tried again should the run be resumed here."""
         if self._store is None:
             return
-        reason = f"{type(error).__name__}: {error}"
-        names = {metric.name for metric, _ in resolve(self.metrics)}
-        rows = [scalar_row(checkpoint, name, math.nan, probe=key.probe, reason=reason) for name in sorted(names)]
+        names = [metric.name for metric, _ in resolve(self.metrics)]
+        rows = failure_rows(checkpoint, names, f"{type(error).__name__}: {error}", probe=key.probe)
         try:
             self._store.write(key.failed, rows)
         except OSError as unwritable:

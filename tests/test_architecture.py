@@ -28,7 +28,7 @@ ALLOWED = {
     "models": set(),
     "data": {"files", "probe"},
     "views": {"records", "metrics", "store"},
-    "sweep": {"blocks", "measure", "metrics", "probe", "quiet", "store", "views"},
+    "sweep": {"blocks", "data", "measure", "metrics", "models", "probe", "quiet", "records", "store", "views"},
 }
 
 
@@ -55,7 +55,14 @@ def test_dependencies_point_one_way(part):
 def test_every_package_is_listed_for_the_wheel():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {path.parent.relative_to(SOURCE.parent) for path in SOURCE.rglob("__init__.py")}
-    assert set(settings["packages"]) == {".".join(folder.parts) for folder in folders} | {"repdyn.callbacks"}
+    outside = {"repdyn.callbacks", "repdyn.suites"}
+    assert set(settings["packages"]) == {".".join(folder.parts) for folder in folders} | outside
+    # in the checkout a link stands where the wheel has the folder
+    for name in outside:
+        link = SOURCE / name.split(".")[1]
+        assert link.is_symlink()
+        assert link.resolve() == ROOT / settings["package-dir"][name]
+    assert settings["package-data"] == {"repdyn.suites": ["*.yaml"]}
 
 
 def test_constraints_pin_what_pyproject_asks_for():

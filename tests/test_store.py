@@ -197,8 +197,10 @@ def test_two_publications_of_one_step_are_two_files_and_the_newer_counts(tmp_pat
 
 def test_a_claim_is_for_one_process_and_ends_with_it(tmp_path):
     store = open_store(tmp_path)
-    with store.claimed(KEY) as mine, open_store(tmp_path).claimed(KEY) as theirs:
-        assert (mine, theirs) == (True, False)
+    claim = store.claim(KEY)
+    assert claim is not None
+    assert open_store(tmp_path).claim(KEY) is None
+    claim.release()
     killed = subprocess.run(
         [sys.executable, "-c", _CLAIM_AND_DIE, str(tmp_path)],
         capture_output=True,
@@ -206,17 +208,16 @@ def test_a_claim_is_for_one_process_and_ends_with_it(tmp_path):
         cwd=os.path.dirname(__file__),
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    with store.claimed(KEY) as mine:
-        assert mine
+    assert store.claim(KEY) is not None
 
 
 _CLAIM_AND_DIE = """
 import os, signal, sys
 from test_store import KEY
 from repdyn import open_store
-with open_store(sys.argv[1]).claimed(KEY) as mine:
-    assert mine
-    os.kill(os.getpid(), signal.SIGKILL)
+claim = open_store(sys.argv[1]).claim(KEY)
+assert claim is not None
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 

@@ -108,10 +108,16 @@ def measure(
     return Profile(rows, forward_seconds=captured - start, kernel_seconds=time.perf_counter() - captured)
 
 
-def metric_set(metrics: Sequence[MetricLike], layers: Layers = None) -> str:
-    """8 hexadecimal digits naming what is measured: metrics, their settings and subsets, and the choice of layers."""
+def metric_set(metrics: Sequence[MetricLike], layers: Layers = None, dtype: str = "auto") -> str:
+    """8 hexadecimal digits naming what is measured: metrics, their settings and subsets, and the choice of layers.
+
+    Args:
+        metrics, layers: as for :func:`measure`.
+        dtype: precision the weights were turned into; "auto" for their own.
+    """
     chosen = sorted((metric.name, metric.settings_json, subset) for metric, subset in resolve(metrics))
-    return hashlib.sha256(json.dumps([chosen, choice_of(layers)]).encode()).hexdigest()[:8]
+    turned = [] if dtype == "auto" else [dtype]
+    return hashlib.sha256(json.dumps([chosen, choice_of(layers), *turned]).encode()).hexdigest()[:8]
 
 
 def choice_of(layers: Layers) -> str:

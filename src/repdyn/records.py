@@ -173,6 +173,11 @@ def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, r
     )
 
 
+def failure_rows(checkpoint: Checkpoint, metrics: Iterable[str], reason: str, *, probe: str) -> list[Row]:
+    """A row for each metric that says why it is missing at a checkpoint."""
+    return [scalar_row(checkpoint, name, math.nan, probe=probe, reason=reason) for name in sorted(set(metrics))]
+
+
 @cache
 def _versions() -> dict[str, str]:
     return {f"{package}_version": version(package) for package in ("repdyn", "torch", "transformers")}

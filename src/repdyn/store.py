@@ -6,8 +6,7 @@ that is shown anywhere can be rebuilt from here; pandas, DuckDB or Polars read t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from urllib.parse import quote
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from repdyn.files import write_atomically
 from repdyn.records import COLUMNS, SCHEMA, Row, to_pandas, to_table
@@ -87,20 +86,19 @@ class Store:
         """Forget what was written under a key, if anything was."""
         (self.path / key.filename).unlink(missing_ok=True)
 
-    @contextmanager
-    def claimed(self, key: Key) -> Iterator[bool]:
-        """Whether this process may measure a key now: False while another does; a killed one's claim ends with it."""
-        lock = FileLock(self.path / ".claims" / f"{quote(key.filename, safe='')}.lock")
+    def claim(self, key: Key) -> BaseFileLock | None:
+        """The right to measure a key, to be released when done; None while another process has it.
+
+        The claim of a killed process ends with it.
+        """
+        # a claim is made where the download starts and released where the measurement ends: in another thread
+        lock = FileLock(self.path / ".claims" / f"{quote(key.filename, safe='')}.lock", thread_local=False)
         (self.path / ".claims").mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
+            return None
+        return lock
 
     def save_probe(self, probe: Probe) -> Path:
         """Keep the probe beside its measurements, so that any checkpoint can later be measured on the same tokens."""

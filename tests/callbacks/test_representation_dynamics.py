@@ -11,6 +11,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from repdyn import Probe, Schedule, measure, open_store
 from repdyn.callbacks import HuggingFaceCheckpoints
+from repdyn.records import Checkpoint
 
 
 class SavedWeights(pl.Callback):
@@ -59,7 +60,7 @@ def test_values_are_those_of_measure_on_the_weights_of_that_step(tmp_path, probe
     for step in (0, 3, 6, 8):
         job = Job()
         job.load_state_dict(saved.at[step])
-        expected = values(measure(job, probe).to_pandas())
+        expected = values(measure(job, probe, checkpoint=Checkpoint(step=step)).to_pandas())
         pd.testing.assert_series_equal(
             values(frame[frame.step == step]), expected, check_exact=True, check_dtype=False, check_index_type=False
         )

@@ -1,69 +1,151 @@
-"""The command line of analyze_checkpoints.py."""
+"""The command line of analyze_checkpoints.py, and of ``repdyn sweep``."""
 
 from __future__ import annotations
 
-import argparse
+import signal
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from repdyn.metrics import DEFAULT_METRICS, METRICS
-from repdyn.probe import Probe
-from repdyn.store import open_store
-from repdyn.sweep.local import default_device, find_checkpoints, sweep
-from repdyn.views.show import show_run
+from rich.console import Console
 
-_EXAMPLES = """examples:
-  %(prog)s runs/quickstart/TIME
-  %(prog)s my_model/checkpoints --probe runs/quickstart/TIME/repdyn/probes/HASH.safetensors
-  %(prog)s runs/quickstart/TIME --metrics anisotropy two_nn@no_sink --store sweep
-"""
+from repdyn.metrics import resolve
+from repdyn.store import Store, open_store
+from repdyn.sweep.board import Board
+from repdyn.sweep.checkpoint import Settings, Task
+from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.failures import CheckpointError, SweepStoppedError
+from repdyn.sweep.hub import Hub
+from repdyn.sweep.loop import Report, sort_out, sweep
+from repdyn.sweep.options import parser
+from repdyn.sweep.plan import Part, notes, print_plan, print_suites
+from repdyn.sweep.sources import Source, sources
+from repdyn.sweep.weights import Loading
+from repdyn.views.show import show_store
+
+FAILED, MISTAKEN, STOPPED, INTERRUPTED = 1, 2, 3, 130
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure local checkpoints, then write figures and print a summary; a second call finishes what is missing."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoints.py") -> None:
+    """Measure checkpoints, then draw and summarise them; a second call finishes what is missing.
+
+    Exits with 0 when everything asked for is measured, else as --help says.
+    """
+    options = parser(prog).parse_args(arguments)
+    console = Console(stderr=True)
     try:
-        folder = options.folder / "hf_checkpoints" if (options.folder / "hf_checkpoints").is_dir() else options.folder
-        checkpoints = find_checkpoints(folder)
-        probe = Probe.load(options.probe or _probe_of_run(options.folder))
-        run = options.name or folder.resolve().relative_to(folder.resolve().parents[1]).as_posix()
-        store = open_store(options.store or options.folder / "sweep")
-        sweep(checkpoints, probe, store, run=run, metrics=options.metrics, layers=options.layers, device=options.device)
-        show_run(store, run, probe=probe.hash)
+        # a cluster's notice before it takes the machine away is as good as Ctrl-C
+        signal.signal(signal.SIGTERM, _interrupt)
+        status = _run(options, console)
     except (ValueError, OSError) as error:
-        parser.exit(2, f"error: {error}\n")
+        console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        status = MISTAKEN
+    except SweepStoppedError as error:
+        console.print(f"stopped: {error}", markup=False, highlight=False, soft_wrap=True)
+        status = STOPPED
     except KeyboardInterrupt:
-        print("stopped; what is measured is stored, and the same command goes on from there", file=sys.stderr)
-        sys.exit(130)
+        console.print("stopped; what is measured is stored, and the same command goes on from there")
+        status = INTERRUPTED
+    sys.exit(status)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="analyze_checkpoints.py",
-        description="Measure local checkpoints on a fixed probe, through the same code as a live run.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", type=Path, help="a run's folder, or any folder of save_pretrained checkpoints")
-    parser.add_argument("--probe", type=Path, help="probe file; by default the one in the run's own store")
-    parser.add_argument("--store", type=Path, help="where the rows go (default: FOLDER/sweep)")
-    parser.add_argument("--name", help="name in the rows (default: the last two parts of the folder's path)")
-    parser.add_argument(
-        "--metrics",
-        nargs="+",
-        default=list(DEFAULT_METRICS),
-        help=f"among {', '.join(METRICS)}, each also as NAME@SUBSET (default: %(default)s)",
-    )
-    parser.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
-    parser.add_argument("--device", default=default_device(), help="where the models run (default: %(default)s)")
-    return parser
+def _run(options: Namespace, console: Console) -> int:
+    if options.list_suites:
+        print_suites(Console())
+        return 0
+    hub, settings = Hub(), _settings(options)
+    found, problems = sources(options, hub)
+    store = open_store(options.store or _default_store(options))
+    for note in (note for source in found for note in notes(source.selection)):
+        _say(console, note)
+    if options.dry_run:
+        print_plan([_part(source, store, settings, options) for source in found], hub, Console())
+        return _status(problems, console)
+    tasks, without_probe = _tasks(found)
+    agenda = sort_out(_share(tasks, options), store, settings, retry_failed=options.retry_failed)
+    if agenda.done:
+        _say(console, f"{len(agenda.done)} of {len(tasks)} checkpoints are in {store.path} already")
+    report = _measure(agenda.waiting, store, settings, hub, options)
+    if report.elsewhere:
+        _say(console, f"{len(report.elsewhere)} checkpoints were left to another process that has them in hand")
+    _show(found, store, options, console)
+    failed = [f"{_name(task)}: {reason}" for task, reason in report.failed]
+    failed += [f"{_name(task)}: failed before; --retry-failed tries it again" for task in agenda.failed_before]
+    return _status([*problems, *without_probe, *failed], console)
 
 
-def _probe_of_run(folder: Path) -> Path:
-    found = sorted((folder / "repdyn" / "probes").glob("*.safetensors"))
-    if len(found) != 1:
-        probes = folder / "repdyn" / "probes"
-        raise ValueError(f"expected one probe in {probes}, found {len(found)}; name the probe with --probe FILE")
-    return found[0]
+def _settings(options: Namespace) -> Settings:
+    resolve(options.metrics)  # a mistyped metric is better told before anything is asked of the hub
+    loading = Loading(options.device, options.dtype, options.device_map, options.trust_remote_code)
+    return Settings(options.metrics, options.layers, loading, options.tokens_per_forward)
+
+
+def _default_store(options: Namespace) -> Path:
+    """Beside local checkpoints; for published ones one folder for all models, so that they can be compared."""
+    if options.source and Path(options.source).is_dir():
+        return Path(options.source) / "sweep"
+    return Path("sweeps")
+
+
+def _part(source: Source, store: Store, settings: Settings, options: Namespace) -> Part:
+    selection = source.selection
+    if not store.folder_of(selection.run).exists():
+        # nothing can be done yet, so there is no need to make the probe, which may mean a download
+        return Part(selection, selection.targets, 0, 0)
+    tasks = [Task(target, source.probe) for target in selection.targets]
+    agenda = sort_out(tasks, store, settings, retry_failed=options.retry_failed)
+    waiting = [task.target for task in agenda.waiting]
+    return Part(selection, waiting, len(agenda.done), len(agenda.failed_before))
+
+
+def _tasks(found: Sequence[Source]) -> tuple[list[Task], list[str]]:
+    tasks, problems = [], []
+    for source in found:
+        try:
+            tasks += [Task(target, source.probe) for target in source.selection.targets]
+        except CheckpointError as error:
+            problems.append(f"{source.selection.run}: {error}")
+    return tasks, problems
+
+
+def _share(tasks: Sequence[Task], options: Namespace) -> Sequence[Task]:
+    """This process's part of the sweep; counted over all checkpoints, done or not, so that it never changes."""
+    return tasks[options.shard.index - 1 :: options.shard.count] if options.shard else tasks
+
+
+def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace) -> Report:
+    if options.engine == "ray":
+        from repdyn.sweep.ray_engine import sweep_with_ray  # an optional dependency
+
+        return sweep_with_ray(tasks, store, settings, hub, options)
+    downloads = Downloads(options.downloads, hub, budget_bytes=options.max_disk, timeout_seconds=options.timeout)
+    return sweep(tasks, store, settings, downloads, Board(len(tasks)))
+
+
+def _show(found: Sequence[Source], store: Store, options: Namespace, console: Console) -> None:
+    if options.shard:
+        _say(console, f"when all shards are done: repdyn figures {store.path}")
+        return
+    if runs := sorted({source.selection.run for source in found} & set(store.runs())):
+        show_store(store, runs)
+
+
+def _status(problems: Sequence[str], console: Console) -> int:
+    """What could not be measured, in words and as an exit status."""
+    for problem in problems:
+        console.print(f"not measured: {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    return FAILED if problems else 0
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _name(task: Task) -> str:
+    return f"{task.target.run} {task.target.revision}"
+
+
+def _interrupt(signum: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,113 +1,81 @@
-"""Checkpoints in local folders: a run's own, or any that ``save_pretrained`` wrote."""
+"""Checkpoints in local folders: a run's own, whatever ``save_pretrained`` wrote, and Lightning's of our module."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from transformers import AutoModel
+from torch import nn
 
-from repdyn.blocks import Layers
-from repdyn.measure import measure, metric_set
-from repdyn.metrics import DEFAULT_METRICS, MetricLike
-from repdyn.probe import Probe
-from repdyn.quiet import without_progress_bars
-from repdyn.records import Checkpoint
-from repdyn.store import Key, Store
+from repdyn.models import LanguageModel
+from repdyn.sweep.failures import model_errors
+from repdyn.sweep.revisions import DEFAULT_PATTERN, Revision, parse
+from repdyn.sweep.targets import Target
+
+LIGHTNING = ".ckpt"
 
 
-@dataclass(frozen=True)
-class LocalCheckpoint:
-    """A folder with weights, and the step its name gives."""
-
-    path: Path
-    step: int
-
-
-def find_checkpoints(folder: str | Path) -> list[LocalCheckpoint]:
+def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     """Checkpoints in a folder, by ascending step.
 
-    A checkpoint is a subfolder with a ``config.json`` whose name ends in its step (``step512``, ``checkpoint-512``).
-    A folder that holds a ``config.json`` itself is one checkpoint; without a number in its name its step is 0.
+    A checkpoint is a subfolder with a ``config.json`` whose name holds its step (``step512``, ``checkpoint-512``), or a
+    Lightning file (``last.ckpt``) of :class:`repdyn.models.LanguageModel`, which knows its step. A folder that holds a
+    ``config.json`` itself, or a single file, is one checkpoint; without a number in its name its step is 0.
+
+    Args:
+        folder: where they lie. A run's folder is searched in its ``hf_checkpoints``.
+        run: their name in the rows.
 
     Raises:
         ValueError: there is none, or two have the same step.
     """
     folder = Path(folder)
-    single = (folder / "config.json").exists()
-    found = [folder] if single else [path.parent for path in folder.glob("*/config.json")]
-    numbered = {path: re.search(r"(\d+)$", path.resolve().name) for path in found}
-    checkpoints = sorted(
-        (
-            LocalCheckpoint(path, int(number[1]) if number else 0)
-            for path, number in numbered.items()
-            if number or single
-        ),
-        key=lambda checkpoint: checkpoint.step,
+    folder = folder / "hf_checkpoints" if (folder / "hf_checkpoints").is_dir() else folder
+    if (folder / "config.json").exists() or folder.suffix == LIGHTNING:
+        return [_target(run, folder, _place(folder) or Revision(folder.resolve().name, 0, None, None))]
+    found = [path.parent for path in folder.glob("*/config.json")] or _lightning_files(folder)
+    places = {path: _place(path) for path in found}
+    targets = sorted(
+        (_target(run, path, place) for path, place in places.items() if place), key=lambda target: target.step
     )
-    if not checkpoints:
+    if not targets:
         raise ValueError(
-            f"expected checkpoints (folders such as step512 with a config.json) in {folder}, found none; give the "
-            "folder that holds them, for example runs/quickstart/TIME/hf_checkpoints"
+            "expected checkpoints (folders such as step512 with a config.json, or Lightning's .ckpt files) in "
+            f"{folder}, found none; give the folder that holds them, for example runs/quickstart/TIME/hf_checkpoints"
         )
-    for one, other in pairwise(checkpoints):
+    for one, other in pairwise(targets):
         if one.step == other.step:
             raise ValueError(
                 f"expected one checkpoint for each step, got {one.path} and {other.path}; sweep them apart"
             )
-    return checkpoints
+    return targets
 
 
-def sweep(
-    checkpoints: Sequence[LocalCheckpoint],
-    probe: Probe,
-    store: Store,
-    *,
-    run: str,
-    metrics: Sequence[MetricLike] = DEFAULT_METRICS,
-    layers: Layers = None,
-    device: str = "cpu",
-    tokens_per_forward: int = 8192,
-) -> None:
-    """Measure each checkpoint that the store does not hold yet; stop it at any time and call it again.
+def load_lightning(path: Path) -> nn.Module:
+    """The model inside a Lightning checkpoint of :class:`repdyn.models.LanguageModel`, read without running pickles.
 
-    Args:
-        checkpoints: from :func:`find_checkpoints`.
-        probe: the tokens; a live run keeps its own in its store.
-        store: where the rows go.
-        run: name of the sweep in the rows.
-        metrics, layers, tokens_per_forward: as for :func:`repdyn.measure`.
-        device: where the models run.
+    Raises:
+        CheckpointError: the file is damaged, or holds another module.
     """
-    store.save_probe(probe)
-    chosen = metric_set(metrics, layers)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns) as progress:
-        task = progress.add_task("measuring", total=len(checkpoints))
-        for checkpoint in checkpoints:
-            progress.update(task, description=f"step {checkpoint.step}")
-            key = Key(run, checkpoint.step, probe.hash, chosen)
-            if key not in store:
-                # The precision the weights were saved in is the one a live run measures them in.
-                with without_progress_bars():
-                    model = AutoModel.from_pretrained(checkpoint.path, dtype="auto", local_files_only=True)
-                profile = measure(
-                    model.to(device),
-                    probe,
-                    metrics,
-                    layers,
-                    tokens_per_forward=tokens_per_forward,
-                    checkpoint=Checkpoint(run, step=checkpoint.step, checkpoint=str(checkpoint.path)),
-                )
-                store.write(key, profile.rows)
-            progress.advance(task)
+    with model_errors(f"{path} does not load as a checkpoint of repdyn.models.LanguageModel"):
+        return LanguageModel.load_from_checkpoint(path, map_location="cpu", weights_only=True).model
 
 
-def default_device() -> str:
-    """The first GPU, or the CPU."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def _target(run: str, path: Path, place: Revision) -> Target:
+    return Target(run, place.step, place.name, place.tokens_seen, place.stage, path=path)
+
+
+def _place(path: Path) -> Revision | None:
+    if path.suffix == LIGHTNING:
+        with model_errors(f"{path} does not load"):
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            return Revision(path.name, int(content["global_step"]), None, None)
+    return parse(path.resolve().name, DEFAULT_PATTERN)
+
+
+def _lightning_files(folder: Path) -> list[Path]:
+    """Lightning's files, without the ``last.ckpt`` that repeats the newest of the others."""
+    files = sorted(folder.glob(f"*{LIGHTNING}"))
+    steps = {place.step for path in files if path.stem != "last" and (place := _place(path))}
+    return [path for path in files if path.stem != "last" or ((place := _place(path)) and place.step not in steps)]

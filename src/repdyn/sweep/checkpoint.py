@@ -1,0 +1,124 @@
+"""One checkpoint: weights on disk -> model -> rows in the store."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from repdyn.blocks import Layers
+from repdyn.measure import Progress, measure, metric_set, untold
+from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
+from repdyn.probe import Probe
+from repdyn.records import Row, failure_rows, scalar_row
+from repdyn.store import Key, Store
+from repdyn.sweep.downloads import Fetched
+from repdyn.sweep.failures import model_errors
+from repdyn.sweep.local import LIGHTNING, load_lightning
+from repdyn.sweep.targets import Target
+from repdyn.sweep.weights import Loading, load_model
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured of every checkpoint of a sweep, and how its model is loaded; see :func:`repdyn.measure`."""
+
+    metrics: Sequence[MetricLike] = DEFAULT_METRICS
+    layers: Layers = None
+    loading: Loading = field(default_factory=Loading)
+    tokens_per_forward: int = 8192
+
+    @property
+    def chosen(self) -> str:
+        """The set of metrics as the store names it."""
+        return metric_set(self.metrics, self.layers, self.loading.dtype)
+
+    def key(self, task: Task) -> Key:
+        return task.target.key(task.probe.hash, self.chosen)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A checkpoint and the probe it is measured on."""
+
+    target: Target
+    probe: Probe
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Wall-clock seconds one checkpoint took, step by step."""
+
+    download: float
+    load: float
+    forward: float
+    kernels: float
+
+    @property
+    def total(self) -> float:
+        return self.download + self.load + self.forward + self.kernels
+
+    def __str__(self) -> str:
+        parts = f"download {self.download:.1f} s, load {self.load:.1f} s, forward {self.forward:.1f} s"
+        return f"{parts}, kernels {self.kernels:.1f} s ({self.kernels / self.total:.0%} of it in the kernels)"
+
+
+def measure_checkpoint(
+    task: Task, fetched: Fetched, store: Store, settings: Settings, progress: Progress = untold
+) -> Timing:
+    """Measure a checkpoint that is on disk and write its rows, with what it took as scalars of the same step.
+
+    Raises:
+        CheckpointError: the model does not load, or cannot be measured.
+    """
+    target, probe = task.target, task.probe
+    start = time.perf_counter()
+    progress("load", 0.0)
+    model = _load(fetched.folder, settings.loading)
+    load_seconds = time.perf_counter() - start
+    with model_errors("the model cannot be measured"):
+        profile = measure(
+            model,
+            probe,
+            settings.metrics,
+            settings.layers,
+            tokens_per_forward=settings.tokens_per_forward,
+            checkpoint=target.checkpoint,
+            progress=progress,
+        )
+    del model
+    _free_memory()
+    timing = Timing(fetched.seconds, load_seconds, profile.forward_seconds, profile.kernel_seconds)
+    store.write(settings.key(task), [*profile.rows, *_costs(target, timing, fetched.bytes_fetched, probe)])
+    store.discard(settings.key(task).failed)
+    return timing
+
+
+def file_failure(task: Task, store: Store, settings: Settings, reason: str) -> None:
+    """Record why a checkpoint was not measured, where a later sweep finds it."""
+    names = [metric.name for metric, _ in resolve(settings.metrics)]
+    rows = failure_rows(task.target.checkpoint, names, reason, probe=task.probe.hash)
+    store.write(settings.key(task).failed, rows)
+
+
+def _load(path: Path, loading: Loading) -> nn.Module:
+    if path.suffix == LIGHTNING:
+        return load_lightning(path).to(loading.device).eval()
+    return load_model(path, loading)
+
+
+def _costs(target: Target, timing: Timing, n_bytes: int, probe: Probe) -> list[Row]:
+    costs = {f"seconds/{name}": getattr(timing, name) for name in ("download", "load", "forward", "kernels")}
+    costs["bytes/download"] = float(n_bytes)
+    return [scalar_row(target.checkpoint, name, value, probe=probe.hash) for name, value in costs.items()]
+
+
+def _free_memory() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,163 @@
+"""The options of a sweep on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from repdyn.data.text import cache_directory
+from repdyn.metrics import DEFAULT_METRICS, METRICS
+from repdyn.probe import MAX_VECTORS
+from repdyn.sweep.weights import DTYPES
+
+_EXAMPLES = """examples:
+  %(prog)s --list-suites
+  %(prog)s --suite pythia-70m --dry-run                    what would be fetched
+  %(prog)s --suite pythia-70m --revisions log --max-disk 2GB
+  %(prog)s --suite 'pythia-*-deduped' finished my_suite.yaml --store sweeps
+  %(prog)s EleutherAI/pythia-70m --revisions step0,step512,step143000
+  %(prog)s gpt2                                            one finished model
+  %(prog)s runs/quickstart/TIME                            a run's own checkpoints: the live numbers
+  %(prog)s runs/quickstart/TIME/checkpoints --probe runs/quickstart/TIME/repdyn/probes/HASH.safetensors
+  %(prog)s --suite pythia-70m --engine ray --workers 4
+  %(prog)s --suite pythia --shard "$((SLURM_ARRAY_TASK_ID + 1))/$SLURM_ARRAY_TASK_COUNT"
+
+Stop it at any time; the same command goes on where it was. Exit status: 0 everything is measured; 1 some checkpoints
+failed, for reasons that are stored (--retry-failed tries them again); 2 a mistaken command; 3 no network, or no space
+on the disk; 130 stopped.
+"""
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The i-th of N equal parts of a sweep, i from 1."""
+
+    index: int
+    count: int
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    """Every option of a sweep."""
+    top = argparse.ArgumentParser(
+        prog=prog,
+        description="Measure published or local checkpoints on a fixed probe, through the same code as a live run.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_sources(top.add_argument_group("what to measure"))
+    _add_probe(top.add_argument_group("on which tokens"))
+    _add_measuring(top.add_argument_group("how"))
+    _add_running(top.add_argument_group("the run"))
+    return top
+
+
+def _add_sources(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "source",
+        nargs="?",
+        help="a run's folder, a folder of save_pretrained or .ckpt checkpoints, or a hub repository",
+    )
+    group.add_argument("--suite", nargs="+", metavar="NAME", help="suites, models of them, patterns, or YAML files")
+    group.add_argument("--list-suites", action="store_true", help="show the suites and their models, and stop")
+    group.add_argument(
+        "--revisions",
+        default="all",
+        help="all, log (nearest to powers of two), every:10, or names or steps separated by commas (default: all)",
+    )
+    group.add_argument("--pattern", help="regular expression for revision names with a group 'step' (hub repository)")
+    group.add_argument("--name", help="name in the rows (default: the repository, or the last two parts of the path)")
+
+
+def _add_probe(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--probe", type=Path, help="probe file (default: a run's own, or one made of --text)")
+    group.add_argument("--text", default="enwik8", help="enwik8, builtin, or a path (default: %(default)s)")
+    group.add_argument("--tokenizer", help="hub repository or folder of the tokenizer (default: the model's own)")
+    group.add_argument(
+        "--sequence-length", type=_at_least(2), help="tokens in a sequence (default: 256, or the model's context)"
+    )
+    group.add_argument(
+        "--max-vectors",
+        type=_at_least(3),
+        default=MAX_VECTORS,
+        help="vectors measured per layer (default: %(default)s)",
+    )
+
+
+def _add_measuring(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--metrics",
+        nargs="+",
+        default=list(DEFAULT_METRICS),
+        help=f"among {', '.join(METRICS)}, each also as NAME@SUBSET (default: %(default)s)",
+    )
+    group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
+    group.add_argument("--device", default=_default_device(), help="where the models run (default: %(default)s)")
+    group.add_argument(
+        "--dtype", choices=DTYPES, default="auto", help="precision of the weights (default: as published)"
+    )
+    group.add_argument(
+        "--device-map", choices=["auto", "balanced", "sequential"], help="spread a large model over devices and disk"
+    )
+    group.add_argument("--tokens-per-forward", type=_at_least(1), default=8192, help="(default: %(default)s)")
+    group.add_argument(
+        "--trust-remote-code", action="store_true", help="run Python code that a repository brings along"
+    )
+
+
+def _add_running(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--store", type=Path, help="where the rows go (default: FOLDER/sweep, or sweeps)")
+    group.add_argument("--dry-run", action="store_true", help="say what would be fetched and what is done, and stop")
+    group.add_argument("--retry-failed", action="store_true", help="try failed checkpoints again")
+    group.add_argument("--max-disk", type=n_bytes, metavar="SIZE", help="most disk for weights at any time, as 20GB")
+    group.add_argument(
+        "--downloads",
+        type=Path,
+        default=cache_directory() / "downloads",
+        help="where weights lie until they are measured (default: %(default)s)",
+    )
+    group.add_argument(
+        "--timeout", type=float, default=3600, metavar="SECONDS", help="of one download (default: %(default)s)"
+    )
+    group.add_argument("--engine", choices=["serial", "ray"], default="serial", help="(default: %(default)s)")
+    group.add_argument(
+        "--workers", type=_at_least(1), default=2, help="checkpoints at a time on a local Ray (default: %(default)s)"
+    )
+    group.add_argument("--shard", type=_shard, metavar="I/N", help="measure the I-th of N equal parts, I from 1")
+
+
+def n_bytes(text: str) -> int:
+    """
+    >>> n_bytes("20GB"), n_bytes("1.5 TB"), n_bytes("300m"), n_bytes("1024")
+    (20000000000, 1500000000000, 300000000, 1024)
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)b?\s*", text.lower())
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected a size such as 20GB or 500MB, got {text!r}")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def _shard(text: str) -> Shard:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise argparse.ArgumentTypeError(f"expected I/N with 1 <= I <= N, such as 1/8, got {text!r}")
+    return Shard(int(found[1]), int(found[2]))
+
+
+def _at_least(smallest: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < smallest:
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {smallest}, got {text!r}")
+        return int(text)
+
+    return number
+
+
+def _default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,114 @@
+"""What a sweep would do: for --dry-run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+
+from repdyn.sweep.failures import CheckpointError
+from repdyn.sweep.hub import Hub, total_bytes
+from repdyn.sweep.suites import shipped_suites
+from repdyn.sweep.targets import Selection, Target
+from repdyn.sweep.weights import choose_files
+
+_LOOKUPS = 8
+_LISTED = 6
+
+
+@dataclass(frozen=True)
+class Part:
+    """One model's share of a sweep."""
+
+    selection: Selection
+    waiting: Sequence[Target]
+    n_done: int
+    n_failed_before: int
+
+
+def print_plan(parts: Sequence[Part], hub: Hub, console: Console) -> None:
+    """A line for each model: how many checkpoints are done, how many are to be measured, and what they weigh."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("model", "checkpoints"):
+        table.add_column(column)
+    for column in ("done", "failed before", "to do", "to fetch", "largest"):
+        table.add_column(column, justify="right")
+    total = 0
+    problems: list[str] = []
+    for part in parts:
+        sizes, reasons = _sizes(part.waiting, hub)
+        problems += reasons
+        total += sum(sizes)
+        counts = (part.n_done, part.n_failed_before, len(part.waiting))
+        names = listed([target.revision for target in part.selection.targets])
+        table.add_row(
+            part.selection.run, names, *map(str, counts), gigabytes(sum(sizes)), gigabytes(max(sizes, default=0))
+        )
+    console.print(table)
+    console.print(
+        f"in all {gigabytes(total)} to fetch; disk needed at a time: the two largest, or just the largest with "
+        "--max-disk set to it",
+        soft_wrap=True,
+    )
+    for problem in problems:
+        console.print(f"would fail: {problem}", style="yellow", markup=False, soft_wrap=True)
+
+
+def print_suites(console: Console) -> None:
+    """The suites that come with the package, and their models."""
+    for suite in shipped_suites().values():
+        console.print(f"[bold]{suite.name}[/bold]  {suite.title}", highlight=False, soft_wrap=True)
+        console.print(Padding(", ".join(model.name for model in suite.models), (0, 0, 0, 4)), highlight=False)
+
+
+def notes(selection: Selection) -> list[str]:
+    """What of a repository is not as its description says, in words."""
+    lines = []
+    if selection.absent:
+        steps = listed([str(step) for step in selection.absent])
+        lines.append(f"{selection.run}: {len(selection.absent)} steps are described but not on the hub: {steps}")
+    if selection.others:
+        lines.append(
+            f"{selection.run}: {len(selection.others)} revisions are not checkpoints by the pattern and are left out: "
+            f"{listed(selection.others)}"
+        )
+    return lines
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names with their middle left out where there are many.
+
+    >>> listed(["a", "b"]), listed([str(n) for n in range(20)])
+    ('a, b', '0, 1, 2, 3, 4 .. 19 (20)')
+    """
+    if len(names) <= _LISTED:
+        return ", ".join(names)
+    return f"{', '.join(names[: _LISTED - 1])} .. {names[-1]} ({len(names)})"
+
+
+def gigabytes(n_bytes: float) -> str:
+    """
+    >>> gigabytes(0), gigabytes(21_560_000_000), gigabytes(1_400_000)
+    ('0 GB', '21.6 GB', '0.0014 GB')
+    """
+    return f"{n_bytes / 1e9:.3g} GB" if n_bytes >= 1e7 else f"{n_bytes / 1e9:.2g} GB"
+
+
+def _sizes(targets: Sequence[Target], hub: Hub) -> tuple[list[int], list[str]]:
+    def size(target: Target) -> int | str:
+        if target.path is not None:
+            return 0
+        try:
+            if target.missing:
+                raise CheckpointError(target.missing)
+            return total_bytes(choose_files(hub.files(target.repository, target.commit), target.subfolder))
+        except CheckpointError as error:
+            return f"{target.run} {target.revision}: {error}"
+
+    with ThreadPoolExecutor(_LOOKUPS) as pool:
+        found = list(pool.map(size, targets))
+    return [n for n in found if isinstance(n, int)], [reason for reason in found if isinstance(reason, str)]

@@ -1,0 +1,176 @@
+"""Names of published checkpoints: which step each of them says, and which of them a sweep takes."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise
+
+_ZEROS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
+_GROUPS = ("step", "tokens", "stage")
+# A number with a unit, or a whole one, that no letter and no further digit belongs to: "240k", not the 1 of "v1.0".
+_END = r"(?![A-Za-z0-9]|\.\d)"
+_NUMBER = rf"\d+(?:\.\d+(?=[kmbtKMBT]))?[kmbtKMBT]?{_END}"
+
+DEFAULT_PATTERN = (
+    rf"(?:(?=.*tokens?[-_=]?(?P<tokens>{_NUMBER})))?"
+    r"(?:(?P<stage>stage\d.*?)[-_](?=step))?"
+    rf"(?:.*step[-_=]?|.*(?<![\d.])(?=\d+(?:\.\d+)?[kK]?{_END}))(?P<step>{_NUMBER}).*"
+)
+"""For names that no suite describes: the number after "step", or else the last one, and that in no unit but thousands
+("opt-125m" names a size); tokens and stage where they are named."""
+
+_FORMS = '"all", "log", "every:10", or names or steps separated by commas such as "step0,step1000,143000"'
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A branch, tag or folder that holds a checkpoint, and what its name says."""
+
+    name: str
+    step: int
+    """Optimizer steps taken, in the unit and from the start the publisher counts them."""
+    tokens_seen: int | None = None
+    stage: str | None = None
+
+
+def whole_number(text: str, what: str) -> int:
+    """An integer that may be written with a unit: k, M, B or T.
+
+    >>> whole_number("240k", "step"), whole_number("1.5T", "tokens"), whole_number("007", "step")
+    (240000, 1500000000000, 7)
+
+    Raises:
+        ValueError: it is none; ``what`` says which number of what it was to be.
+    """
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([kmbt]?)", text, re.ASCII | re.IGNORECASE)
+    value = Decimal(parts[1]).scaleb(_ZEROS[parts[2].lower()]) if parts else None
+    if value is None or value != int(value):
+        raise ValueError(f"expected a whole number such as 1000, 240k, 1.5T as {what}, got {text!r}")
+    return int(value)
+
+
+@cache
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """A pattern for whole names, with a group ``step`` and perhaps ``tokens`` and ``stage``.
+
+    Raises:
+        ValueError: it is no regular expression, has no such group, or another one.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"expected a regular expression, got {pattern!r}: {error}") from error
+    groups = list(compiled.groupindex)
+    if "step" not in groups or not set(groups) <= set(_GROUPS):
+        raise ValueError(
+            f"expected the named group step, and no others than tokens and stage, in {pattern!r}, got "
+            rf"{', '.join(groups) or 'none'}; write the step as (?P<step>\d+)"
+        )
+    return compiled
+
+
+def parse(name: str, pattern: str = DEFAULT_PATTERN, tokens_per_step: int | None = None) -> Revision | None:
+    r"""What a name says, or None where the pattern does not match the whole of it.
+
+    >>> parse("stage1-step1000-tokens5B")
+    Revision(name='stage1-step1000-tokens5B', step=1000, tokens_seen=5000000000, stage='stage1')
+    >>> parse("step512", r"step(?P<step>\d+)", tokens_per_step=2097152).tokens_seen
+    1073741824
+    >>> parse("main") is None
+    True
+
+    Args:
+        name: of a branch, tag or folder.
+        pattern: a regular expression with the group ``step``, and perhaps ``tokens`` and ``stage``.
+        tokens_per_step: gives the tokens where the name does not.
+
+    Raises:
+        ValueError: the pattern is not of this form, or what its groups found is no whole number.
+    """
+    found = compile_pattern(pattern).fullmatch(name)
+    said = found.groupdict() if found else {}
+    if said.get("step") is None:
+        return None
+    step = whole_number(said["step"], f"step of {name!r}")
+    tokens = None if tokens_per_step is None else tokens_per_step * step
+    if said.get("tokens") is not None:
+        tokens = whole_number(said["tokens"], f"tokens of {name!r}")
+    return Revision(name, step, tokens, said.get("stage"))
+
+
+def match(
+    names: Iterable[str], pattern: str = DEFAULT_PATTERN, tokens_per_step: int | None = None
+) -> tuple[list[Revision], list[str]]:
+    """The names that are checkpoints, by ascending step, and those that are not; arguments as for :func:`parse`.
+
+    Raises:
+        ValueError: as :func:`parse`, or two names have the same step.
+    """
+    read = {name: parse(name, pattern, tokens_per_step) for name in names}
+    found = sorted((place for place in read.values() if place), key=lambda place: (place.step, place.name))
+    for one, other in pairwise(found):
+        if one.step == other.step:
+            raise ValueError(
+                f"expected one checkpoint for each step, got {one.name!r} and {other.name!r} for step {one.step}; "
+                r"name one stage with a narrower pattern, such as 'stage1-step(?P<step>\d+).*'"
+            )
+    return found, [name for name, place in read.items() if place is None]
+
+
+def select(revisions: Sequence[Revision], spec: str) -> list[Revision]:
+    """Some of the checkpoints, by ascending step.
+
+    >>> steps = [Revision(f"step{step}", step) for step in (0, 1, 2, 5, 6, 7, 8, 9)]
+    >>> [place.step for place in select(steps, "log")], [place.step for place in select(steps, "every:3")]
+    ([0, 1, 2, 5, 8, 9], [0, 5, 8, 9])
+
+    Args:
+        revisions: with distinct steps, as :func:`match` gives them.
+        spec: "all"; "log": the first, the last, and for each power of two the nearest step within a factor of
+            the square root of 2; "every:10": every tenth, the first and the last; or names or steps separated by
+            commas.
+
+    Raises:
+        ValueError: another form, or a name or step that is not there.
+    """
+    ordered = sorted(revisions, key=lambda place: place.step)
+    every = re.fullmatch(r"every:0*([1-9]\d*)", spec)
+    if spec == "all":
+        return ordered
+    if spec == "log":
+        chosen = {*ordered[:1], *ordered[-1:], *_nearest_to_powers_of_two(ordered)}
+    elif every:
+        chosen = {*ordered[:: int(every[1])], *ordered[-1:]}
+    else:
+        chosen = _named(ordered, spec)
+    return [place for place in ordered if place in chosen]
+
+
+def _nearest_to_powers_of_two(ordered: Sequence[Revision]) -> set[Revision]:
+    chosen = set()
+    power = 1
+    while ordered and power <= ordered[-1].step:
+        near = [at for at in ordered if power**2 <= 2 * at.step**2 and at.step**2 <= 2 * power**2]
+        if near:
+            chosen.add(min(near, key=lambda at: max(Fraction(at.step, power), Fraction(power, at.step))))
+        power *= 2
+    return chosen
+
+
+def _named(ordered: Sequence[Revision], spec: str) -> set[Revision]:
+    by_name = {str(place.step): place for place in ordered} | {place.name: place for place in ordered}
+    wanted = [name.strip() for name in spec.split(",")]
+    if not all(wanted) or (":" in spec and not set(wanted) <= set(by_name)):
+        raise ValueError(f"expected {_FORMS}, got {spec!r}")
+    absent = [name for name in wanted if name not in by_name]
+    if absent:
+        hints = {name: difflib.get_close_matches(name, by_name, n=1) for name in absent}
+        listed = ", ".join(f"{name!r}" + (f" (closest: {near[0]!r})" if near else "") for name, near in hints.items())
+        raise ValueError(f"expected {_FORMS}; got names or steps that do not exist: {listed}")
+    return {by_name[name] for name in wanted}

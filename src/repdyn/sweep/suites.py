@@ -1,0 +1,295 @@
+"""Suites: published training histories as YAML describes them, the shipped ones and your own; see docs/suites.md."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from repdyn.sweep.revisions import compile_pattern, whole_number
+
+_SHIPPED = Path(__file__).parents[1] / "suites"
+_SUITE_KEYS = ("title", "card", "models")
+_SOURCES = ("revisions", "subfolders", "checkpoints")
+_MODEL_KEYS = ("name", "for", "repository", *_SOURCES, "tokens_per_step", "expected", "tokenizer", "run")
+_CHECKPOINT_KEYS = ("for", "repository", "revision", "subfolder", "step", "tokens", "stage")
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+
+
+@dataclass(frozen=True)
+class Published:
+    """One checkpoint that is listed by itself."""
+
+    repository: str
+    revision: str
+    subfolder: str
+    step: int
+    tokens_seen: int | None
+    stage: str | None
+
+
+@dataclass(frozen=True)
+class History:
+    """The published checkpoints of one training run of one model.
+
+    They are the branches and tags of ``repository`` whose names match ``revisions``, or its folders that match
+    ``subfolders``, or those listed in ``checkpoints``.
+    """
+
+    name: str
+    suite: str
+    run: str
+    """Name in the rows."""
+    repository: str | None = None
+    revisions: str | None = None
+    subfolders: str | None = None
+    checkpoints: tuple[Published, ...] = ()
+    """By ascending step, no two alike."""
+    tokens_per_step: int | None = None
+    expected: tuple[int, ...] = ()
+    """Steps the publisher promises, ascending; empty where not known."""
+    tokenizer: str | None = None
+    """Repository of the tokenizer, where the checkpoints have none."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One YAML file."""
+
+    name: str
+    title: str
+    card: str
+    models: tuple[History, ...]
+
+
+def read_suite(path: str | Path) -> Suite:
+    """Read a suite; its name is that of the file.
+
+    Raises:
+        ValueError: the file is no YAML or not of the form docs/suites.md describes; says which entry.
+        OSError: the file cannot be read.
+    """
+    path = Path(path)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"expected YAML in {path}, got something that does not parse: {error}") from error
+    suite = _Entry(content, _SUITE_KEYS, str(path))
+    models = [
+        _history(entry, path.stem)
+        for number, item in enumerate(suite.listed("models"), start=1)
+        for entry in _Entry(item, _MODEL_KEYS, f"{path}, model {number}").expanded()
+    ]
+    for attribute in ("name", "run"):
+        values = [getattr(model, attribute) for model in models]
+        repeated = next((value for value in values if values.count(value) > 1), None)
+        if repeated is not None:
+            raise ValueError(
+                f"expected another {attribute} for each model in {path}, got {repeated!r} twice; give each its own "
+                f"with the key {attribute}"
+            )
+    return Suite(path.stem, suite.required("title"), suite.required("card"), tuple(models))
+
+
+def shipped_suites() -> dict[str, Suite]:
+    """The suites that come with the package, by name."""
+    return {path.stem: read_suite(path) for path in sorted(_SHIPPED.glob("*.yaml"))}
+
+
+def find_histories(names: Sequence[str]) -> list[History]:
+    """The models that are meant, each once, in the order named.
+
+    Args:
+        names: each a suite ("pythia": all its models), a model ("pythia-70m"), a shell pattern over the models
+            ("pythia-*-deduped"), or the path of a suite of your own (ending in .yaml or .yml).
+
+    Raises:
+        ValueError: a name is none of these, or a suite is not of the right form.
+        OSError: a named file cannot be read.
+    """
+    suites = shipped_suites()
+    return list(dict.fromkeys(history for name in names for history in _meant(name, suites)))
+
+
+def _meant(name: str, suites: Mapping[str, Suite]) -> list[History]:
+    if name.endswith((".yaml", ".yml")):
+        return list(read_suite(name).models)
+    if name in suites:
+        return list(suites[name].models)
+    models = [model for suite in suites.values() for model in suite.models]
+    found = [model for model in models if fnmatchcase(model.name, name)]
+    if not found:
+        known = [*suites, *(model.name for model in models)]
+        closest = difflib.get_close_matches(name, known, n=3)
+        hint = f"; did you mean {', '.join(closest)}?" if closest else ""
+        raise ValueError(
+            f"expected a suite ({', '.join(suites)}), one of their models, a pattern such as pythia-*-deduped, or a "
+            f"file ending in .yaml, got {name!r}{hint}"
+        )
+    return found
+
+
+def _history(entry: _Entry, suite: str) -> History:
+    name = entry.required("name")
+    if not _NAME.fullmatch(name):
+        raise entry.error("a name of letters, digits and . _ + -", name, "rename it")
+    sources = [key for key in _SOURCES if key in entry.fields]
+    if len(sources) != 1:
+        raise entry.error("one of revisions, subfolders and checkpoints", ", ".join(sources) or "none", "keep one")
+    tokens_per_step = entry.number("tokens_per_step")
+    if tokens_per_step == 0:
+        raise entry.error("tokens_per_step of at least 1", 0, "leave it out where it is not known")
+    checkpoints = _checkpoints(entry, tokens_per_step)
+    repositories = {at.repository for at in checkpoints} or {entry.required("repository")}
+    run = entry.text("run") or (repositories.pop() if len(repositories) == 1 else None)
+    if run is None:
+        raise entry.error("the key run for checkpoints of several repositories", "none", "name the run")
+    return History(
+        name=name,
+        suite=suite,
+        run=run,
+        repository=entry.text("repository"),
+        revisions=entry.pattern("revisions"),
+        subfolders=entry.pattern("subfolders"),
+        checkpoints=checkpoints,
+        tokens_per_step=tokens_per_step,
+        expected=_steps(entry),
+        tokenizer=entry.text("tokenizer"),
+    )
+
+
+def _steps(entry: _Entry) -> tuple[int, ...]:
+    return tuple(sorted({whole_number(str(step), f"step in {entry.where}") for step in entry.values("expected")}))
+
+
+def _checkpoints(model: _Entry, tokens_per_step: int | None) -> tuple[Published, ...]:
+    """The checkpoints that a model lists by themselves; none where it does not."""
+    if "checkpoints" not in model.fields:
+        return ()
+    misplaced = sorted({"repository", "expected"} & set(model.fields))
+    if misplaced:
+        raise model.error("neither repository nor expected beside checkpoints", misplaced, "leave it to the items")
+    found = [
+        _published(entry, tokens_per_step)
+        for number, item in enumerate(model.listed("checkpoints"), start=1)
+        for entry in _Entry(item, _CHECKPOINT_KEYS, f"{model.where}, checkpoint {number}", model.filled).expanded()
+    ]
+    found.sort(key=lambda at: at.step)
+    for one, other in pairwise(found):
+        if one.step == other.step:
+            got = f"{one.repository}@{one.revision} and {other.repository}@{other.revision} for {one.step}"
+            raise model.error("one checkpoint for each step", got, "make two models of them")
+    return tuple(found)
+
+
+def _published(entry: _Entry, tokens_per_step: int | None) -> Published:
+    step = whole_number(entry.required("step"), f"step in {entry.where}")
+    tokens = entry.number("tokens")
+    if tokens is None and tokens_per_step is not None:
+        tokens = tokens_per_step * step
+    return Published(
+        entry.required("repository"),
+        entry.text("revision") or "main",
+        entry.text("subfolder") or "",
+        step,
+        tokens,
+        entry.text("stage"),
+    )
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A mapping of the file, where it stands, and what the placeholders in its texts are filled with."""
+
+    fields: Mapping[str, Any]
+    keys: Collection[str]
+    where: str
+    filled: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.fields, dict):
+            raise self.error(f"a mapping with keys among {', '.join(self.keys)}", self.fields, "see docs/suites.md")
+        for key in self.fields:
+            if key not in self.keys:
+                raise self.error(f"keys among {', '.join(self.keys)}", key, _closest(str(key), self.keys))
+
+    def error(self, expected: str, got: object, advice: str) -> ValueError:
+        return ValueError(f"expected {expected} in {self.where}, got {got!r}; {advice}")
+
+    def expanded(self) -> Iterator[_Entry]:
+        """One entry for each combination of the values that ``for`` lists."""
+        loops = self.fields.get("for", {})
+        if not isinstance(loops, dict) or not all(isinstance(name, str) for name in loops):
+            raise self.error("a mapping of names to lists under for", loops, "write for: {size: [70m, 160m]}")
+        inner = _Entry(loops, tuple(loops), f"{self.where}, for")
+        for values in product(*(inner.values(name) for name in loops)):
+            filled = {**self.filled, **{name: str(value) for name, value in zip(loops, values, strict=True)}}
+            yield _Entry(self.fields, self.keys, self.where, filled)
+
+    def listed(self, key: str) -> list[Any]:
+        items = self.fields.get(key)
+        if not isinstance(items, list) or not items:
+            raise self.error(f"a list under {key}", items, "begin each item with a dash")
+        return items
+
+    def values(self, key: str) -> list[int | str]:
+        """Texts and integers of a list, with ranges such as "0..200:20", both ends included, written out."""
+        values: list[int | str] = []
+        for item in self.listed(key) if key in self.fields else []:
+            ends = re.fullmatch(r"(\d+)\.\.(\d+)(?::(\d+))?", item) if isinstance(item, str) else None
+            if ends:
+                start, stop, step = int(ends[1]), int(ends[2]), int(ends[3] or 1)
+                if step == 0 or stop < start or (stop - start) % step:
+                    raise self.error("a range first..last:step that reaches its last value", item, "check its ends")
+                values += range(start, stop + 1, step)
+            else:
+                values.append(item if isinstance(item, int) and not isinstance(item, bool) else self._text(key, item))
+        return values
+
+    def text(self, key: str, escaped: bool = False) -> str | None:
+        """The text under a key with its placeholders filled, or None without the key."""
+        if key not in self.fields:
+            return None
+
+        def fill(placeholder: re.Match[str]) -> str:
+            name = placeholder[1]
+            if name not in self.filled:
+                raise self.error(f"placeholders that for lists, under {key}", name, _closest(name, self.filled))
+            return re.escape(self.filled[name]) if escaped else self.filled[name]
+
+        return _PLACEHOLDER.sub(fill, self._text(key, self.fields[key]))
+
+    def required(self, key: str) -> str:
+        text = self.text(key)
+        if not text:
+            raise self.error(f"the key {key}", text, "add it")
+        return text
+
+    def number(self, key: str) -> int | None:
+        text = self.text(key)
+        return None if text is None else whole_number(text, f"{key} in {self.where}")
+
+    def pattern(self, key: str) -> str | None:
+        text = self.text(key, escaped=True)
+        try:
+            return text if text is None else compile_pattern(text).pattern
+        except ValueError as error:
+            raise ValueError(f"{error} ({key} in {self.where})") from error
+
+    def _text(self, key: str, value: object) -> str:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise self.error(f"a text or an integer under {key}", value, "put it in quotes")
+        return str(value)
+
+
+def _closest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"

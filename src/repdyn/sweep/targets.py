@@ -1,0 +1,153 @@
+"""What a sweep measures: each checkpoint with where its weights lie and how its rows name it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from repdyn.records import Checkpoint
+from repdyn.store import Key
+from repdyn.sweep.failures import CheckpointError
+from repdyn.sweep.hub import Hub
+from repdyn.sweep.revisions import DEFAULT_PATTERN, Revision, match, select
+from repdyn.sweep.suites import History, Published
+
+_LOOKUPS = 8
+
+
+@dataclass(frozen=True)
+class Target:
+    """One checkpoint to measure."""
+
+    run: str
+    step: int
+    revision: str
+    """Branch, tag or folder name, as rows and messages name it."""
+    tokens_seen: int | None = None
+    stage: str | None = None
+    path: Path | None = None
+    """A local folder or file, or else None and the next three."""
+    repository: str = ""
+    commit: str = ""
+    """Full id; "" where the repository or revision does not exist, and then ``missing`` says so."""
+    subfolder: str = ""
+    missing: str | None = None
+    """Why there is nothing to fetch."""
+
+    @property
+    def origin(self) -> str:
+        """repository@commit, with the subfolder, or the path."""
+        if self.path is not None:
+            return str(self.path)
+        return f"{self.repository}@{self.commit or self.revision}{f'/{self.subfolder}' if self.subfolder else ''}"
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """As the rows name it."""
+        return Checkpoint(
+            self.run,
+            step=self.step,
+            tokens_seen=self.tokens_seen,
+            stage=self.stage,
+            revision=self.revision,
+            checkpoint=self.origin,
+        )
+
+    def key(self, probe_hash: str, chosen: str) -> Key:
+        """Where the store keeps it."""
+        return Key(self.run, self.step, probe_hash, chosen, self.commit)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The checkpoints of one history that are to be measured, and what about the history was not as described."""
+
+    run: str
+    targets: tuple[Target, ...]
+    others: tuple[str, ...] = ()
+    """Branches, tags or folders that are no checkpoints by the pattern."""
+    absent: tuple[int, ...] = ()
+    """Steps that the description promises and the repository does not have."""
+
+
+def select_targets(history: History, hub: Hub, revisions: str = "all") -> Selection:
+    """The checkpoints of a published history.
+
+    Args:
+        history: from a suite, or made up for one repository.
+        hub: asked for branches, tags, folders and commits.
+        revisions: "all", "log", "every:10", or names or steps separated by commas.
+
+    Raises:
+        ValueError: ``revisions`` names what is not there, or nothing matches the history's pattern.
+        CheckpointError: the repository cannot be listed.
+    """
+    if history.checkpoints:
+        return _select_listed(history, hub, revisions)
+    if history.repository is None:
+        raise ValueError(f"expected a repository or a list of checkpoints for {history.name}, got neither")
+    commits = _places(history, hub)
+    pattern = history.revisions or history.subfolders or DEFAULT_PATTERN
+    found, others = match(list(commits), pattern, history.tokens_per_step)
+    if not found:
+        raise ValueError(
+            f"expected revisions of {history.repository} that match {pattern!r}, found none among "
+            f"{', '.join(sorted(commits)[:8]) or 'none at all'}; check the pattern"
+        )
+    targets = [
+        Target(
+            history.run,
+            place.step,
+            place.name,
+            place.tokens_seen,
+            place.stage,
+            repository=history.repository,
+            commit=commits[place.name],
+            subfolder=place.name if history.subfolders else "",
+        )
+        for place in select(found, revisions)
+    ]
+    absent = sorted(set(history.expected) - {place.step for place in found})
+    return Selection(history.run, tuple(targets), tuple(others), tuple(absent))
+
+
+def _places(history: History, hub: Hub) -> dict[str, str]:
+    """The commit of each place a checkpoint may be at: branches and tags, or the folders of the main branch."""
+    repository = str(history.repository)
+    if not history.subfolders:
+        return hub.refs(repository)
+    commit = hub.commit(repository, "main")
+    folders = {path.rpartition("/")[0] for path in hub.files(repository, commit) if path.endswith("/config.json")}
+    return dict.fromkeys(sorted(folders), commit)
+
+
+def _select_listed(history: History, hub: Hub, revisions: str) -> Selection:
+    """Checkpoints that the description lists one by one, each with its own repository; those missing stay in sight."""
+    listed = {_name_of(published): published for published in history.checkpoints}
+    found = [Revision(name, at.step, at.tokens_seen, at.stage) for name, at in listed.items()]
+    chosen = [listed[place.name] for place in select(found, revisions)]
+
+    def look_up(at: Published) -> Target:
+        target = Target(
+            history.run,
+            at.step,
+            _name_of(at),
+            at.tokens_seen,
+            at.stage,
+            repository=at.repository,
+            subfolder=at.subfolder,
+        )
+        try:
+            return replace(target, commit=hub.commit(at.repository, at.revision))
+        except CheckpointError as error:
+            return replace(target, missing=str(error))
+
+    with ThreadPoolExecutor(_LOOKUPS) as pool:
+        return Selection(history.run, tuple(pool.map(look_up, chosen)))
+
+
+def _name_of(published: Published) -> str:
+    """What tells one listed checkpoint from the others of its history."""
+    parts = [published.repository.rpartition("/")[2], "" if published.revision == "main" else published.revision]
+    return "/".join(filter(None, [*parts, published.subfolder]))

@@ -1,0 +1,141 @@
+"""The weights of one checkpoint: which files to fetch, and a model made of them that is what was published."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+from repdyn.quiet import without_reports
+from repdyn.sweep.failures import CheckpointError, model_errors
+from repdyn.sweep.hub import Files
+
+# One format is enough; the first that a commit has is taken. Pickles are only read with weights_only=True.
+_FORMATS = (
+    re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
+    re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?"),
+)
+_BESIDE = ("config.json", "generation_config.json")
+# What a checkpoint of a head model may lack without loss: it comes after every block.
+_AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")
+
+DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How models are loaded.
+
+    Args:
+        device: where a model runs; with a device map, where its input goes.
+        dtype: precision of the weights, "auto" for the one they were published in. Kernels compute in float32 and
+            float64 whatever it is.
+        device_map: "auto" lets accelerate spread a model that is larger than the GPU over GPU, memory and disk.
+        trust_remote_code: run the Python code a repository brings along.
+    """
+
+    device: str = "cpu"
+    dtype: str = "auto"
+    device_map: str | None = None
+    trust_remote_code: bool = False
+
+
+def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
+    """The files to fetch of a commit: one weight format, and the configuration.
+
+    Args:
+        files: every file of the commit.
+        subfolder: where in the repository the checkpoint lies.
+        with_code: fetch Python files too.
+
+    Raises:
+        CheckpointError: no configuration, or no weights in a format that is read.
+    """
+    prefix = f"{subfolder}/" if subfolder else ""
+    here = {name.removeprefix(prefix): name for name in files if name.startswith(prefix)}
+    if "config.json" not in here:
+        raise CheckpointError(f"it has no {prefix}config.json, so the model's architecture is not known")
+    for form in _FORMATS:
+        weights = [name for name in here if form.fullmatch(name)]
+        if any(not name.endswith(".json") for name in weights):
+            code = [name for name in here if with_code and name.endswith(".py")]
+            chosen = _without_doubles(weights) + [name for name in _BESIDE if name in here] + code
+            return {here[name]: files[here[name]] for name in chosen}
+    others = sorted(name for name in here if "/" not in name)
+    raise CheckpointError(
+        "it has no weights that can be read, model*.safetensors or pytorch_model*.bin; its files are "
+        f"{', '.join(others)}"
+    )
+
+
+def load_model(folder: Path, loading: Loading) -> nn.Module:
+    """The bare model (no head) of a checkpoint, in evaluation mode, every weight of it from the checkpoint.
+
+    Raises:
+        CheckpointError: the files do not load, do not fit into memory, leave a weight of the model at random, or hold
+            a weight that is not finite.
+    """
+    _require_memory(folder, loading)
+    with model_errors("the checkpoint does not load"), without_reports():
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=loading.trust_remote_code)
+        # The precision the weights were saved in is the one a live run measures them in.
+        model, report = AutoModel.from_pretrained(
+            folder,
+            config=config,
+            dtype=DTYPES[loading.dtype],
+            local_files_only=True,
+            trust_remote_code=loading.trust_remote_code,
+            output_loading_info=True,
+            **_placement(folder, loading),
+        )
+        if loading.device_map is None:
+            model = model.to(loading.device)
+    _require_every_weight(model, report["missing_keys"], report["mismatched_keys"])
+    _require_finite(model)
+    return model.eval()
+
+
+def _placement(folder: Path, loading: Loading) -> dict[str, object]:
+    return {"device_map": loading.device_map, "offload_folder": folder / "offload"} if loading.device_map else {}
+
+
+def _without_doubles(names: list[str]) -> list[str]:
+    """A whole file and the same weights in shards are the same thing twice; the whole one is taken."""
+    whole = [name for name in names if "-of-" not in name and not name.endswith(".json")]
+    return whole or names
+
+
+def _require_memory(folder: Path, loading: Loading) -> None:
+    """Refuse a model that cannot fit: Linux would kill the process rather than refuse the memory."""
+    if loading.device_map is not None:
+        return
+    weights = (path for path in folder.iterdir() if path.suffix in {".safetensors", ".bin"})
+    needed, available = sum(path.stat().st_size for path in weights), psutil.virtual_memory().available
+    if needed > available:
+        raise CheckpointError(
+            f"out of memory: its weights take {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB are free; try "
+            "--device-map auto"
+        )
+
+
+def _require_every_weight(model: PreTrainedModel, missing: Iterable[str], mismatched: Iterable[object]) -> None:
+    absent = [name for name in missing if not _AFTER_THE_BLOCKS.fullmatch(name)]
+    if absent:
+        raise CheckpointError(
+            f"{len(absent)} weights of {type(model).__name__} are not in the checkpoint and would be random: "
+            f"{', '.join(sorted(absent)[:3])}"
+        )
+    if wrong := list(mismatched):
+        raise CheckpointError(f"weights of another shape than {type(model).__name__}'s: {wrong[0]}")
+
+
+def _require_finite(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.device.type != "meta" and not bool(torch.isfinite(parameter).all()):
+            raise CheckpointError(f"its weights are not finite: {name} holds NaN or infinity")

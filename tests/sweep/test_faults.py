@@ -1,0 +1,270 @@
+"""The fault matrix: whatever goes wrong with one checkpoint is recorded with its reason, and the others are measured."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+from hub_server import HubServer
+from safetensors.torch import load_file, save_file
+
+from repdyn import Probe, open_store
+from repdyn.store import Store
+from repdyn.sweep.checkpoint import Settings, Task
+from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.failures import SweepStoppedError
+from repdyn.sweep.hub import Hub
+from repdyn.sweep.loop import Report, sort_out, sweep
+from repdyn.sweep.suites import History
+from repdyn.sweep.targets import select_targets
+
+SETTINGS = Settings()
+FILE = "resolve/{commit}/model.safetensors"
+
+
+@pytest.fixture
+def probe() -> Probe:
+    tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
+    return Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
+
+
+@pytest.fixture
+def published(hub: HubServer, family: dict[int, Path], probe: Probe) -> Callable[[], list[Task]]:
+    """Publishes the family as it now is on disk."""
+
+    def publish() -> list[Task]:
+        for step, folder in family.items():
+            hub.publish("lab/model", f"step{step}", folder)
+        history = History("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)")
+        return [Task(target, probe) for target in select_targets(history, Hub()).targets]
+
+    return publish
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(tmp_path / "store")
+
+
+@pytest.fixture
+def downloads(tmp_path: Path) -> Downloads:
+    return Downloads(tmp_path / "downloads", Hub(), timeout_seconds=30)
+
+
+def assert_only_the_middle_one_failed(report: Report, tasks: list[Task], store: Store, reason: str) -> None:
+    assert report.measured == [tasks[0], tasks[2]]
+    assert [task for task, _ in report.failed] == [tasks[1]]
+    assert reason in report.failed[0][1]
+    stored = store.to_pandas()
+    failed = stored[stored["reason"].notna()]
+    assert set(failed["step"]) == {8}
+    assert set(failed["metric"]) == {"anisotropy", "two_nn"}
+    assert all(reason in text for text in failed["reason"])
+    assert sort_out(tasks, store, SETTINGS).failed_before == [tasks[1]]
+
+
+ON_THE_WAY = [
+    ("404 file", "status", {"code": 404, "headers": {"X-Error-Code": "EntryNotFound"}}, "is not on the hub (404)"),
+    ("500", "status", {"code": 500}, "the hub answered 500"),
+    ("429", "status", {"code": 429, "headers": {"Retry-After": "7"}}, "the hub asks to slow down (429)"),
+    ("truncated", "truncated", {}, "the connection broke off"),
+    ("wrong size", "wrong_size", {}, "Consistency check failed"),
+    ("cut", "cut", {}, "the connection broke off"),
+    ("stall", "stall", {}, "the connection broke off"),
+    ("corrupt", "corrupt", {}, "arrived damaged, twice"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "reason"), [case[1:] for case in ON_THE_WAY], ids=[c[0] for c in ON_THE_WAY]
+)
+def test_a_download_that_always_fails(hub, published, store, downloads, kind, options, reason):
+    tasks = published()
+    hub.fault(FILE.format(commit=tasks[1].target.commit), kind, **options)
+    assert_only_the_middle_one_failed(sweep(tasks, store, SETTINGS, downloads), tasks, store, reason)
+    hub.faults.clear()
+    again = sort_out(tasks, store, SETTINGS, retry_failed=True).waiting
+    assert again == [tasks[1]]
+    assert sweep(again, store, SETTINGS, downloads).measured == again
+    assert not store.to_pandas()["reason"].notna().any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [case[1:3] for case in ON_THE_WAY[1:]], ids=[c[0] for c in ON_THE_WAY[1:]]
+)
+def test_a_download_that_fails_once_succeeds(hub, published, store, downloads, kind, options):
+    tasks = published()
+    hub.fault(FILE.format(commit=tasks[1].target.commit), kind, times=1, **options)
+    assert sweep(tasks, store, SETTINGS, downloads).measured == tasks
+
+
+@pytest.fixture(autouse=True)
+def _a_silent_hub_is_given_up_on_soon(monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
+
+
+def test_rate_limits_are_waited_out_as_long_as_the_hub_says(hub, published, store, downloads, waits):
+    tasks = published()
+    hub.fault("resolve", "status", times=2, code=429, headers={"Retry-After": "7"})
+    assert sweep(tasks, store, SETTINGS, downloads).measured == tasks
+    assert 8 in waits  # what the hub said, and one more lest rounding makes it too early
+
+
+def test_a_download_that_takes_too_long(hub, published, store, tmp_path):
+    tasks = published()
+    hub.fault(FILE.format(commit=tasks[1].target.commit), "slow", bytes_per_second=10_000)
+    slow = Downloads(tmp_path / "downloads", Hub(), timeout_seconds=0.4)
+    reason = "its download took longer than --timeout 0.4 seconds"
+    assert_only_the_middle_one_failed(sweep(tasks, store, SETTINGS, slow), tasks, store, reason)
+
+
+def without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model.onnx")
+
+
+def without_configuration(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def not_finite(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["gpt_neox.layers.1.mlp.dense_h_to_4h.weight"][3, 3] = float("nan")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def damaged_where_it_was_made(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:1000])
+
+
+def lacking_a_weight(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["gpt_neox.layers.1.mlp.dense_h_to_4h.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def of_another_shape(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 24}))
+
+
+def of_unknown_architecture(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "perceptron9000"}))
+
+
+def with_code_of_its_own(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    own = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.C", "AutoModel": "mine.M"}}
+    (folder / "config.json").write_text(json.dumps(config | own))
+    (folder / "mine.py").write_text("raise SystemError('this code must never run')")
+
+
+def a_pickle_with_code(folder: Path) -> None:
+    class Runs:
+        def __reduce__(self):
+            return (Path("/tmp/repdyn-a-pickle-ran").touch, ())
+
+    (folder / "model.safetensors").unlink()
+    torch.save({"gpt_neox.embed_in.weight": Runs()}, folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (
+            without_weights,
+            "it has no weights that can be read, model*.safetensors or pytorch_model*.bin; its files are",
+        ),
+        (without_configuration, "it has no config.json"),
+        (not_finite, "its weights are not finite: layers.1.mlp.dense_h_to_4h.weight holds NaN or infinity"),
+        (damaged_where_it_was_made, "the checkpoint does not load: SafetensorError"),
+        (lacking_a_weight, "1 weights of GPTNeoXModel are not in the checkpoint and would be random: layers.1.mlp"),
+        (of_another_shape, "the checkpoint does not load"),
+        (of_unknown_architecture, "the checkpoint does not load: ValueError"),
+        (with_code_of_its_own, "the checkpoint does not load: ValueError"),
+        (a_pickle_with_code, "the checkpoint does not load: "),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_a_checkpoint_that_is_not_what_it_should_be(family, published, store, downloads, spoil, reason):
+    ran = Path("/tmp/repdyn-a-pickle-ran")
+    ran.unlink(missing_ok=True)
+    spoil(family[8])
+    tasks = published()
+    assert_only_the_middle_one_failed(sweep(tasks, store, SETTINGS, downloads), tasks, store, reason)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("no room"), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")],
+)
+def test_out_of_memory(published, store, downloads, monkeypatch, error):
+    from repdyn.sweep import checkpoint
+
+    tasks = published()
+    measure = checkpoint.measure
+
+    def starved(model, probe, *arguments, **named):
+        if named["checkpoint"].step == 8:
+            raise error
+        return measure(model, probe, *arguments, **named)
+
+    monkeypatch.setattr(checkpoint, "measure", starved)
+    reason = "out of memory"
+    assert_only_the_middle_one_failed(sweep(tasks, store, SETTINGS, downloads), tasks, store, reason)
+
+
+def test_weights_larger_than_the_memory_are_not_even_loaded(published, store, downloads, monkeypatch):
+    from types import SimpleNamespace
+
+    from repdyn.sweep import weights
+
+    monkeypatch.setattr(weights.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    report = sweep(published()[:1], store, SETTINGS, downloads)
+    assert "out of memory: its weights take 0.0 GB and 0.0 GB are free; try --device-map auto" in report.failed[0][1]
+
+
+def test_a_repository_that_is_gone_or_gated(hub, published, store, downloads):
+    tasks = published()
+    hub.gate("lab/model")
+    assert all("access to lab/model@" in reason for _, reason in sweep(tasks, store, SETTINGS, downloads).failed)
+    shutil.rmtree(store.path)
+    del hub.repositories["lab/model"]
+    report = sweep(tasks, store, SETTINGS, downloads)
+    assert len(report.failed) == 3
+    assert "the hub knows no repository lab/model" in report.failed[0][1]
+
+
+def test_no_network_ends_the_sweep_and_records_no_failure(hub, published, store, downloads):
+    tasks = published()
+    sweep(tasks[:1], store, SETTINGS, downloads)
+    hub.__exit__()
+    huggingface_hub.close_session()  # or a connection that is open would go on being served
+    with pytest.raises(SweepStoppedError, match=r"no connection to http://127.0.0.1:\d+ .*the same command goes on"):
+        sweep(tasks[1:], store, SETTINGS, Downloads(downloads._root, Hub()))
+    assert sort_out(tasks, store, SETTINGS).waiting == tasks[1:]
+
+
+def test_a_full_disk_ends_the_sweep_and_records_no_failure(published, store, downloads, monkeypatch):
+    tasks = published()
+    monkeypatch.setattr(Downloads, "_free_bytes", lambda self: 10_000)
+    with pytest.raises(SweepStoppedError, match="is full: the next checkpoint takes .* --downloads FOLDER"):
+        sweep(tasks, store, SETTINGS, downloads)
+    assert sort_out(tasks, store, SETTINGS).waiting == tasks
+
+
+def test_a_disk_that_fills_up_meanwhile_ends_the_sweep_too(published, store, downloads, monkeypatch):
+    def full(self, *arguments):
+        raise OSError(errno.ENOSPC, "No space left on device", "model.safetensors")
+
+    tasks = published()
+    monkeypatch.setattr("repdyn.sweep.hub._require_intact", full)
+    with pytest.raises(SweepStoppedError, match=r"the disk is full \(model.safetensors\); free some space"):
+        sweep(tasks, store, SETTINGS, downloads)

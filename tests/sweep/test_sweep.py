@@ -1,0 +1,190 @@
+"""The sweep itself: fetched, measured, deleted, resumed; inside its budget; live and offline alike."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from repdyn import Probe, open_store
+from repdyn.sweep.checkpoint import Settings, Task
+from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.hub import Hub
+from repdyn.sweep.loop import sort_out, sweep
+from repdyn.sweep.suites import History
+from repdyn.sweep.targets import select_targets
+from repdyn.sweep.weights import Loading
+
+SETTINGS = Settings()
+NOT_COMPARED = ["seconds", "measured_at"]
+
+
+@pytest.fixture
+def probe() -> Probe:
+    tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
+    return Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
+
+
+@pytest.fixture
+def tasks(hub, family, probe) -> list[Task]:
+    """Three checkpoints of one repository, as tasks."""
+    for step, folder in family.items():
+        hub.publish("lab/model", f"step{step}", folder)
+    history = History("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)", tokens_per_step=10)
+    return [Task(target, probe) for target in select_targets(history, Hub()).targets]
+
+
+def geometry(store, run="lab/model"):
+    frame = store.to_pandas(run)
+    return frame[frame["layer"].notna()].drop(columns=NOT_COMPARED).reset_index(drop=True)
+
+
+def test_published_checkpoints_give_the_numbers_of_the_same_files_at_hand(hub, family, tasks, probe, tmp_path):
+    from repdyn.sweep.local import find_checkpoints
+
+    store = open_store(tmp_path / "store")
+    report = sweep(tasks, store, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
+    assert [task.target.step for task in report.measured] == [0, 8, 16]
+    frame = geometry(store)
+    assert frame["tokens_seen"].unique().tolist() == [0, 80, 160]
+    assert frame["revision"].unique().tolist() == ["step0", "step8", "step16"]
+    assert set(frame["checkpoint"]) == {f"lab/model@{task.target.commit}" for task in tasks}
+    local = [Task(target, probe) for target in find_checkpoints(next(iter(family.values())).parent, "lab/model")]
+    at_hand = open_store(tmp_path / "at_hand")
+    sweep(local, at_hand, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
+    assert geometry(at_hand)["value"].tolist() == frame["value"].tolist()
+
+
+def test_what_it_took_is_stored_with_each_checkpoint(tasks, tmp_path):
+    store = open_store(tmp_path / "store")
+    sweep(tasks, store, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
+    frame = store.to_pandas()
+    costs = frame[frame["layer"].isna()].pivot(index="step", columns="metric", values="value")
+    assert list(costs) == ["bytes/download", "seconds/download", "seconds/forward", "seconds/kernels", "seconds/load"]
+    assert (costs > 0).all(axis=None)
+
+
+def test_nothing_measured_is_fetched_or_measured_again(hub, tasks, tmp_path):
+    store = open_store(tmp_path / "store")
+    sweep(tasks[:2], store, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
+    before = {path: path.stat().st_mtime_ns for path in store.path.rglob("*.parquet")}
+    n_requests = len(hub.requests)
+    agenda = sort_out(tasks, store, SETTINGS)
+    assert (len(agenda.done), agenda.waiting) == (2, tasks[2:])
+    sweep(agenda.waiting, store, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
+    fetched = [path for method, path in hub.requests[n_requests:] if method == "GET" and "/resolve/" in path]
+    assert all(tasks[2].target.commit in path for path in fetched)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    # other metrics, or another precision, are another question
+    assert sort_out(tasks, store, Settings(metrics=["two_nn@no_sink"])).waiting == tasks
+    assert sort_out(tasks, store, Settings(loading=Loading(dtype="float32"))).waiting == tasks
+
+
+def test_one_weight_format_is_fetched_and_deleted_afterwards(hub, tasks, tmp_path):
+    downloads = tmp_path / "downloads"
+    sweep(tasks, open_store(tmp_path / "store"), SETTINGS, Downloads(downloads, Hub()))
+    fetched = {Path(path).name for method, path in hub.requests if method == "GET" and "/resolve/" in path}
+    assert fetched == {"config.json", "generation_config.json", "model.safetensors"} or fetched == {
+        "config.json",
+        "model.safetensors",
+    }
+    assert [path.name for path in downloads.iterdir()] == [".purge"]
+
+
+def test_the_disk_budget_is_never_exceeded(tasks, tmp_path, monkeypatch):
+    """A budget for one checkpoint at a time: the next is fetched only after the one before is gone."""
+    size = 0
+    peaks = []
+    original = Downloads._reserve
+
+    def watched(self, n_bytes):
+        nonlocal size
+        size = n_bytes
+        folder = original(self, n_bytes)
+        peaks.append(sum(self._held.values()))
+        return folder
+
+    monkeypatch.setattr(Downloads, "_reserve", watched)
+    report = sweep(tasks, open_store(tmp_path / "wide"), SETTINGS, Downloads(tmp_path / "d", Hub()))
+    assert max(peaks) == 2 * size  # prefetching, but never more than one ahead
+    peaks.clear()
+    narrow = Downloads(tmp_path / "d", Hub(), budget_bytes=int(1.5 * size))
+    report = sweep(tasks, open_store(tmp_path / "narrow"), SETTINGS, narrow)
+    assert (len(report.measured), max(peaks)) == (3, size)
+
+
+def test_a_checkpoint_larger_than_the_budget_is_recorded_as_such(tasks, tmp_path):
+    store = open_store(tmp_path / "store")
+    report = sweep(tasks[:1], store, SETTINGS, Downloads(tmp_path / "d", Hub(), budget_bytes=1000))
+    assert "GB, more than the 1e-06 GB of --max-disk" in report.failed[0][1]
+    agenda = sort_out(tasks, store, SETTINGS)
+    assert (agenda.failed_before, agenda.waiting) == (tasks[:1], tasks[1:])
+    assert sort_out(tasks, store, SETTINGS, retry_failed=True).waiting == tasks
+    sweep(tasks, store, SETTINGS, Downloads(tmp_path / "d", Hub()))
+    assert len(sort_out(tasks, store, SETTINGS).done) == 3
+    assert not list(store.path.rglob("*failed*"))
+
+
+def test_the_next_checkpoint_is_fetched_while_one_is_measured(tasks, tmp_path, monkeypatch):
+    from repdyn.sweep import loop
+
+    events = []
+    monkeypatch.setattr(loop, "measure_checkpoint", _slow(loop.measure_checkpoint, events))
+    fetch = Downloads.fetch
+
+    def noted(self, target, on_bytes):
+        fetched = fetch(self, target, on_bytes)
+        events.append(f"fetched {target.step}")
+        return fetched
+
+    monkeypatch.setattr(Downloads, "fetch", noted)
+    sweep(tasks, open_store(tmp_path / "store"), SETTINGS, Downloads(tmp_path / "d", Hub()))
+    assert events.index("fetched 8") < events.index("measured 0")
+    assert events.index("fetched 16") > events.index("measured 0")
+
+
+def _slow(measure, events):
+    def measured(task, *arguments):
+        timing = measure(task, *arguments)
+        time.sleep(0.5)
+        events.append(f"measured {task.target.step}")
+        return timing
+
+    return measured
+
+
+def test_what_another_process_has_in_hand_is_left_to_it(tasks, tmp_path):
+    store = open_store(tmp_path / "store")
+    claim = store.claim(SETTINGS.key(tasks[1]))
+    assert claim is not None
+    report = sweep(tasks, store, SETTINGS, Downloads(tmp_path / "d", Hub()))
+    assert (report.measured, report.elsewhere) == ([tasks[0], tasks[2]], [tasks[1]])
+    claim.release()
+    sweep(tasks[1:2], store, SETTINGS, Downloads(tmp_path / "d", Hub()))
+    # measured meanwhile by another: not again
+    assert sweep(tasks[1:2], store, SETTINGS, Downloads(tmp_path / "d", Hub())).elsewhere == tasks[1:2]
+
+
+def test_what_lies_in_the_hubs_own_cache_is_used_and_kept(hub, tasks, tmp_path):
+    import huggingface_hub
+
+    target = tasks[0].target
+    huggingface_hub.snapshot_download(target.repository, revision=target.commit)
+    n_requests = len(hub.requests)
+    store = open_store(tmp_path / "store")
+    sweep(tasks[:1], store, SETTINGS, Downloads(tmp_path / "d", Hub(), budget_bytes=1))
+    assert not [path for _, path in hub.requests[n_requests:] if "/resolve/" in path]
+    assert list((tmp_path / "hub_cache").rglob("model.safetensors"))
+
+
+def test_folders_of_killed_processes_are_removed_and_those_of_living_ones_kept(tasks, tmp_path):
+    root = tmp_path / "d"
+    with Downloads(root, Hub()).opened():
+        (root / "dead").mkdir(parents=True)
+        (root / "dead" / "model.safetensors.incomplete").write_bytes(b"0" * 100)
+        (root / "dead.lock").touch()
+        living = [path for path in root.glob("*.lock") if path.stem != "dead"]
+        sweep(tasks[:1], open_store(tmp_path / "store"), SETTINGS, Downloads(root, Hub()))
+        assert not (root / "dead").exists()
+        assert [path for path in root.glob("*.lock")] == living
+    assert not list(root.glob("*.lock"))
