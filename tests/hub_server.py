@@ -19,7 +19,6 @@ from urllib.parse import parse_qs, unquote
 from weakref import WeakSet
 
 _Answer: TypeAlias = tuple[int, bytes, Mapping[str, str]]  # code, body, headers
-
 KINDS = ("status", "truncated", "wrong_size", "cut", "slow", "stall", "corrupt")
 
 _NAME = r"(?P<name>[^/]+(?:/[^/]+)?)"
@@ -123,8 +122,7 @@ class HubServer(ThreadingHTTPServer):
             kind: "status" is an error. "truncated" announces the whole and closes the connection after a part, "cut"
                 resets it there. "wrong_size" announces and sends a part. "stall" falls silent after a part. "slow"
                 sends little by little. "corrupt" inverts every byte after a part.
-            times: to how many requests it happens; None means to all.
-            options: the other fields of :class:`Fault`.
+            times, options: to how many requests it happens, None meaning all; and other fields of :class:`Fault`.
         """
         if kind not in KINDS:
             raise ValueError(f"expected a kind among {', '.join(KINDS)}, got {kind!r}")
@@ -173,10 +171,8 @@ class _Repository:
         return _json({"branches": listed("heads", self.branches), "tags": listed("tags", self.tags), "converts": []})
 
     def info(self, name: str, commit: str, blobs: bool) -> _Answer:
-        siblings = [
-            {"rfilename": path} | (file.described("blobId", "sha256") if blobs else {})
-            for path, file in self.commits[commit].items()
-        ]
+        files = self.commits[commit].items()
+        siblings = [{"rfilename": path} | (file.described("blobId", "sha256") if blobs else {}) for path, file in files]
         known = {"id": name, "modelId": name, "sha": commit, "siblings": siblings, "tags": []}
         return _json(known | {"private": False, "disabled": False, "gated": "manual" if self.gated else False})
 
@@ -255,10 +251,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, code: int, body: bytes, headers: Mapping[str, str], fault: Fault | None) -> None:
         """An answer, or the range of it that was asked for, with what goes wrong on the way."""
-        kind = fault and fault.kind
         part = len(body) // 2 if fault is None or fault.after is None else fault.after
-        if kind in {"wrong_size", "corrupt"}:
-            body = body[:part] + (bytes(255 - byte for byte in body[part:]) if kind == "corrupt" else b"")
+        if fault is not None and fault.kind in {"wrong_size", "corrupt"}:
+            body = body[:part] + (bytes(255 - byte for byte in body[part:]) if fault.kind == "corrupt" else b"")
         start, stop, extent = 0, len(body), {}
         if code == 200 and "Range" in self.headers:
             code, start, stop = _range(self.headers["Range"], len(body))

@@ -48,6 +48,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> 
         # it asks the hub for a list of programs that may be running this process
         monkeypatch.setattr("huggingface_hub.utils._headers.detect_agent", lambda: None)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
         huggingface_hub.close_session()  # a client made earlier would keep its proxies and connections
         yield server
         huggingface_hub.close_session()

@@ -18,7 +18,7 @@ from repdyn import Probe, open_store
 from repdyn.store import Store
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.failures import SweepStoppedError
+from repdyn.sweep.failures import CheckpointError, SweepStoppedError
 from repdyn.sweep.hub import Hub
 from repdyn.sweep.loop import Report, sort_out, sweep
 from repdyn.sweep.suites import History
@@ -114,6 +114,21 @@ def test_rate_limits_are_waited_out_as_long_as_the_hub_says(hub, published, stor
     hub.fault("resolve", "status", times=2, code=429, headers={"Retry-After": "7"})
     assert sweep(tasks, store, SETTINGS, downloads).measured == tasks
     assert 8 in waits  # what the hub said, and one more lest rounding makes it too early
+
+
+@pytest.mark.parametrize("code", [429, 503])
+def test_a_busy_hub_is_asked_again_for_branches_and_commits_too(hub, published, monkeypatch, code):
+    published()
+    waited = []
+    monkeypatch.setattr("repdyn.sweep.hub.time.sleep", waited.append)
+    hub.fault("/api/models/lab/model/(refs|revision)", "status", times=2, code=code, headers={"Retry-After": "30"})
+    assert set(Hub().refs("lab/model")) == {"step0", "step8", "step16"}
+    hub.fault("/api/models/lab/model/revision", "status", times=1, code=code)
+    assert Hub().commit("lab/model", "step8")
+    assert waited == [30, 30, 1]
+    hub.fault("/api/models/lab/model/refs", "status", code=code)
+    with pytest.raises(CheckpointError, match=f"{code}"):
+        Hub().refs("lab/model")
 
 
 def test_a_download_that_takes_too_long(hub, published, store, tmp_path):
@@ -246,7 +261,6 @@ def test_no_network_ends_the_sweep_and_records_no_failure(hub, published, store,
     tasks = published()
     sweep(tasks[:1], store, SETTINGS, downloads)
     hub.__exit__()
-    huggingface_hub.close_session()  # or a connection that is open would go on being served
     with pytest.raises(SweepStoppedError, match=r"no connection to http://127.0.0.1:\d+ .*the same command goes on"):
         sweep(tasks[1:], store, SETTINGS, Downloads(downloads._root, Hub()))
     assert sort_out(tasks, store, SETTINGS).waiting == tasks[1:]

@@ -77,12 +77,26 @@ def test_numbers_with_units_are_exact(text, value):
         ("multiberts-seed_3-step_1200k", 1200000, None, None),
     ],
 )
-def test_without_a_pattern_the_last_number_is_the_step_unless_another_is_named(name, step, tokens, stage):
+def test_without_a_pattern_the_step_is_the_number_that_is_called_so(name, step, tokens, stage):
     assert parse(name) == Revision(name, step, tokens, stage)
 
 
 @pytest.mark.parametrize(
-    "name", ["main", "step", "v1.0", "opt-125m", "pythia-1.4b", "step512abc", "convert-to-safetensors"]
+    "name",
+    [
+        "main",
+        "step",
+        "v1.0",
+        "opt-125m",
+        "pythia-1.4b",
+        "step512abc",
+        "convert-to-safetensors",
+        "gpt2",
+        "Llama-2-7b-hf",
+        "stories260K-hf",
+        "2024-05-01",
+        "seed-3",
+    ],
 )
 def test_names_without_a_step_are_none(name):
     assert parse(name) is None

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import httpx2
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
 from tqdm import tqdm
 
@@ -20,6 +21,10 @@ from repdyn.sweep.failures import CancelledError, CheckpointError, hub_errors
 
 _CONNECTIONS = 4
 _TRIES = 3
+_BUSY = {408, 429, 500, 502, 503, 504}
+_WAITS_SECONDS = (1, 2, 4, 8, 8)
+
+T = TypeVar("T")
 
 
 class Watch:
@@ -73,6 +78,19 @@ def _require_intact(path: Path, sha256: str | None) -> None:
         )
 
 
+def _patiently(ask: Callable[[], T]) -> T:
+    """Ask again where the hub is busy, as the client does for files and listings but not for branches and commits."""
+    for wait_seconds in _WAITS_SECONDS:
+        try:
+            return ask()
+        except HfHubHTTPError as error:
+            if error.response.status_code not in _BUSY:
+                raise
+            said = error.response.headers.get("Retry-After", "")
+            time.sleep(float(said) if said.isdecimal() else wait_seconds)
+    return ask()
+
+
 def unwatched() -> Watch:
     """For downloads of a moment: nobody counts, nobody cancels."""
     return Watch(float("inf"), Event(), lambda n: None)
@@ -93,13 +111,13 @@ class Hub:
     def refs(self, repository: str) -> dict[str, str]:
         """The commit of each branch and tag; a branch comes before a tag of the same name."""
         with hub_errors(repository, self.endpoint):
-            refs = self._api.list_repo_refs(repository)
+            refs = _patiently(lambda: self._api.list_repo_refs(repository))
         return {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}
 
     def commit(self, repository: str, revision: str) -> str:
         """The commit a branch or tag is at."""
         with hub_errors(f"{repository}@{revision}", self.endpoint):
-            return str(self._api.repo_info(repository, revision=revision).sha)
+            return str(_patiently(lambda: self._api.repo_info(repository, revision=revision)).sha)
 
     def files(self, repository: str, commit: str) -> Files:
         """Every file of a commit."""

@@ -20,10 +20,10 @@ _NUMBER = rf"\d+(?:\.\d+(?=[kmbtKMBT]))?[kmbtKMBT]?{_END}"
 DEFAULT_PATTERN = (
     rf"(?:(?=.*tokens?[-_=]?(?P<tokens>{_NUMBER})))?"
     r"(?:(?P<stage>stage\d.*?)[-_](?=step))?"
-    rf"(?:.*step[-_=]?|.*(?<![\d.])(?=\d+(?:\.\d+)?[kK]?{_END}))(?P<step>{_NUMBER}).*"
+    rf"(?:.*(?:step|checkpoint|ckpt|iter|iteration)s?[-_=]?|(?={_NUMBER}$))(?P<step>{_NUMBER}).*"
 )
-"""For names that no suite describes: the number after "step", or else the last one, and that in no unit but thousands
-("opt-125m" names a size); tokens and stage where they are named."""
+"""For names that no suite describes: a number after "step", "checkpoint", "ckpt" or "iter", or nothing but a number;
+tokens and stage where named. Any other number may mean the model's size or version."""
 
 _FORMS = '"all", "log", "every:10", or names or steps separated by commas such as "step0,step1000,143000"'
 
