@@ -111,7 +111,7 @@ def _a_silent_hub_is_given_up_on_soon(monkeypatch):
 
 def test_rate_limits_are_waited_out_as_long_as_the_hub_says(hub, published, store, downloads, waits):
     tasks = published()
-    hub.fault("resolve", "status", times=2, code=429, headers={"Retry-After": "7"})
+    hub.fault(FILE.format(commit=tasks[1].target.commit), "status", times=4, code=429, headers={"Retry-After": "7"})
     assert sweep(tasks, store, SETTINGS, downloads).measured == tasks
     assert 8 in waits  # what the hub said, and one more lest rounding makes it too early
 

@@ -120,7 +120,13 @@ def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, 
         from repdyn.sweep.ray_engine import sweep_with_ray  # an optional dependency
 
         return sweep_with_ray(tasks, store, settings, hub, options)
-    downloads = Downloads(options.downloads, hub, budget_bytes=options.max_disk, timeout_seconds=options.timeout)
+    downloads = Downloads(
+        options.downloads,
+        hub,
+        budget_bytes=options.max_disk,
+        timeout_seconds=options.timeout,
+        with_code=options.trust_remote_code,
+    )
     return sweep(tasks, store, settings, downloads, Board(len(tasks)))
 
 

@@ -45,15 +45,23 @@ class Downloads:
         folder: holds the folders of all processes.
         budget_bytes: most that this process keeps on disk at any time; None for no limit.
         timeout_seconds: of one checkpoint's download.
+        with_code: fetch the Python files of a repository too, for who trusts them.
     """
 
     def __init__(
-        self, folder: Path, hub: Hub, *, budget_bytes: int | None = None, timeout_seconds: float = 3600
+        self,
+        folder: Path,
+        hub: Hub,
+        *,
+        budget_bytes: int | None = None,
+        timeout_seconds: float = 3600,
+        with_code: bool = False,
     ) -> None:
         self._root = folder
         self._hub = hub
         self._budget_bytes = budget_bytes
         self._timeout_seconds = timeout_seconds
+        self._with_code = with_code
         self._held: dict[Path, int] = {}
         self._changed = Condition()
         self._cancelled = Event()
@@ -94,7 +102,8 @@ class Downloads:
             return Fetched(target.path, 0, 0.0)
         if target.missing:
             raise CheckpointError(target.missing)
-        files = choose_files(self._hub.files(target.repository, target.commit), target.subfolder)
+        there = self._hub.files(target.repository, target.commit)
+        files = choose_files(there, target.subfolder, with_code=self._with_code)
         if cached := self._hub.cached(target.repository, target.commit, files):
             return Fetched(cached / target.subfolder, 0, 0.0)
         total = total_bytes(files)

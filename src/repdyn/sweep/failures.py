@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 
 import httpx2
 import torch
@@ -31,6 +32,7 @@ class CancelledError(Exception):
     """The download was given up because the sweep ends."""
 
 
+_LONGEST = 400
 _OUT_OF_MEMORY = (
     "out of memory: {error}; try --device-map auto (parts of the model wait in memory or on disk), --dtype bfloat16, "
     "or a smaller --tokens-per-forward"
@@ -62,7 +64,7 @@ def hub_errors(what: str, endpoint: str) -> Iterator[None]:
     except (OfflineModeIsEnabled, LocalEntryNotFoundError, httpx2.ConnectError) as error:
         raise _without_connection(what, endpoint, error) from error
     except EntryNotFoundError as error:
-        raise CheckpointError(f"a file of {what} is not on the hub (404): {_first_line(error)}") from error
+        raise CheckpointError(f"a file of {what} is not on the hub (404): {_in_one_line(error)}") from error
     except HfHubHTTPError as error:
         raise CheckpointError(f"{what}: {_answer(error)}") from error
     except httpx2.HTTPError as error:
@@ -73,7 +75,7 @@ def hub_errors(what: str, endpoint: str) -> Iterator[None]:
                 f"the disk is full ({error.filename or what}); free some space, or choose another place with "
                 "--downloads FOLDER, then repeat the command"
             ) from error
-        raise CheckpointError(f"{what} could not be fetched: {_first_line(error)}") from error
+        raise CheckpointError(f"{what} could not be fetched: {_in_one_line(error)}") from error
 
 
 @contextmanager
@@ -84,10 +86,10 @@ def model_errors(what: str) -> Iterator[None]:
     except (CheckpointError, SweepStoppedError):
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
-        raise CheckpointError(_OUT_OF_MEMORY.format(error=_first_line(error))) from error
+        raise CheckpointError(_OUT_OF_MEMORY.format(error=_in_one_line(error))) from error
     except RuntimeError as error:
         if "can't allocate memory" in str(error):
-            raise CheckpointError(_OUT_OF_MEMORY.format(error=_first_line(error))) from error
+            raise CheckpointError(_OUT_OF_MEMORY.format(error=_in_one_line(error))) from error
         raise CheckpointError(f"{what}: {_described(error)}") from error
     except Exception as error:
         raise CheckpointError(f"{what}: {_described(error)}") from error
@@ -97,7 +99,7 @@ def _answer(error: HfHubHTTPError) -> str:
     status = error.response.status_code
     if status == 429:
         return "the hub asks to slow down (429) and still did after repeated waiting; try later, or log in"
-    return f"the hub answered {status}: {_first_line(error)}"
+    return f"the hub answered {status}: {_in_one_line(error)}"
 
 
 def _without_connection(what: str, endpoint: str, error: Exception) -> Exception:
@@ -112,14 +114,14 @@ def _without_connection(what: str, endpoint: str, error: Exception) -> Exception
     if isinstance(error, OfflineModeIsEnabled):
         return SweepStoppedError("the hub may not be asked, because HF_HUB_OFFLINE is set; unset it")
     return SweepStoppedError(
-        f"no connection to {endpoint} ({_first_line(error)}); what is measured is stored, and the same command goes on "
-        "from there"
+        f"no connection to {endpoint} ({_in_one_line(error)}); what is measured is stored, and the same command goes "
+        "on from there"
     )
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_first_line(error)}"
+    return f"{type(error).__name__}: {_in_one_line(error)}"
 
 
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+def _in_one_line(error: BaseException) -> str:
+    return shorten(str(error), _LONGEST, placeholder=" ...") or type(error).__name__

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +37,14 @@ class Loading:
         device: where a model runs; with a device map, where its input goes.
         dtype: precision of the weights, "auto" for the one they were published in. Kernels compute in float32 and
             float64 whatever it is.
-        device_map: "auto" lets accelerate spread a model that is larger than the GPU over GPU, memory and disk.
+        device_map: "auto" lets accelerate spread a model that is larger than the GPU over GPU, memory and disk; or the
+            place of each module.
         trust_remote_code: run the Python code a repository brings along.
     """
 
     device: str = "cpu"
     dtype: str = "auto"
-    device_map: str | None = None
+    device_map: str | Mapping[str, str] | None = None
     trust_remote_code: bool = False
 
 
@@ -82,7 +84,7 @@ def load_model(folder: Path, loading: Loading) -> nn.Module:
             a weight that is not finite.
     """
     _require_memory(folder, loading)
-    with model_errors("the checkpoint does not load"), without_reports():
+    with model_errors("the checkpoint does not load"), _code_refused(), without_reports():
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=loading.trust_remote_code)
         # The precision the weights were saved in is the one a live run measures them in.
         model, report = AutoModel.from_pretrained(
@@ -99,6 +101,19 @@ def load_model(folder: Path, loading: Loading) -> nn.Module:
     _require_every_weight(model, report["missing_keys"], report["mismatched_keys"])
     _require_finite(model)
     return model.eval()
+
+
+@contextmanager
+def _code_refused() -> Iterator[None]:
+    """Say which option it takes, where transformers says which argument of its own."""
+    try:
+        yield
+    except ValueError as error:
+        if "contains custom code" not in str(error):
+            raise
+        raise CheckpointError(
+            "it needs Python code of its own repository; read that, then allow it with --trust-remote-code"
+        ) from error
 
 
 def _placement(folder: Path, loading: Loading) -> dict[str, object]:
