@@ -16,7 +16,7 @@ from repdyn.blocks import find_blocks
 from repdyn.callbacks.refusals import refuse_namesakes, refuse_sharding, refuse_two_settings
 from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module
 from repdyn.callbacks.tokens import add_tokens
-from repdyn.measure import measure, metric_set
+from repdyn.measurement import measure, metric_set
 from repdyn.metrics import DEFAULT_METRICS, Metric, resolve
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.records import Checkpoint, Row, failure_rows, scalar_row

@@ -23,12 +23,12 @@ ALLOWED = {
     "probe": {"data", "text_windows"},
     "capture": {"blocks", "kernels", "probe"},
     "metrics": {"capture", "kernels", "probe"},
-    "measure": {"blocks", "capture", "kernels", "metrics", "probe", "records"},
+    "measurement": {"blocks", "capture", "kernels", "metrics", "probe", "records"},
     "store": {"files", "records", "probe"},
     "models": set(),
     "data": {"files", "probe"},
     "views": {"records", "metrics", "store"},
-    "sweep": {"blocks", "data", "measure", "metrics", "models", "probe", "quiet", "records", "store", "views"},
+    "sweep": {"blocks", "data", "measurement", "metrics", "models", "probe", "quiet", "records", "store", "views"},
 }
 
 

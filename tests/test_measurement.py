@@ -10,7 +10,7 @@ from torch import nn
 
 from repdyn import Probe, kernels, measure
 from repdyn.capture import capture
-from repdyn.measure import metric_set
+from repdyn.measurement import metric_set
 from repdyn.metrics import METRICS, Metric, resolve
 from repdyn.records import COLUMNS, Checkpoint
 

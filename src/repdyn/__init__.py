@@ -1,9 +1,33 @@
 """Representation dynamics: watch the inner geometry of a transformer evolve while it trains."""
 
-from repdyn import kernels
-from repdyn.measure import Profile, measure
-from repdyn.probe import Probe
-from repdyn.schedule import Schedule
-from repdyn.store import Store, open_store
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from repdyn import kernels
+    from repdyn.measurement import Profile, measure
+    from repdyn.probe import Probe
+    from repdyn.schedule import Schedule
+    from repdyn.store import Store, open_store
 
 __all__ = ["Probe", "Profile", "Schedule", "Store", "kernels", "measure", "open_store"]
+
+_HOMES = {
+    "Probe": "repdyn.probe",
+    "Profile": "repdyn.measurement",
+    "Schedule": "repdyn.schedule",
+    "Store": "repdyn.store",
+    "measure": "repdyn.measurement",
+    "open_store": "repdyn.store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is: torch takes seconds, and `repdyn --help` has no use for it."""
+    if name == "kernels":
+        return import_module("repdyn.kernels")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'repdyn' has no attribute {name!r}; it has {', '.join(__all__)}")

@@ -202,7 +202,7 @@ def a_pickle_with_code(folder: Path) -> None:
         (lacking_a_weight, "1 weights of GPTNeoXModel are not in the checkpoint and would be random: layers.1.mlp"),
         (of_another_shape, "the checkpoint does not load"),
         (of_unknown_architecture, "the checkpoint does not load: ValueError"),
-        (with_code_of_its_own, "the checkpoint does not load: ValueError"),
+        (with_code_of_its_own, "it needs Python code of its own repository"),
         (a_pickle_with_code, "the checkpoint does not load: "),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
@@ -243,7 +243,7 @@ def test_weights_larger_than_the_memory_are_not_even_loaded(published, store, do
 
     monkeypatch.setattr(weights.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     report = sweep(published()[:1], store, SETTINGS, downloads)
-    assert "out of memory: its weights take 0.0 GB and 0.0 GB are free; try --device-map auto" in report.failed[0][1]
+    assert "out of memory: its weights take 0.0 GB in their own precision, and 0.0 GB are free; try --dtype bfloat16" in report.failed[0][1]
 
 
 def test_a_repository_that_is_gone_or_gated(hub, published, store, downloads):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from repdyn import Probe, measure
+from repdyn.sweep import weights
 from repdyn.sweep.failures import CheckpointError
 from repdyn.sweep.hub import RemoteFile
 from repdyn.sweep.weights import Loading, choose_files, load_model
@@ -87,6 +89,18 @@ def test_precision_is_the_published_one_unless_another_is_asked_for(family, aske
     folder = family[8]
     AutoModelForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
     assert load_model(folder, Loading(dtype=asked)).dtype == got
+
+
+def test_memory_is_counted_in_the_precision_that_is_asked_for(family, monkeypatch):
+    from transformers import AutoModelForCausalLM
+
+    folder = family[8]
+    AutoModelForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
+    available = int(1.5 * (folder / "model.safetensors").stat().st_size)
+    monkeypatch.setattr(weights.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
+    load_model(folder, Loading())
+    with pytest.raises(CheckpointError, match="out of memory: its weights take 0.0 GB in float32, and 0.0 GB are free"):
+        load_model(folder, Loading(dtype="float32"))
 
 
 def test_a_pooler_that_was_never_trained_does_not_matter(tmp_path):

@@ -1,110 +1,15 @@
-"""Rows of made-up runs, shaped like real ones."""
+"""Made-up runs as fixtures."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
 import pandas as pd
 import pytest
+from views.made_up import fill, make_failures, make_finished, make_published, make_row, make_run, make_scalar, to_frame
 
-from repdyn.records import Row, to_pandas, to_table
-
-LOG_STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-
-
-def make_row(**given: Any) -> Row:
-    """A measured row of a decoder with 6 blocks; any field can be given."""
-    fields: dict[str, Any] = {
-        "run": "decoder-quickstart",
-        "model": "GPTNeoXForCausalLM",
-        "causal": True,
-        "step": 0,
-        "tokens_seen": None,
-        "stage": None,
-        "revision": None,
-        "checkpoint": None,
-        "parameters": 1_234_567,
-        "layer": 0,
-        "depth": 0.0,
-        "module": "gpt_neox.layers.0",
-        "layers": "",
-        "metric": "anisotropy",
-        "subset": "all",
-        "settings": "{}",
-        "value": 0.5,
-        "std": 0.01,
-        "n_batches": 8,
-        "n_vectors": 4096,
-        "n_unique": 4000,
-        "on_distinct": False,
-        "reason": None,
-        "dim": 128,
-        "dtype": "float32",
-        "device": "cpu",
-        "attention": "sdpa",
-        "probe": "3f2ab1c09d77e412",
-        "seconds": 0.01,
-        "measured_at": "2025-01-01T00:00:00+00:00",
-        "repdyn_version": "0.1.0",
-        "torch_version": "2.13.0",
-        "transformers_version": "5.23.0",
-    }
-    return Row(**(fields | given))
-
-
-def make_scalar(step: int, value: float, metric: str = "train/loss", **given: Any) -> Row:
-    """A scalar of the run, such as its loss."""
-    geometry = {"layer": None, "depth": None, "module": None, "subset": None, "std": math.nan, "n_batches": 1}
-    counts = {"n_vectors": 0, "n_unique": 0, "dim": 0, "dtype": ""}
-    return make_row(step=step, metric=metric, value=value, **(geometry | counts | given))
-
-
-def to_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    return to_pandas(to_table(rows))
-
-
-def anisotropy_at(step: int, depth: float, peak: float = 0.55) -> float:
-    """A bell over depth that grows with training and then stays."""
-    grown = 1 - math.exp(-step / 60)
-    return 0.05 + peak * grown * math.sin(math.pi * (0.1 + 0.8 * depth)) ** 2
-
-
-def dimension_at(step: int, depth: float) -> float:
-    """A dimension that rises to step 64 and then falls, lower in the middle layers."""
-    bump = math.exp(-(((math.log1p(step) - math.log1p(64)) / 1.6) ** 2))
-    return 9 + 8 * bump + 2 * (step > 64) * (1 - bump) - 1.5 * math.sin(math.pi * depth)
-
-
-def make_run(
-    *,
-    n_blocks: int = 6,
-    steps: Sequence[int] = LOG_STEPS,
-    anisotropy: Callable[[int, float], float] = anisotropy_at,
-    no_sink: Callable[[int, float], float] = lambda step, depth: anisotropy_at(step, depth, peak=0.2),
-    dimension: Callable[[int, float], float] = dimension_at,
-    noise: float = 0.01,
-    loss: bool = True,
-    **given: Any,
-) -> pd.DataFrame:
-    """All rows of one run; each value has a standard deviation of ``noise`` times itself and no noise added."""
-    curves = [("anisotropy", "all", anisotropy), ("anisotropy", "no_sink", no_sink), ("two_nn", "all", dimension)]
-    rows = []
-    for step in steps:
-        for layer in range(n_blocks + 1):
-            for metric, subset, curve in curves:
-                value = curve(step, layer / n_blocks)
-                settings = json.dumps({"discard": 0.1}) if metric == "two_nn" else "{}"
-                cell = {"step": step, "layer": layer, "depth": layer / n_blocks, "metric": metric, "subset": subset}
-                measured = {"value": value, "std": noise * abs(value), "settings": settings}
-                missing = {"std": math.nan, "reason": "2 distinct vectors, 3 needed"} if math.isnan(value) else {}
-                rows.append(make_row(**(cell | measured | missing | given)))
-        if loss:
-            rows.append(make_scalar(step, 1.2 + 4.4 * float(np.exp(-step / 80)), **given))
-    return to_frame(rows)
+from repdyn.records import Row
+from repdyn.store import Store
 
 
 @pytest.fixture
@@ -120,3 +25,29 @@ def scalar_row() -> Callable[..., Row]:
 @pytest.fixture
 def run() -> Callable[..., pd.DataFrame]:
     return make_run
+
+
+@pytest.fixture
+def published() -> Callable[..., list[Row]]:
+    return make_published
+
+
+@pytest.fixture
+def finished() -> Callable[..., list[Row]]:
+    return make_finished
+
+
+@pytest.fixture
+def failures() -> Callable[..., list[Row]]:
+    return make_failures
+
+
+@pytest.fixture
+def frame_of() -> Callable[..., pd.DataFrame]:
+    """Rows of several runs as a store gives them."""
+    return lambda *runs: to_frame([row for rows in runs for row in rows])
+
+
+@pytest.fixture
+def filled() -> Callable[..., Store]:
+    return fill

@@ -93,6 +93,60 @@ def test_mean_over_layers_without_loss_and_with_missing_values(run):
     assert not anisotropy.texts
 
 
+def above_of(figure):
+    (above,) = [axes for axes in figure.axes if axes.get_xlabel() == "training tokens"]
+    return above
+
+
+def test_tokens_stand_above_the_steps(run):
+    frame = run(steps=(0, 1, 10, 100))
+    frame["tokens_seen"] = (frame["step"] * 4096).astype("Int64")
+    figure = mean_over_layers(frame)
+    above, below = above_of(figure), panels(figure)[1]
+    assert [tick.get_text() for tick in above.get_xticklabels()] == ["0", "10k", "100k", "410k"]
+    places = above.get_xticks()
+    np.testing.assert_allclose(places, [0, 10_000 / 4096, 100_000 / 4096, 100])
+    # at the same place as the step that has as many tokens
+    figure.draw_without_rendering()
+    at = [axes.transData.transform([(place, 0) for place in places])[:, 0] for axes in (above, below)]
+    np.testing.assert_allclose(*at)
+
+
+@pytest.mark.parametrize("missing", ["one", "all", "falling"])
+def test_tokens_are_left_out_where_they_are_not_known_or_fall(run, missing):
+    frame = run(steps=(0, 10, 100))
+    frame["tokens_seen"] = (frame["step"] * 4096).astype("Int64")
+    frame.loc[frame["step"] == 10, "tokens_seen"] = 10**9 if missing == "falling" else None
+    frame = frame.assign(tokens_seen=None) if missing == "all" else frame
+    assert "training tokens" not in [axes.get_xlabel() for axes in mean_over_layers(frame).axes]
+
+
+def test_a_step_axis_without_step_zero(run):
+    axes = panels(mean_over_layers(run(steps=(1000, 20_000))))[1]
+    assert axes.get_xlabel() == "step (logarithmic)"
+    assert 0 < axes.get_xlim()[0] < 1000
+
+
+def test_a_finished_model_has_profiles_alone(run):
+    frame = run(steps=(0,), stage="finished", causal=False)
+    figures = all_figures(frame)
+    assert list(figures) == ["profile_anisotropy", "profile_two_nn"]
+    for figure in figures.values():
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["finished"]
+        assert legend.get_title().get_text() == ""
+
+
+@pytest.mark.parametrize("draw", [mean_over_layers, lambda f: heatmap(f, "two_nn", "all")], ids=["mean", "heatmap"])
+def test_a_finished_model_has_no_steps(run, draw):
+    expected = (
+        "expected checkpoints of a training, got the finished model 'lab/bert', whose step 0 is for want of a number; "
+        "draw its profile_over_depth"
+    )
+    with pytest.raises(ValueError, match=f"^{expected}$"):
+        draw(run(steps=(0,), stage="finished", run="lab/bert"))
+
+
 def test_mean_over_layers_of_unmeasured_metrics_is_an_error(run):
     with pytest.raises(ValueError, match="^expected one of the metrics rank, got rows of anisotropy, two_nn; name one"):
         mean_over_layers(run(steps=(0,)), ["rank"])
@@ -128,7 +182,7 @@ def test_heatmap_of_many_steps_takes_log_spaced_ones(run):
 
 def test_heatmap_without_any_value(run):
     figure = heatmap(run(steps=(0, 1), no_sink=lambda step, depth: NAN), "anisotropy", "no_sink")
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     assert figure.axes[0].images[0].get_clim() == (0, 1)
 
 

@@ -3,7 +3,7 @@ import math
 import pandas as pd
 import pytest
 
-from repdyn.views.findings import BELL, GROWTH, PAPER, RISE_AND_FALL, UNIFORM_PROFILE, findings
+from repdyn.views.findings import BELL, GROWTH, MEANINGS, PAPER, RISE_AND_FALL, UNIFORM_PROFILE, findings
 
 NAN = math.nan
 SHOWN, NOT_SHOWN, UNJUDGED = "shown", "not shown", "cannot be judged"
@@ -200,6 +200,24 @@ def test_rise_and_fall(run, values, std, verdict, causal):
 def test_rise_and_fall_evidence(run):
     evidence = judged(course(run, "dimension", {0: 10, 1000: 20, 3000: 15}, std=0.1), "dimension", "all").evidence
     assert evidence == "10±0.1 at step 0, highest 20±0.1 at 1,000, 15±0.1 at 3,000"
+
+
+@pytest.mark.parametrize("given", [{}, {"stage": "finished"}, {"stage": "finished", "causal": False}], ids=str)
+def test_one_checkpoint_is_judged_by_its_profile_alone(run, given):
+    found = findings(run(steps=(0,), **given))
+    assert [finding.evidence for finding in found if finding.name != "shape"] == ["one checkpoint"] * 3
+    assert {finding.verdict for finding in found if finding.name == "shape"} <= {SHOWN, NOT_SHOWN}
+
+
+def test_findings_are_named(run):
+    assert [(finding.name, finding.subset) for finding in findings(run())] == [
+        ("shape", "all"),
+        ("shape", "no_sink"),
+        ("growth", "all"),
+        ("growth", "no_sink"),
+        ("dimension", "all"),
+    ]
+    assert [finding.name for finding in findings(run())][::2] == list(MEANINGS)
 
 
 def test_reasons_for_no_verdict(run):

@@ -9,12 +9,15 @@ from repdyn.views.frames import (
     causality,
     counts,
     grid,
+    is_finished,
     layer_mean,
     measurements,
     scalar,
     select_steps,
     subsets_of,
+    tokens_by_step,
 )
+from repdyn.views.frames import failures as failures_of
 
 NAN = math.nan
 
@@ -78,6 +81,30 @@ def test_a_metric_under_two_settings_is_an_error(run):
     )
     with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
         measurements(pd.concat([frame, again]))
+
+
+def test_a_finished_model_among_steps_is_an_error(run):
+    frame = pd.concat([run(steps=(0,), stage="finished"), run(steps=(8,))])
+    expected = "expected the steps of a training or one finished model, got both under 'decoder-quickstart'; keep them as two runs"
+    with pytest.raises(ValueError, match=f"^{expected}$"):
+        measurements(frame)
+
+
+def test_what_counts_as_finished(run):
+    assert is_finished(run(steps=(0,), stage="finished"))
+    assert not is_finished(run(steps=(0,), stage="stage1"))
+    assert not is_finished(run(steps=(0,)))
+    assert not is_finished(run(steps=(0,)).convert_dtypes())
+
+
+def test_failures_are_scalars_with_a_reason(published, failures, frame_of):
+    frame = frame_of(published(steps=(0,)), failures(8))
+    assert frame_of(failures(8))["reason"].tolist() == failures_of(frame)["reason"].tolist()
+
+
+def test_tokens_by_step(run, published, frame_of):
+    assert tokens_by_step(frame_of(published(steps=(8, 0, 1)))).to_dict() == {0: 0, 1: 1000, 8: 8000}
+    assert tokens_by_step(run(steps=(0, 8))).empty
 
 
 def test_unknown_metric_and_subset_name_what_there_is(run):

@@ -71,6 +71,18 @@ def test_scalars_alone_log_nothing(scalar_row, tmp_path):
     assert not (tmp_path / "metrics.csv").exists()
 
 
+def test_more_values_of_a_step_are_in_its_row(row, tmp_path):
+    logger = CSVLogger(tmp_path, name="", version="")
+    log_rows(checkpoint(row, 4), [logger], 4, "student_", also={"train/loss": 5.5})
+    log_rows([], [logger], 5, also={"train/loss": 4.5})
+    logger.save()
+    lines = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    assert [(line["step"], line["student_anisotropy/layer_02"], line["train/loss"]) for line in lines] == [
+        ("4", "6.0", "5.5"),
+        ("5", "", "4.5"),
+    ]
+
+
 def test_csv_keeps_the_columns_of_the_training(row, tmp_path):
     logger = CSVLogger(tmp_path, name="", version="")
     logger.log_metrics({"train/loss": 5.5}, step=0)

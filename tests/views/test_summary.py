@@ -59,6 +59,17 @@ def test_one_screen_always(run, n_blocks, steps):
     assert len(layers) >= min(n_blocks + 1, 10)
 
 
+def test_one_screen_of_a_sweep_that_failed_in_many_ways(published, failures, frame_of):
+    frame = frame_of(
+        published("an-organisation/a-model-with-a-rather-long-name", n_blocks=48, steps=(0, *range(1000, 143001, 1000))),
+        *(failures(step, f"reason {'x' * step}", run="an-organisation/a-model-with-a-rather-long-name") for step in range(1, 90)),
+    )  # fmt: skip
+    frame["probe"] = "one"
+    lines = printed(frame, **EVERYTHING).splitlines()
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= 80
+
+
 def test_no_control_characters_without_a_terminal(run):
     assert "\x1b" not in printed(run())
     assert "\x1b" in printed(run(), terminal=True)
@@ -76,6 +87,31 @@ def test_a_terminal_without_unicode(run):
     text = raw.getvalue().decode("ascii")
     assert text.startswith("gr??er")
     assert "0.6+-0.006 at layer 3" in text
+
+
+def test_a_sweep_tells_its_cost_and_its_failures(published, failures, frame_of):
+    text = printed(frame_of(published(steps=(0, 1)), failures(8, "gated"), failures(16, "gated")))
+    assert [line.rstrip() for line in text.splitlines()[-3:]] == [
+        "warning: 2 checkpoints failed: step 8, 16: gated; --retry-failed tries again",
+        "per checkpoint: download 3.1 s, load 0.5 s, forward 2.1 s, kernels 1.4 s (20% of",
+        "it in the kernels); 280 MB fetched",
+    ]
+
+
+def test_a_finished_model_has_no_step(finished, frame_of):
+    text = printed(frame_of(finished()))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert lines[:2] == [
+        "lab/bert  BertModel (encoder)",
+        "finished; probe 00000000, 4,096 vectors in each of 8 batches",
+    ]
+    assert lines[3:6] == [
+        "       anisotropy, all  anisotropy, no_sink  two_nn, all",
+        "layer  value            value                value",
+        "    0  0.30             0.20                 9.01",
+    ]
+    assert lines.count("  one checkpoint") == 3
+    assert "step" not in text
 
 
 def test_missing_values_are_counted_with_the_commonest_reason(run):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from repdyn.blocks import Layers
-from repdyn.measure import Progress, measure, metric_set, untold
+from repdyn.measurement import Progress, measure, metric_set, untold
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.records import Row, failure_rows, scalar_row

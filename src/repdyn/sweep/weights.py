@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
@@ -26,7 +27,8 @@ _BESIDE = ("config.json", "generation_config.json")
 # What a checkpoint of a head model may lack without loss: it comes after every block.
 _AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")
 
-DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Precisions a model can be turned into, beside "auto"."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def load_model(folder: Path, loading: Loading) -> nn.Module:
         model, report = AutoModel.from_pretrained(
             folder,
             config=config,
-            dtype=DTYPES[loading.dtype],
+            dtype=DTYPES.get(loading.dtype, "auto"),
             local_files_only=True,
             trust_remote_code=loading.trust_remote_code,
             output_loading_info=True,
@@ -130,13 +132,28 @@ def _require_memory(folder: Path, loading: Loading) -> None:
     """Refuse a model that cannot fit: Linux would kill the process rather than refuse the memory."""
     if loading.device_map is not None:
         return
-    weights = (path for path in folder.iterdir() if path.suffix in {".safetensors", ".bin"})
-    needed, available = sum(path.stat().st_size for path in weights), psutil.virtual_memory().available
+    needed = sum(_bytes_in_memory(path, loading.dtype) for path in folder.iterdir())
+    available = psutil.virtual_memory().available
     if needed > available:
+        precision = "their own precision" if loading.dtype == "auto" else loading.dtype
         raise CheckpointError(
-            f"out of memory: its weights take {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB are free; try "
-            "--device-map auto"
+            f"out of memory: its weights take {needed / 1e9:.1f} GB in {precision}, and {available / 1e9:.1f} GB are "
+            "free; try --dtype bfloat16 or --device-map auto"
         )
+
+
+def _bytes_in_memory(path: Path, dtype: str) -> float:
+    """What the weights of a file take once they are loaded in a precision; 0 for other files."""
+    if path.suffix == ".bin":
+        return path.stat().st_size
+    if path.suffix != ".safetensors":
+        return 0
+    growth = 1.0
+    if dtype != "auto":
+        with model_errors(f"{path.name} does not load"), safe_open(path, framework="pt") as weights:
+            stored = next((weights.get_tensor(name).dtype for name in weights.keys()), torch.float32)  # noqa: SIM118
+            growth = DTYPES[dtype].itemsize / stored.itemsize
+    return growth * path.stat().st_size
 
 
 def _require_every_weight(model: PreTrainedModel, missing: Iterable[str], mismatched: Iterable[object]) -> None:

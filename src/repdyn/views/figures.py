@@ -5,25 +5,34 @@ Everything goes through matplotlib's object interface: no global state, no displ
 
 from __future__ import annotations
 
-import math
-import textwrap
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
+from repdyn.views.drawing import (
+    MAX_TICKS,
+    entitle,
+    line,
+    log_steps,
+    name_ticks,
+    name_values,
+    save,
+    scale,
+    tokens_above,
+)
 from repdyn.views.frames import (
+    FINISHED,
     LayerMean,
     counts,
     grid,
+    is_finished,
     layer_mean,
     measurements,
     metrics_of,
@@ -31,6 +40,7 @@ from repdyn.views.frames import (
     scalar,
     select_steps,
     subsets_of,
+    tokens_by_step,
 )
 from repdyn.views.style import (
     FROM_ZERO,
@@ -48,7 +58,6 @@ LOSS = "train/loss"
 
 _MAX_STEPS = 8
 _MAX_COLUMNS = 48
-_MAX_TICKS = 12
 
 
 @styled
@@ -56,7 +65,8 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
     """A metric against layer, one line per step, one panel per token subset.
 
     At most eight steps are drawn: the first, the last, and log-spaced ones between, dark to light. The band is one
-    standard deviation over batches to either side. Layers without a value leave a gap.
+    standard deviation over batches to either side. Layers without a value leave a gap. The one line of a model of
+    which only the end is published is called "finished".
 
     Args:
         frame: rows of one run.
@@ -66,7 +76,7 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
         ValueError: rows of several runs, models or probes, or none; ``metric`` not among them.
     """
     rows = measurements(frame)
-    subsets = subsets_of(rows, metric)
+    subsets, finished = subsets_of(rows, metric), is_finished(rows)
     figure = Figure(figsize=(max(7.2, 4.6 * len(subsets) + 1.4), 4.3))
     panels = figure.subplots(1, len(subsets), squeeze=False, sharex=True)[0]
     steps = select_steps(sorted(of_metric(rows, metric)["step"].unique()), _MAX_STEPS)
@@ -75,16 +85,17 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
         values, spreads = grid(rows, metric, subset), grid(rows, metric, subset, "std")
         for step, colour in zip(steps, colours, strict=True):
             if step in values:
-                _line(panel, values.loc[:, step], spreads.loc[:, step], color=colour, label=f"{step:,}", marker="o")
+                name = FINISHED if finished else f"{step:,}"
+                line(panel, values.loc[:, step], spreads.loc[:, step], color=colour, label=name, marker="o")
         panel.set_title(subset_title(subset))
         panel.set_xlabel(f"layer (0 = embedding output, last measured: {values.index[-1]})")
         panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         margin = 0.04 * max(1, values.index[-1] - values.index[0])
         panel.set_xlim(values.index[0] - margin, values.index[-1] + margin)
-        _scale(panel, metric, values.to_numpy(float))
+        scale(panel, metric, values.to_numpy(float))
     panels[0].set_ylabel(metric_unit(metric))
     handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles[::-1], names[::-1], title="step", loc="outside right center")
+    figure.legend(handles[::-1], names[::-1], title=None if finished else "step", loc="outside right center")
     _title(figure, of_metric(rows, metric), f"{metric_title(metric)} over depth")
     return figure
 
@@ -95,8 +106,8 @@ def mean_over_layers(
 ) -> Figure:
     """Metrics averaged over layers against step, one panel each, with the training loss beside the first.
 
-    The step axis is logarithmic beyond 1 and linear below, so that step 0 shows. The band is the spread of
-    :func:`repdyn.views.frames.layer_mean` to either side.
+    The step axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it stand the training tokens
+    where every checkpoint knows them. The band is the spread of :func:`repdyn.views.frames.layer_mean` to either side.
 
     Args:
         frame: rows of one run; its scalar ``loss`` is drawn where it is stored.
@@ -104,9 +115,10 @@ def mean_over_layers(
         loss: name of the scalar.
 
     Raises:
-        ValueError: rows of several runs, models or probes, or none; none of ``metrics`` among them.
+        ValueError: rows of several runs, models or probes, or none; none of ``metrics`` among them; a finished model,
+            which has no steps.
     """
-    rows = measurements(frame)
+    rows = _of_training(frame)
     present = [metric for metric in metrics if metric in metrics_of(rows)]
     if not present:
         raise ValueError(
@@ -118,7 +130,10 @@ def mean_over_layers(
     for panel, metric in zip(panels, present, strict=True):
         _draw_means(panel, rows, metric)
     _draw_loss(panels[0], scalar(frame, loss), loss)
-    _log_steps(panels[-1], sorted(rows["step"].unique()))
+    log_steps(panels[-1], sorted(rows["step"].unique()))
+    tokens = tokens_by_step(rows)
+    if len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique:  # else no place for a count
+        tokens_above(panels[0], tokens)
     _title(figure, rows, "Mean over layers during training")
     return figure
 
@@ -135,9 +150,10 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
         subset: a token subset it was measured on.
 
     Raises:
-        ValueError: rows of several runs, models or probes, or none; ``metric`` or ``subset`` not among them.
+        ValueError: rows of several runs, models or probes, or none; ``metric`` or ``subset`` not among them; a
+            finished model, which has no steps.
     """
-    rows = measurements(frame)
+    rows = _of_training(frame)
     values = grid(rows, metric, subset)
     steps = select_steps(values.columns.tolist(), _MAX_COLUMNS)
     everything = len(steps) == values.shape[1]
@@ -154,9 +170,9 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
     elif metric in FROM_ZERO:
         image.set_clim(0, cells.max())
     figure.colorbar(image, label=metric_unit(metric))
-    _name_ticks(axes.xaxis, [f"{step:,}" for step in steps])
-    _name_ticks(axes.yaxis, [str(layer) for layer in values.index])
-    axes.tick_params(axis="x", rotation=0 if len(steps) <= _MAX_TICKS and steps[-1] < 10_000 else 45)
+    name_ticks(axes.xaxis, [f"{step:,}" for step in steps])
+    name_ticks(axes.yaxis, [str(layer) for layer in values.index])
+    axes.tick_params(axis="x", rotation=0 if len(steps) <= MAX_TICKS and steps[-1] < 10_000 else 45)
     axes.set(xlabel=f"step ({selection})", ylabel="layer (0 = embedding output)")
     note = "; hatched: none that compares" if np.ma.is_masked(cells) else ""
     _title(
@@ -170,12 +186,16 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
 def all_figures(frame: pd.DataFrame) -> dict[str, Figure]:
     """Every figure this run has the rows for, by name (a stem for a file, a key for a logger).
 
+    A model of which only the end is published has profiles alone.
+
     Raises:
         ValueError: rows of several runs, models or probes, or none.
     """
     rows = measurements(frame)
     metrics = metrics_of(rows)
     figures = {f"profile_{metric}": profile_over_depth(frame, metric) for metric in metrics}
+    if is_finished(rows):
+        return figures
     figures["mean_over_layers"] = mean_over_layers(frame, sorted(metrics, reverse=True))
     for metric in metrics:
         for subset in subsets_of(rows, metric):
@@ -197,14 +217,7 @@ def write_figures(frame: pd.DataFrame, folder: Path) -> list[Path]:
     Raises:
         ValueError: rows of several runs, models or probes, or none.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, figure in all_figures(frame).items():
-        written += [folder / f"{name}.png", folder / f"{name}.svg"]
-        figure.savefig(written[-2], dpi=150)
-        figure.savefig(written[-1], metadata={"Date": None})
-    return written
+    return save(all_figures(frame), Path(folder))
 
 
 def _draw_means(panel: Axes, rows: pd.DataFrame, metric: str) -> None:
@@ -215,13 +228,13 @@ def _draw_means(panel: Axes, rows: pd.DataFrame, metric: str) -> None:
         labels.append(f"{subset_title(subset)} ({_layers_used(means)})")
         # each over the one before and thinner, so that two that coincide are both seen
         width = max(1.2, 4.5 - 3 * number) if len(subsets) > 1 else 2
-        _line(panel, means.mean, means.std, color=colour, label=labels[-1], marker="o", linewidth=width)
-    panel.set_ylabel("\n".join(textwrap.wrap(metric_unit(metric), width=24)))
+        line(panel, means.mean, means.std, color=colour, label=labels[-1], marker="o", linewidth=width)
+    name_values(panel, metric)
     alone = len(subsets) == 1
     panel.set_title(f"{metric_title(metric)}, {labels[0]}" if alone else metric_title(metric), loc="left")
     if not alone:
         panel.legend(loc="best")
-    _scale(panel, metric, of_metric(rows, metric)["value"].to_numpy(float))
+    scale(panel, metric, of_metric(rows, metric)["value"].to_numpy(float))
 
 
 def _layers_used(means: LayerMean) -> str:
@@ -243,37 +256,16 @@ def _draw_loss(panel: Axes, losses: pd.Series, name: str) -> None:
     twin.tick_params(axis="y", colors=LOSS_COLOUR)
 
 
-def _log_steps(axes: Axes, steps: Sequence[int]) -> None:
-    """A step axis that is linear from 0 to 1 and logarithmic beyond, ticks at powers of ten."""
-    axes.set_xscale("symlog", linthresh=1, linscale=0.4)
-    last = max(steps[-1], 1)
-    axes.xaxis.set_major_locator(FixedLocator([0, *(10**power for power in range(int(math.log10(last)) + 1))]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
-    axes.set_xlabel("step (logarithmic; step 0 before training)")
-
-
-def _line(axes: Axes, values: pd.Series, spreads: pd.Series, **style: Any) -> None:
-    axes.plot(values.index, values.to_numpy(), markersize=3.5 if len(values) <= 40 else 0, **style)
-    low, high = (values - spreads).to_numpy(), (values + spreads).to_numpy()
-    axes.fill_between(values.index, low, high, color=style["color"], alpha=0.18, linewidth=0)
-
-
-def _scale(axes: Axes, metric: str, values: np.ndarray) -> None:
-    if np.isnan(values).all():
-        axes.text(0.5, 0.5, "no value at any layer or step", transform=axes.transAxes, ha="center")
-    elif metric in FROM_ZERO:
-        axes.set_ylim(0, 1.03 * axes.get_ylim()[1])
-
-
-def _name_ticks(axis: Axis, names: Sequence[str]) -> None:
-    shown = range(0, len(names), math.ceil(len(names) / _MAX_TICKS))
-    axis.set_ticks(shown, [names[index] for index in shown])
+def _of_training(frame: pd.DataFrame) -> pd.DataFrame:
+    rows = measurements(frame)
+    if is_finished(rows):
+        raise ValueError(
+            f"expected checkpoints of a training, got the finished model {rows['run'].iloc[0]!r}, whose step 0 is for "
+            "want of a number; draw its profile_over_depth"
+        )
+    return rows
 
 
 def _title(figure: Figure, rows: pd.DataFrame, text: str) -> None:
     first = rows.iloc[0]
-    caption = f"{first['run']}, {first['model']}, {counts(rows)}"
-    # 12 characters of this size fill an inch
-    lines = textwrap.wrap(caption, width=int(12 * figure.get_figwidth()))
-    figure.suptitle("\n".join([text, *lines]), fontsize=10.5)
+    entitle(figure, text, f"{first['run']}, {first['model']}, {counts(rows)}")

@@ -18,6 +18,9 @@ from repdyn.views.frames import SUBSETS, causality, layer_mean, measurements, me
 Verdict = Literal["shown", "not shown", "cannot be judged"]
 """What a criterion says of a run."""
 
+COLOURS: dict[Verdict, str] = {"shown": "green", "not shown": "yellow", "cannot be judged": "bright_black"}
+"""Of verdicts in a terminal."""
+
 PAPER = "Internal Representation Dynamics in Transformers / The Shape of Learning (Findings of EACL 2024)"
 
 SPREADS = 2.0
@@ -57,10 +60,22 @@ RISE_AND_FALL = (
 )
 
 
+MEANINGS = {
+    "shape": "bell-shaped anisotropy over depth (decoders), roughly uniform (encoders)",
+    "growth": "anisotropy grows, then stabilises (decoders)",
+    "dimension": "intrinsic dimension rises, then declines",
+}
+"""The findings by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A published finding and what one run says about it."""
 
+    name: str
+    """A key of :data:`MEANINGS`."""
+    subset: str
+    """The tokens it is judged on."""
     title: str
     source: str
     criterion: str
@@ -104,33 +119,34 @@ def findings(frame: pd.DataFrame) -> list[Finding]:
     """
     rows = measurements(frame)
     if causality(rows) is False:
-        profile, criterion, judge = "roughly uniform anisotropy over depth (encoders)", UNIFORM_PROFILE, _uniform
+        shape, criterion, judge = "roughly uniform anisotropy over depth (encoders)", UNIFORM_PROFILE, _uniform
     else:
-        profile, criterion, judge = "bell-shaped anisotropy over depth (decoders)", BELL, _bell
-    growth = "anisotropy grows, then stabilises (decoders)"
-    dimension = "intrinsic dimension rises, then declines"
+        shape, criterion, judge = "bell-shaped anisotropy over depth (decoders)", BELL, _bell
+    growth, dimension = MEANINGS["growth"], MEANINGS["dimension"]
     return [
-        *(_judge(f"{profile}, {subset}", criterion, judge, rows, "anisotropy", subset) for subset in SUBSETS),
-        *(_judge(f"{growth}, {subset}", GROWTH, _growth, rows, "anisotropy", subset) for subset in SUBSETS),
-        _judge(f"{dimension}, all", RISE_AND_FALL, _rise_and_fall, rows, "two_nn", "all"),
+        *(_judge("shape", shape, criterion, judge, rows, "anisotropy", subset) for subset in SUBSETS),
+        *(_judge("growth", growth, GROWTH, _growth, rows, "anisotropy", subset) for subset in SUBSETS),
+        _judge("dimension", dimension, RISE_AND_FALL, _rise_and_fall, rows, "two_nn", "all"),
     ]
 
 
 def _judge(
-    title: str,
+    name: str,
+    words: str,
     criterion: str,
     judge: Callable[[pd.DataFrame, str, str], tuple[bool, str]],
     rows: pd.DataFrame,
     metric: str,
     subset: str,
 ) -> Finding:
+    title = f"{words}, {subset}"
     try:
         if metric not in metrics_of(rows) or subset not in subsets_of(rows, metric):
             raise _CannotBeJudgedError(f"{metric} was not measured on {subset}")
         shown, evidence = judge(rows, metric, subset)
     except _CannotBeJudgedError as reason:
-        return Finding(title, PAPER, criterion, "cannot be judged", str(reason))
-    return Finding(title, PAPER, criterion, "shown" if shown else "not shown", evidence)
+        return Finding(name, subset, title, PAPER, criterion, "cannot be judged", str(reason))
+    return Finding(name, subset, title, PAPER, criterion, "shown" if shown else "not shown", evidence)
 
 
 def _bell(rows: pd.DataFrame, metric: str, subset: str) -> tuple[bool, str]:
@@ -212,6 +228,8 @@ def _course(rows: pd.DataFrame, metric: str, subset: str, at_least: int) -> list
         raise _CannotBeJudgedError(f"no layer has a value of {metric} at every measured step")
     columns = means.mean.index.tolist(), means.mean.tolist(), means.std.tolist()
     course = [_Point(*cell) for cell in zip(*columns, strict=True)]
+    if len(of_metric(rows, metric, subset)["step"].unique()) == 1:
+        raise _CannotBeJudgedError("one checkpoint")
     if len(course) < at_least:
         raise _CannotBeJudgedError(f"needs {at_least} measured steps; got {len(course)}")
     return course

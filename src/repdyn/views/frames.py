@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,9 @@ from repdyn.records import is_thin
 
 SUBSETS = ("all", "no_sink")
 """The order in which the token subsets are shown; any other comes after them, by name."""
+
+FINISHED = "finished"
+"""The stage of a model of which only the end is published: its step is 0 for want of a number."""
 
 THIN = "fewer than half of the vectors are distinct"
 
@@ -31,7 +34,8 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
         A new frame; ``layer`` is an integer and each (step, layer, metric, subset) is there once.
 
     Raises:
-        ValueError: no row with a layer; rows of several runs, models or probes; a metric measured twice.
+        ValueError: no row with a layer; rows of several runs, models or probes; a metric measured twice; a finished
+            model among the steps of a training.
     """
     rows = frame.loc[frame["layer"].notna()] if "layer" in frame else frame
     if rows.empty:
@@ -42,6 +46,7 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     rows = rows.astype({"layer": int, "depth": float, "value": float, "std": float})
     rows = rows.assign(subset=rows["subset"].fillna("all"))
     _require_distinct(rows)
+    _require_steps_or_end(rows)
     thin = [is_thin(*cell) for cell in zip(rows["on_distinct"], rows["n_unique"], rows["n_vectors"], strict=True)]
     rows.loc[thin, ["value", "std"]] = np.nan
     rows.loc[thin, "reason"] = THIN
@@ -52,6 +57,24 @@ def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
     """The scalar of the run called ``name`` against step, NaN left out; empty when it was never stored."""
     rows = frame.loc[frame["layer"].isna() & (frame["metric"] == name)]
     return pd.Series(rows["value"].to_numpy(float), index=rows["step"].to_numpy()).dropna().sort_index()
+
+
+def failures(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that say why a checkpoint could not be measured: without a layer, with a reason."""
+    return frame.loc[frame["layer"].isna() & frame["reason"].notna()]
+
+
+def is_finished(rows: pd.DataFrame) -> bool:
+    """Whether the rows are of a model of which only the end is published, so that its step 0 is no step."""
+    return all(_finished(rows))
+
+
+def tokens_by_step(rows: pd.DataFrame) -> pd.Series:
+    """Training tokens against step, ascending; empty unless every row knows them."""
+    if bool(rows["tokens_seen"].isna().any()):
+        return pd.Series(dtype=float)
+    steps = rows.drop_duplicates("step").sort_values("step")
+    return pd.Series(steps["tokens_seen"].to_numpy(float), index=steps["step"].to_numpy())
 
 
 def of_metric(rows: pd.DataFrame, metric: str, subset: str | None = None) -> pd.DataFrame:
@@ -74,7 +97,12 @@ def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
     found = of_metric(rows, metric)["subset"].unique()
     if not len(found):
         raise ValueError(f"expected a measured metric, got {metric!r}; measured were {', '.join(metrics_of(rows))}")
-    return sorted(found, key=lambda subset: (SUBSETS.index(subset) if subset in SUBSETS else len(SUBSETS), subset))
+    return in_order(found)
+
+
+def in_order(subsets: Iterable[str]) -> list[str]:
+    """Token subsets as they are shown: those of :data:`SUBSETS`, then any other by name."""
+    return sorted(subsets, key=lambda subset: (SUBSETS.index(subset) if subset in SUBSETS else len(SUBSETS), subset))
 
 
 def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") -> pd.DataFrame:
@@ -163,6 +191,19 @@ def _require_one(rows: pd.DataFrame, column: str) -> None:
         raise ValueError(
             f"expected the rows of one {column}, got {len(found)}: {names}; "
             f"select one, for example frame[frame[{column!r}] == {str(found[0])!r}]"
+        )
+
+
+def _finished(rows: pd.DataFrame) -> list[bool]:
+    return [stage == FINISHED for stage in rows["stage"].fillna("")]
+
+
+def _require_steps_or_end(rows: pd.DataFrame) -> None:
+    finished = _finished(rows)
+    if any(finished) and not all(finished):
+        raise ValueError(
+            f"expected the steps of a training or one finished model, got both under {rows['run'].iloc[0]!r}; "
+            "keep them as two runs"
         )
 
 

@@ -16,6 +16,8 @@ from repdyn.records import Row, is_thin
 
 STEP_KEY = "repdyn/step"
 """The x axis of everything logged to W&B from here."""
+TOKENS_KEY = "repdyn/tokens"
+"""Training tokens seen, for whoever prefers them as the x axis."""
 
 # the names each W&B run knows already: to define one again costs a record in the run's file
 _defined: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
@@ -58,7 +60,13 @@ def keyed(rows: Sequence[Row]) -> dict[str, float]:
 
 
 @rank_zero_only
-def log_rows(rows: Sequence[Row], loggers: Iterable[Logger], step: int, prefix: str = "") -> None:
+def log_rows(
+    rows: Sequence[Row],
+    loggers: Iterable[Logger],
+    step: int,
+    prefix: str = "",
+    also: Mapping[str, float] | None = None,
+) -> None:
     """Log the rows of one checkpoint to every logger; on ranks other than 0 do nothing.
 
     W&B rows carry ``repdyn/step`` as their x axis, whatever step W&B itself is at. A logger's ``prefix`` is not put
@@ -69,12 +77,13 @@ def log_rows(rows: Sequence[Row], loggers: Iterable[Logger], step: int, prefix: 
         loggers: usually ``trainer.loggers``.
         step: optimizer steps taken.
         prefix: put before each name, to tell several trackers apart.
+        also: more values of this step, by the names they are logged under.
 
     Raises:
         ValueError: two rows claim the same name.
         Exception: what the first failing logger raised, once all have been served.
     """
-    values = {f"{prefix}{key}": value for key, value in keyed(rows).items()}
+    values = {f"{prefix}{key}": value for key, value in keyed(rows).items()} | dict(also or {})
     failures = []
     for logger in loggers if values else ():
         try:

@@ -1,19 +1,31 @@
-"""What a run ends with: figures beside the store, in the loggers, and a summary in the terminal.
+"""What a run or a sweep ends with: figures beside the store, in the loggers, and a summary in the terminal.
 
-python -m repdyn.views runs/quickstart/TIME/repdyn          the same again, from the store
+repdyn figures runs/quickstart/TIME/repdyn          the same again, from the store
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pandas as pd
 from lightning.pytorch.loggers import Logger
+from rich.console import Console
 
 from repdyn.store import Store
+from repdyn.views.accounts import failed
+from repdyn.views.comparison import write_comparison
 from repdyn.views.figures import all_figures, write_figures
 from repdyn.views.loggers import log_figures
+from repdyn.views.runs import differences, measured_runs
+from repdyn.views.selection import is_measured, select
+from repdyn.views.style import plain
 from repdyn.views.summary import print_summary
+from repdyn.views.table import print_comparison
+
+MAX_SCREENS = 3
+"""Runs up to which each gets a summary of its own."""
 
 
 def show_run(
@@ -36,7 +48,8 @@ def show_run(
         total_seconds: wall-clock seconds of the training, measuring included.
 
     Returns:
-        The figures' files, in ``figures`` inside the store, in a folder of the run's own where there are several.
+        The figures' files, in ``figures`` inside the store; in a folder of the run's own where there are several runs,
+        and of the probe's own where the run was measured on several.
 
     Raises:
         ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
@@ -44,8 +57,83 @@ def show_run(
     frame = store.to_pandas(run)
     if probe is not None:
         frame = frame.loc[frame["probe"] == probe]
-    folder = store.path / "figures"
-    written = write_figures(frame, folder if store.runs() == [run] else folder / store.folder_of(run).name)
-    log_figures(all_figures(frame), loggers, step=store.steps(run)[-1])
+    written = write_figures(frame, _folder(store, run, frame, store.path / "figures"))
+    if takers := list(loggers):
+        log_figures(all_figures(frame), takers, step=int(frame.loc[frame["layer"].notna(), "step"].max()))
     print_summary(frame, figures=written, tracking_seconds=tracking_seconds, total_seconds=total_seconds)
     return written
+
+
+def show_store(
+    store: Store,
+    runs: Sequence[str] | None = None,
+    *,
+    probe: str | None = None,
+    folder: Path | None = None,
+    console: Console | None = None,
+) -> list[Path]:
+    """Draw and summarise every run of a store, and compare them where there are several.
+
+    Up to three runs have a summary each, more have a line each.
+
+    Args:
+        store: with at least one measured checkpoint.
+        runs: names; all runs of the store unless given.
+        probe: hash, or the beginning of one, of the probe to keep to. Without it a run that was measured on several
+            is shown on each.
+        folder: for the figures; ``figures`` inside the store unless given.
+        console: where to; standard output unless given.
+
+    Returns:
+        The figures' files: each run's as :func:`show_run` places them, and those of the comparison in ``comparison``.
+
+    Raises:
+        ValueError: nothing is stored; no such run or probe.
+    """
+    console, base = console or Console(), folder or store.path / "figures"
+    frames = select(store, runs, probe)
+    measured = {key: frame for key, frame in frames.items() if is_measured(frame)}
+    written = []
+    for (run, _), frame in frames.items():
+        if not is_measured(frame):
+            _say(console, f"{run}: nothing measured, {failed(frame)}")
+            continue
+        files = write_figures(frame, _folder(store, run, frame, base))
+        if len(measured) <= MAX_SCREENS:
+            print_summary(frame, figures=files, console=console)
+            _say(console, "")
+        else:
+            _say(console, f"{run}: {len(files)} files in {files[0].parent}")
+        written += files
+    return written + _compare(list(frames.values()), list(measured), base / "comparison", console)
+
+
+def _compare(
+    frames: Sequence[pd.DataFrame], measured: Sequence[tuple[str, str]], folder: Path, console: Console
+) -> list[Path]:
+    probes = Counter(run for run, _ in measured)
+    if len(probes) < 2:
+        return []
+    if several := [run for run, number in probes.items() if number > 1]:
+        _say(console, f"not compared: several probes of {', '.join(several)}; choose one with --probe HASH")
+        return []
+    frame = pd.concat(frames, ignore_index=True)
+    _say(console, "")
+    print_comparison(frame, console=console)
+    if differences(measured_runs(frame)):  # the table has said which
+        return []
+    files = write_comparison(frame, folder)
+    _say(console, f"comparison: {len(files)} files in {folder}")
+    return files
+
+
+def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
+    """Where the figures of a run go, apart from those of other runs of the store and of its own other probes."""
+    folder = base if store.runs() == [run] else base / store.folder_of(run).name
+    everything = store.to_pandas(run)
+    probes = everything.loc[everything["layer"].notna(), "probe"].unique()
+    return folder if len(probes) < 2 else folder / str(frame["probe"].iloc[0])
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(plain(line, console), highlight=False, markup=False, soft_wrap=True)

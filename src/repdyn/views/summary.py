@@ -13,17 +13,28 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from repdyn.views.findings import Finding, findings
-from repdyn.views.frames import causality, counts, grid, measurements, metrics_of, select_steps, subsets_of
+from repdyn.views.accounts import cost, failed
+from repdyn.views.findings import COLOURS, Finding, findings
+from repdyn.views.frames import (
+    FINISHED,
+    causality,
+    counts,
+    grid,
+    is_finished,
+    measurements,
+    metrics_of,
+    select_steps,
+    subsets_of,
+)
+from repdyn.views.style import KINDS, plain, short_value
 
 MAX_LINES = 30
 _MIN_ROWS, _MAX_ROWS = 3, 13
 _MAX_CURVES = 3
 _HEADING_LINES = 2
 _SPARKLINE = 7
+_COURSE = "first max last"
 _BARS = "▁▂▃▄▅▆▇█"
-_COLOURS = {"shown": "green", "not shown": "yellow", "cannot be judged": "bright_black"}
-_KINDS = {True: "decoder", False: "encoder", None: "decoder or encoder not known"}
 
 
 def print_summary(
@@ -36,7 +47,8 @@ def print_summary(
 ) -> None:
     """Print one screen about a run: 80 columns and 30 lines, for which some layers are left out of a deep model.
 
-    Each curve of a layer shows at most seven steps, log-spaced, between its own lowest and highest value.
+    Each curve of a layer shows at most seven steps, log-spaced, between its own lowest and highest value. What a sweep
+    stored of its cost and its failures has a line each.
 
     Args:
         frame: rows of one run.
@@ -59,13 +71,14 @@ def print_summary(
         *_left_out(rows),
         *_missing(rows),
         *_failed(frame),
+        *_cost(frame),
         *_overhead(tracking_seconds, total_seconds),
         *_figures(figures),
     ]
     n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
     table = _table(rows, max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken)), sparklines=unicode)
     for part in [*before, table, *after]:
-        console.print(part if unicode else _ascii(part), highlight=False)
+        console.print(part if unicode else _ascii(part, console), highlight=False)
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -84,8 +97,9 @@ def _head(rows: pd.DataFrame) -> list[Text]:
     first = rows.iloc[0]
     steps = rows["step"].unique().tolist()
     span = f"{len(steps)} steps, {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"step {steps[0]:,}"
+    span = FINISHED if is_finished(rows) else span
     return [
-        Text.assemble((f"{first['run']}", "bold"), f"  {first['model']} ({_KINDS[causality(rows)]})"),
+        Text.assemble((f"{first['run']}", "bold"), f"  {first['model']} ({KINDS[causality(rows)]})"),
         Text(f"{span}; probe {first['probe'][:8]}, {counts(rows)}"),
     ]
 
@@ -99,10 +113,11 @@ def _table(rows: pd.DataFrame, n_rows: int, sparklines: bool) -> Table:
     layers = sorted(rows["layer"].unique().tolist())
     chosen = np.linspace(0, len(layers) - 1, min(len(layers), n_rows)).round().astype(int)
     columns = [_column(grid(rows, *curve), sparklines) for curve in curves]
+    several = len(rows["step"].unique()) > 1
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("\nlayer", justify="right", no_wrap=True)
     for metric, subset in curves:
-        table.add_column(f"{metric}, {subset}\nfirst max last", no_wrap=True)
+        table.add_column(f"{metric}, {subset}\n{_COURSE if several else 'value'}", no_wrap=True)
     for layer in (layers[index] for index in chosen):
         table.add_row(str(layer), *(column.get(layer, "") for column in columns))
     return table
@@ -113,28 +128,18 @@ def _column(values: pd.DataFrame, sparklines: bool) -> dict[int, str]:
     shown = [steps.index(step) for step in select_steps(steps, _SPARKLINE)]
     cells = {}
     for layer, curve in zip(values.index.tolist(), values.to_numpy(float).tolist(), strict=True):
+        if len(steps) == 1:
+            cells[layer] = short_value(curve[0])
+            continue
         highest = max((value for value in curve if not math.isnan(value)), default=math.nan)
-        numbers = " ".join(_short(value) for value in (curve[0], highest, curve[-1]))
-        bars = sparkline([curve[index] for index in shown]) if sparklines and len(steps) > 1 else ""
+        numbers = " ".join(short_value(value) for value in (curve[0], highest, curve[-1]))
+        bars = sparkline([curve[index] for index in shown]) if sparklines else ""
         cells[layer] = f"{numbers} {bars}".rstrip()
     return cells
 
 
-def _short(value: float) -> str:
-    """Four characters where that is possible.
-
-    >>> _short(0.0532), _short(12.34), _short(1234.0), _short(123456.0), _short(math.nan)
-    ('0.05', '12.3', '1234', '1e+05', ' nan')
-    """
-    if math.isnan(value):
-        return " nan"
-    if value >= 9999.5:
-        return f"{value:.0e}"
-    return f"{value:4.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
-
-
 def _finding(finding: Finding) -> Iterator[Text | Padding]:
-    yield Text.assemble((finding.verdict, f"bold {_COLOURS[finding.verdict]}"), f": {finding.title}")
+    yield Text.assemble((finding.verdict, f"bold {COLOURS[finding.verdict]}"), f": {finding.title}")
     yield Padding(Text(finding.evidence, style="dim"), (0, 0, 0, 2))
 
 
@@ -154,11 +159,13 @@ def _missing(rows: pd.DataFrame) -> Iterator[Text]:
 
 
 def _failed(frame: pd.DataFrame) -> Iterator[Text]:
-    failed = frame.loc[frame["layer"].isna() & frame["reason"].notna()]
-    if failed.empty:
-        return
-    steps = ", ".join(f"{step:,}" for step in sorted(failed["step"].unique())[:8])
-    yield Text(f"warning: measuring failed at step {steps}: {failed['reason'].iloc[0]}", style="yellow")
+    if text := failed(frame):
+        yield Text(f"warning: {text}", style="yellow")
+
+
+def _cost(frame: pd.DataFrame) -> Iterator[Text]:
+    if text := cost(frame):
+        yield Text(text)
 
 
 def _overhead(tracking_seconds: float | None, total_seconds: float | None) -> Iterator[Text]:
@@ -179,10 +186,9 @@ def _figures(figures: Sequence[Path]) -> Iterator[Text]:
         yield Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")
 
 
-def _ascii(part: Text | Padding | Table) -> RenderableType:
-    """For terminals that would raise on anything else."""
+def _ascii(part: Text | Padding | Table, console: Console) -> RenderableType:
     if isinstance(part, Text):
-        return Text(part.plain.replace("±", "+-").encode("ascii", "replace").decode())
+        return Text(plain(part.plain, console))
     if isinstance(part, Padding) and isinstance(part.renderable, Text):
-        part.renderable = _ascii(part.renderable)
+        part.renderable = _ascii(part.renderable, console)
     return part

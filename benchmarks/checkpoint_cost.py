@@ -1,0 +1,73 @@
+"""What one checkpoint of a sweep costs, step by step: load, forward, kernels.
+
+python benchmarks/checkpoint_cost.py                  the size of Pythia-70m, weights at random
+python benchmarks/checkpoint_cost.py --size 410m --repeats 3
+
+The download is left out: it is a matter of the network. The probe is the default one of a sweep (4 batches of 4096
+vectors, sequences of 256 tokens) on the built-in text. Weights at random cost what trained ones do in load and forward;
+in the kernels, trained states may differ a little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from statistics import median
+
+import torch
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+from repdyn import Probe, open_store
+from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.source import load_corpus
+from repdyn.sweep.checkpoint import Settings, Task, Timing, measure_checkpoint
+from repdyn.sweep.downloads import Fetched
+from repdyn.sweep.targets import Target
+from repdyn.sweep.weights import Loading
+
+# width, layers, heads of the published configurations
+SIZES = {"14m": (128, 6, 4), "31m": (256, 6, 8), "70m": (512, 6, 8), "160m": (768, 12, 12), "410m": (1024, 24, 16)}
+VOCABULARY = 50304
+
+
+def save_model(size: str, folder: Path) -> None:
+    """A model of a published size in the precision Pythia is published in."""
+    width, n_layers, n_heads = SIZES[size]
+    config = GPTNeoXConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        num_hidden_layers=n_layers,
+        num_attention_heads=n_heads,
+        intermediate_size=4 * width,
+    )
+    torch.manual_seed(0)
+    GPTNeoXForCausalLM(config).half().save_pretrained(folder)
+
+
+def time_once(folder: Path, step: int) -> Timing:
+    """Load, run and measure the model as a sweep does."""
+    probe = Probe.from_texts([load_corpus("builtin").data.decode()], byte_tokenizer())
+    task = Task(Target("benchmark", step, f"step{step}", path=folder), probe)
+    settings = Settings(loading=Loading(dtype="float32"))
+    return measure_checkpoint(task, Fetched(folder, 0, 0.0), open_store(folder / "store"), settings)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="70m", help="of Pythia (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="(default: %(default)s)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(options.size, Path(folder))
+        n_bytes = sum(path.stat().st_size for path in Path(folder).iterdir() if path.is_file())
+        timings = [time_once(Path(folder), step) for step in range(options.repeats)]
+    print(f"Pythia-{options.size}'s size, {n_bytes / 1e9:.2f} GB on disk, {torch.get_num_threads()} threads")
+    for name in ("load", "forward", "kernels", "total"):
+        seconds = [getattr(timing, name) for timing in timings]
+        print(f"{name:>8}: median {median(seconds):6.2f} s, {min(seconds):.2f} to {max(seconds):.2f}")
+    print(f"share of the kernels: {median(timing.kernels / timing.total for timing in timings):.0%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""The same as the command ``repdyn``."""
+
+from repdyn.command import main
+
+if __name__ == "__main__":
+    main()

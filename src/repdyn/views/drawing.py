@@ -1,0 +1,144 @@
+"""What the pictures share: lines with bands, axes that show their zero, captions, files."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from repdyn.views.style import FROM_ZERO, metric_unit, short_count
+
+MAX_TICKS = 12
+
+_MARGIN = 0.04
+"""Share of an axis left free at either end."""
+_ZERO_WIDTH = 0.4
+"""Room between 0 and the first power of ten, in decades."""
+_APART = 2.5
+"""Ratio of two numbers on a logarithmic axis from which on their labels do not touch."""
+
+
+def line(axes: Axes, values: pd.Series, spreads: pd.Series, *, shade: float = 0.18, **look: Any) -> None:
+    """``values`` against their index, with a band of ``spreads`` to either side."""
+    defaults: dict[str, Any] = {"markersize": 3.5 if len(values) <= 40 else 0}
+    axes.plot(values.index, values.to_numpy(), **defaults | look)
+    low, high = (values - spreads).to_numpy(), (values + spreads).to_numpy()
+    axes.fill_between(values.index, low, high, color=look["color"], alpha=shade, linewidth=0)
+
+
+def scale(axes: Axes, metric: str, values: np.ndarray) -> None:
+    """Start shares at 0; say so where there is nothing to see."""
+    if np.isnan(values).all():
+        axes.text(0.5, 0.5, "no value at any layer or step", transform=axes.transAxes, ha="center")
+    elif metric in FROM_ZERO:
+        axes.set_ylim(0, 1.03 * axes.get_ylim()[1])
+
+
+def name_values(axes: Axes, metric: str) -> None:
+    """The unit of ``metric`` along a low panel."""
+    axes.set_ylabel("\n".join(textwrap.wrap(metric_unit(metric), width=24)))
+
+
+def log_axis(axes: Axes, values: Sequence[float], name: Callable[[float], str], label: str) -> None:
+    """An x axis that is logarithmic from the power of ten below the smallest positive value on, and linear below it.
+
+    Args:
+        axes: or one of several that share their x axis.
+        values: all that are to be shown, 0 perhaps among them.
+        name: of a tick.
+        label: of the axis.
+    """
+    lowest, highest = _set_log(axes, values)
+    axes.xaxis.set_major_locator(FixedLocator([0.0, *(10.0**power for power in range(lowest, highest + 1))]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: name(value)))
+    axes.set_xlabel(label)
+    # the margins that matplotlib sets were worked out on a linear axis
+    places = axes.xaxis.get_transform()
+    first, last = places.transform([min(values), max(values)])
+    margin = _MARGIN * (last - first) or _MARGIN
+    axes.set_xlim(*places.inverted().transform([first - margin, last + margin]))
+
+
+def log_steps(axes: Axes, steps: Sequence[int]) -> None:
+    """Steps, ticks at powers of ten."""
+    note = "logarithmic; step 0 before training" if min(steps) == 0 else "logarithmic"
+    log_axis(axes, steps, lambda step: f"{step:,.0f}", f"step ({note})")
+
+
+def log_tokens(axes: Axes, tokens: Sequence[float]) -> None:
+    """Training tokens, ticks at powers of ten."""
+    note = "logarithmic; 0 before training" if min(tokens) == 0 else "logarithmic"
+    log_axis(axes, tokens, short_count, f"training tokens ({note})")
+
+
+def tokens_above(axes: Axes, tokens: pd.Series) -> None:
+    """A second axis above one made by :func:`log_steps`, that tells training tokens at powers of ten and at the end.
+
+    Args:
+        axes: with its limits settled, as they are taken over.
+        tokens: against step, both ascending; between two steps they are interpolated.
+    """
+    counts = tokens.to_numpy(float)
+    first, last = counts[0], counts[-1]
+    powers = (10.0**power for power in range(math.ceil(math.log10(counts[counts > 0][0])), 16))
+    shown = [*([0.0] if first == 0 else []), *takewhile(lambda power: power * _APART <= last, powers), last]
+    above = axes.twiny()
+    above.grid(False)
+    above.spines["top"].set_visible(True)
+    _set_log(above, tokens.index.tolist())
+    above.set_xlim(axes.get_xlim())
+    above.xaxis.set_minor_locator(NullLocator())
+    places = np.interp(shown, counts, tokens.index.to_numpy(float))
+    above.set_xticks(places, [short_count(count) for count in shown])
+    above.set_xlabel("training tokens")
+
+
+def _set_log(axes: Axes, values: Sequence[float]) -> tuple[int, int]:
+    """Set the scale for ``values``; the powers of ten at or below the smallest positive and the largest of them."""
+    positive = [value for value in values if value > 0] or [1.0]
+    lowest, highest = math.floor(math.log10(min(positive))), math.floor(math.log10(max(positive)))
+    axes.set_xscale("symlog", linthresh=10.0**lowest, linscale=_ZERO_WIDTH)
+    return lowest, highest
+
+
+def name_ticks(axis: Axis, names: Sequence[str]) -> None:
+    """Names of equally spaced cells, some left out where there are many."""
+    shown = range(0, len(names), math.ceil(len(names) / MAX_TICKS))
+    axis.set_ticks(shown, [names[index] for index in shown])
+
+
+def entitle(figure: Figure, text: str, caption: str) -> None:
+    """A title, and below it a caption wrapped to the figure's width."""
+    # 12 characters of this size fill an inch
+    lines = textwrap.wrap(caption, width=int(12 * figure.get_figwidth()))
+    figure.suptitle("\n".join([text, *lines]), fontsize=10.5)
+
+
+def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+    """Write figures, by the stem of their file, as PNG (150 dpi) and SVG; the same figures give the same bytes.
+
+    Args:
+        figures: drawn in the style of ``repdyn.views.style``, which has to hold while they are written.
+        folder: made where it is missing; files of the same name are replaced.
+
+    Returns:
+        The files written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, figure in figures.items():
+        written += [folder / f"{name}.png", folder / f"{name}.svg"]
+        figure.savefig(written[-2], dpi=150)
+        figure.savefig(written[-1], metadata={"Date": None})
+    return written

@@ -1,0 +1,131 @@
+"""Several runs side by side: each checked, named in short, and in the order of a comparison."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import pandas as pd
+
+from repdyn.views.frames import causality, failures, is_finished, measurements, of_metric, tokens_by_step
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What is stored of one run that has measurements."""
+
+    name: str
+    label: str
+    """Its name in short."""
+    rows: pd.DataFrame
+    """From :func:`repdyn.views.frames.measurements`."""
+    n_failed: int
+
+    @property
+    def causal(self) -> bool | None:
+        return causality(self.rows)
+
+    @property
+    def parameters(self) -> int | None:
+        known = self.rows["parameters"].dropna()
+        return None if known.empty else int(known.iloc[-1])
+
+    @property
+    def steps(self) -> list[int]:
+        return self.rows["step"].unique().tolist()
+
+    @property
+    def finished(self) -> bool:
+        return is_finished(self.rows)
+
+    @property
+    def tokens(self) -> pd.Series:
+        return tokens_by_step(self.rows)
+
+    def at_end(self) -> pd.DataFrame:
+        """The rows of each metric at the last step it was measured at."""
+        last = self.rows.groupby(["metric", "subset"])["step"].transform("max")
+        return self.rows.loc[self.rows["step"] == last]
+
+
+def measured_runs(frame: pd.DataFrame) -> list[MeasuredRun]:
+    """The runs in ``frame``: decoders, encoders, then those of unknown kind; each by size, then by name.
+
+    Runs without a single measurement are left out.
+
+    Raises:
+        ValueError: a run with several models, probes or choices of layers; no run with a measurement.
+    """
+    measured = frame.loc[frame["layer"].notna(), "run"].unique().tolist()
+    if not measured:
+        raise ValueError("expected runs with measurements, got none; measure at least one checkpoint first")
+    labels = short_names(measured, [name for name in measured if _is_published(frame.loc[frame["run"] == name])])
+    runs = []
+    for name in measured:
+        rows = frame.loc[frame["run"] == name]
+        runs.append(MeasuredRun(name, labels[name], measurements(rows), len(failures(rows)["step"].unique())))
+    return sorted(runs, key=_order)
+
+
+def never_measured(frame: pd.DataFrame) -> list[str]:
+    """Runs of which nothing but failures is stored, by name."""
+    return sorted(set(frame["run"]) - set(frame.loc[frame["layer"].notna(), "run"]))
+
+
+def differences(runs: Sequence[MeasuredRun]) -> str | None:
+    """Why the values of these runs do not compare; None where they do.
+
+    Estimates change with the number of vectors and with a metric's settings.
+    """
+    by_size: dict[str, list[str]] = {}
+    for run in runs:
+        sizes = " and ".join(f"{size:,}" for size in sorted(run.rows["n_vectors"].unique()))
+        by_size.setdefault(sizes, []).append(run.label)
+    if len(by_size) > 1:
+        return f"batches of different numbers of vectors: {_listed(by_size)}"
+    for metric in sorted({metric for run in runs for metric in run.rows["metric"]}):
+        by_settings: dict[str, list[str]] = {}
+        for run in runs:
+            for settings in sorted(of_metric(run.rows, metric)["settings"].unique()):
+                by_settings.setdefault(settings, []).append(run.label)
+        if len(by_settings) > 1:
+            return f"different settings of {metric}: {_listed(by_settings)}"
+    return None
+
+
+def short_names(runs: Sequence[str], published: Sequence[str] = ()) -> dict[str, str]:
+    """Names without the leading parts that tell nothing apart: those all runs share, and owners of published models.
+
+    >>> short_names(["lab/a/1", "lab/b/1"])
+    {'lab/a/1': 'a/1', 'lab/b/1': 'b/1'}
+    >>> short_names(["lab/a-70m", "other/b", "mine/1"], published=["lab/a-70m", "other/b"])
+    {'lab/a-70m': 'a-70m', 'other/b': 'b', 'mine/1': 'mine/1'}
+    >>> short_names(["lab/a", "other/a"], published=["lab/a", "other/a"])
+    {'lab/a': 'lab/a', 'other/a': 'other/a'}
+    """
+    parts = {run: run.split("/") for run in runs}
+    levels = zip(*(names[:-1] for names in parts.values()), strict=False) if len(runs) > 1 else ()
+    n_shared = sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, levels))
+    n_left = {run: max(n_shared, 1) if run in published and len(parts[run]) > 1 else n_shared for run in runs}
+    short = {run: "/".join(names[n_left[run] :]) for run, names in parts.items()}
+    alike = Counter(short.values())
+    return {run: name if alike[name] == 1 else "/".join(parts[run][n_shared:]) for run, name in short.items()}
+
+
+def _is_published(rows: pd.DataFrame) -> bool:
+    """Whether the weights came from a repository of the owner the run is named after, not from a local path."""
+    owner = str(rows["run"].iloc[0]).partition("/")[0]
+    origins = rows["checkpoint"].dropna().unique().tolist()
+    return any(origin.startswith(f"{owner}/") and "@" in origin for origin in origins)
+
+
+def _order(run: MeasuredRun) -> tuple[int, float, str]:
+    kind = (True, False, None).index(run.causal)
+    return kind, math.inf if run.parameters is None else run.parameters, run.name
+
+
+def _listed(names: dict[str, list[str]]) -> str:
+    return ", ".join(f"{what} ({', '.join(runs)})" for what, runs in names.items())

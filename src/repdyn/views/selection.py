@@ -1,0 +1,74 @@
+"""Which runs of a store are meant, and on which probe."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import pandas as pd
+
+from repdyn.store import Store
+
+
+def select(
+    store: Store, runs: Sequence[str] | None = None, probe: str | None = None
+) -> dict[tuple[str, str], pd.DataFrame]:
+    """The rows of each run and probe, scalars and failures among them.
+
+    Args:
+        store: with measurements.
+        runs: names; all runs of the store unless given.
+        probe: hash, or the beginning of one, of the probe to keep to. Runs that are not named and were not measured on
+            it are left out.
+
+    Returns:
+        Frames by (run, probe hash): in the order of ``runs``, the probes of a run by hash.
+
+    Raises:
+        ValueError: nothing is stored; no such run; no such probe, or several that begin so.
+    """
+    frames = {
+        (run, str(found)): rows.reset_index(drop=True)
+        for run in _known(store, runs)
+        for found, rows in store.to_pandas(run).groupby("probe")
+    }
+    if probe is None:
+        return frames
+    hashes = sorted({found for _, found in frames})
+    meant = [found for found in hashes if found.startswith(probe)]
+    if len(meant) != 1:
+        raise ValueError(f"expected the beginning of one probe's hash, got {probe!r}; there are {', '.join(hashes)}")
+    chosen = {key: rows for key, rows in frames.items() if key[1] == meant[0]}
+    if without := [run for run in runs or () if (run, meant[0]) not in chosen]:
+        raise ValueError(f"expected runs measured on the probe {meant[0]}, got {', '.join(without)}, which were not")
+    return chosen
+
+
+def is_measured(rows: pd.DataFrame) -> bool:
+    """Whether there is a measurement among the rows, not only scalars and failures."""
+    return bool(rows["layer"].notna().any())
+
+
+def _known(store: Store, names: Sequence[str] | None) -> list[str]:
+    there = store.runs()
+    if not there:
+        raise ValueError(f"expected a store with measurements, found none in {store.path}{_elsewhere(store)}")
+    for name in names or ():
+        if name not in there:
+            raise ValueError(f"expected a run of {store.path}, got {name!r}; {_closest(name, there)}")
+    return list(dict.fromkeys(names)) if names else there
+
+
+def _closest(name: str, there: Sequence[str]) -> str:
+    """The run a mistyped name resembles, by its whole name or its last part."""
+    by_name = {run.rpartition("/")[2].lower(): run for run in there} | {run.lower(): run for run in there}
+    close = difflib.get_close_matches(name.lower(), by_name, n=1)
+    return f"did you mean {by_name[close[0]]!r}?" if close else f"it has {', '.join(there)}"
+
+
+def _elsewhere(store: Store) -> str:
+    """Stores nearby, for whom a run's folder stands for its store."""
+    inside = {path.parent.parent for path in store.path.glob("*/*/step*.parquet")}
+    around = {store.path.parent for _ in store.path.glob("step*.parquet")}
+    found = ", ".join(str(path) for path in sorted(inside | around))
+    return f"; did you mean {found}?" if found else ""

@@ -1,0 +1,113 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from repdyn.views.table import MAX_WIDTH, print_comparison
+
+LEGEND = [
+    "",
+    "+ shown, - not shown, ? cannot be judged",
+    "shape  bell-shaped anisotropy over depth (decoders), roughly uniform (encoders)",
+    "growth anisotropy grows, then stabilises (decoders)",
+    "dim.   intrinsic dimension rises, then declines",
+    "ns     without first positions and special tokens (no_sink)",
+    "anisotropy, two_nn: means over layers at the last checkpoint",
+]
+
+
+def printed(frame, *, width=100, terminal=False):
+    stream = io.StringIO()
+    print_comparison(frame, console=Console(file=stream, width=width, force_terminal=terminal))
+    return stream.getvalue()
+
+
+def lines_of(frame, **given):
+    return [line.rstrip() for line in printed(frame, **given).splitlines()]
+
+
+def test_a_whole_table(published, finished, frame_of):
+    frame = frame_of(
+        published("lab/model-160m", parameters=162_000_000),
+        published("lab/model-70m", parameters=70_400_000, steps=(0, 8), no_sink=lambda step, depth: depth),
+        finished("other/bert", parameters=108_000_000),
+    )
+    assert lines_of(frame) == [
+        "                              last anisotropy two_nn shape  growth dim.",
+        "model      kind size done     step  all    ns    all all ns all ns all",
+        "model-70m  dec   70M    2        8 0.09  0.50   9.94  +  -   ?  ?   ?",
+        "model-160m dec  162M   11      512 0.35  0.16   11.3  +  +   +  +   +",
+        "bert       enc  108M    1 finished 0.30  0.20   8.21  +  +   ?  ?   ?",
+        *LEGEND,
+    ]
+
+
+def test_failures_are_counted_and_named(published, failures, frame_of):
+    frame = frame_of(
+        published("lab/a", steps=(0, 8)),
+        published("lab/b", steps=(0,)),
+        failures(16, run="lab/a"),
+        failures(32, run="lab/a"),
+        failures(0, run="lab/gone"),
+    )
+    lines = lines_of(frame)
+    assert lines[0].split()[:2] == ["done/", "last"]
+    assert [line.split()[3] for line in lines[2:4]] == ["2/2", "1/0"]
+    assert lines[-1] == "warning: nothing measured of lab/gone"
+
+
+def test_what_is_not_known_or_was_not_measured(published, frame_of):
+    frame = frame_of(published("lab/a", parameters=None, causal=None, steps=(0,)), published("lab/b", steps=(0,)))
+    frame = frame[(frame["run"] == "lab/b") | (frame["metric"] != "two_nn") & (frame["subset"] != "no_sink")]
+    (line,) = [line for line in lines_of(frame) if line.startswith("a ")]
+    assert line.split() == ["a", "?", "?", "1", "0", "0.05", "nan", "nan", *"?????"]
+
+
+def test_means_are_those_of_the_figures(published, frame_of):
+    from repdyn.views.comparison import means_over_layers
+
+    frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 64)))
+    drawn = [line.get_ydata()[-1] for line in means_over_layers(frame).axes[0].lines]
+    assert [line.split()[7] for line in lines_of(frame)[2:4]] == [f"{value:.3g}" for value in drawn]
+
+
+def test_values_that_do_not_compare_are_said_to(published, frame_of):
+    frame = frame_of(published("lab/a", steps=(0,)), published("lab/b", steps=(0,), n_vectors=512))
+    assert lines_of(frame)[-1] == (
+        "warning: these values do not compare, batches of different numbers of vectors: 4,096 (a), 512 (b)"
+    )
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_width(published, finished, failures, frame_of, width):
+    names = [f"organisation-{n}/a-model-with-a-long-name-of-{n}-billion" for n in range(10)]
+    frame = frame_of(
+        *(published(name, steps=(0, 143_000), parameters=10**9) for name in names), finished(), failures(8)
+    )
+    lines = lines_of(frame, width=width)
+    assert max(map(len, lines)) <= min(width, MAX_WIDTH)
+    assert not any("…" in line for line in lines)
+    # folded names lose nothing
+    together = "".join(line.split(" ")[0] for line in lines)
+    assert all(name.partition("/")[2] in together for name in names)
+
+
+def test_no_control_characters_without_a_terminal(published, frame_of):
+    frame = frame_of(published("lab/a", steps=(0,)), published("lab/b", steps=(0,)))
+    assert "\x1b" not in printed(frame)
+    assert "\x1b" in printed(frame, terminal=True)
+
+
+def test_a_terminal_without_unicode(published, frame_of):
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    frame = frame_of(published("labor/größer", steps=(0,)), published("labor/b", steps=(0,)))
+    print_comparison(frame, console=Console(file=stream, width=80))
+    stream.flush()
+    assert "gr??er" in raw.getvalue().decode("ascii")
+
+
+def test_a_run_on_two_probes_is_an_error(published, frame_of):
+    frame = frame_of(published("lab/a", probe="one"), published("lab/a", probe="two"))
+    with pytest.raises(ValueError, match="^expected the rows of one probe, got 2: 'one', 'two'"):
+        printed(frame)
