@@ -36,6 +36,8 @@ class Profile:
     """The geometry of one checkpoint, layer by layer."""
 
     rows: list[Row]
+    checkpoint: Checkpoint
+    """What was measured, with what the model told of itself."""
     forward_seconds: float
     """Wall-clock time of running the model over the probe."""
     kernel_seconds: float
@@ -105,7 +107,7 @@ def measure(
         view = LayerView(layer, states, probe, model)
         rows += [_measure_one(view, metric, subset, measured, chosen, on_error) for metric, subset in pairs]
     progress("kernels", 1.0)
-    return Profile(rows, forward_seconds=captured - start, kernel_seconds=time.perf_counter() - captured)
+    return Profile(rows, measured, forward_seconds=captured - start, kernel_seconds=time.perf_counter() - captured)
 
 
 def metric_set(metrics: Sequence[MetricLike], layers: Layers = None, dtype: str = "auto") -> str:

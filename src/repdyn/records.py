@@ -13,6 +13,9 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+FINISHED = "finished"
+"""The stage of a model of which only the end is published; its step is 0 for want of a number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -33,8 +36,7 @@ class Row:
     tokens_seen: int | None
     """Training tokens consumed so far, over all devices; None when not known."""
     stage: str | None
-    """Stage of the training, where a published checkpoint names one; "finished" for a model of which only the end is
-    published, whose step is 0 for want of a number."""
+    """Stage of the training, where a published checkpoint names one; or :data:`FINISHED`."""
     revision: str | None
     """Branch, tag or folder the checkpoint is published under; None for a live model."""
     checkpoint: str | None

@@ -15,7 +15,7 @@ from repdyn.blocks import Layers
 from repdyn.measurement import Progress, measure, metric_set, untold
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe
-from repdyn.records import Row, failure_rows, scalar_row
+from repdyn.records import Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store import Key, Store
 from repdyn.sweep.downloads import Fetched
 from repdyn.sweep.failures import model_errors
@@ -94,7 +94,7 @@ def measure_checkpoint(
     del model
     _free_memory()
     timing = Timing(fetched.seconds, load_seconds, profile.forward_seconds, profile.kernel_seconds)
-    store.write(settings.key(task), [*profile.rows, *_costs(target, timing, fetched.bytes_fetched, probe)])
+    store.write(settings.key(task), [*profile.rows, *_costs(profile.checkpoint, timing, fetched.bytes_fetched, probe)])
     store.discard(settings.key(task).failed)
     return timing
 
@@ -112,10 +112,10 @@ def _load(path: Path, loading: Loading) -> nn.Module:
     return load_model(path, loading)
 
 
-def _costs(target: Target, timing: Timing, n_bytes: int, probe: Probe) -> list[Row]:
+def _costs(checkpoint: Checkpoint, timing: Timing, n_bytes: int, probe: Probe) -> list[Row]:
     costs = {f"seconds/{name}": getattr(timing, name) for name in ("download", "load", "forward", "kernels")}
     costs["bytes/download"] = float(n_bytes)
-    return [scalar_row(target.checkpoint, name, value, probe=probe.hash) for name, value in costs.items()]
+    return [scalar_row(checkpoint, name, value, probe=probe.hash) for name, value in costs.items()]
 
 
 def _free_memory() -> None:

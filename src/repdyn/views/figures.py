@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from repdyn.records import FINISHED
 from repdyn.views.drawing import (
     MAX_TICKS,
     entitle,
@@ -28,7 +29,6 @@ from repdyn.views.drawing import (
     tokens_above,
 )
 from repdyn.views.frames import (
-    FINISHED,
     LayerMean,
     counts,
     grid,

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from repdyn.records import is_thin
+from repdyn.records import FINISHED, is_thin
 
 SUBSETS = ("all", "no_sink")
 """The order in which the token subsets are shown; any other comes after them, by name."""
-
-FINISHED = "finished"
-"""The stage of a model of which only the end is published: its step is 0 for want of a number."""
 
 THIN = "fewer than half of the vectors are distinct"
 

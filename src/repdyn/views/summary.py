@@ -13,10 +13,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from repdyn.records import FINISHED
 from repdyn.views.accounts import cost, failed
 from repdyn.views.findings import COLOURS, Finding, findings
 from repdyn.views.frames import (
-    FINISHED,
     causality,
     counts,
     grid,

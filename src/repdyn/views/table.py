@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from repdyn.records import FINISHED
 from repdyn.views.findings import COLOURS, MEANINGS, Verdict, findings
-from repdyn.views.frames import FINISHED, layer_mean, of_metric
+from repdyn.views.frames import layer_mean, of_metric
 from repdyn.views.runs import MeasuredRun, differences, measured_runs, never_measured
 from repdyn.views.style import plain, short_count, short_value, subset_title
 
