@@ -34,8 +34,9 @@ def folders(written, store):
     return sorted({path.parent.relative_to(store.path).as_posix() for path in written})
 
 
-def test_one_run_has_its_figures_in_the_store_itself(published, filled, tmp_path, capsys):
-    store = filled(tmp_path, published("lab/a", steps=(0, 8)))
+def test_a_live_run_has_its_figures_in_the_store_itself(published, filled, tmp_path, capsys):
+    live = published("lab/a", steps=(0, 8), checkpoint=None)
+    store = filled(tmp_path, live)
     written = show_run(store, "lab/a")
     assert folders(written, store) == ["figures"]
     assert {f"{name}.png" for name in NAMES} <= {path.name for path in written}
@@ -44,6 +45,11 @@ def test_one_run_has_its_figures_in_the_store_itself(published, filled, tmp_path
     again, files = shown(store)
     assert files == written
     assert again.strip() == text.strip()
+
+
+def test_a_swept_run_has_a_folder_of_its_own_for_others_will_follow(published, filled, tmp_path, unpainted):
+    store = filled(tmp_path, published("lab/a", steps=(0, 8)))
+    assert folders(show_run(store, "lab/a"), store) == ["figures/lab%2Fa"]
 
 
 def test_several_runs_have_a_folder_each(published, filled, tmp_path, unpainted):
@@ -55,7 +61,7 @@ def test_probes_of_one_run_do_not_overwrite_each_other(published, filled, tmp_pa
     store = filled(tmp_path, published("lab/a", probe="one"), published("lab/a", probe="two", n_blocks=2))
     first = {path: path.read_bytes() for path in show_run(store, "lab/a", probe="one")}
     second = show_run(store, "lab/a", probe="two")
-    assert folders([*first, *second], store) == ["figures/one", "figures/two"]
+    assert folders([*first, *second], store) == ["figures/lab%2Fa/one", "figures/lab%2Fa/two"]
     assert all(path.read_bytes() == content for path, content in first.items())
     with pytest.raises(ValueError, match="^expected the rows of one probe, got 2"):
         show_run(store, "lab/a")
@@ -63,7 +69,7 @@ def test_probes_of_one_run_do_not_overwrite_each_other(published, filled, tmp_pa
 
 def test_a_failure_on_another_probe_is_no_second_probe(published, failures, filled, tmp_path, unpainted):
     store = filled(tmp_path, published("lab/a", steps=(0,), probe="one"), failures(8, run="lab/a", probe="two"))
-    assert folders(show_run(store, "lab/a", probe="one"), store) == ["figures"]
+    assert folders(show_run(store, "lab/a", probe="one"), store) == ["figures/lab%2Fa"]
 
 
 def test_loggers_without_pictures_cost_nothing(published, filled, tmp_path, monkeypatch, unpainted):

@@ -128,9 +128,13 @@ def _compare(
 
 
 def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
-    """Where the figures of a run go, apart from those of other runs of the store and of its own other probes."""
-    folder = base if store.runs() == [run] else base / store.folder_of(run).name
+    """Where the figures of a run go, apart from those of other runs of the store and of its own other probes.
+
+    A swept run has a folder of its own even while it is alone: more models are likely to follow into its store.
+    """
     everything = store.to_pandas(run)
+    alone = store.runs() == [run] and bool(everything["checkpoint"].isna().all())
+    folder = base if alone else base / store.folder_of(run).name
     probes = everything.loc[everything["layer"].notna(), "probe"].unique()
     return folder if len(probes) < 2 else folder / str(frame["probe"].iloc[0])
 
