@@ -1,130 +1,374 @@
-"""Local checkpoints: found, measured once, resumed; and the command that does it."""
+"""Local checkpoints: found, measured once, with the numbers of the live run; and the command that does it."""
+
+from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
+import os
+import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
+from jobs import Job, batches, tiny_language_model, tracker, trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from small import random_tokens
 
-from repdyn import Probe, open_store
-from repdyn.models import build_model
-from repdyn.sweep import find_checkpoints, sweep
+from repdyn import Probe, measure, open_store
+from repdyn.callbacks import HuggingFaceCheckpoints
+from repdyn.models import LanguageModel, build_model
+from repdyn.records import Checkpoint
+from repdyn.store import Store
+from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.cli import main
+from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.failures import CheckpointError
+from repdyn.sweep.hub import Hub
+from repdyn.sweep.local import find_checkpoints, left_out, load_lightning
+from repdyn.sweep.loop import Report, sort_out, sweep
+from repdyn.sweep.weights import Loading
 
+SETTINGS = Settings(loading=Loading(dtype="auto"))
 SIZES = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
 
 
 @pytest.fixture
-def run(tmp_path) -> Path:
+def probe() -> Probe:
+    return Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
+
+
+@pytest.fixture
+def run(tmp_path, probe) -> Path:
     """A run's folder with three checkpoints and its probe."""
+    folder = tmp_path / "quick" / "run"
     for step in (0, 8, 16):
         torch.manual_seed(step)
-        build_model("gpt_neox", **SIZES).save_pretrained(tmp_path / "quick" / "run" / "hf_checkpoints" / f"step{step}")
-    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
-    open_store(tmp_path / "quick" / "run" / "repdyn").save_probe(probe)
-    return tmp_path / "quick" / "run"
+        build_model("gpt_neox", **SIZES).save_pretrained(folder / "hf_checkpoints" / f"step{step}")
+    open_store(folder / "repdyn").save_probe(probe)
+    return folder
 
 
-def test_find_checkpoints(run):
-    found = find_checkpoints(run / "hf_checkpoints")
-    assert [(checkpoint.path.name, checkpoint.step) for checkpoint in found] == [
-        ("step0", 0),
-        ("step8", 8),
-        ("step16", 16),
-    ]
-    assert [checkpoint.step for checkpoint in find_checkpoints(run / "hf_checkpoints" / "step8")] == [8]
+@pytest.fixture
+def measured(tmp_path, probe):
+    """Sweeps what is found in a folder and not in the store yet."""
+
+    def measured(folder: Path, store: Store, settings: Settings = SETTINGS) -> Report:
+        tasks = [Task(target, probe) for target in find_checkpoints(folder, "swept")]
+        waiting = sort_out(tasks, store, settings).waiting
+        return sweep(waiting, store, settings, Downloads(tmp_path / "downloads", Hub()))
+
+    return measured
+
+
+@pytest.fixture
+def undrawn(monkeypatch) -> None:
+    """Figures take their time, and few tests look at them."""
+    monkeypatch.setattr("repdyn.sweep.cli.show_store", lambda *_: None)
+
+
+@pytest.fixture
+def command(capsys, tmp_path, monkeypatch):
+    """Runs the command in an empty folder; gives its exit status, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in (*arguments, "--downloads", tmp_path / "downloads")])
+        assert isinstance(stop.value.code, int)
+        return stop.value.code, *capsys.readouterr()
+
+    return command
+
+
+def names(folder: Path) -> list[tuple[str, int]]:
+    return [(target.revision, target.step) for target in find_checkpoints(folder, "run")]
+
+
+def values(frame: pd.DataFrame) -> pd.DataFrame:
+    columns = ["step", "layer", "metric", "subset", "value", "std", "n_unique"]
+    kept = frame.loc[frame["layer"].notna(), columns]
+    return kept.sort_values(columns[:4]).reset_index(drop=True)
+
+
+# found
+
+
+def test_folders_by_step(run):
+    assert names(run) == names(run / "hf_checkpoints") == [("step0", 0), ("step8", 8), ("step16", 16)]
+    assert names(run / "hf_checkpoints" / "step8") == [("step8", 8)]
+    assert left_out(run, find_checkpoints(run, "run")) == []
+
+
+def test_any_folder_that_save_pretrained_wrote(run, tmp_path):
+    shutil.copytree(run / "hf_checkpoints" / "step8", tmp_path / "my-model")
+    assert names(tmp_path / "my-model") == [("my-model", 0)]
+
+
+def test_a_trainers_output_with_the_final_model_beside_its_checkpoints(run, tmp_path):
+    folder = tmp_path / "output"
+    shutil.copytree(run / "hf_checkpoints" / "step16", folder)
+    for step in (500, 1500):
+        shutil.copytree(run / "hf_checkpoints" / "step8", folder / f"checkpoint-{step}")
+    shutil.copytree(run / "hf_checkpoints" / "step8", folder / "best")
+    assert names(folder) == [("checkpoint-500", 500), ("checkpoint-1500", 1500)]
+    assert left_out(folder, find_checkpoints(folder, "run")) == ["output", "best"]
+
+
+def test_a_checkpoint_that_is_being_saved_is_none_yet(run):
+    shutil.copytree(run / "hf_checkpoints" / "step8", run / "hf_checkpoints" / ".step24.partial")
+    assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16)]
+    assert left_out(run, find_checkpoints(run, "run")) == []
+
+
+def test_a_link_to_a_checkpoint_is_not_another_one(run):
+    (run / "hf_checkpoints" / "latest").symlink_to("step16")
+    assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16)]
 
 
 def test_find_checkpoints_refuses(run, tmp_path):
     with pytest.raises(
-        ValueError, match=r"expected checkpoints \(folders such as step512 with a config.json\) in .*, found none"
+        ValueError,
+        match=r"expected checkpoints \(folders such as step512 with a config.json, or Lightning's .ckpt files\) in .*, found none; give the folder that holds them",
     ):
-        find_checkpoints(tmp_path)
-    (run / "hf_checkpoints" / "step0").rename(run / "hf_checkpoints" / "copy-8")
+        find_checkpoints(tmp_path, "run")
+    (run / "hf_checkpoints" / "step0").rename(run / "hf_checkpoints" / "copy-of-step8")
     with pytest.raises(ValueError, match=r"expected one checkpoint for each step, got .*8 and .*8; sweep them apart"):
-        find_checkpoints(run / "hf_checkpoints")
+        find_checkpoints(run / "hf_checkpoints", "run")
 
 
-def test_a_second_sweep_repeats_nothing(run, tmp_path):
-    probe = Probe.load(next((run / "repdyn" / "probes").iterdir()))
-    store, found = open_store(tmp_path / "swept"), find_checkpoints(run / "hf_checkpoints")
-    sweep(found[:2], probe, store, run="swept")
+def test_rows_say_where_the_weights_were_whatever_folder_the_command_ran_in(run, monkeypatch):
+    monkeypatch.chdir(run.parent)
+    origins = [target.origin for target in find_checkpoints("run", "run")]
+    assert origins == [str(run / "hf_checkpoints" / f"step{step}") for step in (0, 8, 16)]
+
+
+# measured
+
+
+def test_a_second_sweep_repeats_nothing(run, tmp_path, measured):
+    store = open_store(tmp_path / "swept")
+    shutil.move(run / "hf_checkpoints" / "step16", tmp_path)
+    measured(run, store)
     before = {path: path.stat().st_mtime_ns for path in store.path.rglob("*.parquet")}
-    sweep(found, probe, store, run="swept")
+    shutil.move(tmp_path / "step16", run / "hf_checkpoints")
+    assert [task.target.step for task in measured(run, store).measured] == [16]
     assert store.steps("swept") == [0, 8, 16]
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    sweep(found, probe, store, run="swept", metrics=["two_nn@no_sink"])  # another question is asked anew
+    # another question is asked anew
+    assert len(measured(run, store, Settings(["two_nn@no_sink"], loading=Loading(dtype="auto"))).measured) == 3
     assert len(list(store.path.rglob("step*.parquet"))) == 6
 
 
-def test_half_precision_checkpoints_are_measured_as_they_are(run, tmp_path):
-    probe = Probe.load(next((run / "repdyn" / "probes").iterdir()))
-    build_model("gpt_neox", **SIZES).to(torch.bfloat16).save_pretrained(tmp_path / "half" / "step4")
+def test_what_was_saved_anew_under_the_same_name_is_measured_anew(run, tmp_path, measured):
     store = open_store(tmp_path / "swept")
-    sweep(find_checkpoints(tmp_path / "half"), probe, store, run="half")
-    assert set(store.to_pandas()["dtype"]) == {"bfloat16"}
+    measured(run, store)
+    before = values(store.to_pandas())
+    torch.manual_seed(99)
+    build_model("gpt_neox", **SIZES).save_pretrained(run / "hf_checkpoints" / "step8")
+    os.utime(run / "hf_checkpoints" / "step8" / "model.safetensors", (1, 1))  # older than what it replaces
+    assert [task.target.step for task in measured(run, store).measured] == [8]
+    after = values(store.to_pandas())
+    assert len(after) == len(before)
+    changed = after.loc[after["value"].ne(before["value"]) & after["value"].notna(), "step"]
+    assert set(changed) == {8}
 
 
-def test_command(run, capsys):
-    main([str(run), "--metrics", "two_nn"])
+def test_two_folders_of_one_name_are_not_taken_for_each_other(run, tmp_path, measured):
+    store = open_store(tmp_path / "swept")
+    measured(run / "hf_checkpoints" / "step8", store)
+    other = tmp_path / "elsewhere" / "step8"
+    build_model("gpt_neox", **SIZES).save_pretrained(other)
+    assert len(measured(other, store).measured) == 1
+
+
+def test_half_precision_checkpoints_are_measured_as_they_are(tmp_path, measured):
+    build_model("gpt_neox", **SIZES).bfloat16().save_pretrained(tmp_path / "half" / "step4")
+    store = open_store(tmp_path / "swept")
+    measured(tmp_path / "half", store)
+    frame = store.to_pandas()
+    assert set(frame.loc[frame["layer"].notna(), "dtype"]) == {"bfloat16"}
+
+
+def test_a_checkpoint_without_weights_is_recorded_and_the_others_are_measured(run, tmp_path, measured):
+    broken = run / "hf_checkpoints" / "step4"
+    broken.mkdir()
+    (broken / "config.json").write_text(json.dumps({"model_type": "gpt_neox"}))
+    store = open_store(tmp_path / "swept")
+    report = measured(run, store)
+    assert [task.target.step for task in report.measured] == [0, 8, 16]
+    assert "no file named model.safetensors" in report.failed[0][1]
+    assert store.steps("swept") == [0, 8, 16]
+    frame = store.to_pandas()
+    assert set(frame.loc[frame["reason"].notna() & frame["layer"].isna(), "step"]) == {4}
+
+
+def test_a_runs_own_checkpoints_give_its_live_numbers(tmp_path, probe, command, undrawn):
+    """Through the command, bit for bit what the tracker measured in the run."""
+    live, saved = tracker(probe, 3), HuggingFaceCheckpoints(3, tmp_path / "run" / "hf_checkpoints")
+    trainer(tmp_path, live, saved).fit(tiny_language_model(), batches())
+    assert live.store is not None
+    shutil.copytree(live.store.path, tmp_path / "run" / "repdyn")
+    status, _, _ = command(tmp_path / "run")
+    assert status == 0
+    swept = open_store(tmp_path / "run" / "sweep").to_pandas()
+    assert sorted(swept["step"].unique()) == [0, 3, 6, 8]
+    pd.testing.assert_frame_equal(values(swept), values(live.store.to_pandas()), check_exact=True)
+
+
+# Lightning's
+
+
+@pytest.fixture
+def lightning(tmp_path) -> Path:
+    """A folder with Lightning's checkpoints of the steps 2 and 4, and last.ckpt that repeats the latter."""
+    keep = ModelCheckpoint(tmp_path / "checkpoints", save_top_k=-1, every_n_train_steps=2, save_last=True)
+    trainer(tmp_path, keep, max_steps=4).fit(tiny_language_model(), batches())
+    return tmp_path / "checkpoints"
+
+
+def test_lightning_checkpoints_give_the_numbers_of_the_module(lightning, tmp_path, measured, probe):
+    assert sorted(path.name for path in lightning.iterdir()) == [
+        "epoch=0-step=2.ckpt",
+        "epoch=0-step=4.ckpt",
+        "last.ckpt",
+    ]
+    assert names(lightning) == [("epoch=0-step=2.ckpt", 2), ("epoch=0-step=4.ckpt", 4)]
+    store = open_store(tmp_path / "swept")
+    measured(lightning, store)
+    module = LanguageModel.load_from_checkpoint(lightning / "epoch=0-step=2.ckpt")
+    direct = measure(module, probe, checkpoint=Checkpoint(step=2)).to_pandas()
+    frame = store.to_pandas()
+    swept = values(frame.loc[frame["step"] == 2])
+    pd.testing.assert_frame_equal(swept, values(direct), check_exact=True, check_dtype=False)
+
+
+def test_last_counts_where_it_is_newer_than_the_others(lightning):
+    (lightning / "epoch=0-step=4.ckpt").unlink()
+    assert names(lightning) == [("epoch=0-step=2.ckpt", 2), ("last.ckpt", 4)]
+    assert names(lightning / "last.ckpt") == [("last.ckpt", 4)]
+    assert left_out(lightning, find_checkpoints(lightning, "run")) == []
+
+
+def test_the_step_of_a_lightning_checkpoint_is_in_the_file_not_in_its_name(lightning):
+    (lightning / "epoch=0-step=2.ckpt").rename(lightning / "step=999.ckpt")
+    assert ("step=999.ckpt", 2) in names(lightning)
+
+
+def test_saved_folders_come_before_lightning_files(lightning, run):
+    shutil.copytree(run / "hf_checkpoints" / "step8", lightning / "step8")
+    found = find_checkpoints(lightning, "run")
+    assert [target.revision for target in found] == ["step8"]
+    assert left_out(lightning, found) == ["epoch=0-step=2.ckpt", "epoch=0-step=4.ckpt", "last.ckpt"]
+
+
+def test_a_damaged_lightning_checkpoint_is_recorded_at_the_step_of_its_name(lightning, tmp_path, measured):
+    broken = lightning / "epoch=0-step=2.ckpt"
+    broken.write_bytes(broken.read_bytes()[:1000])
+    report = measured(lightning, open_store(tmp_path / "swept"))
+    assert [task.target.step for task in report.measured] == [4]
+    ((task, reason),) = report.failed
+    assert (task.target.step, task.target.revision) == (2, "epoch=0-step=2.ckpt")
+    assert "does not load as a checkpoint of repdyn.models.LanguageModel" in reason
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", None], ids=["empty", "text", "other content"])
+def test_a_damaged_lightning_checkpoint_without_a_step_is_refused(lightning, content):
+    if content is None:
+        torch.save({"weights": torch.zeros(3)}, lightning / "last.ckpt")
+    else:
+        (lightning / "last.ckpt").write_bytes(content)
+    with pytest.raises(
+        ValueError,
+        match=r"expected Lightning checkpoints, got one that is damaged and has no step in its name: .*last.ckpt does not load.*; move it away",
+    ):
+        find_checkpoints(lightning, "run")
+
+
+def test_a_checkpoint_of_another_module_is_refused(tmp_path):
+    keep = ModelCheckpoint(tmp_path, every_n_train_steps=1, save_top_k=-1)
+    trainer(tmp_path, keep, max_steps=1).fit(Job(), batches())
+    (found,) = find_checkpoints(tmp_path, "run")
+    assert found.path is not None
+    with pytest.raises(CheckpointError, match="does not load as a checkpoint of repdyn.models.LanguageModel"):
+        load_lightning(found.path)
+
+
+def test_a_lightning_checkpoint_runs_no_code(lightning):
+    class Runs:
+        def __reduce__(self):
+            return Path.touch, (lightning / "a-pickle-ran",)
+
+    content = torch.load(lightning / "last.ckpt", weights_only=True)
+    torch.save(content | {"extra": Runs()}, lightning / "epoch=0-step=2.ckpt")
+    (found, _) = find_checkpoints(lightning, "run")
+    assert found.path is not None
+    with pytest.raises(CheckpointError, match="does not load"):
+        load_lightning(found.path)
+    assert not (lightning / "a-pickle-ran").exists()
+
+
+# the command
+
+
+def test_command(run, command):
+    status, out, err = command(run, "--metrics", "two_nn")
+    assert status == 0
     store = open_store(run / "sweep")
     assert store.runs() == ["run/hf_checkpoints"]
     assert store.steps("run/hf_checkpoints") == [0, 8, 16]
-    assert list(store.path.glob("figures/heatmap_two_nn_all.png"))
-    assert "3 steps, 0 to 16" in capsys.readouterr().out
+    assert list(store.path.glob("figures/**/heatmap_two_nn_all.png"))
+    assert "3 steps, 0 to 16" in out
+    assert [line.partition(": ")[0] for line in err.splitlines()] == [
+        f"[{number}/3] run/hf_checkpoints step{step}" for number, step in ((1, 0), (2, 8), (3, 16))
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "expected checkpoints"),
+        (["./nowhere"], "expected a folder that exists, or a hub repository, got './nowhere'"),
+        (["runs/quickstart/TIME"], "expected a folder that exists, or a hub repository, got 'runs/quickstart/TIME'"),
+        (["RUN/repdyn"], "expected checkpoints (folders such as step512"),
         (["RUN", "--metrics", "twonn"], "expected metrics among anisotropy, two_nn, got 'twonn'"),
-        (["RUN/hf_checkpoints"], "found 0; name the probe with --probe FILE"),
+        (["RUN/hf_checkpoints"], "name a probe with --probe FILE, or a folder or hub repository with --tokenizer"),
         (["RUN", "--probe", "none.safetensors"], "none.safetensors"),
-        (
-            ["RUN", "--layers", "h.*"],
-            "'h.\\*' matches none; lists of blocks in it: \"layers.\\*\" \\(2 of GPTNeoXLayer\\)",
-        ),
+        (["RUN", "--probe", "RUN/hf_checkpoints/step0/model.safetensors"], "expected a probe written by Probe.save"),
+        (["RUN", "--probe", "RUN/hf_checkpoints/step0/config.json"], "expected a probe written by Probe.save"),
+        (["RUN", "--revisions", "step9"], "names or steps that do not exist: 'step9' (closest: 'step8')"),
+        (["RUN", "--device", "cuda:77"], "expected a device that is here, got 'cuda:77'"),
+        ([""], "expected a folder, a hub repository or --suite NAME, got none of them"),
     ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_command_says_what_is_wrong_without_a_traceback(run, capsys, arguments, message):
-    with pytest.raises(SystemExit) as stop:
-        main([argument.replace("RUN", str(run)) for argument in arguments])
-    assert stop.value.code == 2
-    printed = capsys.readouterr().err
-    assert printed.startswith("error: ")
-    assert re.search(message, printed)
+def test_command_says_what_is_wrong_without_a_traceback(run, command, arguments, message):
+    status, out, err = command(*(argument.replace("RUN", str(run)) for argument in arguments))
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
+    assert not (run / "sweep").exists()
 
 
-def test_script_and_views_command_have_help_with_examples(run):
-    for command in (["analyze_checkpoints.py", "--help"], ["-m", "repdyn.views", "--help"]):
-        result = subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True
-        )
-        assert "example" in result.stdout
-    main([str(run)])
-    shown = subprocess.run(
-        [sys.executable, "-m", "repdyn.views", str(run / "sweep")], capture_output=True, text=True, check=True
-    )
-    assert "run/hf_checkpoints" in shown.stdout
-    empty = subprocess.run(
-        [sys.executable, "-m", "repdyn.views", str(run)], capture_output=True, text=True, check=False
-    )
-    assert (empty.returncode, empty.stderr.splitlines()[-1]) == (
-        2,
-        f"error: expected a store with measurements, found none in {run}",
-    )
+def test_layers_that_no_model_has_fail_each_checkpoint_with_the_ones_it_has(run, command, undrawn):
+    status, _, err = command(run, "--layers", "h.*")
+    assert status == 1
+    assert err.count("'h.*' matches none; lists of blocks in it: \"layers.*\" (2 of GPTNeoXLayer)") == 6
+    assert command(run, "--retry-failed")[0] == 0
 
 
-def test_config_json_alone_is_no_checkpoint(run, capsys):
-    broken = run / "hf_checkpoints" / "step99"
-    broken.mkdir()
-    (broken / "config.json").write_text(json.dumps({"model_type": "gpt_neox"}))
-    with pytest.raises(SystemExit):
-        main([str(run)])
-    assert "no file named model.safetensors" in capsys.readouterr().err
-    assert open_store(run / "sweep").steps("run/hf_checkpoints") == [0, 8, 16]  # what came before is kept
+def test_several_probes_must_be_told_apart(run, command, probe, undrawn):
+    other = Probe.from_tokens(random_tokens(24, 12, seed=1), max_vectors=192, batch_vectors=96)
+    file = open_store(run / "repdyn").save_probe(other)
+    status, _, err = command(run)
+    assert status == 2
+    assert "found 2; name the probe with --probe FILE" in err
+    status, _, _ = command(run, "--probe", file, "--revisions", "step8")
+    assert status == 0
+    assert set(open_store(run / "sweep").to_pandas()["probe"]) == {other.hash}
+
+
+def test_models_without_a_step_are_named(run, command):
+    (run / "hf_checkpoints" / "step8").rename(run / "hf_checkpoints" / "best")
+    status, _, err = command(run, "--dry-run")
+    assert status == 0
+    assert "not checkpoints by the pattern, or without a step in their names, and left out: best" in err

@@ -6,9 +6,12 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import NoReturn
 
+import torch
+from huggingface_hub import logging as hub_logging
 from rich.console import Console
 
 from repdyn.metrics import resolve
@@ -26,6 +29,7 @@ from repdyn.sweep.weights import Loading
 from repdyn.views.show import show_store
 
 FAILED, MISTAKEN, STOPPED, INTERRUPTED = 1, 2, 3, 130
+_WIDE = 200
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoints.py") -> None:
@@ -35,13 +39,15 @@ def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoint
     """
     options = parser(prog).parse_args(arguments)
     console = Console(stderr=True)
+    # the client tells of each request it repeats; what fails in the end is told here
+    hub_logging.set_verbosity_error()
     try:
         # a cluster's notice before it takes the machine away is as good as Ctrl-C
         signal.signal(signal.SIGTERM, _interrupt)
         status = _run(options, console)
     except (ValueError, OSError) as error:
         console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        status = MISTAKEN
+        status = STOPPED if isinstance(error, OSError) and error.errno in {ENOSPC, EDQUOT} else MISTAKEN
     except SweepStoppedError as error:
         console.print(f"stopped: {error}", markup=False, highlight=False, soft_wrap=True)
         status = STOPPED
@@ -61,10 +67,13 @@ def _run(options: Namespace, console: Console) -> int:
     for note in (note for source in found for note in notes(source.selection)):
         _say(console, note)
     if options.dry_run:
-        print_plan([_part(source, store, settings, options) for source in found], hub, Console())
-        return _status(problems, console)
+        parts, without_probe = _parts(found, store, settings, options)
+        # a table in a file is not folded to the width of a terminal that is not there
+        print_plan(parts, hub, Console(width=None if sys.stdout.isatty() else _WIDE))
+        return _status([*problems, *without_probe], console)
     tasks, without_probe = _tasks(found)
-    agenda = sort_out(_share(tasks, options), store, settings, retry_failed=options.retry_failed)
+    tasks = _share(tasks, options)
+    agenda = sort_out(tasks, store, settings, retry_failed=options.retry_failed)
     if agenda.done:
         _say(console, f"{len(agenda.done)} of {len(tasks)} checkpoints are in {store.path} already")
     report = _measure(agenda.waiting, store, settings, hub, options)
@@ -77,9 +86,23 @@ def _run(options: Namespace, console: Console) -> int:
 
 
 def _settings(options: Namespace) -> Settings:
-    resolve(options.metrics)  # a mistyped metric is better told before anything is asked of the hub
-    loading = Loading(options.device, options.dtype, options.device_map, options.trust_remote_code)
+    # what is mistaken is better told before anything is asked of the hub
+    resolve(options.metrics)
+    if options.engine == "serial":
+        _require_device(options.device)
+    is_local = options.source is not None and Path(options.source).exists()
+    # Live runs measure in the precision of their weights; published ones are often rounded to half precision for
+    # their size alone, and rounding the states too would be seen in the dimension.
+    dtype = options.dtype or ("auto" if is_local else "float32")
+    loading = Loading(options.device, dtype, options.device_map, options.trust_remote_code)
     return Settings(options.metrics, options.layers, loading, options.tokens_per_forward)
+
+
+def _require_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
+        raise ValueError(f"expected a device that is here, got {device!r}: {str(error).splitlines()[0]}") from error
 
 
 def _default_store(options: Namespace) -> Path:
@@ -89,15 +112,22 @@ def _default_store(options: Namespace) -> Path:
     return Path("sweeps")
 
 
-def _part(source: Source, store: Store, settings: Settings, options: Namespace) -> Part:
-    selection = source.selection
-    if not store.folder_of(selection.run).exists():
-        # nothing can be done yet, so there is no need to make the probe, which may mean a download
-        return Part(selection, selection.targets, 0, 0)
-    tasks = [Task(target, source.probe) for target in selection.targets]
-    agenda = sort_out(tasks, store, settings, retry_failed=options.retry_failed)
-    waiting = [task.target for task in agenda.waiting]
-    return Part(selection, waiting, len(agenda.done), len(agenda.failed_before))
+def _parts(
+    found: Sequence[Source], store: Store, settings: Settings, options: Namespace
+) -> tuple[list[Part], list[str]]:
+    parts, problems = [], []
+    for source in found:
+        selection = source.selection
+        if not store.folder_of(selection.run).exists():
+            # nothing can be done yet, so there is no need to make the probe, which may mean a download
+            parts.append(Part(selection, selection.targets, 0, 0))
+            continue
+        tasks, without_probe = _tasks([source])
+        agenda = sort_out(tasks, store, settings, retry_failed=options.retry_failed)
+        waiting = [task.target for task in agenda.waiting]
+        parts.append(Part(selection, waiting, len(agenda.done), len(agenda.failed_before)))
+        problems += without_probe
+    return parts, problems
 
 
 def _tasks(found: Sequence[Source]) -> tuple[list[Task], list[str]]:

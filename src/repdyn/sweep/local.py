@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,47 +12,61 @@ import torch
 from torch import nn
 
 from repdyn.models import LanguageModel
-from repdyn.sweep.failures import model_errors
+from repdyn.records import FINISHED
+from repdyn.sweep.failures import CheckpointError, model_errors
 from repdyn.sweep.revisions import DEFAULT_PATTERN, Revision, parse
 from repdyn.sweep.targets import Target
 
 LIGHTNING = ".ckpt"
+_LAST = re.compile(r"last(-v\d+)?")
+_WEIGHTS = {".safetensors", ".bin", ".json", LIGHTNING}
 
 
 def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     """Checkpoints in a folder, by ascending step.
 
-    A checkpoint is a subfolder with a ``config.json`` whose name holds its step (``step512``, ``checkpoint-512``), or a
-    Lightning file (``last.ckpt``) of :class:`repdyn.models.LanguageModel`, which knows its step. A folder that holds a
-    ``config.json`` itself, or a single file, is one checkpoint; without a number in its name its step is 0.
+    A checkpoint is a subfolder with a ``config.json`` whose name holds its step (``step512``, ``checkpoint-512``), or,
+    where there is none, a Lightning file (``last.ckpt``) of :class:`repdyn.models.LanguageModel`, which knows its step.
+    A folder with a ``config.json`` and no such subfolder, or a single file, is one checkpoint; without a step in its
+    name it is a finished model.
 
     Args:
         folder: where they lie. A run's folder is searched in its ``hf_checkpoints``.
         run: their name in the rows.
 
     Raises:
-        ValueError: there is none, or two have the same step.
+        ValueError: there is none, two have the same step, or a Lightning file is damaged and its step not known.
     """
-    folder = Path(folder)
-    folder = folder / "hf_checkpoints" if (folder / "hf_checkpoints").is_dir() else folder
-    if (folder / "config.json").exists() or folder.suffix == LIGHTNING:
-        return [_target(run, folder, _place(folder) or Revision(folder.resolve().name, 0, None, None))]
-    found = [path.parent for path in folder.glob("*/config.json")] or _lightning_files(folder)
-    places = {path: _place(path) for path in found}
-    targets = sorted(
-        (_target(run, path, place) for path, place in places.items() if place), key=lambda target: target.step
-    )
-    if not targets:
+    folder = folder_of_checkpoints(Path(folder))
+    places = {path: place for path in _model_folders(folder) if (place := _place(path))}
+    if not places and ((folder / "config.json").exists() or folder.suffix == LIGHTNING):
+        places = {folder: _place(folder) or Revision(folder.resolve().name, 0, stage=FINISHED)}
+    places = places or {path: place for path in _lightning_files(folder) if (place := _place(path))}
+    if not places:
         raise ValueError(
             "expected checkpoints (folders such as step512 with a config.json, or Lightning's .ckpt files) in "
             f"{folder}, found none; give the folder that holds them, for example runs/quickstart/TIME/hf_checkpoints"
         )
-    for one, other in pairwise(targets):
-        if one.step == other.step:
-            raise ValueError(
-                f"expected one checkpoint for each step, got {one.path} and {other.path}; sweep them apart"
-            )
-    return targets
+    found = sorted(places, key=lambda path: places[path].step)
+    for one, other in pairwise(found):
+        if places[one].step == places[other].step:
+            raise ValueError(f"expected one checkpoint for each step, got {one} and {other}; sweep them apart")
+    return [_target(run, path, places[path]) for path in found]
+
+
+def left_out(folder: str | Path, targets: Iterable[Target]) -> list[str]:
+    """Names of models in a folder that are not among its checkpoints, for want of a step or because others are."""
+    folder = folder_of_checkpoints(Path(folder))
+    taken = {target.path for target in targets}
+    own = [folder] if (folder / "config.json").exists() else []
+    files = [] if any(path and path.suffix == LIGHTNING for path in taken) else sorted(folder.glob(f"[!.]*{LIGHTNING}"))
+    return [path.name for path in (*own, *_model_folders(folder), *files) if path not in taken]
+
+
+def folder_of_checkpoints(folder: Path) -> Path:
+    """Where a run's folder has its checkpoints; any other path as it is. Absolute."""
+    inside = folder / "hf_checkpoints"
+    return inside.absolute() if inside.is_dir() else folder.absolute()
 
 
 def load_lightning(path: Path) -> nn.Module:
@@ -63,19 +80,43 @@ def load_lightning(path: Path) -> nn.Module:
 
 
 def _target(run: str, path: Path, place: Revision) -> Target:
-    return Target(run, place.step, place.name, place.tokens_seen, place.stage, path=path)
+    return Target(run, place.step, place.name, place.tokens_seen, place.stage, path=path, commit=_fingerprint(path))
 
 
-def _place(path: Path) -> Revision | None:
-    if path.suffix == LIGHTNING:
-        with model_errors(f"{path} does not load"):
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            return Revision(path.name, int(content["global_step"]), None, None)
-    return parse(path.resolve().name, DEFAULT_PATTERN)
+def _fingerprint(path: Path) -> str:
+    """Tells a checkpoint from one that was saved later, or elsewhere, under the same name: by sizes and times."""
+    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
+    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]
+
+
+def _model_folders(folder: Path) -> list[Path]:
+    """Subfolders with a model, by name; of a folder and links to it the folder, and none that is still being saved."""
+    found = [path.parent for path in folder.glob("[!.]*/config.json")]
+    return sorted({path.resolve(): path for path in sorted(found, key=lambda path: not path.is_symlink())}.values())
 
 
 def _lightning_files(folder: Path) -> list[Path]:
     """Lightning's files, without the ``last.ckpt`` that repeats the newest of the others."""
-    files = sorted(folder.glob(f"*{LIGHTNING}"))
-    steps = {place.step for path in files if path.stem != "last" and (place := _place(path))}
-    return [path for path in files if path.stem != "last" or ((place := _place(path)) and place.step not in steps)]
+    files = sorted(folder.glob(f"[!.]*{LIGHTNING}"))
+    others = [path for path in files if not _LAST.fullmatch(path.stem)]
+    steps = {place.step for path in others if (place := _place(path))}
+    return [path for path in files if path in others or ((place := _place(path)) and place.step not in steps)]
+
+
+def _place(path: Path) -> Revision | None:
+    """What a checkpoint's name, or for Lightning its content, says of its step; None where it says nothing."""
+    by_name = parse(path.resolve().name, DEFAULT_PATTERN)
+    if path.suffix != LIGHTNING:
+        return by_name
+    try:
+        with model_errors(f"{path} does not load"):
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            return Revision(path.name, int(content["global_step"]))
+    except CheckpointError as error:
+        if by_name is None:
+            raise ValueError(
+                f"expected Lightning checkpoints, got one that is damaged and has no step in its name: {error}; move "
+                "it away"
+            ) from error
+        return by_name  # it fails again when it is measured, and is recorded as a failure of this step

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
 from repdyn.data.text import cache_directory
 from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.probe import MAX_VECTORS
+from repdyn.sweep.probes import TEXT
 from repdyn.sweep.weights import DTYPES
 
 _EXAMPLES = """examples:
@@ -44,8 +47,9 @@ class Shard:
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Every option of a sweep."""
-    top = argparse.ArgumentParser(
+    top = _SuggestingParser(
         prog=prog,
+        usage="%(prog)s [SOURCE | --suite NAME ...] [options]",
         description="Measure published or local checkpoints on a fixed probe, through the same code as a live run.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -77,7 +81,7 @@ def _add_sources(group: argparse._ArgumentGroup) -> None:
 
 def _add_probe(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--probe", type=Path, help="probe file (default: a run's own, or one made of --text)")
-    group.add_argument("--text", default="enwik8", help="enwik8, builtin, or a path (default: %(default)s)")
+    group.add_argument("--text", help=f"enwik8, builtin, or a path (default: {TEXT})")
     group.add_argument("--tokenizer", help="hub repository or folder of the tokenizer (default: the model's own)")
     group.add_argument(
         "--sequence-length", type=_at_least(2), help="tokens in a sequence (default: 256, or the model's context)"
@@ -85,8 +89,7 @@ def _add_probe(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-vectors",
         type=_at_least(3),
-        default=MAX_VECTORS,
-        help="vectors measured per layer (default: %(default)s)",
+        help=f"vectors measured per layer (default: {MAX_VECTORS})",
     )
 
 
@@ -98,9 +101,13 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         help=f"among {', '.join(METRICS)}, each also as NAME@SUBSET (default: %(default)s)",
     )
     group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
-    group.add_argument("--device", default=_default_device(), help="where the models run (default: %(default)s)")
     group.add_argument(
-        "--dtype", choices=DTYPES, default="auto", help="precision of the weights (default: as published)"
+        "--device", type=_device, default=_default_device(), help="where the models run (default: %(default)s)"
+    )
+    group.add_argument(
+        "--dtype",
+        choices=["auto", *DTYPES],
+        help="precision of the weights, auto for the saved one (default: float32 for published ones, auto for local)",
     )
     group.add_argument(
         "--device-map", choices=["auto", "balanced", "sequential"], help="spread a large model over devices and disk"
@@ -123,7 +130,7 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
         help="where weights lie until they are measured (default: %(default)s)",
     )
     group.add_argument(
-        "--timeout", type=float, default=3600, metavar="SECONDS", help="of one download (default: %(default)s)"
+        "--timeout", type=_at_least(1), default=3600, metavar="SECONDS", help="of one download (default: %(default)s)"
     )
     group.add_argument("--engine", choices=["serial", "ray"], default="serial", help="(default: %(default)s)")
     group.add_argument(
@@ -138,9 +145,10 @@ def n_bytes(text: str) -> int:
     (20000000000, 1500000000000, 300000000, 1024)
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)b?\s*", text.lower())
-    if not found:
+    size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+    if size == 0:
         raise argparse.ArgumentTypeError(f"expected a size such as 20GB or 500MB, got {text!r}")
-    return int(float(found[1]) * _UNITS[found[2]])
+    return size
 
 
 def _shard(text: str) -> Shard:
@@ -159,5 +167,23 @@ def _at_least(smallest: int) -> Callable[[str], int]:
     return number
 
 
+def _device(text: str) -> str:
+    try:
+        torch.device(text)
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(f"expected a device such as cpu, cuda or cuda:1, got {text!r}") from error
+    return text
+
+
 def _default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class _SuggestingParser(argparse.ArgumentParser):
+    """A parser that says which option a mistyped one resembles."""
+
+    def error(self, message: str) -> NoReturn:
+        if typed := re.match(r"unrecognized arguments:.*?(--[\w-]+)", message):
+            close = difflib.get_close_matches(typed[1], self._option_string_actions, n=1)
+            message += f"; did you mean {close[0]}?" if close else "; see --help"
+        super().error(message)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
@@ -46,7 +47,11 @@ def print_plan(parts: Sequence[Part], hub: Hub, console: Console) -> None:
         counts = (part.n_done, part.n_failed_before, len(part.waiting))
         names = listed([target.revision for target in part.selection.targets])
         table.add_row(
-            part.selection.run, names, *map(str, counts), gigabytes(sum(sizes)), gigabytes(max(sizes, default=0))
+            escape(part.selection.run),
+            escape(names),
+            *map(str, counts),
+            gigabytes(sum(sizes)),
+            gigabytes(max(sizes, default=0)),
         )
     console.print(table)
     console.print(
@@ -70,10 +75,10 @@ def notes(selection: Selection) -> list[str]:
     lines = []
     if selection.absent:
         steps = listed([str(step) for step in selection.absent])
-        lines.append(f"{selection.run}: {len(selection.absent)} steps are described but not on the hub: {steps}")
+        lines.append(f"{selection.run}: described, but not on the hub: {steps}")
     if selection.others:
         lines.append(
-            f"{selection.run}: {len(selection.others)} revisions are not checkpoints by the pattern and are left out: "
+            f"{selection.run}: not checkpoints by the pattern, or without a step in their names, and left out: "
             f"{listed(selection.others)}"
         )
     return lines
@@ -92,9 +97,11 @@ def listed(names: Sequence[str]) -> str:
 
 def gigabytes(n_bytes: float) -> str:
     """
-    >>> gigabytes(0), gigabytes(21_560_000_000), gigabytes(1_400_000)
-    ('0 GB', '21.6 GB', '0.0014 GB')
+    >>> gigabytes(0), gigabytes(3_649_400_000_000), gigabytes(21_560_000_000), gigabytes(1_400_000)
+    ('0 GB', '3649 GB', '21.6 GB', '0.0014 GB')
     """
+    if n_bytes >= 1e12:
+        return f"{n_bytes / 1e9:.0f} GB"
     return f"{n_bytes / 1e9:.3g} GB" if n_bytes >= 1e7 else f"{n_bytes / 1e9:.2g} GB"
 
 
@@ -105,7 +112,8 @@ def _sizes(targets: Sequence[Target], hub: Hub) -> tuple[list[int], list[str]]:
         try:
             if target.missing:
                 raise CheckpointError(target.missing)
-            return total_bytes(choose_files(hub.files(target.repository, target.commit), target.subfolder))
+            files = choose_files(hub.files(target.repository, target.commit), target.subfolder)
+            return 0 if hub.cached(target.repository, target.commit, files) else total_bytes(files)
         except CheckpointError as error:
             return f"{target.run} {target.revision}: {error}"
 

@@ -8,14 +8,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from repdyn.probe import Probe
+from huggingface_hub.errors import RepositoryNotFoundError
+from safetensors import SafetensorError
+
+from repdyn.probe import MAX_VECTORS, Probe
+from repdyn.records import FINISHED
 from repdyn.sweep.failures import CheckpointError
 from repdyn.sweep.hub import Hub
-from repdyn.sweep.local import LIGHTNING, find_checkpoints
-from repdyn.sweep.probes import ProbeText, hub_probe
+from repdyn.sweep.local import find_checkpoints, folder_of_checkpoints, left_out
+from repdyn.sweep.probes import TEXT, ProbeText, hub_probe, local_probe
 from repdyn.sweep.revisions import DEFAULT_PATTERN, Revision, match, select
 from repdyn.sweep.suites import History, Published, find_histories
-from repdyn.sweep.targets import Selection, select_targets
+from repdyn.sweep.targets import Selection, Target, select_targets
 
 
 @dataclass(frozen=True)
@@ -37,45 +41,99 @@ def sources(options: Namespace, hub: Hub) -> tuple[list[Source], list[str]]:
         The sources, and why others cannot be listed.
 
     Raises:
-        ValueError: nothing is named, or something that does not exist here.
+        ValueError: nothing is named, something that does not exist, or two things that exclude one another.
         SweepStoppedError: no connection.
     """
-    if (options.source is None) == (options.suite is None):
-        raise ValueError(
-            "expected a folder, a hub repository or --suite NAME, got "
-            f"{'none of them' if options.source is None else 'both a source and a suite'}; see --help, or --list-suites"
-        )
+    _refuse_contradictions(options)
     if options.suite:
         return _listed(find_histories(options.suite), options, hub)
-    if Path(options.source).exists():
-        return [_local(Path(options.source), options)], []
-    if options.source.count("/") > 1 or options.source.startswith((".", "/", "~")):
-        raise ValueError(f"expected a folder that exists, or a hub repository, got {options.source!r}")
-    return _listed([_repository(options, hub)], options, hub)
+    if _is_here(options.source):
+        return [_local(Path(options.source), options, hub)], []
+    try:
+        history = _repository(options, hub)
+    except CheckpointError as error:
+        return [], [f"{options.source}: {error}"]
+    return _listed([history], options, hub)
+
+
+def _refuse_contradictions(options: Namespace) -> None:
+    if bool(options.source) == bool(options.suite):
+        got = "both a source and a suite" if options.source else "none of them"
+        raise ValueError(
+            f"expected a folder, a hub repository or --suite NAME, got {got}; see --help, or --list-suites"
+        )
+    if options.pattern and (options.suite or _is_here(options.source)):
+        raise ValueError(
+            "expected --pattern with a hub repository, got it with something else; the pattern of a suite stands in "
+            "its file, and local folders are found by the step in their names"
+        )
+    if options.probe and _asks_for_text(options):
+        raise ValueError(
+            "expected either --probe or what a probe is made of (--text, --tokenizer, --sequence-length, "
+            "--max-vectors), got both; leave one out"
+        )
+    if options.tokenizer:
+        _is_here(options.tokenizer)
+
+
+def _is_here(name: str) -> bool:
+    """Whether a name is that of a path, rather than of a hub repository."""
+    if Path(name).exists():
+        return True
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise ValueError(f"expected a folder that exists, or a hub repository, got {name!r}")
+    return False
+
+
+def _asks_for_text(options: Namespace) -> bool:
+    asked = (options.text, options.tokenizer, options.sequence_length, options.max_vectors)
+    return any(option is not None for option in asked)
 
 
 def _listed(histories: Sequence[History], options: Namespace, hub: Hub) -> tuple[list[Source], list[str]]:
-    found, problems = [], []
+    _refuse_equal_runs(histories, options.name)
+    found, problems, mistakes = [], [], []
     for history in histories:
         described = replace(history, run=options.name or history.run, tokenizer=options.tokenizer or history.tokenizer)
         try:
             selection = select_targets(described, hub, options.revisions)
         except CheckpointError as error:
             problems.append(f"{history.name}: {error}")
+        except ValueError as error:
+            mistakes.append((history, error))
         else:
             found.append(Source(selection, _probe_maker(described, selection, options, hub)))
-    if options.name and len(found) > 1:
-        raise ValueError(f"expected one model with --name, got {len(found)}; leave --name out")
-    return found, problems
+    if mistakes and not found:
+        raise mistakes[0][1]
+    # what fits some models and not others, a step that one of them lacks, is no reason to measure none
+    return found, [*problems, *(f"{history.name}: {error}" for history, error in mistakes)]
+
+
+def _refuse_equal_runs(histories: Sequence[History], name: str | None) -> None:
+    if name and len(histories) > 1:
+        raise ValueError(f"expected one model with --name, got {len(histories)}; leave --name out")
+    by_run: dict[str, History] = {}
+    for history in histories:
+        other = by_run.setdefault(history.run, history)
+        if other is not history:
+            raise ValueError(
+                f"expected another run for each model, got {history.run!r} for {other.name} of {other.suite} and for "
+                f"{history.name} of {history.suite}; sweep them apart into two stores"
+            )
 
 
 def _probe_maker(history: History, selection: Selection, options: Namespace, hub: Hub) -> Callable[[], Probe]:
     def make() -> Probe:
         if options.probe:
-            return Probe.load(options.probe)
-        if options.tokenizer and Path(options.tokenizer).is_dir():
-            return _text(options).probe(Path(options.tokenizer), trust_remote_code=options.trust_remote_code)
-        return hub_probe(history, selection, _text(options), hub, trust_remote_code=options.trust_remote_code)
+            return _load(options.probe)
+        return hub_probe(
+            history,
+            selection,
+            _text(options),
+            hub,
+            tokenizer=Path(options.tokenizer) if options.tokenizer and _is_here(options.tokenizer) else None,
+            trust_remote_code=options.trust_remote_code,
+        )
 
     return make
 
@@ -84,49 +142,57 @@ def _repository(options: Namespace, hub: Hub) -> History:
     """A repository that no suite describes: a training history if its revisions carry steps, else a finished model."""
     name = options.source
     pattern = options.pattern or DEFAULT_PATTERN
-    history = History(name=name, suite="", run=name, repository=name, revisions=pattern)
-    if options.pattern or options.revisions != "all" or _has_steps(history, hub):
-        return history
-    return replace(history, revisions=None, checkpoints=(Published(name, "main", "", 0, None, "finished"),))
-
-
-def _has_steps(history: History, hub: Hub) -> bool:
     try:
-        return bool(match(list(hub.refs(str(history.repository))), str(history.revisions), None)[0])
-    except CheckpointError:
-        return False  # said again, and better, where the repository's main branch is asked for
+        found, _ = match(list(hub.refs(name)), pattern)
+    except CheckpointError as error:
+        if not isinstance(error.__cause__, RepositoryNotFoundError):
+            raise
+        # as a rule a mistyped folder or repository
+        raise ValueError(f"expected a folder that exists, or a hub repository, got {name!r}: {error}") from error
+    history = History(name=name, suite="", run=name, repository=name, revisions=pattern)
+    if found or options.pattern:
+        return history
+    return replace(history, revisions=None, checkpoints=(Published(name, "main", "", 0, None, FINISHED),))
 
 
-def _local(folder: Path, options: Namespace) -> Source:
-    checkpoints = folder / "hf_checkpoints" if (folder / "hf_checkpoints").is_dir() else folder
-    resolved = checkpoints.resolve()
-    run = options.name or resolved.relative_to(resolved.parents[1]).as_posix()
+def _local(folder: Path, options: Namespace, hub: Hub) -> Source:
+    parts = folder_of_checkpoints(folder).resolve().parts
+    run = options.name or "/".join(parts[1:][-2:])
     targets = find_checkpoints(folder, run)
-    by_name = {target.revision: target for target in targets}
-    places = [Revision(name, at.step, at.tokens_seen, at.stage) for name, at in by_name.items()]
-    chosen = tuple(by_name[place.name] for place in select(places, options.revisions))
-    return Source(Selection(run, chosen), lambda: _local_probe(folder, chosen[-1].path, options))
+    by_step = {target.step: target for target in targets}
+    places = [Revision(at.revision, at.step, at.tokens_seen, at.stage) for at in targets]
+    chosen = tuple(by_step[place.step] for place in select(places, options.revisions))
+    selection = Selection(run, chosen, others=tuple(left_out(folder, targets)))
+    return Source(selection, lambda: _local_probe(folder, chosen, options, hub))
 
 
-def _local_probe(folder: Path, newest: Path | None, options: Namespace) -> Probe:
-    """The probe named, or the one a run measured live, or one made with the checkpoints' own tokenizer."""
+def _local_probe(folder: Path, targets: Sequence[Target], options: Namespace, hub: Hub) -> Probe:
+    """The probe named, or the one a run measured live, or one made of text."""
     if options.probe:
-        return Probe.load(options.probe)
+        return _load(options.probe)
     of_run = sorted((folder / "repdyn" / "probes").glob("*.safetensors"))
-    if len(of_run) == 1:
-        return Probe.load(of_run[0])
-    if of_run:
+    if len(of_run) > 1 and not _asks_for_text(options):
         raise ValueError(
             f"expected one probe in {of_run[0].parent}, found {len(of_run)}; name the probe with --probe FILE"
         )
-    tokenizer = Path(options.tokenizer) if options.tokenizer else newest
-    if tokenizer is None or tokenizer.suffix == LIGHTNING or not list(tokenizer.glob("tokenizer*")):
-        raise ValueError(
-            f"expected a probe, but {folder} is no run's folder, and {tokenizer} has no tokenizer to make one with; "
-            "name a probe with --probe FILE, or a folder with --tokenizer FOLDER"
-        )
-    return _text(options).probe(tokenizer, trust_remote_code=options.trust_remote_code)
+    if of_run and not _asks_for_text(options):
+        return _load(of_run[0])
+    return local_probe(
+        folder,
+        targets,
+        _text(options),
+        hub,
+        tokenizer=options.tokenizer,
+        trust_remote_code=options.trust_remote_code,
+    )
+
+
+def _load(path: Path) -> Probe:
+    try:
+        return Probe.load(path)
+    except SafetensorError as error:
+        raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
 
 
 def _text(options: Namespace) -> ProbeText:
-    return ProbeText(options.text, options.sequence_length, options.max_vectors)
+    return ProbeText(options.text or TEXT, options.sequence_length, options.max_vectors or MAX_VECTORS)

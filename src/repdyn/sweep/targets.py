@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,17 +31,19 @@ class Target:
     """A local folder or file, or else None and the next three."""
     repository: str = ""
     commit: str = ""
-    """Full id; "" where the repository or revision does not exist, and then ``missing`` says so."""
+    """Full id; "" where the repository or revision does not exist, and then ``missing`` says so. Of a local path, a
+    digest of what lies there now."""
     subfolder: str = ""
     missing: str | None = None
     """Why there is nothing to fetch."""
 
     @property
     def origin(self) -> str:
-        """repository@commit, with the subfolder, or the path."""
+        """repository@commit, with the subfolder, or the path; of what is missing the repository alone."""
         if self.path is not None:
             return str(self.path)
-        return f"{self.repository}@{self.commit or self.revision}{f'/{self.subfolder}' if self.subfolder else ''}"
+        commit = f"@{self.commit}" if self.commit else ""
+        return f"{self.repository}{commit}{f'/{self.subfolder}' if self.subfolder else ''}"
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -124,15 +127,16 @@ def _places(history: History, hub: Hub) -> dict[str, str]:
 
 def _select_listed(history: History, hub: Hub, revisions: str) -> Selection:
     """Checkpoints that the description lists one by one, each with its own repository; those missing stay in sight."""
-    listed = {_name_of(published): published for published in history.checkpoints}
-    found = [Revision(name, at.step, at.tokens_seen, at.stage) for name, at in listed.items()]
-    chosen = [listed[place.name] for place in select(found, revisions)]
+    by_step = {at.step: at for at in history.checkpoints}
+    names = zip(_names(history.checkpoints), history.checkpoints, strict=True)
+    found = [Revision(name, at.step, at.tokens_seen, at.stage) for name, at in names]
 
-    def look_up(at: Published) -> Target:
+    def look_up(place: Revision) -> Target:
+        at = by_step[place.step]
         target = Target(
             history.run,
             at.step,
-            _name_of(at),
+            place.name,
             at.tokens_seen,
             at.stage,
             repository=at.repository,
@@ -144,10 +148,18 @@ def _select_listed(history: History, hub: Hub, revisions: str) -> Selection:
             return replace(target, missing=str(error))
 
     with ThreadPoolExecutor(_LOOKUPS) as pool:
-        return Selection(history.run, tuple(pool.map(look_up, chosen)))
+        return Selection(history.run, tuple(pool.map(look_up, select(found, revisions))))
 
 
-def _name_of(published: Published) -> str:
-    """What tells one listed checkpoint from the others of its history."""
-    parts = [published.repository.rpartition("/")[2], "" if published.revision == "main" else published.revision]
-    return "/".join(filter(None, [*parts, published.subfolder]))
+def _names(checkpoints: Sequence[Published]) -> list[str]:
+    """What tells listed checkpoints apart, as short as may be: where each lies in its repository, if they share it, or
+    else the repository's name, and with its owner only where that is needed."""
+    if len({at.repository for at in checkpoints}) == 1:
+        return ["/".join(filter(None, [at.revision, at.subfolder])) for at in checkpoints]
+    inside = [["" if at.revision == "main" else at.revision, at.subfolder] for at in checkpoints]
+    for full in (False, True):
+        repositories = [at.repository if full else at.repository.rpartition("/")[2] for at in checkpoints]
+        names = ["/".join(filter(None, [name, *where])) for name, where in zip(repositories, inside, strict=True)]
+        if len(set(names)) == len(names):
+            break
+    return names
