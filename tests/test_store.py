@@ -84,10 +84,14 @@ def test_read_and_discard(tmp_path):
     assert store.read(KEY) == rows
     store.write(KEY.failed, [row(layer=None, value=math.nan, reason="out of memory")])
     assert store.steps("run") == [8]
-    store.discard(KEY)
+    (store.path / KEY.filename).unlink()
     assert store.steps("run") == []  # what failed is on file, but not measured
     assert store.to_pandas()["reason"].tolist() == ["out of memory"]
-    store.discard(KEY)
+    elsewhere = dataclasses.replace(KEY, probe="other")
+    store.write(elsewhere.failed, [row(layer=None, value=math.nan, reason="no", probe="other")])
+    store.discard_failures(KEY)
+    assert KEY.failed not in store
+    assert elsewhere.failed in store
 
 
 def test_files_may_be_read_by_whom_the_umask_allows(tmp_path):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SUBSETS = ("all", "no_sink")
 
+_SETTINGS = ("special_ids", "batch_vectors", "n_batches", "seed", "pad_id", "name")
 BATCH_VECTORS = 4096
 MAX_VECTORS = 4 * BATCH_VECTORS
 
@@ -236,14 +237,7 @@ class Probe:
 
     def save(self, path: str | Path) -> None:
         """Write the probe to a safetensors file, from which :meth:`load` gives an equal one (equal hash)."""
-        settings = {
-            "special_ids": list(self.special_ids),
-            "batch_vectors": self.batch_vectors,
-            "n_batches": self.n_batches,
-            "seed": self.seed,
-            "pad_id": self.pad_id,
-            "name": self.name,
-        }
+        settings = {name: getattr(self, name) for name in _SETTINGS}
         tensors = {"tokens": self.tokens, "lengths": self.lengths}
         save_file(tensors, path, metadata={"repdyn_probe": json.dumps(settings), "hash": self.hash})
 
@@ -254,7 +248,11 @@ class Probe:
         Raises:
             ValueError: the file is not a probe, or its content does not have the hash it claims.
         """
-        with safe_open(path, framework="pt") as file:
+        try:
+            opened = safe_open(path, framework="pt")
+        except SafetensorError as error:
+            raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
+        with opened as file:
             metadata = file.metadata() or {}
             if "repdyn_probe" not in metadata:
                 raise ValueError(f"expected a probe written by Probe.save, got {path} without its header")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # What makes two rows the same measurement; of several, the newest counts.
 _IDENTITY = ["run", "step", "layers", "layer", "metric", "subset", "settings", "probe"]
-# The set of "metrics" under which a failed measurement is filed, so that it is not taken for a done one.
+# Ends the name of a file that holds a failed measurement, so that it is not taken for a done one.
 _FAILED = "failed"
 _CHECKPOINT_DIGITS = 12
 
@@ -44,7 +44,7 @@ class Key:
     @property
     def failed(self) -> Key:
         """Where the failure to measure this is filed."""
-        return replace(self, metrics=_FAILED)
+        return replace(self, metrics=f"{self.metrics}-{_FAILED}")
 
     @property
     def filename(self) -> str:
@@ -82,9 +82,11 @@ class Store:
         """
         return [Row(**record) for record in _read(self.path / key.filename).to_pylist()]
 
-    def discard(self, key: Key) -> None:
-        """Forget what was written under a key, if anything was."""
-        (self.path / key.filename).unlink(missing_ok=True)
+    def discard_failures(self, key: Key) -> None:
+        """Forget that a step could not be measured on a probe, whatever was to be measured and at whichever commit."""
+        for path in self.folder_of(key.run).glob(f"step{key.step:09d}-*-{_FAILED}.parquet"):
+            if f"-{key.probe}-" in path.name:
+                path.unlink(missing_ok=True)
 
     def claim(self, key: Key) -> BaseFileLock | None:
         """The right to measure a key, to be released when done; None while another process has it.

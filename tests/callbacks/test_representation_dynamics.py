@@ -12,6 +12,11 @@ from lightning.pytorch.loggers import CSVLogger
 from repdyn import Probe, Schedule, measure, open_store
 from repdyn.callbacks import HuggingFaceCheckpoints
 from repdyn.records import Checkpoint
+from repdyn.sweep.checkpoint import Settings, Task
+from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.hub import Hub
+from repdyn.sweep.local import find_checkpoints
+from repdyn.sweep.loop import sweep
 
 
 class SavedWeights(pl.Callback):
@@ -68,14 +73,13 @@ def test_values_are_those_of_measure_on_the_weights_of_that_step(tmp_path, probe
 
 def test_checkpoints_saved_live_give_the_live_numbers(tmp_path, probe):
     """The swept checkpoints of a run, bit for bit what the tracker measured in it."""
-    from repdyn.sweep import find_checkpoints, sweep
-
     live = tracker(probe, 3)
     trainer(tmp_path, live, HuggingFaceCheckpoints(3, tmp_path / "saved")).fit(tiny_language_model(), batches())
-    found = find_checkpoints(tmp_path / "saved")
-    assert [checkpoint.step for checkpoint in found] == [0, 3, 6, 8]
+    kept = Probe.load(live.store.probe_path(probe.hash))
+    tasks = [Task(target, kept) for target in find_checkpoints(tmp_path / "saved", "swept")]
+    assert [task.target.step for task in tasks] == [0, 3, 6, 8]
     swept = open_store(tmp_path / "swept")
-    sweep(found, Probe.load(live.store.probe_path(probe.hash)), swept, run="swept")
+    sweep(tasks, swept, Settings(), Downloads(tmp_path / "downloads", Hub()))
     pd.testing.assert_series_equal(values(swept.to_pandas()), values(live.store.to_pandas()), check_exact=True)
 
 

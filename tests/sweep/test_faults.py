@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import huggingface_hub
@@ -18,7 +20,7 @@ from repdyn import Probe, open_store
 from repdyn.store import Store
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.failures import CheckpointError, SweepStoppedError
+from repdyn.sweep.failures import CancelledError, CheckpointError, SweepStoppedError
 from repdyn.sweep.hub import Hub
 from repdyn.sweep.loop import Report, sort_out, sweep
 from repdyn.sweep.suites import History
@@ -243,7 +245,10 @@ def test_weights_larger_than_the_memory_are_not_even_loaded(published, store, do
 
     monkeypatch.setattr(weights.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     report = sweep(published()[:1], store, SETTINGS, downloads)
-    assert "out of memory: its weights take 0.0 GB in their own precision, and 0.0 GB are free; try --dtype bfloat16" in report.failed[0][1]
+    assert (
+        "out of memory: its weights take 0.0 GB in their own precision, and 0.0 GB are free; try --dtype bfloat16"
+        in report.failed[0][1]
+    )
 
 
 def test_a_repository_that_is_gone_or_gated(hub, published, store, downloads):
@@ -282,3 +287,40 @@ def test_a_disk_that_fills_up_meanwhile_ends_the_sweep_too(published, store, dow
     monkeypatch.setattr("repdyn.sweep.hub._require_intact", full)
     with pytest.raises(SweepStoppedError, match=r"the disk is full \(model.safetensors\); free some space"):
         sweep(tasks, store, SETTINGS, downloads)
+
+
+def test_a_repaired_checkpoint_leaves_no_failure_behind(hub, family, published, store, downloads):
+    good = (family[8] / "model.safetensors").read_bytes()
+    damaged_where_it_was_made(family[8])
+    tasks = published()
+    sweep(tasks, store, SETTINGS, downloads)
+    (family[8] / "model.safetensors").write_bytes(good)
+    repaired = published()
+    assert repaired[1].target.commit != tasks[1].target.commit
+    assert sweep(sort_out(repaired, store, SETTINGS).waiting, store, SETTINGS, downloads).measured == [repaired[1]]
+    assert not store.to_pandas()["reason"].notna().any()
+
+
+def test_a_mistaken_choice_of_layers_does_not_stand_in_the_way_of_the_right_one(published, store, downloads):
+    tasks = published()
+    mistaken = Settings(layers="blocks.*")
+    report = sweep(tasks, store, mistaken, downloads)
+    assert "'blocks.*' matches none; lists of blocks in it: \"layers.*\" (2 of GPTNeoXLayer)" in report.failed[0][1]
+    assert len(sort_out(tasks, store, mistaken).failed_before) == 3
+    assert sort_out(tasks, store, SETTINGS).waiting == tasks
+    sweep(tasks, store, SETTINGS, downloads)
+    assert not store.to_pandas()["reason"].notna().any()
+
+
+def test_a_cancelled_download_ends_with_the_next_piece(hub, published, tmp_path):
+    tasks = published()
+    hub.fault("safetensors", "slow", bytes_per_second=20_000)
+    downloads = Downloads(tmp_path / "downloads", Hub())
+    with downloads.opened(), ThreadPoolExecutor(1) as pool:
+        future = pool.submit(downloads.fetch, tasks[0].target, lambda n, of: None)
+        time.sleep(0.3)
+        start = time.monotonic()
+        downloads.cancel()
+        with pytest.raises(CancelledError):
+            future.result()
+        assert time.monotonic() - start < 2

@@ -142,7 +142,9 @@ def geometry(frame):
 
 
 def assert_equal(one: Store, other: Store) -> None:
-    assert [path.name for path in sorted(one.path.glob("*/*"))] == [path.name for path in sorted(other.path.glob("*/*"))]
+    assert [path.name for path in sorted(one.path.glob("*/*"))] == [
+        path.name for path in sorted(other.path.glob("*/*"))
+    ]
     first, second = (geometry(store.to_pandas())[GEOMETRY] for store in (one, other))
     assert len(first) == N_CHECKPOINTS * 3 * 3  # layers 0 to 2; anisotropy on two subsets, dimension on one
     assert first.equals(second)

@@ -116,18 +116,18 @@ ON_DISK |= {"layers.0": "disk", "layers.1": "disk"}
 
 
 @pytest.mark.parametrize("places", ["auto", ON_DISK], ids=["auto", "blocks on disk"])
-def test_a_model_spread_over_memory_and_disk_gives_the_same_numbers(family, places):
+def test_a_model_spread_over_memory_and_disk_gives_the_same_numbers(family, places, tmp_path):
     pytest.importorskip("accelerate")
     tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
     probe = Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
-    whole, spread = (
-        measure(load_model(family[8], loading), probe) for loading in (Loading(), Loading(device_map=places))
-    )
+    loadings = (Loading(), Loading(device_map=places))
+    whole, spread = (measure(load_model(family[8], loading, tmp_path), probe) for loading in loadings)
     assert [row.value for row in spread.rows] == [row.value for row in whole.rows]
     assert [row.parameters for row in spread.rows] == [row.parameters for row in whole.rows]
 
 
-def test_remote_code_is_not_run_unless_asked_for(family):
+def test_remote_code_is_not_run_unless_asked_for(family, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     folder = family[8]
     config = json.loads((folder / "config.json").read_text())
     own = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}

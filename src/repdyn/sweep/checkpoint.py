@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ from repdyn.sweep.downloads import Fetched
 from repdyn.sweep.failures import model_errors
 from repdyn.sweep.local import LIGHTNING, load_lightning
 from repdyn.sweep.targets import Target
-from repdyn.sweep.weights import Loading, load_model
+from repdyn.sweep.weights import DTYPES, Loading, load_model
 
 
 @dataclass(frozen=True)
@@ -79,23 +80,24 @@ def measure_checkpoint(
     target, probe = task.target, task.probe
     start = time.perf_counter()
     progress("load", 0.0)
-    model = _load(fetched.folder, settings.loading)
-    load_seconds = time.perf_counter() - start
-    with model_errors("the model cannot be measured"):
-        profile = measure(
-            model,
-            probe,
-            settings.metrics,
-            settings.layers,
-            tokens_per_forward=settings.tokens_per_forward,
-            checkpoint=target.checkpoint,
-            progress=progress,
-        )
-    del model
-    _free_memory()
+    with TemporaryDirectory(prefix="repdyn-offload-") as offload_folder:
+        model = _load(fetched.folder, settings.loading, Path(offload_folder))
+        load_seconds = time.perf_counter() - start
+        with model_errors("the model cannot be measured"):
+            profile = measure(
+                model,
+                probe,
+                settings.metrics,
+                settings.layers,
+                tokens_per_forward=settings.tokens_per_forward,
+                checkpoint=target.checkpoint,
+                progress=progress,
+            )
+        del model
+        _free_memory()
     timing = Timing(fetched.seconds, load_seconds, profile.forward_seconds, profile.kernel_seconds)
     store.write(settings.key(task), [*profile.rows, *_costs(profile.checkpoint, timing, fetched.bytes_fetched, probe)])
-    store.discard(settings.key(task).failed)
+    store.discard_failures(settings.key(task))
     return timing
 
 
@@ -106,10 +108,10 @@ def file_failure(task: Task, store: Store, settings: Settings, reason: str) -> N
     store.write(settings.key(task).failed, rows)
 
 
-def _load(path: Path, loading: Loading) -> nn.Module:
+def _load(path: Path, loading: Loading, offload_folder: Path) -> nn.Module:
     if path.suffix == LIGHTNING:
-        return load_lightning(path).to(loading.device).eval()
-    return load_model(path, loading)
+        return load_lightning(path).to(loading.device, DTYPES.get(loading.dtype)).eval()
+    return load_model(path, loading, offload_folder)
 
 
 def _costs(checkpoint: Checkpoint, timing: Timing, n_bytes: int, probe: Probe) -> list[Row]:

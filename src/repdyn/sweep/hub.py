@@ -21,6 +21,7 @@ from repdyn.sweep.failures import CancelledError, CheckpointError, hub_errors
 
 _CONNECTIONS = 4
 _TRIES = 3
+_PIECE_BYTES = 1 << 18
 _BUSY = {408, 429, 500, 502, 503, 504}
 _WAITS_SECONDS = (1, 2, 4, 8, 8)
 
@@ -103,6 +104,8 @@ class Hub:
         self._api = HfApi(endpoint=endpoint, library_name="repdyn")
         # The other protocol, xet, keeps a cache of its own that no disk budget knows of, and cannot be cancelled.
         constants.HF_HUB_DISABLE_XET = True
+        # Cancelling and timing out take effect with the next piece, and one of 10 MB can be minutes away.
+        constants.DOWNLOAD_CHUNK_SIZE = min(constants.DOWNLOAD_CHUNK_SIZE, _PIECE_BYTES)
 
     @property
     def endpoint(self) -> str:

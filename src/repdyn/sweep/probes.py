@@ -19,6 +19,7 @@ from repdyn.sweep.hub import Files, Hub, unwatched
 from repdyn.sweep.local import LIGHTNING, load_lightning
 from repdyn.sweep.suites import History
 from repdyn.sweep.targets import Selection, Target
+from repdyn.sweep.weights import code_refused
 
 SEQUENCE_LENGTH = 256
 TEXT = "enwik8"
@@ -236,7 +237,7 @@ def _local_config(path: Path, with_code: bool) -> PreTrainedConfig:
 
 
 def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
-    with model_errors("its configuration does not load"), without_reports():
+    with model_errors("its configuration does not load"), code_refused(), without_reports():
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=with_code)
 
 

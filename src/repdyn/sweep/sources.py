@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 
 from huggingface_hub.errors import RepositoryNotFoundError
-from safetensors import SafetensorError
 
 from repdyn.probe import MAX_VECTORS, Probe
 from repdyn.records import FINISHED
@@ -125,7 +124,7 @@ def _refuse_equal_runs(histories: Sequence[History], name: str | None) -> None:
 def _probe_maker(history: History, selection: Selection, options: Namespace, hub: Hub) -> Callable[[], Probe]:
     def make() -> Probe:
         if options.probe:
-            return _load(options.probe)
+            return Probe.load(options.probe)
         return hub_probe(
             history,
             selection,
@@ -169,14 +168,14 @@ def _local(folder: Path, options: Namespace, hub: Hub) -> Source:
 def _local_probe(folder: Path, targets: Sequence[Target], options: Namespace, hub: Hub) -> Probe:
     """The probe named, or the one a run measured live, or one made of text."""
     if options.probe:
-        return _load(options.probe)
+        return Probe.load(options.probe)
     of_run = sorted((folder / "repdyn" / "probes").glob("*.safetensors"))
     if len(of_run) > 1 and not _asks_for_text(options):
         raise ValueError(
             f"expected one probe in {of_run[0].parent}, found {len(of_run)}; name the probe with --probe FILE"
         )
     if of_run and not _asks_for_text(options):
-        return _load(of_run[0])
+        return Probe.load(of_run[0])
     return local_probe(
         folder,
         targets,
@@ -185,13 +184,6 @@ def _local_probe(folder: Path, targets: Sequence[Target], options: Namespace, hu
         tokenizer=options.tokenizer,
         trust_remote_code=options.trust_remote_code,
     )
-
-
-def _load(path: Path) -> Probe:
-    try:
-        return Probe.load(path)
-    except SafetensorError as error:
-        raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
 
 
 def _text(options: Namespace) -> ProbeText:

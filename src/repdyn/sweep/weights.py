@@ -78,15 +78,21 @@ def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) 
     )
 
 
-def load_model(folder: Path, loading: Loading) -> nn.Module:
+def load_model(folder: Path, loading: Loading, offload_folder: Path | None = None) -> nn.Module:
     """The bare model (no head) of a checkpoint, in evaluation mode, every weight of it from the checkpoint.
+
+    Args:
+        folder: with configuration and weights.
+        loading: how.
+        offload_folder: where a device map may put weights on disk; to be kept as long as the model.
 
     Raises:
         CheckpointError: the files do not load, do not fit into memory, leave a weight of the model at random, or hold
             a weight that is not finite.
     """
     _require_memory(folder, loading)
-    with model_errors("the checkpoint does not load"), _code_refused(), without_reports():
+    placement = {"device_map": loading.device_map, "offload_folder": offload_folder} if loading.device_map else {}
+    with model_errors("the checkpoint does not load"), code_refused(), without_reports():
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=loading.trust_remote_code)
         # The precision the weights were saved in is the one a live run measures them in.
         model, report = AutoModel.from_pretrained(
@@ -96,7 +102,7 @@ def load_model(folder: Path, loading: Loading) -> nn.Module:
             local_files_only=True,
             trust_remote_code=loading.trust_remote_code,
             output_loading_info=True,
-            **_placement(folder, loading),
+            **placement,
         )
         if loading.device_map is None:
             model = model.to(loading.device)
@@ -106,7 +112,7 @@ def load_model(folder: Path, loading: Loading) -> nn.Module:
 
 
 @contextmanager
-def _code_refused() -> Iterator[None]:
+def code_refused() -> Iterator[None]:
     """Say which option it takes, where transformers says which argument of its own."""
     try:
         yield
@@ -116,10 +122,6 @@ def _code_refused() -> Iterator[None]:
         raise CheckpointError(
             "it needs Python code of its own repository; read that, then allow it with --trust-remote-code"
         ) from error
-
-
-def _placement(folder: Path, loading: Loading) -> dict[str, object]:
-    return {"device_map": loading.device_map, "offload_folder": folder / "offload"} if loading.device_map else {}
 
 
 def _without_doubles(names: list[str]) -> list[str]:
