@@ -226,7 +226,7 @@ class RepresentationDynamics(ScheduledCallback):
         if self._store is not None:
             loss = [] if self._loss is None else [scalar_row(checkpoint, LOSS, float(self._loss), probe=probe.hash)]
             self._store.write(key, [*rows, *loss])
-            self._store.discard(key.failed)
+            self._store.discard_failures(key)
         return rows
 
     def _file_failure(self, key: Key, checkpoint: Checkpoint, error: Exception) -> None:

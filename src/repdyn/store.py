@@ -6,6 +6,7 @@ that is shown anywhere can be rebuilt from here; pandas, DuckDB or Polars read t
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,7 +60,11 @@ class Store:
         self.path = Path(path)
 
     def __contains__(self, key: Key) -> bool:
-        return (self.path / key.filename).exists()
+        """Whether there are rows under a key; one that does not read has none, and may be replaced."""
+        try:
+            return (self.path / key.filename).exists() and bool(self.read(key))
+        except ValueError:
+            return False
 
     def write(self, key: Key, rows: Sequence[Row]) -> Path:
         """Write the rows of one checkpoint, whole or not at all; the same key is replaced.
@@ -80,7 +85,7 @@ class Store:
         Raises:
             ValueError: there are none, or the file cannot be read.
         """
-        return [Row(**record) for record in _read(self.path / key.filename).to_pylist()]
+        return read_rows(self.path / key.filename)
 
     def discard_failures(self, key: Key) -> None:
         """Forget that a step could not be measured on a probe, whatever was to be measured and at whichever commit."""
@@ -94,7 +99,8 @@ class Store:
         The claim of a killed process ends with it.
         """
         # a claim is made where the download starts and released where the measurement ends: in another thread
-        lock = FileLock(self.path / ".claims" / f"{quote(key.filename, safe='')}.lock", thread_local=False)
+        name = hashlib.sha256(key.filename.encode()).hexdigest()[:32]
+        lock = FileLock(self.path / ".claims" / f"{name}.lock", thread_local=False)
         (self.path / ".claims").mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=0)
@@ -118,7 +124,7 @@ class Store:
     def runs(self) -> list[str]:
         """Names of the runs that have at least one measured checkpoint."""
         folders = {path.parent: path for path in self._files()}
-        return sorted(pq.read_table(path, columns=["run"])["run"][0].as_py() for path in folders.values())
+        return sorted(_read(path)["run"][0].as_py() for path in folders.values())
 
     def steps(self, run: str) -> list[int]:
         """Measured steps of a run, ascending; those at which measuring failed are not among them."""
@@ -144,6 +150,15 @@ class Store:
 
     def _files(self) -> list[Path]:
         return sorted(self.path.glob("*/step*.parquet"))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of one file of a store.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    return [Row(**record) for record in _read(path).to_pylist()]
 
 
 def open_store(path: str | Path) -> Store:

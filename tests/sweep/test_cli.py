@@ -352,7 +352,7 @@ def test_stopped_in_two_downloads_and_finished(hub, commits, start, tmp_path):
         assert (process.returncode, out) == (130, ""), err
         assert lines(err)[-1] == "stopped; what is measured is stored, and the same command goes on from there"
         assert "Traceback" not in err
-        assert [path.name for path in downloads.iterdir()] == [".purge"]
+        assert [path.name for path in downloads.rglob("*")] == ["repdyn-downloads", ".purge"]
     assert (store.steps("lab/model"), list(store.path.rglob("*failed*"))) == ([0], [])
 
     # Without a terminal there is a plain line for each checkpoint, and no word of a request that was repeated.
@@ -370,4 +370,4 @@ def test_stopped_in_two_downloads_and_finished(hub, commits, start, tmp_path):
     assert "\x1b" not in out + err
     assert list((store.path / "figures").rglob("*.png"))
     assert store.steps("lab/model") == [0, 8, 16]
-    assert [path.name for path in downloads.iterdir()] == [".purge"]
+    assert [path.name for path in downloads.rglob("*")] == ["repdyn-downloads", ".purge"]

@@ -121,7 +121,7 @@ def test_killed_twice_at_random_and_finished(published, tmp_path):
     # the one in hand and the one being fetched may be fetched again after each kill
     assert sum(fetched.values()) <= N_CHECKPOINTS + 2 * 2, fetched
     assert max(peaks) <= published.budget
-    assert [path.name for path in published.downloads.iterdir()] == [".purge"]
+    assert [path.name for path in published.downloads.rglob("*")] == ["repdyn-downloads", ".purge"]
 
     undisturbed = published.start(whole)
     assert undisturbed.wait() == 0, undisturbed.communicate()[0]

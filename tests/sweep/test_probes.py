@@ -316,7 +316,9 @@ def test_code_of_a_repository_runs_only_where_that_is_allowed(hub, save, text, t
         f"Path({str(tmp_path / 'ran')!r}).touch()\n\n\nclass OurConfig(PreTrainedConfig):\n    model_type = 'ours'\n"
     )
     hub.publish("lab/model", "step1", folder)
-    with pytest.raises(CheckpointError, match="found none: step1: it needs Python code of its own repository; read that, then allow it"):
+    with pytest.raises(
+        CheckpointError, match="found none: step1: it needs Python code of its own repository; read that, then allow it"
+    ):
         hub_probe(*chosen(model()), text, Hub())
     assert not (tmp_path / "ran").exists()
     assert lengths(hub_probe(*chosen(model()), text, Hub(), trust_remote_code=True)) == {CONTEXT}

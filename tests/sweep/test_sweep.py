@@ -7,10 +7,13 @@ import pytest
 import torch
 
 from repdyn import Probe, open_store
+from repdyn.sweep import loop
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.failures import SweepStoppedError
 from repdyn.sweep.hub import Hub
-from repdyn.sweep.loop import sort_out, sweep
+from repdyn.sweep.local import find_checkpoints
+from repdyn.sweep.loop import refuse_mixture, sort_out, sweep
 from repdyn.sweep.suites import History
 from repdyn.sweep.targets import select_targets
 from repdyn.sweep.weights import Loading
@@ -40,8 +43,6 @@ def geometry(store, run="lab/model"):
 
 
 def test_published_checkpoints_give_the_numbers_of_the_same_files_at_hand(hub, family, tasks, probe, tmp_path):
-    from repdyn.sweep.local import find_checkpoints
-
     store = open_store(tmp_path / "store")
     report = sweep(tasks, store, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
     assert [task.target.step for task in report.measured] == [0, 8, 16]
@@ -88,7 +89,7 @@ def test_one_weight_format_is_fetched_and_deleted_afterwards(hub, tasks, tmp_pat
         "config.json",
         "model.safetensors",
     }
-    assert [path.name for path in downloads.iterdir()] == [".purge"]
+    assert [path.name for path in downloads.rglob("*")] == ["repdyn-downloads", ".purge"]
 
 
 def test_the_disk_budget_is_never_exceeded(tasks, tmp_path, monkeypatch):
@@ -113,21 +114,18 @@ def test_the_disk_budget_is_never_exceeded(tasks, tmp_path, monkeypatch):
     assert (len(report.measured), max(peaks)) == (3, size)
 
 
-def test_a_checkpoint_larger_than_the_budget_is_recorded_as_such(tasks, tmp_path):
+def test_a_checkpoint_larger_than_the_budget_fails_for_this_budget(tasks, tmp_path):
     store = open_store(tmp_path / "store")
     report = sweep(tasks[:1], store, SETTINGS, Downloads(tmp_path / "d", Hub(), budget_bytes=1000))
     assert "GB, more than the 1e-06 GB of --max-disk" in report.failed[0][1]
-    agenda = sort_out(tasks, store, SETTINGS)
-    assert (agenda.failed_before, agenda.waiting) == (tasks[:1], tasks[1:])
-    assert sort_out(tasks, store, SETTINGS, retry_failed=True).waiting == tasks
+    # another budget may have room for it, so nothing stands in its way
+    assert sort_out(tasks, store, SETTINGS).waiting == tasks
     sweep(tasks, store, SETTINGS, Downloads(tmp_path / "d", Hub()))
     assert len(sort_out(tasks, store, SETTINGS).done) == 3
     assert not list(store.path.rglob("*failed*"))
 
 
 def test_the_next_checkpoint_is_fetched_while_one_is_measured(tasks, tmp_path, monkeypatch):
-    from repdyn.sweep import loop
-
     events = []
     monkeypatch.setattr(loop, "measure_checkpoint", _slow(loop.measure_checkpoint, events))
     fetch = Downloads.fetch
@@ -177,14 +175,77 @@ def test_what_lies_in_the_hubs_own_cache_is_used_and_kept(hub, tasks, tmp_path):
     assert list((tmp_path / "hub_cache").rglob("model.safetensors"))
 
 
-def test_folders_of_killed_processes_are_removed_and_those_of_living_ones_kept(tasks, tmp_path):
-    root = tmp_path / "d"
-    with Downloads(root, Hub()).opened():
-        (root / "dead").mkdir(parents=True)
-        (root / "dead" / "model.safetensors.incomplete").write_bytes(b"0" * 100)
-        (root / "dead.lock").touch()
-        living = [path for path in root.glob("*.lock") if path.stem != "dead"]
-        sweep(tasks[:1], open_store(tmp_path / "store"), SETTINGS, Downloads(root, Hub()))
-        assert not (root / "dead").exists()
-        assert [path for path in root.glob("*.lock")] == living
-    assert not list(root.glob("*.lock"))
+def test_folders_of_killed_processes_are_removed_and_all_others_kept(tasks, tmp_path):
+    """What a user keeps in the folder, lock files of other programs too, is never touched."""
+    own = tmp_path / "d" / "repdyn-downloads"
+    for name in ("poetry", "data"):
+        (tmp_path / "d" / name).mkdir(parents=True)
+        (tmp_path / "d" / name / "precious.py").touch()
+        (tmp_path / "d" / f"{name}.lock").touch()
+    dead = [own / "0123456789ab", own / "ba9876543210"]
+    for folder in dead:
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors.incomplete").write_bytes(b"0" * 100)
+    (own / "0123456789ab.lock").touch()
+    before = sorted((tmp_path / "d").rglob("precious.py")) + sorted((tmp_path / "d").glob("*.lock"))
+    with Downloads(tmp_path / "d", Hub()).opened():
+        living = list(own.glob("*.lock"))
+        sweep(tasks[:1], open_store(tmp_path / "store"), SETTINGS, Downloads(tmp_path / "d", Hub()))
+        assert not any(folder.exists() for folder in dead)
+        assert list(own.glob("*.lock")) == living
+    assert [path.name for path in own.iterdir()] == [".purge"]
+    assert all(path.exists() for path in before)
+    assert len(before) == 4
+
+
+def test_one_curve_is_not_made_of_what_does_not_compare(tasks, family, tmp_path):
+    store = open_store(tmp_path / "store")
+    sweep(tasks[:1], store, SETTINGS, Downloads(tmp_path / "d", Hub()))
+    refuse_mixture(tasks, store, SETTINGS)
+    with pytest.raises(ValueError, match="expected one layers for the run 'lab/model', but .* holds it with ''"):
+        refuse_mixture(tasks, store, Settings(layers="layers.*"))
+    with pytest.raises(ValueError, match="one dtype .* with 'float32', and 'bfloat16' is asked for now; give another"):
+        refuse_mixture(tasks, store, Settings(loading=Loading(dtype="bfloat16")))
+    local = [Task(target, tasks[0].probe) for target in find_checkpoints(family[0].parent, "lab/model")]
+    with pytest.raises(
+        ValueError, match="one place for the run 'lab/model', but .* holds it with 'lab', and '/.*family'"
+    ):
+        refuse_mixture(local, store, SETTINGS)
+
+
+def test_a_damaged_file_is_measured_anew(tasks, tmp_path):
+    store = open_store(tmp_path / "store")
+    sweep(tasks[:1], store, SETTINGS, Downloads(tmp_path / "d", Hub()))
+    (path,) = store.path.glob("*/step*.parquet")
+    path.write_bytes(path.read_bytes()[:-30])
+    assert sort_out(tasks, store, SETTINGS).waiting == tasks
+    refuse_mixture(tasks, store, SETTINGS)
+    sweep(tasks, store, SETTINGS, Downloads(tmp_path / "d", Hub()))
+    assert store.steps("lab/model") == [0, 8, 16]
+    assert geometry(store)["step"].nunique() == 3
+
+
+def test_a_sweep_whose_checkpoints_all_fail_alike_ends(hub, family, probe, tmp_path):
+    for step in range(7):
+        hub.publish("lab/many", f"step{step}", family[8])
+    history = History("many", "", "lab/many", "lab/many", r"step(?P<step>\d+)")
+    tasks = [Task(target, probe) for target in select_targets(history, Hub()).targets]
+    store = open_store(tmp_path / "store")
+    with pytest.raises(SweepStoppedError, match="the first 5 checkpoints all failed alike: .*'blocks.*' matches none"):
+        sweep(tasks, store, Settings(layers="blocks.*"), Downloads(tmp_path / "d", Hub()))
+    assert len(sort_out(tasks, store, Settings(layers="blocks.*")).failed_before) == 5
+
+
+def test_giving_up_does_not_wait_for_a_silent_hub(hub, tasks, tmp_path, monkeypatch):
+    hub.fault(tasks[1].target.commit, "stall", seconds=20)
+    monkeypatch.setattr(loop, "measure_checkpoint", interrupted)
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tasks, open_store(tmp_path / "store"), SETTINGS, Downloads(tmp_path / "d", Hub()))
+    assert time.monotonic() - start < 5
+    assert not list((tmp_path / "d").rglob("*.safetensors"))
+
+
+def interrupted(*arguments):
+    time.sleep(0.5)  # the next one is on its way
+    raise KeyboardInterrupt

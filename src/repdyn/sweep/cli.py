@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import NoReturn
@@ -18,11 +20,11 @@ from repdyn.metrics import resolve
 from repdyn.store import Store, open_store
 from repdyn.sweep.board import Board
 from repdyn.sweep.checkpoint import Settings, Task
-from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.downloads import Downloads, is_still_working
 from repdyn.sweep.failures import CheckpointError, SweepStoppedError
 from repdyn.sweep.hub import Hub
-from repdyn.sweep.loop import Report, sort_out, sweep
-from repdyn.sweep.options import parser
+from repdyn.sweep.loop import Report, refuse_mixture, sort_out, sweep
+from repdyn.sweep.options import Shard, parser
 from repdyn.sweep.plan import Part, notes, print_plan, print_suites
 from repdyn.sweep.sources import Source, sources
 from repdyn.sweep.weights import Loading
@@ -54,6 +56,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoint
     except KeyboardInterrupt:
         console.print("stopped; what is measured is stored, and the same command goes on from there")
         status = INTERRUPTED
+    if is_still_working():
+        # a download that a silent hub keeps waiting would hold up the exit for a minute; its files are gone already
+        sys.stdout.flush()
+        os._exit(status)
     sys.exit(status)
 
 
@@ -66,23 +72,28 @@ def _run(options: Namespace, console: Console) -> int:
     store = open_store(options.store or _default_store(options))
     for note in (note for source in found for note in notes(source.selection)):
         _say(console, note)
+    found = _share(found, options.shard) if options.shard else found
     if options.dry_run:
         parts, without_probe = _parts(found, store, settings, options)
         # a table in a file is not folded to the width of a terminal that is not there
         print_plan(parts, hub, Console(width=None if sys.stdout.isatty() else _WIDE))
         return _status([*problems, *without_probe], console)
     tasks, without_probe = _tasks(found)
-    tasks = _share(tasks, options)
+    refuse_mixture(tasks, store, settings)
     agenda = sort_out(tasks, store, settings, retry_failed=options.retry_failed)
     if agenda.done:
         _say(console, f"{len(agenda.done)} of {len(tasks)} checkpoints are in {store.path} already")
     report = _measure(agenda.waiting, store, settings, hub, options)
-    if report.elsewhere:
-        _say(console, f"{len(report.elsewhere)} checkpoints were left to another process that has them in hand")
-    _show(found, store, options, console)
-    failed = [f"{_name(task)}: {reason}" for task, reason in report.failed]
+    # the other process may have failed or died meanwhile
+    left = sort_out(report.elsewhere, store, settings, retry_failed=True).waiting
+    again = _measure(left, store, settings, hub, options) if left else Report()
+    failed = [f"{_name(task)}: {reason}" for task, reason in report.failed + again.failed]
     failed += [f"{_name(task)}: failed before; --retry-failed tries it again" for task in agenda.failed_before]
-    return _status([*problems, *without_probe, *failed], console)
+    in_hand = sort_out(again.elsewhere, store, settings).waiting
+    failed += [f"{_name(task)}: another process has it in hand" for task in in_hand]
+    shown = _show(found, store, options, console)
+    status = _status([*problems, *without_probe, *failed], console)
+    return status if shown else FAILED
 
 
 def _settings(options: Namespace) -> Settings:
@@ -107,8 +118,9 @@ def _require_device(device: str) -> None:
 
 def _default_store(options: Namespace) -> Path:
     """Beside local checkpoints; for published ones one folder for all models, so that they can be compared."""
-    if options.source and Path(options.source).is_dir():
-        return Path(options.source) / "sweep"
+    source = Path(options.source or "")
+    if options.source and source.exists():
+        return (source if source.is_dir() else source.parent) / "sweep"
     return Path("sweeps")
 
 
@@ -140,9 +152,12 @@ def _tasks(found: Sequence[Source]) -> tuple[list[Task], list[str]]:
     return tasks, problems
 
 
-def _share(tasks: Sequence[Task], options: Namespace) -> Sequence[Task]:
+def _share(found: Sequence[Source], shard: Shard) -> list[Source]:
     """This process's part of the sweep; counted over all checkpoints, done or not, so that it never changes."""
-    return tasks[options.shard.index - 1 :: options.shard.count] if options.shard else tasks
+    places = [(source, target) for source in found for target in source.selection.targets]
+    mine = places[shard.index - 1 :: shard.count]
+    parts = [(source, tuple(target for owner, target in mine if owner is source)) for source in found]
+    return [replace(at, selection=replace(at.selection, targets=targets)) for at, targets in parts if targets]
 
 
 def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace) -> Report:
@@ -160,12 +175,18 @@ def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, 
     return sweep(tasks, store, settings, downloads, Board(len(tasks)))
 
 
-def _show(found: Sequence[Source], store: Store, options: Namespace, console: Console) -> None:
+def _show(found: Sequence[Source], store: Store, options: Namespace, console: Console) -> bool:
+    """Draw and summarise. What cannot be shown is measured all the same, so that is said, and no mistake."""
     if options.shard:
         _say(console, f"when all shards are done: repdyn figures {store.path}")
-        return
-    if runs := sorted({source.selection.run for source in found} & set(store.runs())):
-        show_store(store, runs)
+        return True
+    try:
+        if runs := sorted({source.selection.run for source in found} & set(store.runs())):
+            show_store(store, runs)
+    except ValueError as error:
+        _say(console, f"what is measured is stored, but cannot be shown: {error}")
+        return False
+    return True
 
 
 def _status(problems: Sequence[str], console: Console) -> int:

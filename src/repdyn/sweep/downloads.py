@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,13 +17,16 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-from repdyn.sweep.failures import CancelledError, CheckpointError, SweepStoppedError
+from repdyn.sweep.failures import CancelledError, CheckpointError, OutOfBoundsError, SweepStoppedError
 from repdyn.sweep.hub import Hub, Watch, total_bytes
 from repdyn.sweep.targets import Target
 from repdyn.sweep.weights import choose_files
 
 # Left free on the disk: whoever fills it to the last byte breaks other programs.
 _MARGIN_BYTES = 200_000_000
+_AHEAD = "repdyn-ahead"
+# What processes keep for themselves inside the folder that the user names.
+_OWN = re.compile(r"[0-9a-f]{12}(\.lock)?")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,7 +62,8 @@ class Downloads:
         timeout_seconds: float = 3600,
         with_code: bool = False,
     ) -> None:
-        self._root = folder
+        # never the folder itself: what else lies there is not ours to remove
+        self._root = folder / "repdyn-downloads"
         self._hub = hub
         self._budget_bytes = budget_bytes
         self._timeout_seconds = timeout_seconds
@@ -132,7 +138,7 @@ class Downloads:
 
     def _reserve(self, n_bytes: int) -> Path:
         if self._budget_bytes is not None and n_bytes > self._budget_bytes:
-            raise CheckpointError(
+            raise OutOfBoundsError(
                 f"its files take {n_bytes / 1e9:.3g} GB, more than the {self._budget_bytes / 1e9:.3g} GB of --max-disk"
             )
         with self._changed:
@@ -169,15 +175,15 @@ class Downloads:
             self._changed.notify_all()
 
     def _purge(self) -> None:
-        for path in self._root.glob("*.lock"):
-            lock = FileLock(path)
+        for path in [path for path in self._root.iterdir() if _OWN.fullmatch(path.name)]:
+            lock = FileLock(path.with_suffix(".lock"))
             try:
                 lock.acquire(timeout=0)
             except Timeout:
                 continue  # its process lives
             shutil.rmtree(path.with_suffix(""), ignore_errors=True)
             lock.release()
-            path.unlink(missing_ok=True)
+            path.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def one_ahead(
@@ -192,14 +198,22 @@ def one_ahead(
         items: any number.
         give_up: called where the caller stops early; must make the work that is under way end soon.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
-        try:
-            following = [pool.submit(work, item) for item in items[:1]]
-            for index, item in enumerate(items):
-                current = following.pop()
-                current.exception()  # waits; what was raised is for the caller
-                following = [pool.submit(work, after) for after in items[index + 1 : index + 2]]
-                yield item, current
-        except BaseException:
-            give_up()
-            raise
+    pool = ThreadPoolExecutor(1, thread_name_prefix=_AHEAD)
+    try:
+        following = [pool.submit(work, item) for item in items[:1]]
+        for index, item in enumerate(items):
+            current = following.pop()
+            current.exception()  # waits; what was raised is for the caller
+            following = [pool.submit(work, after) for after in items[index + 1 : index + 2]]
+            yield item, current
+    except BaseException:
+        give_up()
+        # not waited for: a hub that keeps silent would keep the caller for as long as it is given to answer
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def is_still_working() -> bool:
+    """Whether work that was given up has not come to its end yet."""
+    return any(thread.name.startswith(_AHEAD) for thread in threading.enumerate())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from textwrap import shorten
@@ -24,6 +25,10 @@ class CheckpointError(Exception):
     """This checkpoint cannot be measured: its failure is recorded, and the sweep goes on with the next."""
 
 
+class OutOfBoundsError(CheckpointError):
+    """An option of this sweep forbids the checkpoint; that says nothing of another sweep, and is not recorded."""
+
+
 class SweepStoppedError(Exception):
     """Nothing further can be measured (no network, no disk): the sweep ends, and the same command goes on later."""
 
@@ -33,6 +38,7 @@ class CancelledError(Exception):
 
 
 _LONGEST = 400
+_ADDRESS = re.compile(r"(https?://)(?:[^/\s@]+@)?([^\s?)'\"]+)(?:\?[^\s)'\"]*)?")
 _OUT_OF_MEMORY = (
     "out of memory: {error}; try --device-map auto (parts of the model wait in memory or on disk), --dtype bfloat16, "
     "or a smaller --tokens-per-forward"
@@ -67,8 +73,8 @@ def hub_errors(what: str, endpoint: str) -> Iterator[None]:
         raise CheckpointError(f"a file of {what} is not on the hub (404): {_in_one_line(error)}") from error
     except HfHubHTTPError as error:
         raise CheckpointError(f"{what}: {_answer(error)}") from error
-    except httpx2.HTTPError as error:
-        raise CheckpointError(f"the connection broke off while {what} was fetched: {_described(error)}") from error
+    except (httpx2.HTTPError, ValueError) as error:
+        raise CheckpointError(f"{_broken(error)} while {what} was fetched: {_described(error)}") from error
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise SweepStoppedError(
@@ -93,6 +99,11 @@ def model_errors(what: str) -> Iterator[None]:
         raise CheckpointError(f"{what}: {_described(error)}") from error
     except Exception as error:
         raise CheckpointError(f"{what}: {_described(error)}") from error
+
+
+def _broken(error: Exception) -> str:
+    # a portal or proxy that answers in the hub's stead does not speak its language
+    return "the answer made no sense" if isinstance(error, ValueError) else "the connection broke off"
 
 
 def _answer(error: HfHubHTTPError) -> str:
@@ -124,4 +135,6 @@ def _described(error: BaseException) -> str:
 
 
 def _in_one_line(error: BaseException) -> str:
-    return shorten(str(error), _LONGEST, placeholder=" ...") or type(error).__name__
+    # an address may carry a password or a signature, and what is stored may be shared
+    text = _ADDRESS.sub(r"\1\2", str(error))
+    return shorten(text, _LONGEST, placeholder=" ...") or type(error).__name__

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from filelock import BaseFileLock
 
-from repdyn.store import Store
+from repdyn.measurement import choice_of
+from repdyn.records import Row
+from repdyn.store import Store, read_rows
 from repdyn.sweep.board import Board
 from repdyn.sweep.checkpoint import Settings, Task, file_failure, measure_checkpoint
 from repdyn.sweep.downloads import Downloads, Fetched, one_ahead
-from repdyn.sweep.failures import CheckpointError
+from repdyn.sweep.failures import CheckpointError, OutOfBoundsError, SweepStoppedError
+from repdyn.sweep.targets import place_of
+
+ALIKE = 5
+"""So many failures for one reason, and nothing measured, end a sweep."""
 
 
 @dataclass
@@ -55,6 +62,43 @@ def sort_out(tasks: Iterable[Task], store: Store, settings: Settings, *, retry_f
     return agenda
 
 
+def refuse_mixture(tasks: Iterable[Task], store: Store, settings: Settings) -> None:
+    """Keep one curve from being made of what does not compare.
+
+    Raises:
+        ValueError: a run of this name is in the store with other blocks, in another precision, or from another place.
+    """
+    for run, targets in groupby(tasks, lambda task: task.target.run):
+        rows = _rows_of(store, run)
+        dtype = settings.loading.dtype
+        wanted = {
+            "layers": choice_of(settings.layers),
+            "dtype": None if dtype == "auto" else dtype,
+            "place": next(targets).target.place,
+        }
+        stored = {
+            "layers": {row.layers for row in rows},
+            "dtype": {row.dtype for row in rows},
+            "place": {place_of(row.checkpoint) for row in rows if row.checkpoint},
+        }
+        for what, value in wanted.items():
+            if value is not None and stored[what] - {value}:
+                raise ValueError(
+                    f"expected one {what} for the run {run!r}, but {store.path} holds it with "
+                    f"{', '.join(map(repr, sorted(stored[what])))}, and {value!r} is asked for now; give another "
+                    "--store, or another --name"
+                )
+
+
+def _rows_of(store: Store, run: str) -> list[Row]:
+    """What is stored of a run's geometry, as far as it can be read: what cannot is measured anew."""
+    rows = []
+    for path in store.folder_of(run).glob("step*.parquet"):
+        with suppress(ValueError):
+            rows += [row for row in read_rows(path) if row.layer is not None]
+    return rows
+
+
 def sweep(
     tasks: Sequence[Task], store: Store, settings: Settings, downloads: Downloads, board: Board | None = None
 ) -> Report:
@@ -87,7 +131,18 @@ def sweep(
                     _finish(task, taken, store, settings, board, report)
                 finally:
                     taken.release(downloads)
+                _stop_if_all_fail_alike(report)
     return report
+
+
+def _stop_if_all_fail_alike(report: Report) -> None:
+    """A mistake of the command fails every checkpoint; hundreds need not be fetched to learn it."""
+    reasons = {reason for _, reason in report.failed}
+    if len(report.failed) == ALIKE and len(reasons) == 1 and not report.measured:
+        raise SweepStoppedError(
+            f"the first {ALIKE} checkpoints all failed alike: {reasons.pop()}; once that is mended, --retry-failed "
+            "tries them again"
+        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +151,7 @@ class _Taken:
 
     claim: BaseFileLock
     fetched: Fetched | None
-    reason: str = ""
+    failure: CheckpointError | None = None
 
     def release(self, downloads: Downloads) -> None:
         if self.fetched is not None:
@@ -125,7 +180,7 @@ class _Taking:
             self.board.fetching(task)
             return _Taken(claim, self.downloads.fetch(task.target, self.board.fetched))
         except CheckpointError as error:
-            return _Taken(claim, None, str(error))
+            return _Taken(claim, None, error)
         except BaseException:
             claim.release()
             raise
@@ -134,11 +189,12 @@ class _Taking:
 def _finish(task: Task, taken: _Taken, store: Store, settings: Settings, board: Board, report: Report) -> None:
     try:
         if taken.fetched is None:
-            raise CheckpointError(taken.reason)
+            raise taken.failure or CheckpointError("its files are not there")
         board.measuring(task)
         timing = measure_checkpoint(task, taken.fetched, store, settings, board.progress)
     except CheckpointError as error:
-        file_failure(task, store, settings, str(error))
+        if not isinstance(error, OutOfBoundsError):
+            file_failure(task, store, settings, str(error))
         report.failed.append((task, str(error)))
         board.finished(task, f"failed: {error}", failed=True)
     else:

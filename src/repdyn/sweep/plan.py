@@ -55,8 +55,7 @@ def print_plan(parts: Sequence[Part], hub: Hub, console: Console) -> None:
         )
     console.print(table)
     console.print(
-        f"in all {gigabytes(total)} to fetch; disk needed at a time: the two largest, or just the largest with "
-        "--max-disk set to it",
+        f"in all {gigabytes(total)} to fetch; on disk at a time: at most the two largest, or what --max-disk allows",
         soft_wrap=True,
     )
     for problem in problems:

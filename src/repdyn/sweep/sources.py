@@ -17,7 +17,7 @@ from repdyn.sweep.hub import Hub
 from repdyn.sweep.local import find_checkpoints, folder_of_checkpoints, left_out
 from repdyn.sweep.probes import TEXT, ProbeText, hub_probe, local_probe
 from repdyn.sweep.revisions import DEFAULT_PATTERN, Revision, match, select
-from repdyn.sweep.suites import History, Published, find_histories
+from repdyn.sweep.suites import History, Published, find_histories, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
 
 
@@ -140,6 +140,15 @@ def _probe_maker(history: History, selection: Selection, options: Namespace, hub
 def _repository(options: Namespace, hub: Hub) -> History:
     """A repository that no suite describes: a training history if its revisions carry steps, else a finished model."""
     name = options.source
+    described = [at for suite in shipped_suites().values() for at in suite.models if at.repository == name]
+    if len(described) == 1 and not options.pattern:
+        # as with --suite, lest one training be read in two ways
+        return described[0]
+    if described and not options.pattern:
+        raise ValueError(
+            f"expected one history in {name}, where several are described; choose among them with --suite "
+            f"{' '.join(at.name for at in described)}, or name revisions with --pattern"
+        )
     pattern = options.pattern or DEFAULT_PATTERN
     try:
         found, _ = match(list(hub.refs(name)), pattern)

@@ -46,6 +46,11 @@ class Target:
         return f"{self.repository}{commit}{f'/{self.subfolder}' if self.subfolder else ''}"
 
     @property
+    def place(self) -> str:
+        """What all checkpoints of a training have in common: see :func:`place_of`."""
+        return place_of(self.origin)
+
+    @property
     def checkpoint(self) -> Checkpoint:
         """As the rows name it."""
         return Checkpoint(
@@ -60,6 +65,17 @@ class Target:
     def key(self, probe_hash: str, chosen: str) -> Key:
         """Where the store keeps it."""
         return Key(self.run, self.step, probe_hash, chosen, self.commit)
+
+
+def place_of(origin: str) -> str:
+    """The owner on the hub, or the local folder, that an origin lies in.
+
+    >>> place_of("google/multiberts-seed_0-step_20k@0123abc"), place_of("gpt2@0123abc"), place_of("/runs/a/step8")
+    ('google', 'gpt2', '/runs/a')
+    """
+    if origin.startswith("/"):
+        return origin.rpartition("/")[0]
+    return origin.partition("@")[0].partition("/")[0]
 
 
 @dataclass(frozen=True)

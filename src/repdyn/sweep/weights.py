@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from repdyn.quiet import without_reports
 from repdyn.sweep.failures import CheckpointError, model_errors
-from repdyn.sweep.hub import Files
+from repdyn.sweep.hub import Files, RemoteFile
 
 # One format is enough; the first that a commit has is taken. Pickles are only read with weights_only=True.
 _FORMATS = (
@@ -94,6 +94,11 @@ def load_model(folder: Path, loading: Loading, offload_folder: Path | None = Non
     placement = {"device_map": loading.device_map, "offload_folder": offload_folder} if loading.device_map else {}
     with model_errors("the checkpoint does not load"), code_refused(), without_reports():
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=loading.trust_remote_code)
+        if getattr(config, "is_encoder_decoder", False):
+            raise CheckpointError(
+                f"it is an encoder-decoder ({config.model_type}), whose two stacks a sweep does not tell apart; "
+                "measure one of them from Python with repdyn.measure(model.get_encoder(), probe)"
+            )
         # The precision the weights were saved in is the one a live run measures them in.
         model, report = AutoModel.from_pretrained(
             folder,
@@ -134,7 +139,8 @@ def _require_memory(folder: Path, loading: Loading) -> None:
     """Refuse a model that cannot fit: Linux would kill the process rather than refuse the memory."""
     if loading.device_map is not None:
         return
-    needed = sum(_bytes_in_memory(path, loading.dtype) for path in folder.iterdir())
+    here = {path.name: RemoteFile(path.stat().st_size, None) for path in folder.iterdir()}
+    needed = sum(_bytes_in_memory(folder / name, loading.dtype) for name in choose_files(here))
     available = psutil.virtual_memory().available
     if needed > available:
         precision = "their own precision" if loading.dtype == "auto" else loading.dtype
