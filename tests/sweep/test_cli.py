@@ -131,7 +131,7 @@ def test_a_checkpoint_fails_is_not_tried_again_and_is_on_demand(hub, commits, co
     assert store.steps("lab/model") == [0, 8, 16]
     assert reasons(store) == {}
     assert command("lab/model")[::2] == (0, "3 of 3 checkpoints are in sweeps already\n")
-    assert list((tmp_path / "downloads").glob("[!.]*")) == []
+    assert list((tmp_path / "downloads" / "repdyn-downloads").glob("[!.]*")) == []
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_dry_run_knows_what_is_done_and_what_failed(hub, commits, command):
     hub.fault(f"{commits[8]}/model", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
     command("lab/model", "--revisions", "step0,step8")
     before = sorted(Path("sweeps").rglob("*"))
-    for more, counts in (([], r"1 +1 +1"), (["--retry-failed"], r"1 +0 +2"), (["--metrics", "two_nn"], r"0 +1 +2")):
+    for more, counts in (([], r"1 +1 +1"), (["--retry-failed"], r"1 +0 +2"), (["--metrics", "two_nn"], r"0 +0 +3")):
         _, out, _ = command("lab/model", "--dry-run", *more)
         assert re.search(rf"^lab/model +step0, step8, step16 +{counts} ", out, re.MULTILINE), (more, out)
     assert sorted(Path("sweeps").rglob("*")) == before

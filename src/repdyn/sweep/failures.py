@@ -14,6 +14,7 @@ from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
     HfHubHTTPError,
+    HFValidationError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
@@ -55,8 +56,8 @@ def hub_errors(what: str, endpoint: str) -> Iterator[None]:
     """
     try:
         yield
-    except (CheckpointError, SweepStoppedError, CancelledError):
-        raise
+    except (CheckpointError, SweepStoppedError, CancelledError, HFValidationError):
+        raise  # the last is a name that no repository can have, a mistake of the command
     except GatedRepoError as error:
         raise CheckpointError(
             f"access to {what} is gated; accept its conditions on {endpoint}, then log in with 'hf auth login'"
