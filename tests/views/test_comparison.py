@@ -1,4 +1,5 @@
 import colorsys
+import math
 
 import numpy as np
 import pytest
@@ -199,3 +200,74 @@ def test_no_text_lies_on_another(published, frame_of, n_runs):
         assert box.y0 >= 0
         assert not any(box.overlaps(axes.get_tightbbox()) for axes in figure.axes)
         assert min(axes.get_window_extent().width for axes in figure.axes) > 300
+
+
+def without(*layers, n_blocks):
+    missing = {layer / n_blocks for layer in layers}
+    return lambda step, depth: math.nan if depth in missing else 0.3
+
+
+def test_profiles_name_the_layers_left_out_and_keep_their_place(published, frame_of):
+    frame = frame_of(
+        published("lab/a", steps=(0,), n_blocks=4, dimension=without(0, n_blocks=4)),
+        published("lab/b", steps=(0,), n_blocks=8, dimension=without(0, 3, 4, 5, n_blocks=8)),
+    )
+    dimension, anisotropy = profiles(frame, "two_nn"), profiles(frame, "anisotropy")
+    assert dimension.get_suptitle().splitlines()[-1] == "layers left out: 0 (a), 0, 3-5 (b)"
+    assert "left out" not in anisotropy.get_suptitle()
+    for axes in [*dimension.axes, *anisotropy.axes]:
+        assert axes.get_xlim() == pytest.approx((-0.04, 1.04))
+
+
+def test_many_runs_that_lack_the_same_layers_are_counted(published, frame_of):
+    lacking = without(0, n_blocks=2)
+    runs = (
+        published(f"lab/{name}", steps=(0, 8), n_blocks=2, anisotropy=lacking)
+        for name in ("a", "b", "c", "a" * 15, "b" * 15)
+    )
+    frame = frame_of(*runs)
+    assert (
+        profiles(frame, "anisotropy").get_suptitle().splitlines()[-1]
+        == "layers left out: 0 (a, aaaaaaaaaaaaaaa, b, 2 more)"
+    )
+    _, title, _ = [axes.get_title(loc="left").replace("\n", " ") for axes in means_over_layers(frame).axes]
+    assert title == "Anisotropy, all tokens (over fewer layers: 5 of 5 runs)"
+
+
+@pytest.mark.parametrize(
+    ("thin", "label", "n_noted"),
+    [
+        (("anisotropy", "no_sink", "dimension"), "a (4 of 5 layers)", 0),
+        (("dimension",), "a (4-5 of 5 layers)", 1),
+        ((), "a", 0),
+    ],
+    ids=["every panel", "one panel", "none"],
+)
+def test_means_over_fewer_layers_are_said(published, frame_of, thin, label, n_noted):
+    curves = dict.fromkeys(thin, without(4, n_blocks=4))
+    frame = frame_of(published("lab/a", n_blocks=4, **curves), published("lab/b", n_blocks=4))
+    figure = means_over_layers(frame)
+    assert legend(figure) == ["decoders", label, "b"]
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert [title.endswith("(over fewer layers: a)") for title in titles] == [True] * n_noted + [False] * (3 - n_noted)
+
+
+def test_of_equal_curves_both_are_seen(published, frame_of):
+    frame = frame_of(
+        published("lab/a"), published("lab/b"), published("lab/c", dimension=lambda step, depth: 20 + step / 100)
+    )
+    for figure in (means_over_layers(frame), profiles(frame, "two_nn")):
+        lower, upper, apart = figure.axes[0].lines
+        assert lower.get_linewidth() > upper.get_linewidth() + 1
+        assert lower.get_markersize() > upper.get_markersize() + 1
+        assert upper.get_linewidth() == apart.get_linewidth()
+
+
+def test_titles_stay_within_the_figure(published, finished, frame_of):
+    runs = [published(f"lab/{name}", steps=(0, 8), n_blocks=2, dimension=without(0, n_blocks=2)) for name in "abc"]
+    frame = frame_of(*runs, finished("lab/d"), finished("lab/e"), published("lab/f", causal=None, steps=(0, 16)))
+    for figure in comparison_figures(frame).values():
+        figure.draw_without_rendering()
+        (title,) = [text for text in figure.texts if text.get_text() == figure.get_suptitle()]
+        box = title.get_window_extent()
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1

@@ -1,9 +1,11 @@
 import io
+import math
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from repdyn.views.table import MAX_WIDTH, print_comparison
+from repdyn.views.table import MAX_WIDTH, print_comparison, shortened
 
 LEGEND = [
     "",
@@ -67,7 +69,7 @@ def test_means_are_those_of_the_figures(published, frame_of):
     from repdyn.views.comparison import means_over_layers
 
     frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 64)))
-    drawn = [line.get_ydata()[-1] for line in means_over_layers(frame).axes[0].lines]
+    drawn = [np.asarray(line.get_ydata())[-1] for line in means_over_layers(frame).axes[0].lines]
     assert [line.split()[7] for line in lines_of(frame)[2:4]] == [f"{value:.3g}" for value in drawn]
 
 
@@ -86,10 +88,45 @@ def test_width(published, finished, failures, frame_of, width):
     )
     lines = lines_of(frame, width=width)
     assert max(map(len, lines)) <= min(width, MAX_WIDTH)
-    assert not any("…" in line for line in lines)
-    # folded names lose nothing
-    together = "".join(line.split(" ")[0] for line in lines)
-    assert all(name.partition("/")[2] in together for name in names)
+    shown = {line.split(" ")[0] for line in lines[2:13]}
+    shortened_names = {f"a-model-w…{n}-billion" for n in range(10)}
+    assert shown == {"bert", *(shortened_names if width == 80 else (name.partition("/")[2] for name in names))}
+
+
+def test_means_over_fewer_layers_are_marked(published, frame_of):
+    def thin(step, depth):
+        return math.nan if depth == 1 else 0.4
+
+    frame = frame_of(
+        published("lab/a", n_blocks=5, anisotropy=thin),
+        published("lab/b", no_sink=thin, dimension=lambda step, depth: 8 if depth > 0.4 else math.nan),
+        published("lab/c", dimension=lambda step, depth: math.nan),
+    )
+    lines = lines_of(frame)
+    means = {line[0]: line.split()[5:8] for line in lines[2:5]}
+    assert means["a"] == ["0.40*", "0.15", "11.4"]
+    assert means["b"] == ["0.35", "0.40*", "8.00*"]
+    assert means["c"] == ["0.35", "0.16", "nan"]
+    assert " ".join(lines[-2:]) == (
+        "* a mean over fewer layers than the run has: 5 of 6 (a), 6 of 7 (b anisotropy no_sink), 4 of 7 (b two_nn all)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "width", "expected"),
+    [
+        (["pythia-70m", "bloom-560m-intermediate"], 14, ["pythia-70m", "bloom-5…ediate"]),
+        (["a-long-name-of-1-b", "a-long-name-of-2-b"], 12, ["a-long…f-1-b", "a-long…f-2-b"]),
+        (
+            ["some-long-one-model-name", "some-long-two-model-name"],
+            10,
+            ["some-long-\none-model-\nname", "some-long-\ntwo-model-\nname"],
+        ),
+    ],
+    ids=["in the middle", "kept different", "wrapped where no cut keeps them different"],
+)
+def test_long_names(names, width, expected):
+    assert shortened(names, width, "…") == expected
 
 
 def test_no_control_characters_without_a_terminal(published, frame_of):

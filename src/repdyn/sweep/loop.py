@@ -131,11 +131,11 @@ def sweep(
                     _finish(task, taken, store, settings, board, report)
                 finally:
                     taken.release(downloads)
-                _stop_if_all_fail_alike(report)
+                stop_if_all_fail_alike(report)
     return report
 
 
-def _stop_if_all_fail_alike(report: Report) -> None:
+def stop_if_all_fail_alike(report: Report) -> None:
     """A mistake of the command fails every checkpoint; hundreds need not be fetched to learn it."""
     reasons = {reason for _, reason in report.failed}
     if len(report.failed) == ALIKE and len(reasons) == 1 and not report.measured:

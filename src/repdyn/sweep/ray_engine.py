@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import os
+import signal
+import socket
+import threading
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import torch
+
+from repdyn.probe import Probe
 from repdyn.store import Store
 from repdyn.sweep.board import Board
 from repdyn.sweep.checkpoint import Settings, Task, file_failure
 from repdyn.sweep.downloads import Downloads
 from repdyn.sweep.failures import CheckpointError
 from repdyn.sweep.hub import Hub, total_bytes
-from repdyn.sweep.loop import Report, sweep
+from repdyn.sweep.loop import Report, stop_if_all_fail_alike, sweep
 from repdyn.sweep.targets import Target
 from repdyn.sweep.weights import choose_files
 
@@ -26,6 +33,12 @@ DISK = "disk_gb"
 TRIES_AFTER_A_LOST_WORKER = 3
 _LOOKUPS = 8
 _OBJECT_STORE_BYTES = 256_000_000  # the tasks share nothing but probes
+_PARTS = 10_000  # Ray counts resources in ten-thousandths
+_ANSWER_SECONDS = 10
+_END_SECONDS = 10
+
+Machine: TypeAlias = Mapping[str, float]
+"""What one machine of a cluster has, by the name of the resource."""
 
 
 @dataclass(frozen=True)
@@ -35,66 +48,81 @@ class _Bounds:
     folder: Path
     budget_bytes: int | None
     timeout_seconds: float
+    with_code: bool
+
+    def downloads(self, hub: Hub) -> Downloads:
+        return Downloads(
+            self.folder,
+            hub,
+            budget_bytes=self.budget_bytes,
+            timeout_seconds=self.timeout_seconds,
+            with_code=self.with_code,
+        )
 
 
 def sweep_with_ray(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace) -> Report:
     """Measure checkpoints on the Ray cluster that RAY_ADDRESS names, or else on one started here.
 
-    A task takes a GPU where the device is one, its share of this machine's CPUs and, with ``max_disk``, as many units
-    of the resource ``disk_gb`` as its weights take gigabytes. A task whose worker is lost is tried again.
+    A task takes a GPU where the device is one, its share of a machine's CPUs (one in ``workers``) and, with
+    ``max_disk``, as much of the machine's resource ``disk_gb`` as its weights take of the budget. A task whose worker
+    is lost is tried again.
 
     Args:
         tasks: what to measure.
         store: on a file system that all machines share.
         settings: how each is measured.
         hub: where sizes are asked for.
-        options: of the command line: workers, device, max_disk, downloads, timeout.
+        options: of the command line: workers, device, max_disk, downloads, timeout, trust_remote_code.
 
     Raises:
-        ValueError: Ray is not installed, or its cluster has no resource ``disk_gb``.
-        SweepStoppedError: no connection, or no space on a disk.
+        ValueError: Ray is not installed, or no machine of its cluster has what a task takes.
+        SweepStoppedError: no connection, no space on a disk, or one reason for which all fail.
     """
+    _refuse_a_numbered_gpu(options.device)
     ray = _imported()
     report = Report()
     if not tasks:
         return report
-    bounds = _Bounds(options.downloads.absolute(), options.max_disk, options.timeout)
+    sizes = _sizes(tasks, hub, options)
     with _cluster(ray, options), Board(len(tasks)) as board:
-        remote = ray.remote(_measure_there)
+        machines = _machines(ray, options)
+        bounds = _bounds(machines, options)
+        remote = ray.remote(max_retries=TRIES_AFTER_A_LOST_WORKER)(_measure_there)
         probes = {task.probe.hash: ray.put(task.probe) for task in tasks}
         waiting = {}
-        for task, resources in zip(tasks, _resources(tasks, hub, options), strict=True):
-            call = remote.options(max_retries=TRIES_AFTER_A_LOST_WORKER, **resources)
-            probe = probes[task.probe.hash]
-            waiting[call.remote(task.target, probe, store.path.absolute(), settings, hub.endpoint, bounds)] = task
         try:
+            for task, size in zip(tasks, sizes, strict=True):
+                call = remote.options(**_resources(size, machines, bounds, options))
+                probe = probes[task.probe.hash]
+                waiting[call.remote(task.target, probe, store.path.absolute(), settings, hub.endpoint, bounds)] = task
             while waiting:
                 (finished,), _ = ray.wait(list(waiting), num_returns=1)
                 task = waiting.pop(finished)
                 outcome = _outcome(ray, finished, task, store, settings)
                 report.add(outcome)
                 _tell(board, task, outcome)
+                stop_if_all_fail_alike(report)
         finally:
-            for call in waiting:
-                ray.cancel(call, force=True)
+            _end(ray, list(waiting))
+            _remove_leftovers(bounds, hub)
     return report
 
 
 def _measure_there(
-    target: Target, probe: Any, store: Path, settings: Settings, endpoint: str, bounds: _Bounds
+    target: Target, probe: Probe, store: Path, settings: Settings, endpoint: str, bounds: _Bounds
 ) -> Report:
     """In a worker: a sweep of one checkpoint."""
-    downloads = Downloads(
-        bounds.folder, Hub(endpoint), budget_bytes=bounds.budget_bytes, timeout_seconds=bounds.timeout_seconds
-    )
-    return sweep([Task(target, probe)], Store(store), settings, downloads)
+    return sweep([Task(target, probe)], Store(store), settings, bounds.downloads(Hub(endpoint)))
 
 
 def _outcome(ray: Any, call: Any, task: Task, store: Store, settings: Settings) -> Report:
     try:
-        return ray.get(call)
+        there = ray.get(call)
+        # the tasks it names are copies
+        failed = [(task, reason) for _, reason in there.failed]
+        return Report([task] * len(there.measured), failed, [task] * len(there.elsewhere))
     except ray.exceptions.RayTaskError as error:
-        raise error.cause from None
+        raise error.cause from error
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError) as error:
         # a process that the system kills for its memory looks the same
         reason = (
@@ -112,55 +140,139 @@ def _tell(board: Board, task: Task, outcome: Report) -> None:
         board.finished(task, "measured" if outcome.measured else "left to another process")
 
 
+def _end(ray: Any, calls: list[Any]) -> None:
+    """Drop what waits and kill what runs."""
+    for call in calls:
+        ray.cancel(call, force=True)
+    if calls:
+        ray.wait(calls, num_returns=len(calls), timeout=_END_SECONDS)
+
+
+def _remove_leftovers(bounds: _Bounds, hub: Hub) -> None:
+    """Remove what killed workers had fetched on this machine; on others the next worker does."""
+    with bounds.downloads(hub).opened():
+        pass
+
+
 @contextmanager
 def _cluster(ray: Any, options: Namespace) -> Iterator[None]:
     """Ray, connected; the disk budget of a cluster started here is this machine's."""
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=False, logging_level="error")
-    else:
-        ray.init(
-            resources={DISK: options.max_disk / 1e9} if options.max_disk else {},
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            log_to_driver=False,
-            logging_level="error",
-        )
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
-        if options.max_disk and DISK not in ray.cluster_resources():
-            raise ValueError(
-                f"expected a Ray cluster whose machines have the resource {DISK!r} for --max-disk, got "
-                f"{', '.join(sorted(ray.cluster_resources()))}; start each with "
-                f"ray start --resources='{{\"{DISK}\": 200}}', or leave --max-disk out"
-            )
+        _connect(ray, os.environ.get("RAY_ADDRESS") or "local", options)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own in its place
         yield
     finally:
         ray.shutdown()
 
 
-def _resources(tasks: Sequence[Task], hub: Hub, options: Namespace) -> list[dict[str, Any]]:
-    """What each task takes of a machine."""
-    shares = {
-        "num_cpus": max(1, (os.cpu_count() or 1) // options.workers),
+def _connect(ray: Any, address: str, options: Namespace) -> None:
+    quiet = {"log_to_driver": False, "logging_level": "error"}
+    if address == "local":  # never a Ray that happens to run here
+        ray.init(
+            address,
+            num_cpus=options.workers * max(1, torch.get_num_threads() // options.workers),
+            resources={DISK: math.ceil(options.max_disk / 1e9)} if options.max_disk else {},
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            **quiet,
+        )
+        return
+    try:
+        _require_answer(address)
+        ray.init(address, **quiet)
+    except OSError as error:
+        raise ValueError(
+            f"expected a Ray cluster at RAY_ADDRESS, {address!r}, got no connection ({error}); start it with ray start "
+            "--head, set RAY_AUTH_MODE=token if it asks for Ray's token, or unset RAY_ADDRESS"
+        ) from error
+
+
+def _require_answer(address: str) -> None:
+    """Ray itself would go on asking an address where nothing answers for a quarter of an hour."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+
+
+def _machines(ray: Any, options: Namespace) -> list[Machine]:
+    """Those that can take a task; a task that fits nowhere would wait for ever."""
+    needed = {}
+    if options.max_disk:
+        needed[DISK] = f"start each with ray start --resources='{{\"{DISK}\": 200}}', or leave --max-disk out"
+    if options.device.startswith("cuda"):
+        needed["GPU"] = "add one that has, or choose --device cpu"
+    needed["CPU"] = "add one that has"
+    there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    able = [machine for machine in there if all(machine.get(name, 0) >= 1 for name in needed)]
+    if not able:
+        advice = next(needed[name] for name in needed if any(machine.get(name, 0) < 1 for machine in there))
+        got = "; ".join(", ".join(sorted(name for name in machine if ":" not in name)) for machine in there)
+        raise ValueError(f"expected a Ray cluster with a machine that has {', '.join(needed)}, got {got}; {advice}")
+    return able
+
+
+def _bounds(machines: Sequence[Machine], options: Namespace) -> _Bounds:
+    budget = None
+    if options.max_disk:
+        budget = min(options.max_disk, int(1e9 * max(machine[DISK] for machine in machines)))
+    return _Bounds(options.downloads.absolute(), budget, options.timeout, options.trust_remote_code)
+
+
+def _resources(size: int, machines: Sequence[Machine], bounds: _Bounds, options: Namespace) -> dict[str, Any]:
+    """What a task takes of a machine.
+
+    Args:
+        size: of its files, in bytes.
+        machines: that can take it.
+        bounds: how much of the disk all tasks of a machine may take.
+        options: of the command line.
+    """
+    n_cpus = int(min(machine["CPU"] for machine in machines))
+    resources = {}
+    if bounds.budget_bytes:
+        # One that is larger than the budget must get its turn too, to be recorded as such. A machine counts whole
+        # gigabytes, so the share in the budget is what is taken of them.
+        share = min(1.0, size / bounds.budget_bytes)
+        resources[DISK] = max(machine[DISK] for machine in machines) * math.ceil(share * _PARTS) / _PARTS
+    return {
+        "num_cpus": max(1, n_cpus // options.workers),
         "num_gpus": 1 if options.device.startswith("cuda") else 0,
+        "resources": resources,
     }
+
+
+def _sizes(tasks: Sequence[Task], hub: Hub, options: Namespace) -> list[int]:
+    """Bytes to fetch for each task, as far as there is a budget for them."""
     if not options.max_disk:
-        return [shares] * len(tasks)
+        return [0] * len(tasks)
     with ThreadPoolExecutor(_LOOKUPS) as pool:
-        sizes = list(pool.map(lambda task: _size(task.target, hub), tasks))
-    # one that is larger than the budget must still get its turn, to be recorded as such
-    return [{**shares, "resources": {DISK: min(size, options.max_disk) / 1e9}} for size in sizes]
+        return list(pool.map(lambda task: _size(task.target, hub, options.trust_remote_code), tasks))
 
 
-def _size(target: Target, hub: Hub) -> int:
+def _size(target: Target, hub: Hub, with_code: bool) -> int:
     if target.path is not None or target.missing:
         return 0
     try:
-        return total_bytes(choose_files(hub.files(target.repository, target.commit), target.subfolder))
+        files = hub.files(target.repository, target.commit)
+        return total_bytes(choose_files(files, target.subfolder, with_code=with_code))
     except CheckpointError:
         return 0  # the worker meets the same failure and records it
 
 
+def _refuse_a_numbered_gpu(device: str) -> None:
+    if device.startswith("cuda:"):
+        raise ValueError(
+            f"expected --device cuda or cpu with --engine ray, which hands out the GPUs itself, got {device!r}; choose "
+            "among them with CUDA_VISIBLE_DEVICES"
+        )
+
+
 def _imported() -> Any:
+    """Ray, told to report nothing to its makers and to give up on a task that always runs out of memory."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_task_oom_retries", str(TRIES_AFTER_A_LOST_WORKER))
     try:
         import ray
     except ImportError as error:

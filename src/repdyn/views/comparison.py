@@ -6,6 +6,7 @@ Decoders are blue and encoders orange, light to dark by number of parameters; a 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -19,9 +20,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from repdyn.views.drawing import entitle, line, log_steps, log_tokens, name_values, save, scale
-from repdyn.views.frames import counts, in_order, layer_mean, metrics_of, of_metric, select_steps
-from repdyn.views.runs import MeasuredRun, differences, measured_runs
+from repdyn.views.drawing import Curve, entitle, lines, log_steps, log_tokens, name_values, save, scale
+from repdyn.views.frames import LayerMean, counts, in_order, layer_mean, metrics_of, of_metric, select_steps
+from repdyn.views.runs import MeasuredRun, differences, listed, measured_runs
 from repdyn.views.style import KIND_COLOURS, KINDS, metric_title, metric_unit, styled, subset_title
 
 Look: TypeAlias = dict[str, Any]
@@ -33,13 +34,19 @@ _SHADES = (0.42, 1.0)
 _ONLY_SHADE = 0.75
 _BAND = 0.1
 _LEGEND_ROWS = 20
+_MIN_WIDTH = 7.2
+_DEPTHS = (-0.04, 1.04)
+_MAX_NAMES = 3
+_TITLE_WIDTH = 66
+_MAX_WHO = 30
 
 
 @styled
 def profiles(frame: pd.DataFrame, metric: str) -> Figure:
     """A metric against relative depth, one line per run at its last measured step, one panel per token subset.
 
-    The band is one standard deviation over batches to either side.
+    The band is one standard deviation over batches to either side. Layers without a value leave a gap, and the caption
+    names them.
 
     Args:
         frame: rows of several runs, each measured on one probe.
@@ -58,19 +65,20 @@ def profiles(frame: pd.DataFrame, metric: str) -> Figure:
     subsets = in_order(rows["subset"].unique())
     when, ends = _ends(drawn)
     labels = [run.label + end for run, end in zip(drawn, ends, strict=True)]
-    figure = Figure(figsize=(4.4 * len(subsets) + _legend_width(labels), 4.6))
+    figure = Figure(figsize=(max(_MIN_WIDTH, 4.4 * len(subsets) + _legend_width(labels)), 4.6))
     panels = figure.subplots(1, len(subsets), squeeze=False, sharex=True)[0]
     for panel, subset in zip(panels, subsets, strict=True):
         cells = of_metric(rows, metric, subset)
-        for run in drawn:
-            profile = cells.loc[cells["run"] == run.name].set_index("depth")
-            line(panel, profile["value"], profile["std"], shade=_BAND, **looks[run.name])
+        profiles = [(run.name, cells.loc[cells["run"] == run.name].set_index("depth")) for run in drawn]
+        lines(panel, [(cut["value"], cut["std"], looks[name]) for name, cut in profiles], shade=_BAND)
         panel.set_title(subset_title(subset))
         panel.set_xlabel("relative depth (0 = embedding output, 1 = last layer)")
+        panel.set_xlim(*_DEPTHS)
         scale(panel, metric, cells["value"].to_numpy(float))
     panels[0].set_ylabel(metric_unit(metric))
     _legend(figure, drawn, looks, labels)
-    entitle(figure, f"{metric_title(metric)} over depth, {_numbers(drawn)}", f"{when}; {counts(rows)}")
+    caption = f"{when}; {counts(rows)}{_left_out(drawn, rows)}"
+    entitle(figure, f"{metric_title(metric)} over depth, {_numbers(drawn)}", caption)
     return figure
 
 
@@ -80,7 +88,8 @@ def means_over_layers(frame: pd.DataFrame) -> Figure:
 
     Training is counted in tokens where all the drawn runs know theirs, else in steps; the axis is logarithmic and
     shows its zero. Runs with one checkpoint are left out, and the title says how many. The band is the spread of
-    :func:`repdyn.views.frames.layer_mean` to either side.
+    :func:`repdyn.views.frames.layer_mean` to either side. A run averaged over fewer layers than it has says so in the
+    legend, and where that is not so in every panel, in the panel's title.
 
     Args:
         frame: rows of several runs, each measured on one probe.
@@ -95,16 +104,21 @@ def means_over_layers(frame: pd.DataFrame) -> Figure:
         raise ValueError("expected a run with several checkpoints, got none; draw profiles instead")
     rows = pd.concat([run.rows for run in drawn])
     panes = [(m, s) for m in reversed(metrics_of(rows)) for s in in_order(of_metric(rows, m)["subset"].unique())]
-    labels = [run.label for run in drawn]
+    means = {pane: _means(drawn, *pane) for pane in panes}
+    used = {run.name: [found[run.name] for found in means.values() if run.name in found] for run in drawn}
+    labels = [run.label + _layers_used(used[run.name]) for run in drawn]
+    varying = [run for run in drawn if _varies(used[run.name])]
     figure = Figure(figsize=(6.4 + _legend_width(labels), 1.3 + 2.4 * len(panes)))
     panels = figure.subplots(len(panes), 1, squeeze=False, sharex=True)[:, 0]
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
     for panel, (metric, subset) in zip(panels, panes, strict=True):
-        measured = [run for run in drawn if len(of_metric(run.rows, metric, subset))]
-        courses = [_draw_course(panel, run, metric, subset, by_tokens, looks[run.name]) for run in measured]
-        panel.set_title(f"{metric_title(metric)}, {subset_title(subset)}", loc="left")
+        found = means[metric, subset]
+        courses = [_course(run, found[run.name], by_tokens, looks[run.name]) for run in drawn if run.name in found]
+        lines(panel, courses, shade=_BAND)
+        title = f"{metric_title(metric)}, {subset_title(subset)}{_fewer(varying, found)}"
+        panel.set_title(textwrap.fill(title, _TITLE_WIDTH, break_on_hyphens=False), loc="left")
         name_values(panel, metric)
-        scale(panel, metric, np.concatenate([[math.nan], *courses]))
+        scale(panel, metric, np.concatenate([values for values, *_ in courses]))
     _name_course(panels[-1], drawn, by_tokens)
     _legend(figure, drawn, looks, labels)
     n_left = len(runs) - len(drawn)
@@ -163,17 +177,71 @@ def _looks(runs: Sequence[MeasuredRun]) -> dict[str, Look]:
     return looks
 
 
-def _draw_course(
-    panel: Axes, run: MeasuredRun, metric: str, subset: str, by_tokens: bool, look: Mapping[str, Any]
-) -> np.ndarray:
-    means = layer_mean(run.rows, metric, subset)
+def _means(runs: Sequence[MeasuredRun], metric: str, subset: str) -> dict[str, LayerMean]:
+    """By run, those that were not measured so left out."""
+    return {run.name: layer_mean(run.rows, metric, subset) for run in runs if len(of_metric(run.rows, metric, subset))}
+
+
+def _course(run: MeasuredRun, means: LayerMean, by_tokens: bool, look: Look) -> Curve:
     mean, std = means.mean, means.std
     steps = mean.index.tolist()
     marked = [steps.index(step) for step in select_steps(steps, _N_MARKED)] if steps else []
     if by_tokens:
         mean, std = (series.rename(index=run.tokens.to_dict()) for series in (mean, std))
-    line(panel, mean, std, shade=_BAND, **look, markevery=marked)
-    return mean.to_numpy(float)
+    return mean, std, {**look, "markevery": marked}
+
+
+def _layers_used(means: Sequence[LayerMean]) -> str:
+    """What to add to the name of a run; nothing where it is averaged over all of its layers in every panel."""
+    drawn = [one for one in means if one.n_used]
+    used = sorted({one.n_used for one in drawn})
+    if not any(one.n_used < one.n_layers for one in drawn):
+        return ""
+    span = f"{used[0]}" if len(used) == 1 else f"{used[0]}-{used[-1]}"
+    return f" ({span} of {max(one.n_layers for one in drawn)} layers)"
+
+
+def _varies(means: Sequence[LayerMean]) -> bool:
+    return len({one.n_used for one in means if one.n_used}) > 1
+
+
+def _fewer(varying: Sequence[MeasuredRun], means: Mapping[str, LayerMean]) -> str:
+    """What to add to a panel's title: those of ``varying`` that in it are averaged over fewer layers than they have."""
+    names = [
+        run.label for run in varying if run.name in means and 0 < means[run.name].n_used < means[run.name].n_layers
+    ]
+    who = ", ".join(names)
+    if len(who) > _MAX_WHO:
+        who = f"{len(names)} of {len(means)} runs"
+    return f" (over fewer layers: {who})" if names else ""
+
+
+def _left_out(runs: Sequence[MeasuredRun], rows: pd.DataFrame) -> str:
+    """A line for the caption on the layers that lack a value on at least one subset; empty where none does."""
+    missing = rows.loc[rows["value"].isna()]
+    by_layers: dict[str, list[str]] = {}
+    for run in runs:
+        layers = sorted(missing.loc[missing["run"] == run.name, "layer"].unique().tolist())
+        if layers:
+            by_layers.setdefault(_spans(layers), []).append(run.label)
+    if not by_layers:
+        return ""
+    return f"\nlayers left out: {listed({spans: _some(names) for spans, names in by_layers.items()})}"
+
+
+def _some(names: Sequence[str]) -> list[str]:
+    left = len(names) - _MAX_NAMES
+    return [*names[:_MAX_NAMES], f"{left} more"] if left > 0 else list(names)
+
+
+def _spans(layers: Sequence[int]) -> str:
+    """
+    >>> _spans([0]), _spans([0, 4, 5, 6])
+    ('0', '0, 4-6')
+    """
+    # along a span the difference to the position stays
+    groups = [[layer for _, layer in group] for _, group in groupby(enumerate(layers), lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{span[0]}" if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in groups)
 
 
 def _name_course(axes: Axes, runs: Sequence[MeasuredRun], by_tokens: bool) -> None:
@@ -198,7 +266,7 @@ def _legend(figure: Figure, runs: Sequence[MeasuredRun], looks: Mapping[str, Loo
 
 def _legend_width(labels: Sequence[str]) -> float:
     """Inches."""
-    n_columns = math.ceil((len(labels) + 2) / _LEGEND_ROWS)
+    n_columns = math.ceil((len(labels) + len(KINDS)) / _LEGEND_ROWS)
     return n_columns * (0.7 + 0.085 * max(map(len, labels)))
 
 

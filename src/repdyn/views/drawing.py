@@ -7,10 +7,11 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -26,6 +27,13 @@ _ZERO_WIDTH = 0.4
 """Room between 0 and the first power of ten, in decades."""
 _APART = 2.5
 """Ratio of two numbers on a logarithmic axis from which on their labels do not touch."""
+_COVERED = 0.01
+"""Share of a panel's values within which one line hides another."""
+_RIM = 1.6
+"""Points by which a line is thicker for each one that hides it."""
+
+Curve: TypeAlias = tuple[pd.Series, pd.Series, Mapping[str, Any]]
+"""Values against their index, their spreads, and the look of the line."""
 
 
 def line(axes: Axes, values: pd.Series, spreads: pd.Series, *, shade: float = 0.18, **look: Any) -> None:
@@ -34,6 +42,27 @@ def line(axes: Axes, values: pd.Series, spreads: pd.Series, *, shade: float = 0.
     axes.plot(values.index, values.to_numpy(), **defaults | look)
     low, high = (values - spreads).to_numpy(), (values + spreads).to_numpy()
     axes.fill_between(values.index, low, high, color=look["color"], alpha=shade, linewidth=0)
+
+
+def lines(axes: Axes, curves: Sequence[Curve], *, shade: float) -> None:
+    """Several :func:`line` in this order; one that later ones lie upon is thicker, so that all of them are seen.
+
+    Args:
+        axes: to draw in.
+        curves: each look has a ``markersize``, which grows with the line.
+        shade: opacity of the bands.
+    """
+    values = np.concatenate([[math.nan], *(curve[0].to_numpy(float) for curve in curves)])
+    near = 0.0 if np.isnan(values).all() else _COVERED * float(np.nanmax(values) - np.nanmin(values))
+    for number, (curve, spreads, look) in enumerate(curves):
+        rim = _RIM * sum(_hides(later[0], curve, near) for later in curves[number + 1 :])
+        wider = {"linewidth": rcParams["lines.linewidth"] + rim, "markersize": look["markersize"] + 1.25 * rim}
+        line(axes, curve, spreads, shade=shade, **{**look, **wider})
+
+
+def _hides(upper: pd.Series, lower: pd.Series, near: float) -> bool:
+    """Whether the two are ``near`` at half or more of the places of ``lower``."""
+    return bool(((upper - lower).abs() <= near).sum() >= max(1.0, 0.5 * lower.count()))
 
 
 def scale(axes: Axes, metric: str, values: np.ndarray) -> None:
@@ -119,10 +148,11 @@ def name_ticks(axis: Axis, names: Sequence[str]) -> None:
 
 
 def entitle(figure: Figure, text: str, caption: str) -> None:
-    """A title, and below it a caption wrapped to the figure's width."""
+    """A title, and below it the lines of a caption, each wrapped to the figure's width."""
     # 12 characters of this size fill an inch
-    lines = textwrap.wrap(caption, width=int(12 * figure.get_figwidth()))
-    figure.suptitle("\n".join([text, *lines]), fontsize=10.5)
+    width = int(12 * figure.get_figwidth())
+    wrapped = [textwrap.fill(part, width, break_on_hyphens=False) for part in (text, *caption.splitlines())]
+    figure.suptitle("\n".join(wrapped), fontsize=10.5)
 
 
 def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:

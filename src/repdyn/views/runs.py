@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -85,14 +85,14 @@ def differences(runs: Sequence[MeasuredRun]) -> str | None:
         sizes = " and ".join(f"{size:,}" for size in sorted(run.rows["n_vectors"].unique()))
         by_size.setdefault(sizes, []).append(run.label)
     if len(by_size) > 1:
-        return f"batches of different numbers of vectors: {_listed(by_size)}"
+        return f"batches of different numbers of vectors: {listed(by_size)}"
     for metric in sorted({metric for run in runs for metric in run.rows["metric"]}):
         by_settings: dict[str, list[str]] = {}
         for run in runs:
             for settings in sorted(of_metric(run.rows, metric)["settings"].unique()):
                 by_settings.setdefault(settings, []).append(run.label)
         if len(by_settings) > 1:
-            return f"different settings of {metric}: {_listed(by_settings)}"
+            return f"different settings of {metric}: {listed(by_settings)}"
     return None
 
 
@@ -115,6 +115,14 @@ def short_names(runs: Sequence[str], published: Sequence[str] = ()) -> dict[str,
     return {run: name if alike[name] == 1 else "/".join(parts[run][n_shared:]) for run, name in short.items()}
 
 
+def listed(names: Mapping[str, Sequence[str]]) -> str:
+    """
+    >>> listed({"4,096": ["a", "b"], "512": ["c"]})
+    '4,096 (a, b), 512 (c)'
+    """
+    return ", ".join(f"{what} ({', '.join(runs)})" for what, runs in names.items())
+
+
 def _is_published(rows: pd.DataFrame) -> bool:
     """Whether the weights came from a repository of the owner the run is named after, not from a local path."""
     owner = str(rows["run"].iloc[0]).partition("/")[0]
@@ -125,7 +133,3 @@ def _is_published(rows: pd.DataFrame) -> bool:
 def _order(run: MeasuredRun) -> tuple[int, float, str]:
     kind = (True, False, None).index(run.causal)
     return kind, math.inf if run.parameters is None else run.parameters, run.name
-
-
-def _listed(names: dict[str, list[str]]) -> str:
-    return ", ".join(f"{what} ({', '.join(runs)})" for what, runs in names.items())
