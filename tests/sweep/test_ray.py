@@ -197,7 +197,7 @@ def claim_file(store: Store, task: Task) -> str:
     return claim.lock_file.replace(str(beside.path), str(store.path))
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
