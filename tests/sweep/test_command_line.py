@@ -18,9 +18,10 @@ import pytest
 from hub_server import HubServer
 
 from repdyn import open_store
-from repdyn.store import Store
+from repdyn.store import Key, Store
 from repdyn.sweep import cli
-from repdyn.sweep.checkpoint import measure_checkpoint
+from repdyn.sweep.checkpoint import Settings, measure_checkpoint
+from repdyn.sweep.weights import Loading
 
 SCRIPT = Path(__file__).parents[2] / "analyze_checkpoints.py"
 QUICK = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu")
@@ -132,6 +133,21 @@ def test_a_checkpoint_fails_is_not_tried_again_and_is_on_demand(hub, commits, co
     assert reasons(store) == {}
     assert command("lab/model")[::2] == (0, "3 of 3 checkpoints are in sweeps already\n")
     assert list((tmp_path / "downloads" / "repdyn-downloads").glob("[!.]*")) == []
+
+
+def test_what_another_process_keeps_in_hand_is_said_and_no_success(hub, commits, command):
+    """The other process may be killed yet: what is not in the store was not measured."""
+    assert command("lab/model", "--revisions", "step0")[0] == 0
+    store = open_store("sweeps")
+    (probe,) = (path.stem for path in (store.path / "probes").iterdir())
+    settings = Settings(loading=Loading(dtype="float32"))
+    claim = store.claim(Key("lab/model", 8, probe, settings.chosen, commits[8]))
+    assert claim is not None
+    status, _, err = command("lab/model")
+    assert (status, lines(err)[-1]) == (1, "not measured: lab/model step8: another process has it in hand")
+    assert store.steps("lab/model") == [0, 16]
+    claim.release()
+    assert command("lab/model")[0] == 0
 
 
 @pytest.mark.parametrize(

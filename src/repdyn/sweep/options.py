@@ -134,7 +134,10 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--engine", choices=["serial", "ray"], default="serial", help="(default: %(default)s)")
     group.add_argument(
-        "--workers", type=_at_least(1), default=2, help="checkpoints at a time on a local Ray (default: %(default)s)"
+        "--workers",
+        type=_at_least(1),
+        default=2,
+        help="checkpoints at a time on each machine, with Ray (default: %(default)s)",
     )
     group.add_argument("--shard", type=_shard, metavar="I/N", help="measure the I-th of N equal parts, I from 1")
 
