@@ -113,8 +113,10 @@ def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family):
         [sys.executable, str(ROOT / "analyze_checkpoints.py"), str(folder)], capture_output=True, text=True, check=False
     )
     assert swept.returncode == 0, swept.stderr
-    again = open_store(folder / "sweep").to_pandas().set_index(["step", "metric", "subset", "layer"])["value"]
-    live = frame[frame.layer.notna()].set_index(["step", "metric", "subset", "layer"])["value"]
+    again = open_store(folder / "sweep").to_pandas()
+    again, live = (
+        rows[rows.layer.notna()].set_index(["step", "metric", "subset", "layer"])["value"] for rows in (again, frame)
+    )
     pd.testing.assert_series_equal(again, live, check_exact=True)
 
 

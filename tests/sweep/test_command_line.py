@@ -40,6 +40,8 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("repdyn.sweep.hub._WAITS_SECONDS", (0,))
+    # or it would end this process rather than wait for a download that it has given up
+    monkeypatch.setattr(cli, "is_still_working", lambda: False)
 
     def command(*arguments: object) -> tuple[int, str, str]:
         given = ["--downloads", str(tmp_path / "downloads"), *QUICK, *map(str, arguments)]

@@ -25,6 +25,7 @@ from repdyn.sweep.weights import choose_files
 # Left free on the disk: whoever fills it to the last byte breaks other programs.
 _MARGIN_BYTES = 200_000_000
 _AHEAD = "repdyn-ahead"
+_SOON_SECONDS = 1.0
 # What processes keep for themselves inside the folder that the user names.
 _OWN = re.compile(r"[0-9a-f]{12}(\.lock)?")
 
@@ -215,5 +216,8 @@ def one_ahead(
 
 
 def is_still_working() -> bool:
-    """Whether work that was given up has not come to its end yet."""
-    return any(thread.name.startswith(_AHEAD) for thread in threading.enumerate())
+    """Whether work that was given up does not come to its end soon."""
+    given_up = [thread for thread in threading.enumerate() if thread.name.startswith(_AHEAD)]
+    for thread in given_up:
+        thread.join(_SOON_SECONDS)
+    return any(thread.is_alive() for thread in given_up)
