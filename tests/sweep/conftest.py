@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from huggingface_hub import constants
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.models import build_model
+from repdyn.sweep.downloads import AHEAD
 
 SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
 
@@ -51,7 +53,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> 
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         huggingface_hub.close_session()  # a client made earlier would keep its proxies and connections
         yield server
-        huggingface_hub.close_session()
+    for thread in threading.enumerate():
+        if thread.name.startswith(AHEAD):  # a download that was given up would close the next test's connections
+            thread.join()
+    huggingface_hub.close_session()
 
 
 @pytest.fixture(name="save_family")

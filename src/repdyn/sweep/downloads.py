@@ -24,10 +24,12 @@ from repdyn.sweep.weights import choose_files
 
 # Left free on the disk: whoever fills it to the last byte breaks other programs.
 _MARGIN_BYTES = 200_000_000
-_AHEAD = "repdyn-ahead"
 _SOON_SECONDS = 1.0
 # What processes keep for themselves inside the folder that the user names.
 _OWN = re.compile(r"[0-9a-f]{12}(\.lock)?")
+
+AHEAD = "repdyn-ahead"
+"""How the names of threads begin that fetch the next checkpoint."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -199,7 +201,7 @@ def one_ahead(
         items: any number.
         give_up: called where the caller stops early; must make the work that is under way end soon.
     """
-    pool = ThreadPoolExecutor(1, thread_name_prefix=_AHEAD)
+    pool = ThreadPoolExecutor(1, thread_name_prefix=AHEAD)
     try:
         following = [pool.submit(work, item) for item in items[:1]]
         for index, item in enumerate(items):
@@ -217,7 +219,7 @@ def one_ahead(
 
 def is_still_working() -> bool:
     """Whether work that was given up does not come to its end soon."""
-    given_up = [thread for thread in threading.enumerate() if thread.name.startswith(_AHEAD)]
+    given_up = [thread for thread in threading.enumerate() if thread.name.startswith(AHEAD)]
     for thread in given_up:
         thread.join(_SOON_SECONDS)
     return any(thread.is_alive() for thread in given_up)
