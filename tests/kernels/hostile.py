@@ -97,10 +97,15 @@ def naive_anisotropy(points: Tensor) -> float:
     return squares[0] / squares.sum()
 
 
+def naive_nearest(points: Tensor, k: int = 2) -> np.ndarray:
+    """Distances to the k nearest others, shape (n, k)."""
+    x = points.double().numpy()
+    return np.stack([np.sort(np.sqrt(((x - row) ** 2).sum(1)))[1 : k + 1] for row in x])
+
+
 def naive_two_nearest(points: Tensor) -> np.ndarray:
     """Over distinct rows, shape (n_distinct, 2)."""
-    x = np.unique(points.double().numpy() + 0.0, axis=0)
-    return np.stack([np.sort(np.sqrt(((x - row) ** 2).sum(1)))[1:3] for row in x])
+    return naive_nearest(torch.from_numpy(np.unique(points.double().numpy() + 0.0, axis=0)))
 
 
 def naive_two_nn(points: Tensor, discard: float = 0.1) -> float:

@@ -84,7 +84,7 @@ def test_repeating_points_changes_nothing(name):
 def test_neighbours_are_searched_once_for_all_settings(monkeypatch):
     cloud = Cloud(HOSTILE["low_rank"]())
     first = two_nn_of(cloud)
-    monkeypatch.setitem(two_nn_of.__globals__, "two_nearest", None)
+    monkeypatch.setitem(two_nn_of.__globals__, "nearest", None)
     assert two_nn_of(cloud).item() == first.item()
     assert two_nn_of(cloud, discard=0.8).item() != first.item()
     assert two_nn_of(cloud, estimator="maximum_likelihood").item() != first.item()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -114,19 +115,37 @@ class Cloud:
         return cast(Result, self._results[compute])
 
 
-def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows minus their mean, times ``unit_scale(x)``.
+@dataclass(frozen=True)
+class Frame:
+    """Where a cloud lies: its mean, and the power of two that brings its largest magnitude into [1/2, 1).
 
-    Subtracted in float64, so that a distant origin costs no digits; scaled (exactly) because squares of 1e-30 or 1e30
-    leave the range of float32, and every metric of the centred cloud ignores scale.
+    Subtracted in float64, a distant origin costs no digits. Squares of 1e-30 or 1e30 leave the range of float32; the
+    scale is exact, and every metric of the centred cloud ignores it.
     """
-    scale = unit_scale(x)
-    mean = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
-    for rows in row_chunks(x):
-        mean += rows.double().mul(scale / x.shape[0]).sum(0)
+
+    scale: float
+    mean: Tensor
+    """(dim,) float64, of the scaled points."""
+
+    @classmethod
+    def of(cls, x: Tensor) -> Frame:
+        scale = unit_scale(x)
+        mean = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
+        for rows in row_chunks(x):
+            mean += rows.double().mul(scale / x.shape[0]).sum(0)
+        return cls(scale, mean)
+
+    def place(self, rows: Tensor) -> Tensor:
+        """Points of the cloud, scaled and centred, in float64."""
+        return rows.double().mul(self.scale).sub_(self.mean)
+
+
+def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows in the frame of their cloud."""
+    frame = Frame.of(x)
     centred = torch.empty(x.shape, dtype=dtype, device=x.device)
     for rows, target in zip(row_chunks(x), row_chunks(centred), strict=True):
-        target.copy_(rows.double().mul(scale).sub_(mean))
+        target.copy_(frame.place(rows))
     return centred
 
 

@@ -1,102 +1,134 @@
-"""Distances to the two nearest neighbours, from matrix products that never have to be trusted.
+"""Distances to the nearest neighbours, from matrix products that never have to be trusted.
 
-A product ranks the points (|y_j|^2 - 2 x_i.y_j orders them as the distances do), the best few are measured directly,
-and a bound on the product's rounding proves that no other point is nearer. Rows without proof climb a ladder: float64,
-then more and more candidates.
+An approximate product gives each point a shortlist that provably holds its nearest (see ``shortlist``); the pairs on it
+are measured directly. Points whose distances are too small for that product's rounding, or tied, climb a ladder of
+float64 products: the best few are measured, and a bound on the rounding proves that no other point is nearer.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import embedding, pad
 
-from repdyn.kernels.cloud import centre, unit_scale
+from repdyn.kernels.cloud import Frame, row_chunks
+from repdyn.kernels.shortlist import shortlist
 
-# (precision of the product, candidates per row); the last rung measures every point and needs no proof
-_LADDER = ((torch.float32, 4), (torch.float64, 32), (torch.float64, 1024), (torch.float64, None))
-_ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
-# No bound tells a point tied with the second neighbour from a nearer one. What float64 cannot tell apart is accepted:
-# then nothing is nearer than (1 - 5e-11) r2.
-_TIE = {torch.float32: 0.0, torch.float64: 1e-10}
-# coordinates gathered at a time to measure distances directly
-_GATHERED = 1 << 20
+# candidates per row beyond k; the last rung measures every point and needs no proof
+_LADDER = (30, 1022, None)
+_ROUNDOFF = 2.0**-53
+# No bound tells a point tied with the last neighbour from a nearer one. What float64 cannot tell apart is accepted:
+# then nothing is nearer than (1 - 5e-11) r_k.
+_TIE = 1e-10
+# coordinates gathered at a time to measure distances directly: they stay in the cache
+_GATHERED = 1 << 15
 # strided groups of columns; the minima of the groups narrow the selection
 _GROUPS = 512
 
 
-def two_nearest(points: Tensor, *, tile: int = 512) -> tuple[Tensor, Tensor]:
-    """Euclidean distances from each point to the two nearest others.
+def nearest(points: Tensor, k: int = 2, *, tile: int = 512) -> Tensor:
+    """Euclidean distances from each point to its k nearest others.
 
     Args:
-        points: *distinct* finite points, shape (n, dim) with n >= 3, any floating dtype, any origin.
-        tile: rows of the distance matrix held at a time; it bounds memory and leaves the result alone.
+        points: *distinct* finite points, shape (n, dim) with n > k, any floating dtype, any origin.
+        k: number of neighbours, 1 to 64.
+        tile: rows of the distance matrix held at a time on the ladder; it bounds memory and leaves the result alone.
 
     Returns:
-        r1 <= r2: float64, shape (n,), in the unit of ``points``; the relative error is below 1e-10.
+        float64, shape (n, k), ascending along each row, in the unit of ``points``; the relative error is below 1e-10,
+        and a point's values do not depend on ``k``.
     """
-    nearest = torch.empty(len(points), 2, dtype=torch.float64, device=points.device)
-    pending = torch.arange(len(points), device=points.device)
-    for dtype, n_candidates in _LADDER:
-        search = _Search(points, dtype, min(n_candidates or len(points), len(points) - 1))
-        proven = []
-        for rows in pending.split(min(tile, search.most_rows)):
-            nearest[rows], proof = search.two_nearest(rows)
-            proven.append(proof)
-        pending = pending[~torch.cat(proven)]
+    found, complete = _from_shortlist(points, k)
+    pending = (~complete).nonzero().flatten()
+    for more in _LADDER:
         if not len(pending):
             break
-    return nearest[:, 0], nearest[:, 1]
+        rung = _Rung(points, k, len(points) - 1 if more is None else min(k + more, len(points) - 1))
+        proven = []
+        for rows in pending.split(min(tile, rung.most_rows)):
+            found[rows], proof = rung.nearest(rows)
+            proven.append(proof)
+        pending = pending[~torch.cat(proven)]
+    return found
 
 
-class _Search:
-    """One rung: the ranking product in one precision, the candidates it proposes, and the proof."""
+def _from_shortlist(points: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Distances (n, k), and which rows have them."""
+    pairs = shortlist(points, k)
+    n, first, second = len(points), pairs.first, pairs.second
+    place = torch.arange(len(first), device=points.device) - torch.searchsorted(first, first)
+    measured = torch.full(first.shape, torch.inf, dtype=torch.float64, device=points.device)
+    # the k best scores are measured first: with distances that are known, fewer pairs stay in question
+    best = place < k
+    measured[best] = _measure(points, first[best], second[best])
+    reach = measured.new_zeros(n).scatter_reduce(0, first[best], measured[best], "amax")
+    rest = ~best & pairs.within(reach)
+    measured[rest] = _measure(points, first[rest], second[rest])
+    measured, order = measured.sort()
+    first, by_first = first[order].sort(stable=True)
+    found = measured.new_full((n, k), torch.nan)
+    found[first[best], place[best]] = measured[by_first][best]
+    return found, pairs.complete
 
-    def __init__(self, points: Tensor, dtype: torch.dtype, n_candidates: int) -> None:
-        self.points, self.n_candidates = points, n_candidates
-        self.most_rows = max(1, _GATHERED // (n_candidates * points.shape[1]))
-        self.scale = unit_scale(points)
-        self.ranked = centre(points, dtype)
-        self.squares = torch.linalg.vector_norm(self.ranked, dim=1, dtype=torch.float64).square()
-        # columns at infinity fill up the last row of groups
-        filler = -len(points) % _GROUPS
-        self.columns = pad(self.ranked, (0, 0, 0, filler)).mul_(-2).T
-        self.offsets = pad(self.squares.to(dtype), (0, filler), value=torch.inf)
 
-    def two_nearest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances, shape (len(rows), 2), and which rows they are proven for."""
-        scores = torch.addmm(self.offsets, self.ranked[rows], self.columns)
+def _measure(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Distances from the coordinates as they came: nothing is lost by centring, nothing cancels."""
+    at_a_time = max(1, _GATHERED // points.shape[1])
+    distances = [
+        torch.linalg.vector_norm(embedding(a, points).double().sub_(embedding(b, points)), dim=1)
+        for a, b in zip(first.split(at_a_time), second.split(at_a_time), strict=True)
+    ]
+    return torch.cat(distances)
+
+
+class _Rung:
+    """Rows of a float64 product, the candidates it proposes, and the proof."""
+
+    def __init__(self, points: Tensor, k: int, n_candidates: int) -> None:
+        self.points, self.k, self.n_candidates = points, k, n_candidates
+        self.most_rows = max(1, (1 << 20) // n_candidates)
+        self.frame = Frame.of(points)
+
+    def nearest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Distances, shape (len(rows), k), and which rows they are proven for."""
+        left = self.frame.place(self.points[rows])
+        # widened as they are needed: all points in float64 would take twice the memory of the points themselves
+        scores = torch.cat([_scores(left, self.frame.place(right)) for right in row_chunks(self.points)], 1)
         scores[torch.arange(len(rows), device=rows.device), rows] = torch.inf
+        # columns at infinity fill up the last row of groups; at least one stands for "nothing was left out"
+        scores = pad(scores, (0, _GROUPS - scores.shape[1] % _GROUPS), value=torch.inf)
         values, candidates = _smallest(scores, self.n_candidates + 1)
-        nearest = self._measure(rows, candidates[:, :-1]).topk(2, largest=False).values
-        return nearest, self._prove(rows, nearest[:, 1] * self.scale, values[:, -1].double())
+        first = rows.repeat_interleave(self.n_candidates)
+        distances = _measure(self.points, first, candidates[:, :-1].flatten()).view(len(rows), -1)
+        found = distances.topk(self.k, largest=False).values
+        return found, self._prove(_squares(left), found[:, -1] * self.frame.scale, values[:, -1])
 
-    def _measure(self, rows: Tensor, candidates: Tensor) -> Tensor:
-        """Distances from the coordinates as they came: nothing is lost by centring, nothing cancels."""
-        differences = self.points[candidates].double()
-        differences -= self.points[rows].double().unsqueeze(1)
-        return torch.linalg.vector_norm(differences, dim=2)
+    def _prove(self, square: Tensor, reach: Tensor, best_left_out: Tensor) -> Tensor:
+        """True where no point that was left out can be nearer than ``reach`` (in units of the frame).
 
-    def _prove(self, rows: Tensor, r2: Tensor, best_left_out: Tensor) -> Tensor:
-        """True where no point that was left out can be nearer than ``r2`` (in units of ``ranked``).
-
-        Such a point y would have |y| <= Y = |x| + r2, and its computed score would stay below r2^2 - |x|^2 plus
+        Such a point y would have |y| <= Y = |x| + r, and its computed score would stay below r^2 - |x|^2 plus
 
         - the rounding of both points, which moves their distance by u (|x| + |y|);
         - the rounding of a sum of d + 1 terms in any order, gamma_(d+1) (2 |x| |y| + |y|^2), gamma_k = k u / (1 - k u)
           (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1), that of the squared norms, and
           underflow.
         """
-        dim, dtype = self.ranked.shape[1], self.ranked.dtype
-        u = _ROUNDOFF[dtype]
-        square = self.squares[rows]
+        dim, u = self.points.shape[1], _ROUNDOFF
         norm = square.sqrt()
-        span = (2 * norm + r2) * (1 + 4 * u)
+        span = (2 * norm + reach) * (1 + 4 * u)
         terms = (dim + 8) * u
-        gamma = terms / (1 - terms) + dim * _ROUNDOFF[torch.float64] * 2
-        rounding = gamma * span.square() + 16 * (dim + 8) * torch.finfo(dtype).tiny
-        reach = (r2 + 2 * u * span).square() * (1 - _TIE[dtype])
-        return best_left_out + square - rounding >= reach
+        gamma = terms / (1 - terms) + 2 * dim * u
+        rounding = gamma * span.square() + 16 * (dim + 8) * torch.finfo(torch.float64).tiny
+        return best_left_out + square - rounding >= (reach + 2 * u * span).square() * (1 - _TIE)
+
+
+def _scores(left: Tensor, right: Tensor) -> Tensor:
+    """|y|^2 - 2 x.y, which orders the points y as their distances from x do."""
+    return torch.addmm(_squares(right), left, right.T, alpha=-2)
+
+
+def _squares(rows: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(rows, dim=1).square()
 
 
 def _smallest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic
-from repdyn.kernels.neighbours import two_nearest
+from repdyn.kernels.neighbours import nearest
 
 Estimator = Literal["regression", "maximum_likelihood"]
 # log(r2 / r1) up to which two distances count as equal: the accuracy that two_nearest promises
@@ -71,8 +71,8 @@ def two_nn_of(cloud: Cloud, *, discard: float = 0.1, estimator: Estimator = "reg
 def _sorted_log_ratios(cloud: Cloud) -> Tensor:
     cloud.require_defined()
     with exact_arithmetic(cloud.x.device):
-        nearest, second = two_nearest(cloud.distinct)
-        log_ratios = (second / nearest).log().sort().values
+        first, second = nearest(cloud.distinct).unbind(1)
+        log_ratios = (second / first).log().sort().values
     if not log_ratios.isfinite().all():
         raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
     return log_ratios

@@ -1,0 +1,125 @@
+"""The shortlist is never wrong about a row that it calls complete, however inaccurate its product may be."""
+
+import pytest
+import torch
+from hostile import HOSTILE
+
+from repdyn.kernels import Cloud, exact_arithmetic, shortlist
+
+DTYPES = [torch.bfloat16, torch.float32]
+
+
+def missed(points, k, found):
+    """How many complete rows lack one of their k nearest."""
+    exact = torch.cdist(points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    exact.fill_diagonal_(torch.inf)
+    listed = torch.full_like(exact, torch.inf)
+    listed[found.first, found.second] = exact[found.first, found.second]
+    wrong = listed.topk(k, largest=False).values > exact.topk(k, largest=False).values * (1 + 1e-12)
+    return int((wrong.any(1) & found.complete).sum())
+
+
+@pytest.fixture(params=DTYPES, ids=str)
+def dtype(request, monkeypatch):
+    monkeypatch.setattr(shortlist, "multiplied_fast", lambda device: request.param)
+    return request.param
+
+
+def listed(points, k=2):
+    with exact_arithmetic("cpu"):
+        return shortlist.shortlist(points, k)
+
+
+@pytest.mark.parametrize("k", [1, 2, 8, 64])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_complete_rows_hold_their_nearest(name, k, dtype):
+    points = Cloud(HOSTILE[name]()).distinct
+    k = min(k, len(points) - 1)
+    assert missed(points, k, listed(points, k)) == 0
+
+
+def clouds(n_clouds):
+    """Random clouds of all shapes: intrinsic dimensions, spectra, offsets, wide coordinates, tight pairs, grids."""
+    for seed in range(n_clouds):
+        generator = torch.Generator().manual_seed(seed)
+        rank, dim = (int(torch.randint(1, 60, (), generator=generator)) for _ in range(2))
+        points = torch.randn(700, rank, generator=generator) @ torch.randn(rank, dim, generator=generator)
+        points *= torch.arange(1, dim + 1).float().pow(-float(torch.rand((), generator=generator)) * 2)
+        if seed % 2:
+            points[:, : 1 + dim // 20] *= 100
+        if seed % 3 == 0:
+            points += 1000 * torch.randn(dim, generator=generator)
+        if seed % 5 == 0:
+            points[::2] = points[1::2] + 1e-5 * torch.randn(350, dim, generator=generator)
+        if seed % 7 == 0:
+            points = points.mul(3).round()
+        if seed % 11 == 0:
+            points /= torch.rand(700, 1, generator=generator)
+        yield Cloud(points).distinct
+
+
+def test_complete_rows_hold_their_nearest_on_random_clouds(dtype):
+    """Some 40,000 rows; ``benchmarks/certificate.py`` tries millions."""
+    n_complete = 0
+    for points in clouds(60):
+        if len(points) > 2:
+            found = listed(points)
+            n_complete += int(found.complete.sum())
+            assert missed(points, 2, found) == 0
+    assert n_complete > 20_000
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "name", ["gaussian", "low_rank", "std_500", "heavy_tail", "near_duplicates_1e-5", "bimodal_1000"]
+)
+def test_not_even_the_least_accurate_product_misleads(name, seed, dtype, monkeypatch):
+    """Scores are moved as far as the bound on their rounding allows, in the direction that hides the nearest."""
+    points = HOSTILE[name]()
+    generator = torch.Generator().manual_seed(seed)
+    exact = torch.cdist(points.double(), points.double()).fill_diagonal_(torch.inf)
+    near = exact <= exact.topk(2, largest=False).values[:, -1:]
+    read = shortlist._Lists.read
+
+    def misled(self, scores, along, rows, others):
+        norm = self.rounded.norms
+        span = (norm[rows, None] + norm[others]).square() * self.rounded.gamma
+        hidden = torch.zeros(norm.shape[0], norm.shape[0], dtype=torch.bool)
+        hidden[: len(points), : len(points)] = near
+        direction = torch.where(hidden[rows, others], 1.0, torch.rand(span.shape, generator=generator) * -1)
+        moved = span * direction
+        scores = scores.double() + (moved if along == 1 else moved.T)
+        # rounding to the dtype of the product comes last
+        read(self, scores.to(self.rounded.right.dtype), along, rows, others)
+
+    monkeypatch.setattr(shortlist._Lists, "read", misled)
+    found = listed(points)
+    assert missed(points, 2, found) == 0
+
+
+@pytest.mark.parametrize("n", [127, 128, 129, 1000, 1024, 1025, 5000])
+def test_tiles_of_all_shapes(n, dtype):
+    points = torch.randn(n, 6, generator=torch.Generator().manual_seed(n))
+    found = listed(points)
+    assert found.complete.float().mean() > 0.99
+    assert missed(points, 2, found) == 0
+    assert (found.first != found.second).all()
+    assert found.second.max() < n
+
+
+def test_wide_coordinates_do_not_widen_the_margin(dtype):
+    """A few coordinates of standard deviation 100 times the rest, as real models have."""
+    points = torch.randn(1500, 256, generator=torch.Generator().manual_seed(0))
+    points[:, [3, 77, 200]] *= 100
+    found = listed(points)
+    assert found.complete.all()
+    assert len(found.first) < 12 * len(points)
+
+
+def test_known_distances_shorten_the_list(dtype):
+    points = HOSTILE["gaussian"]()
+    found = listed(points)
+    reach = torch.cdist(points.double(), points.double()).topk(3, largest=False).values[:, 2]
+    kept = found.within(reach)
+    assert 2 * len(points) <= kept.sum() <= len(found.first)
+    assert not found.within(reach * 0).any()
