@@ -21,13 +21,14 @@ ALLOWED = {
     "files": set(),
     "blocks": set(),
     "probe": {"data", "text_windows"},
-    "capture": {"blocks", "kernels", "probe"},
-    "metrics": {"capture", "kernels", "probe"},
-    "measurement": {"blocks", "capture", "kernels", "metrics", "probe", "records"},
+    "layer_states": set(),
+    "capture": {"blocks", "kernels", "layer_states", "probe"},
+    "metrics": {"kernels", "layer_states", "probe"},
+    "measurement": {"blocks", "capture", "kernels", "layer_states", "metrics", "probe", "records"},
     "store": {"files", "records", "probe"},
     "models": set(),
     "data": {"files", "probe"},
-    "views": {"records", "metrics", "store"},
+    "views": {"kernels", "records", "metrics", "store"},
     "sweep": {"blocks", "data", "measurement", "metrics", "models", "probe", "quiet", "records", "store", "views"},
 }
 

@@ -1,8 +1,13 @@
 """measure: one row for each layer, metric and subset, its numbers those of the kernels."""
 
 import math
+import sys
+import weakref
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from small import HandWritten, random_tokens
@@ -11,8 +16,11 @@ from torch import nn
 from repdyn import Probe, kernels, measure
 from repdyn.capture import capture
 from repdyn.measurement import metric_set
-from repdyn.metrics import METRICS, Metric, resolve
+from repdyn.metrics import METRICS, LayerView, Metric, clouds, resolve
 from repdyn.records import COLUMNS, Checkpoint
+
+LAYER_BYTES = 192 * 16 * 4
+"""States of one layer of ``hand_written`` at the tokens that ``small_probe`` samples for one subset."""
 
 
 def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe):
@@ -22,7 +30,7 @@ def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe)
     kernel = {"anisotropy": kernels.anisotropy, "two_nn": kernels.two_nn}
     for row in frame.itertuples():
         layer = states.layers[row.layer].states
-        batches = [layer[states.rows_of(tokens)] for tokens in small_probe.sample(row.subset)]
+        batches = [layer[states.rows_of(tokens)].clone() for tokens in small_probe.sample(row.subset)]
         values = [float(kernel[row.metric](batch)) for batch in batches]
         assert row.value == np.mean(values)
         assert row.std == np.std(values, ddof=1)
@@ -89,6 +97,60 @@ def test_settings_reach_the_kernel_and_the_row(hand_written, small_probe):
     assert by_settings.iloc[0] != by_settings.iloc[1]
 
 
+@pytest.mark.parametrize("states_bytes", [0, 2 * LAYER_BYTES], ids=["all in files", "first in memory"])
+def test_values_do_not_depend_on_where_the_states_wait(hand_written, small_probe, states_bytes):
+    expected = measure(hand_written, small_probe).to_pandas()
+    spilled = measure(hand_written, small_probe, states_bytes=states_bytes).to_pandas()
+    times = ["seconds", "measured_at"]
+    pd.testing.assert_frame_equal(spilled.drop(columns=times), expected.drop(columns=times), check_exact=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("states_bytes", "files"), [(0, [4, 3, 2, 1]), (2 * LAYER_BYTES, [2, 2, 2, 1])])
+def test_a_layer_is_let_go_when_it_is_measured(hand_written, small_probe, tmp_path, monkeypatch, states_bytes, files):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    in_files, alive, measured = [], [], []
+
+    def watch(view, subset):
+        in_files.append(Path("/proc/self/maps").read_text().count(f"{tmp_path}/"))
+        alive.append(sum(states() is not None for states in measured))
+        measured.extend(map(weakref.ref, [view.layer.states, *(cloud.x for cloud in view.clouds(subset))]))
+        assert not list(tmp_path.iterdir())  # without a name, a file goes with the process
+        return clouds(view, subset)
+
+    measure(hand_written, small_probe, [replace(METRICS["two_nn"], needs=watch)], states_bytes=states_bytes)
+    assert in_files == files
+    assert alive == [0, 0, 0, 0]
+    assert not any(states() for states in measured)
+    assert f"{tmp_path}/" not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_file_is_left_after_an_error(hand_written, small_probe, tmp_path, monkeypatch):
+    def kernel(cloud):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        measure(hand_written, small_probe, [Metric("broken", kernel, "always fails", (0, 1), "nobody")], states_bytes=0)
+    assert not list(tmp_path.iterdir())
+    assert f"{tmp_path}/" not in Path("/proc/self/maps").read_text()
+
+
+def test_batches_of_the_first_subset_are_not_copied(hand_written, small_probe):
+    states = capture(hand_written, small_probe, ["all", "no_sink"])
+    view = LayerView(states.take(), states, small_probe, hand_written)
+    memory = view.layer.states.untyped_storage().data_ptr()
+    assert [cloud.x.untyped_storage().data_ptr() for cloud in view.clouds("all")] == [memory, memory]
+
+
+def test_each_token_runs_once_beside_the_two_sequences_that_tell_causality(hand_written, small_probe):
+    n_sequences = []
+    hand_written.register_forward_pre_hook(lambda _, args: n_sequences.append(len(args[0])))
+    measure(hand_written, small_probe, tokens_per_forward=96)
+    assert n_sequences == [1, 1, 8, 8, 8]
+
+
 def test_no_sink_takes_a_sink_out():
     """One far row in every sequence, at its first position: what a trained decoder does to it."""
     torch.manual_seed(0)
@@ -109,7 +171,7 @@ def test_resolve():
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        (["twonn"], "expected metrics among anisotropy, two_nn, got 'twonn'"),
+        (["twonn"], "expected metrics among anisotropy, two_nn, .*effective_rank, got 'twonn'"),
         (["two_nn@sinks"], "expected a subset among all, no_sink, got 'two_nn@sinks'"),
         ("two_nn", r'expected a sequence of metrics such as \("anisotropy", "two_nn"\), got \'two_nn\''),
         ([], "expected a sequence of metrics"),

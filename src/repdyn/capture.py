@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -22,33 +22,10 @@ from transformers import PreTrainedModel
 
 from repdyn.blocks import Blocks, Layers, find_blocks, listing, without_compilation
 from repdyn.kernels import exact_arithmetic
+from repdyn.layer_states import STATES_BYTES, Buffers, LayerStates, States
 from repdyn.probe import Probe, ProbeBatch
 
 Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
-
-
-@dataclass(frozen=True)
-class LayerStates:
-    """One layer's vectors of the sampled tokens."""
-
-    index: int
-    depth: float
-    module: str
-    states: Tensor
-    """(n_sampled, dim), rows in the order of ``States.tokens``."""
-
-
-@dataclass(frozen=True)
-class States:
-    """All layers' vectors of the sampled tokens, from one pass over the probe."""
-
-    layers: list[LayerStates]
-    tokens: np.ndarray
-    """(n_sampled,) token numbers of the probe, ascending."""
-
-    def rows_of(self, tokens: np.ndarray) -> Tensor:
-        """Where the given token numbers stand in each layer's states."""
-        return torch.from_numpy(np.searchsorted(self.tokens, tokens))
 
 
 def capture(
@@ -59,6 +36,7 @@ def capture(
     *,
     forward: Forward | None = None,
     tokens_per_forward: int = 8192,
+    states_bytes: int = STATES_BYTES,
     progress: Callable[[float], None] | None = None,
 ) -> States:
     """Run the probe through the model once and keep the vectors that the subsets sample.
@@ -68,21 +46,27 @@ def capture(
     Args:
         model: a Hugging Face model or any module built of a list of blocks.
         probe: the tokens.
-        subsets: whose samples to keep.
+        subsets: whose samples to keep. Rows stand in the order of the first one's sample, whose metric batches are
+            thereby slices; what only the others sample follows.
         layers: name pattern of the blocks, ``*`` standing for one part of a dotted name ("model.layers.*"), or
             several; None finds them.
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and, where it takes one, ``attention_mask``.
         tokens_per_forward: bounds the size of one forward pass.
+        states_bytes: how much the states may take in memory, all layers together, on the model's device; layers beyond
+            wait in the system's temporary folder (TMPDIR).
         progress: called after each forward pass with the share of the probe that has run.
 
     Raises:
         ValueError: the blocks cannot be told; the message lists the candidates.
         RuntimeError: a block did not run, or its output is not one vector for each token.
+        OSError: the temporary folder has too little space.
     """
-    sampled = np.unique(np.concatenate([probe.sample(subset).ravel() for subset in subsets]))
+    sampled = list(dict.fromkeys(np.concatenate([probe.sample(subset).ravel() for subset in subsets]).tolist()))
+    rows = np.full(len(probe.tokens), -1)
+    rows[sampled] = np.arange(len(sampled))
     batches = probe.batches(max(1, tokens_per_forward // int(probe.lengths.max())))
-    return _run(model, _watched(batches, len(probe.tokens), progress), sampled, layers, forward)
+    return _run(model, _watched(batches, len(probe.tokens), progress), rows, layers, forward, states_bytes)
 
 
 def _watched(
@@ -94,8 +78,17 @@ def _watched(
             progress((batch.first_token + len(batch.positions)) / n_tokens)
 
 
-def is_causal(model: nn.Module, probe: Probe, layers: Layers = None, *, forward: Forward | None = None) -> bool | None:
+def is_causal(
+    model: nn.Module,
+    probe: Probe,
+    layers: Layers = None,
+    *,
+    forward: Forward | None = None,
+    states_bytes: int = STATES_BYTES,
+) -> bool | None:
     """Whether no position sees a later one: change the second half of a sequence, and look at the states of the first.
+
+    Args: as for :func:`capture`.
 
     Returns:
         True for a decoder, False for an encoder, None where it cannot be told (states that are not finite, a probe
@@ -114,7 +107,7 @@ def is_causal(model: nn.Module, probe: Probe, layers: Layers = None, *, forward:
         ProbeBatch(ids[None], torch.ones(1, length, dtype=torch.long), np.arange(length), first_token=first)
         for ids, first in ((tokens, 0), (changed, length))
     ]
-    last = _run(model, batches, np.arange(2 * length), layers, forward).layers[-1].states.double()
+    last = _run(model, batches, np.arange(2 * length), layers, forward, states_bytes).layers[-1].states.double()
     before, after = last[:half], last[length : length + half]
     if not bool(last.isfinite().all()):
         return None
@@ -171,13 +164,18 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def _run(
-    model: nn.Module, batches: Iterable[ProbeBatch], sampled: np.ndarray, layers: Layers, forward: Forward | None
+    model: nn.Module,
+    batches: Iterable[ProbeBatch],
+    rows: np.ndarray,
+    layers: Layers,
+    forward: Forward | None,
+    states_bytes: int,
 ) -> States:
     model = without_compilation(model)
     blocks = find_blocks(model, layers)
     body = model if forward else _smallest_with(blocks, model)
     call = forward or call_with_tokens
-    recorder = _Recorder(blocks, sampled, stacks=listing(model))
+    recorder = _Recorder(blocks, rows, Buffers(states_bytes, n_expected=1 + len(blocks)), stacks=listing(model))
     device = device_of(model)
     with undisturbed(model), recorder.attached():
         for batch in batches:
@@ -192,12 +190,12 @@ def _run(
 class _Recorder:
     """Forward hooks that copy the sampled rows of what passes, layer by layer in the order the blocks run."""
 
-    def __init__(self, blocks: Blocks, sampled: np.ndarray, stacks: str) -> None:
+    def __init__(self, blocks: Blocks, rows: np.ndarray, buffers: Buffers, stacks: str) -> None:
         self._blocks = blocks
         self._stacks = stacks
-        self._sampled = sampled
-        self._buffers: list[Tensor] = []
-        self._names: list[str] = []
+        self._rows = rows
+        self._buffers = buffers
+        self._kept: list[tuple[str, Tensor, torch.device]] = []
         self._n_calls: int | None = None  # as many as in the first batch
 
     @contextmanager
@@ -215,10 +213,9 @@ class _Recorder:
     @contextmanager
     def expecting(self, batch: ProbeBatch) -> Iterator[None]:
         """While one batch passes: know which of its rows are sampled, and afterwards that every block ran."""
-        last_token = batch.first_token + len(batch.positions)
-        low, high = np.searchsorted(self._sampled, [batch.first_token, last_token])
-        self._target = slice(int(low), int(high))
-        self._source = torch.from_numpy(batch.positions[self._sampled[low:high] - batch.first_token])
+        rows = self._rows[batch.first_token :][: len(batch.positions)]
+        self._target = torch.from_numpy(rows[rows >= 0])
+        self._source = torch.from_numpy(batch.positions[rows >= 0])
         self._shape = tuple(batch.input_ids.shape)
         self._calls: list[str] = []
         yield
@@ -237,12 +234,8 @@ class _Recorder:
             )
 
     def states(self) -> States:
-        last = len(self._names) - 1
-        layers = [
-            LayerStates(i, i / last, name, buffer)
-            for i, (name, buffer) in enumerate(zip(self._names, self._buffers, strict=True))
-        ]
-        return States(layers, self._sampled)
+        last = len(self._kept) - 1
+        return States([LayerStates(i, i / last, *kept) for i, kept in enumerate(self._kept)], self._rows)
 
     def _enter(self, name: str, _module: nn.Module, args: tuple, kwargs: dict) -> None:
         if not self._calls:
@@ -255,10 +248,10 @@ class _Recorder:
     def _keep(self, layer: int, name: str, value: Any) -> None:
         states = self._as_rows(name, value)
         if self._n_calls is None:
-            self._names.append(name)
-            self._buffers.append(states.new_empty(len(self._sampled), states.shape[1]))
-        if layer < len(self._buffers):  # a call too many is refused when the batch has passed
-            self._buffers[layer][self._target] = states[self._source.to(states.device)]
+            self._kept.append((name, self._buffers.new(int(self._rows.max()) + 1, states), states.device))
+        if layer < len(self._kept):  # a call too many is refused when the batch has passed
+            buffer = self._kept[layer][1]
+            buffer[self._target] = states[self._source.to(states.device)].to(buffer)
 
     def _as_rows(self, name: str, value: Any) -> Tensor:
         """(n_sequences * length, dim), whichever way round the block has its first two dimensions."""

@@ -19,6 +19,7 @@ from torch import nn
 from repdyn.blocks import Layers
 from repdyn.capture import Forward, capture, device_of, is_causal
 from repdyn.kernels import Undefined, exact_arithmetic
+from repdyn.layer_states import STATES_BYTES
 from repdyn.metrics import DEFAULT_METRICS, LayerView, Metric, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.records import Checkpoint, Row, provenance, to_pandas, to_table
@@ -56,6 +57,7 @@ def measure(
     *,
     forward: Forward | None = None,
     tokens_per_forward: int = 8192,
+    states_bytes: int = STATES_BYTES,
     checkpoint: Checkpoint | None = None,
     on_error: OnError = "raise",
     progress: Progress = untold,
@@ -73,6 +75,8 @@ def measure(
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and, where it takes one, ``attention_mask``.
         tokens_per_forward: bounds the size of one forward pass.
+        states_bytes: how much the layers' states may take in memory, all together, on the model's device; what is
+            beyond waits in the system's temporary folder (TMPDIR), with the same values in the end.
         checkpoint: names what is measured in the rows; what the model itself tells (class, size, device) is filled in.
         on_error: what to do when a kernel fails (out of memory, say): "raise", or "record" it as NaN with the error as
             the reason and go on with the rest.
@@ -84,9 +88,10 @@ def measure(
     Raises:
         ValueError: an unknown metric, or blocks that cannot be told.
         RuntimeError: a block that did not run, or does not pass one vector for each token.
+        OSError: the temporary folder has too little space for the states beyond ``states_bytes``.
     """
     pairs = resolve(metrics)
-    causal = is_causal(model, probe, layers, forward=forward)
+    causal = is_causal(model, probe, layers, forward=forward, states_bytes=states_bytes)
     measured = _described(checkpoint or Checkpoint(), model, causal)
     chosen = choice_of(layers)
     start = time.perf_counter()
@@ -98,14 +103,22 @@ def measure(
         layers,
         forward=forward,
         tokens_per_forward=tokens_per_forward,
+        states_bytes=states_bytes,
         progress=partial(progress, "forward"),
     )
     captured = time.perf_counter()
     rows = []
-    for done, layer in enumerate(states.layers):
-        progress("kernels", done / len(states.layers))
-        view = LayerView(layer, states, probe, model)
-        rows += [_measure_one(view, metric, subset, measured, chosen, on_error) for metric, subset in pairs]
+    n_layers = len(states.layers)
+    asked = {
+        "n_neighbours": max(2, *(metric.n_neighbours for metric, _ in pairs)),
+        "whole_spectrum": any(metric.whole_spectrum for metric, _ in pairs),
+    }
+    for done in range(n_layers):
+        progress("kernels", done / n_layers)
+        # the layer has no name here, so that it is let go before the next one is taken
+        rows += _measure_layer(
+            LayerView(states.take(), states, probe, model, **asked), pairs, measured, chosen, on_error
+        )
     progress("kernels", 1.0)
     return Profile(rows, measured, forward_seconds=captured - start, kernel_seconds=time.perf_counter() - captured)
 
@@ -142,6 +155,12 @@ def _described(checkpoint: Checkpoint, model: nn.Module, causal: bool | None) ->
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         attention=getattr(getattr(model, "config", None), "_attn_implementation", None),
     )
+
+
+def _measure_layer(
+    view: LayerView, pairs: Sequence[tuple[Metric, str]], checkpoint: Checkpoint, layers: str, on_error: OnError
+) -> list[Row]:
+    return [_measure_one(view, metric, subset, checkpoint, layers, on_error) for metric, subset in pairs]
 
 
 def _measure_one(

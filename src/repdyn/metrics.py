@@ -12,26 +12,45 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from repdyn.capture import LayerStates, States
-from repdyn.kernels import Cloud, anisotropy_of, two_nn_of
+from repdyn.kernels import (
+    SCALES,
+    Cloud,
+    anisotropy_of,
+    effective_rank_of,
+    gride_of,
+    participation_ratio_of,
+    two_nn_of,
+)
+from repdyn.layer_states import LayerStates, States
 from repdyn.probe import SUBSETS, Probe
 
 
 @dataclass
 class LayerView:
-    """What a metric can reach from one layer. Clouds are made once and shared by all metrics of the layer."""
+    """What a metric can reach from one layer. Clouds are made once and shared by all metrics of the layer.
+
+    ``states`` holds the layers still to come: those before it are measured and gone.
+    """
 
     layer: LayerStates
     states: States
     probe: Probe
     model: nn.Module
+    n_neighbours: int = 2
+    """The most nearest neighbours that a metric of the layer asks for; they are searched once."""
+    whole_spectrum: bool = False
+    """Whether a metric of the layer asks for more of the spectrum than its largest value."""
     _clouds: dict[str, list[Cloud]] = field(default_factory=dict)
 
     def clouds(self, subset: str) -> list[Cloud]:
         """The layer's point cloud in each batch of a subset."""
         if subset not in self._clouds:
             self._clouds[subset] = [
-                Cloud(self.layer.states[self.states.rows_of(tokens).to(self.layer.states.device)])
+                Cloud(
+                    self.layer.states[self.states.rows_of(tokens)],
+                    n_neighbours=self.n_neighbours,
+                    whole_spectrum=self.whole_spectrum,
+                )
                 for tokens in self.probe.sample(subset)
             ]
         return self._clouds[subset]
@@ -54,13 +73,17 @@ class Metric:
     range: tuple[float, float]
     source: str
     needs: Callable[[LayerView, str], Sequence[tuple]] = clouds
-    """Picks the kernel's positional arguments for every batch of a subset out of the layer, or others through it."""
+    """Picks the kernel's positional arguments for every batch of a subset out of the layer, or of those to come."""
     subsets: tuple[str, ...] = ("all",)
     """Token subsets measured when none is asked for by name."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the kernel, recorded in every row."""
     on_distinct: bool = False
     """Equal vectors count once, so that a layer with few distinct ones is in truth a smaller sample."""
+    n_neighbours: int = 0
+    """How many nearest neighbours of each vector it looks at."""
+    whole_spectrum: bool = False
+    """It is read off all eigenvalues of the covariance."""
 
     def with_settings(self, **settings: Any) -> Metric:
         """The same metric with other kernel parameters, as ``METRICS["two_nn"].with_settings(discard=0.8)``."""
@@ -91,6 +114,36 @@ METRICS: dict[str, Metric] = {
             source="Facco, d'Errico, Rodriguez, Laio 2017 (Sci. Rep. 7:12140)",
             settings={"discard": 0.1, "estimator": "regression"},
             on_distinct=True,
+            n_neighbours=2,
+        ),
+        *(
+            Metric(
+                name=f"gride_{k}",
+                kernel=gride_of,
+                meaning=f"intrinsic dimension from the ratio of each point's distances to neighbours {k} and {k // 2}",
+                range=(0.0, float("inf")),
+                source="Denti, Doimo, Laio, Mira 2022 (Sci. Rep. 12:20005)",
+                settings={"k": k},
+                on_distinct=True,
+                n_neighbours=k,
+            )
+            for k in SCALES
+        ),
+        Metric(
+            name="participation_ratio",
+            kernel=participation_ratio_of,
+            meaning="number of directions that the variance is spread over",
+            range=(1.0, float("inf")),
+            source="Gao et al. 2017 (bioRxiv 214262)",
+            whole_spectrum=True,
+        ),
+        Metric(
+            name="effective_rank",
+            kernel=effective_rank_of,
+            meaning="exponential of the entropy of the normalised singular values",
+            range=(1.0, float("inf")),
+            source="Roy, Vetterli 2007 (EUSIPCO); RankMe, Garrido et al. 2023",
+            whole_spectrum=True,
         ),
     ]
 }

@@ -98,7 +98,8 @@ def test_centred(dtype):
     assert centred.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     # the largest magnitude, about 104, comes down by 2**7
     exact = (points.double() - points.double().mean(0)) / 128
-    torch.testing.assert_close(centred.double(), exact, rtol=1e-6, atol=1e-12)
+    # a deviation is rounded as those from a point amid the cloud are, some hundredths here
+    torch.testing.assert_close(centred.double(), exact, rtol=2e-7, atol=1e-9)
 
 
 def test_derived_tensors_are_computed_once():

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, row_chunks
+from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, row_chunks, sample
+from repdyn.kernels.spectrum import spectrum_of, tall_side
 
 # below this side a float64 Gram matrix and its exact spectrum are cheaper than iterating
 _SMALL_SIDE = 64
-_MAX_STEPS = 160
-# steps between looks at the projected problem, each of which waits for the device
-_STEPS_PER_CHECK = 8
-# relative residual at which the iteration stops (about what float32 products can reach), and the one that is accepted
-# when it is measured in float64: an eigenvalue lies within the residual, and usually within its square
-_STOP, _ACCEPT = 1e-6, 5e-6
-_REFINEMENTS = 3
+# products with the points until their scatter matrix is worth its price; then products with that
+_PATIENCE, _MAX_STEPS = 20, 400
+# steps before it is guessed how many more there will be
+_FIRST_GUESS = 4
+# relative residual at which the iteration stops, and the one that is accepted when it is measured in float64: an
+# eigenvalue lies within the residual, and usually within its square
+_STOP, _ACCEPT = 5e-7, 1e-6
+_REFINEMENTS = 4
+# powers of the covariance of a sample applied to the random start
+_HEAD_START = 4
+# share of the mean in the second moment up to which float32 products bear it
+_MEAN_AT_MOST = 0.9
+# columns of the scatter matrix at a time
+_BLOCK = 256
 
 
 def anisotropy(x: Tensor | Cloud) -> Tensor:
@@ -29,7 +39,7 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
 
     Returns:
         0-d float64 tensor on the device of ``x``, a pure number in [1 / min(n_vectors - 1, dim), 1]; NaN when
-        undefined. Accurate to a relative 1e-5 at worst, typically 1e-7.
+        undefined. Accurate to a relative 1e-6: an eigenvalue lies within the residual, which is measured in float64.
 
     Raises:
         ValueError: for another shape or dtype.
@@ -59,81 +69,131 @@ def anisotropy_of(cloud: Cloud) -> Tensor:
     """As ``anisotropy``, but raises Undefined with the reason instead of returning NaN."""
     cloud.require_defined()
     with exact_arithmetic(cloud.x.device):
-        x = cloud.centred
-        # x and its transpose share their singular values; the shorter side is the one iterated on
-        tall = x if x.shape[0] >= x.shape[1] else x.mT
-        share = _iterated_share(tall) if tall.shape[1] > _SMALL_SIDE else None
-        return _exact_share(tall) if share is None else share
+        if cloud.whole_spectrum:
+            spectrum = cloud.once(spectrum_of)
+            return spectrum[0] / spectrum.sum()
+        if min(cloud.x.shape) <= _SMALL_SIDE:
+            return _exact_share(cloud)
+        share = _iterated_share(_Scatter.of(cloud))
+        return _exact_share(cloud) if share is None else share
 
 
-def _exact_share(tall: Tensor) -> Tensor:
-    gram = torch.zeros(tall.shape[1], tall.shape[1], dtype=torch.float64, device=tall.device)
-    for rows in row_chunks(tall):
-        wide = rows.double()
-        gram.addmm_(wide.mT, wide)
-    return torch.linalg.eigvalsh(gram)[-1] / gram.trace()
+def _exact_share(cloud: Cloud) -> Tensor:
+    spectrum = spectrum_of(cloud)
+    return spectrum[0] / spectrum.sum()
 
 
-def _iterated_share(tall: Tensor) -> Tensor | None:
+class _Scatter:
+    """The scatter matrix ``(X - mean).T @ (X - mean)``, as products with vectors; each reads the points once."""
+
+    def __init__(self, points: Tensor, mean: Tensor) -> None:
+        self.points, self.mean = points, mean
+
+    @classmethod
+    def of(cls, cloud: Cloud) -> _Scatter:
+        """Of the points as they came where their mean does not drown them, and of a centred copy elsewhere."""
+        x = cloud.x
+        if x.dtype == torch.float32 and x.shape[0] >= x.shape[1]:
+            mean, squares = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device), 0.0
+            for rows in row_chunks(x):
+                mean += rows.sum(0) / len(x)
+                squares += torch.linalg.vector_norm(rows).double().square() / len(x)
+            if 2.0**-80 < squares < 2.0**80 and mean @ mean < _MEAN_AT_MOST * squares:
+                return cls(x, mean)
+        tall = tall_side(cloud.centred)
+        return cls(tall, torch.zeros(tall.shape[1], dtype=torch.float64, device=x.device))
+
+    def times(self, vector: Tensor) -> Tensor:
+        """In the precision of the points, but for the sums over them."""
+        image, offset = torch.zeros_like(vector), (self.mean @ vector).to(self.points.dtype)
+        total, narrow = torch.zeros_like(offset), vector.to(self.points.dtype)
+        for rows in row_chunks(self.points):
+            along = rows @ narrow - offset
+            image += along @ rows
+            total += along.sum()
+        return image - total * self.mean
+
+    def measured_times(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """In float64, with the trace of the matrix."""
+        image, trace = torch.zeros_like(vector), torch.zeros((), dtype=torch.float64, device=vector.device)
+        for rows in row_chunks(self.points):
+            wide = rows - self.mean
+            trace += torch.linalg.vector_norm(wide).square()
+            image += (wide @ vector) @ wide
+        return image, trace
+
+    def matrix(self) -> Tensor:
+        """In float64, from products in the precision of the points, of the blocks on and above the diagonal."""
+        side = len(self.mean)
+        matrix = torch.zeros(side, side, dtype=torch.float64, device=self.mean.device)
+        for start in range(0, side, _BLOCK):
+            stop = min(start + _BLOCK, side)
+            matrix[start:stop, start:] = self.points[:, start:stop].mT @ self.points[:, start:]
+        matrix = matrix.triu() + matrix.triu(1).mT
+        return matrix.addr_(self.mean, self.mean, alpha=-len(self.points))
+
+
+def _iterated_share(scatter: _Scatter) -> Tensor | None:
     """None when no direction stands out enough for the iteration to settle on one."""
-    direction = _leading_direction(tall)
-    return None if direction is None else _verified_share(tall, direction)
+    direction, settled = _leading_direction(scatter.times, _start(scatter), _PATIENCE)
+    if not settled:
+        matrix = scatter.matrix()
+        direction, settled = _leading_direction(lambda v: matrix @ v, direction, min(_MAX_STEPS, 2 * len(matrix)))
+    return _verified_share(scatter, direction) if settled else None
 
 
-def _leading_direction(tall: Tensor) -> Tensor | None:
-    """Top right singular vector (float64) by Lanczos iteration on ``tall.T @ tall``; None when it does not settle.
+def _leading_direction(multiply: Callable[[Tensor], Tensor], start: Tensor, most_steps: int) -> tuple[Tensor, bool]:
+    """Top eigenvector (float64) of a symmetric matrix by Lanczos iteration, and whether it has settled.
 
-    Products are taken in the precision of ``tall``: rounding moves the direction by some 1e-6, hence the eigenvalue by
-    its square. The basis is kept and reorthogonalised in float64.
+    Given up as soon as the residual does not fall fast enough to settle within ``most_steps``. The basis is kept and
+    reorthogonalised in float64.
     """
-    side = tall.shape[1]
-    steps = min(side, _MAX_STEPS)
-    basis = torch.zeros(steps + 1, side, dtype=torch.float64, device=tall.device)
-    basis[0] = _start(side).to(tall.device)
-    diagonal, off_diagonal = torch.zeros(2, steps, dtype=torch.float64, device=tall.device)
+    steps = min(len(start), most_steps)
+    basis = start.new_zeros(steps + 1, len(start))
+    basis[0] = start
+    diagonal, off_diagonal = start.new_zeros(2, steps)
+    weights, residual = start[:0], torch.inf
     for step in range(steps):
-        image = (tall.mT @ (tall @ basis[step].to(tall.dtype))).double()
-        diagonal[step] = image @ basis[step]
         known = basis[: step + 1]
+        image = multiply(known[-1])
+        diagonal[step] = image @ known[-1]
         for _ in range(2):  # "twice is enough": Parlett, The Symmetric Eigenvalue Problem, 1980, section 6.9
             image -= (known @ image) @ known
         off_diagonal[step] = torch.linalg.vector_norm(image)
         # a remainder of exactly zero (the cloud has few dimensions) leaves a zero row, which is harmless
         basis[step + 1] = image / off_diagonal[step].clamp_min(torch.finfo(torch.float64).tiny)
-        if (step + 1) % _STEPS_PER_CHECK == 0:
-            weights = _settled(diagonal[: step + 1], off_diagonal[: step + 1])
-            if weights is not None:
-                return normalize(weights.to(tall.device) @ known, dim=0)
-    return None
+        # the projected problem grows: looked at ever more rarely, it stays the smaller part of the work
+        if (step + 1) % (1 + step // 8) == 0 or step == steps - 1:
+            weights, residual = _top_ritz_vector(diagonal[: step + 1], off_diagonal[: step + 1])
+            if residual <= _STOP or (step >= _FIRST_GUESS and residual > _STOP ** (step / steps)):
+                break
+    return normalize(weights.to(start.device) @ basis[: len(weights)], dim=0), residual <= _STOP
 
 
-def _settled(diagonal: Tensor, off_diagonal: Tensor) -> Tensor | None:
-    """Weights of the top Ritz vector over the basis (on the CPU), None while its residual is too large."""
+def _top_ritz_vector(diagonal: Tensor, off_diagonal: Tensor) -> tuple[Tensor, float]:
+    """Its weights over the basis (on the CPU), and its residual relative to its value."""
     diagonal, off_diagonal = diagonal.cpu(), off_diagonal.cpu()
     inner = off_diagonal[:-1]
     values, vectors = torch.linalg.eigh(diagonal.diag() + inner.diag(1) + inner.diag(-1))
-    residual = off_diagonal[-1] * vectors[-1, -1].abs()
-    return vectors[:, -1] if residual <= _STOP * values[-1] else None
+    return vectors[:, -1], (off_diagonal[-1] * vectors[-1, -1].abs() / values[-1]).item()
 
 
-def _verified_share(tall: Tensor, direction: Tensor) -> Tensor | None:
+def _verified_share(scatter: _Scatter, direction: Tensor) -> Tensor | None:
     """Share along ``direction``, in float64; None when it is not a principal direction after all."""
     for _ in range(_REFINEMENTS):
-        total = torch.zeros((), dtype=torch.float64, device=tall.device)
-        image = torch.zeros_like(direction)
-        for rows in row_chunks(tall):
-            wide = rows.double()
-            total += torch.linalg.vector_norm(wide).square()
-            image += (wide @ direction) @ wide
+        image, trace = scatter.measured_times(direction)
         along = image @ direction
         if torch.linalg.vector_norm(image - along * direction) <= _ACCEPT * along:
-            return along / total
-        # the image is one step of power iteration ahead: it sheds what float32 products left of minor directions
+            return along / trace
+        # the image is one step of power iteration ahead: it sheds what rounded products left of minor directions
         direction = normalize(image, dim=0)
     return None
 
 
-def _start(side: int) -> Tensor:
-    """A fixed unit vector in general position; the global random state is left alone."""
-    start = torch.randn(side, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    return normalize(start, dim=0)
+def _start(scatter: _Scatter) -> Tensor:
+    """A unit vector that leans to where some of the points do; the global random state is left alone."""
+    start = torch.randn(len(scatter.mean), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    start, some = start.to(scatter.mean.device), sample(scatter.points) - scatter.mean
+    for _ in range(_HEAD_START):
+        start = normalize((some @ start) @ some, dim=0)
+    return start

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, pad
 
-from repdyn.kernels.cloud import Frame, row_chunks
+from repdyn.kernels.cloud import Cloud, Frame, row_chunks
 from repdyn.kernels.shortlist import shortlist
 
 # candidates per row beyond k; the last rung measures every point and needs no proof
@@ -24,6 +24,18 @@ _TIE = 1e-10
 _GATHERED = 1 << 15
 # strided groups of columns; the minima of the groups narrow the selection
 _GROUPS = 512
+
+
+def nearest_of(cloud: Cloud, k: int) -> Tensor:
+    """Distances from each distinct point of a cloud to its k nearest others, (n_unique, k); searched once for all."""
+    n_others = cloud.n_unique - 1
+    if k <= min(cloud.n_neighbours, n_others):
+        return cloud.once(_most_nearest)[:, :k]
+    return nearest(cloud.distinct, k)
+
+
+def _most_nearest(cloud: Cloud) -> Tensor:
+    return nearest(cloud.distinct, min(cloud.n_neighbours, cloud.n_unique - 1))
 
 
 def nearest(points: Tensor, k: int = 2, *, tile: int = 512) -> Tensor:

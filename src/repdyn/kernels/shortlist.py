@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Frame, row_chunks, unit_scale
+from repdyn.kernels.cloud import Frame, product, row_chunks, sample, unit_scale
 
 # rows and columns of a tile: large enough to multiply at full speed, small enough to be read again from the cache
 _ROWS, _COLUMNS = 1024, 4096
@@ -26,8 +26,6 @@ _CROWD = 96
 _FAR = 1e30
 # a coordinate this many times the mean square is kept in two parts: rounding it would widen the margin of all the rest
 _WIDE = 16
-# points that tell where most lie, and which coordinates are wide
-_SAMPLED = 128
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def shortlist(points: Tensor, k: int) -> Shortlist:
         left = rounded.left(rows)
         for begin in range(start, rounded.n_padded, _COLUMNS):
             columns = slice(begin, min(begin + _COLUMNS, rounded.n_padded))
-            scores = left @ rounded.right[columns].T
+            scores = product(left, rounded.right[columns])
             if begin == start:  # no point is its own neighbour
                 scores.fill_diagonal_(torch.inf)
             lists.read(scores, 1, rows, columns)
@@ -94,7 +92,7 @@ class Rounded:
         halved = dtype == torch.bfloat16
         frame = _frame_of_most(points)
         self.scale = frame.scale
-        wide = _wide_coordinates(frame.place(_sample(points))) if halved else []
+        wide = _wide_coordinates(frame.place(sample(points))) if halved else []
         parts = 3 if halved else 1  # bfloat16 has 8 of float32's 24 digits
         self.widths = [dim, len(wide), len(wide), parts, parts]
         self.widths.append(-sum(self.widths) % 16)
@@ -211,7 +209,7 @@ class _Lists:
 def _frame_of_most(points: Tensor) -> Frame:
     """Around the median: a few huge points, as attention sinks are, would carry the mean away from all the others."""
     scale = unit_scale(points)
-    return Frame(scale, _sample(points).double().mul(scale).median(0).values)
+    return Frame(scale, sample(points).double().mul(scale).median(0).values)
 
 
 def _wide_coordinates(sample: Tensor) -> list[int]:
@@ -219,10 +217,6 @@ def _wide_coordinates(sample: Tensor) -> list[int]:
     shares /= shares.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     shares = shares.mean(0)
     return (shares > _WIDE * shares.mean()).nonzero().flatten().tolist()
-
-
-def _sample(points: Tensor) -> Tensor:
-    return points[:: -(-len(points) // _SAMPLED)]
 
 
 def _in_parts(values: Tensor, parts: Tensor) -> None:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic
-from repdyn.kernels.neighbours import nearest
+from repdyn.kernels.neighbours import nearest_of
 
 Estimator = Literal["regression", "maximum_likelihood"]
 # log(r2 / r1) up to which two distances count as equal: the accuracy that two_nearest promises
-_TIE = 1e-10
+TIE = 1e-10
 
 
 def two_nn(x: Tensor | Cloud, *, discard: float = 0.1, estimator: Estimator = "regression") -> Tensor:
@@ -71,7 +71,7 @@ def two_nn_of(cloud: Cloud, *, discard: float = 0.1, estimator: Estimator = "reg
 def _sorted_log_ratios(cloud: Cloud) -> Tensor:
     cloud.require_defined()
     with exact_arithmetic(cloud.x.device):
-        first, second = nearest(cloud.distinct).unbind(1)
+        first, second = nearest_of(cloud, 2).unbind(1)
         log_ratios = (second / first).log().sort().values
     if not log_ratios.isfinite().all():
         raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
@@ -94,6 +94,6 @@ def _maximum_likelihood(log_ratios: Tensor) -> Tensor:
 
 
 def _not_all_tied(log_ratios: Tensor) -> Tensor:
-    if log_ratios[-1] <= _TIE:
+    if log_ratios[-1] <= TIE:
         raise Undefined(f"the two nearest distances are equal for each of the {len(log_ratios)} points used")
     return log_ratios

@@ -10,9 +10,14 @@ from typing import Any, ParamSpec, TypeVar
 import matplotlib.style
 from rich.console import Console
 
+from repdyn.kernels import SCALES
+
 LABELS = {
     "anisotropy": ("Anisotropy", "share of variance along the first direction"),
     "two_nn": ("Intrinsic dimension (TwoNN)", "dimension"),
+    **{f"gride_{k}": (f"Intrinsic dimension (Gride, neighbours {k} and {k // 2})", "dimension") for k in SCALES},
+    "participation_ratio": ("Participation ratio", "directions"),
+    "effective_rank": ("Effective rank", "directions"),
 }
 """Title and axis label, with unit, of the metrics that have one better than their name."""
 

@@ -1,0 +1,106 @@
+"""The spectrum of a cloud's covariance, decomposed once for all that is read off it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, row_chunks
+
+
+def spectrum_of(cloud: Cloud) -> Tensor:
+    """Eigenvalues of the scatter matrix of a cloud, up to a common factor; take it as ``cloud.once(spectrum_of)``.
+
+    Returns:
+        float64, shape (min(n_vectors, dim),), descending, none negative: the squared singular values of the centred
+        points. Relative error 1e-12 times the largest.
+    """
+    cloud.require_defined()
+    with exact_arithmetic(cloud.x.device):
+        return eigenvalues(tall_side(cloud.centred))
+
+
+def participation_ratio(x: Tensor | Cloud) -> Tensor:
+    """Number of directions that the variance of a point cloud is spread over: ``sum(l_i)**2 / sum(l_i**2)``.
+
+    Args:
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors - 1, dim)]; NaN when undefined.
+
+    Raises:
+        ValueError: for another shape or dtype.
+
+    Invariant to translation, rotation, uniform scaling, order of the points and columns of zeros. Undefined when the
+    points contain NaN or inf, or fewer than 3 of them differ.
+
+    Source: Gao et al., A theory of multineuronal dimensionality, dynamics and measurement, bioRxiv 214262, 2017.
+
+    Example:
+        >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        >>> participation_ratio(square).item()
+        2.0
+    """
+    return _or_nan(participation_ratio_of, x)
+
+
+def participation_ratio_of(cloud: Cloud) -> Tensor:
+    """As ``participation_ratio``, but raises Undefined with the reason instead of returning NaN."""
+    values = cloud.once(spectrum_of)
+    return values.sum().square() / values.square().sum()
+
+
+def effective_rank(x: Tensor | Cloud) -> Tensor:
+    """Exponential of the entropy of the normalised singular values: ``exp(-sum(p_i log p_i))``, ``p_i = s_i / sum(s)``.
+
+    Args:
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, in [1, min(n_vectors, dim)]; NaN when undefined.
+
+    Raises:
+        ValueError: for another shape or dtype.
+
+    Invariant to translation (the points are centred), rotation, uniform scaling, order of the points and columns of
+    zeros. Undefined when the points contain NaN or inf, or fewer than 3 of them differ.
+
+    Source: Roy, Vetterli, The effective rank, EUSIPCO 2007; as RankMe, Garrido et al., ICML 2023.
+
+    Example:
+        >>> square = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        >>> round(effective_rank(square).item(), 9)
+        2.0
+    """
+    return _or_nan(effective_rank_of, x)
+
+
+def effective_rank_of(cloud: Cloud) -> Tensor:
+    """As ``effective_rank``, but raises Undefined with the reason instead of returning NaN."""
+    values = cloud.once(spectrum_of).sqrt()
+    return torch.special.entr(values / values.sum()).sum().exp()
+
+
+def _or_nan(kernel: Callable[[Cloud], Tensor], x: Tensor | Cloud) -> Tensor:
+    cloud = x if isinstance(x, Cloud) else Cloud(x)
+    try:
+        return kernel(cloud)
+    except Undefined:
+        return torch.tensor(torch.nan, dtype=torch.float64, device=cloud.x.device)
+
+
+def tall_side(x: Tensor) -> Tensor:
+    """The points, or their transpose where it is the taller one: both have the same singular values."""
+    return x if x.shape[0] >= x.shape[1] else x.mT
+
+
+def eigenvalues(tall: Tensor) -> Tensor:
+    """Of ``tall.T @ tall``, descending, in float64."""
+    gram = torch.zeros(tall.shape[1], tall.shape[1], dtype=torch.float64, device=tall.device)
+    for rows in row_chunks(tall):
+        wide = rows.double()
+        gram.addmm_(wide.mT, wide)
+    return torch.linalg.eigvalsh(gram).flip(0).clamp_min(0)

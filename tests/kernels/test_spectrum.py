@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+import torch
+from hostile import HOSTILE
+
+from repdyn.kernels import (
+    Cloud,
+    Undefined,
+    anisotropy_of,
+    effective_rank,
+    effective_rank_of,
+    participation_ratio,
+    participation_ratio_of,
+    spectrum,
+)
+
+
+def naive_singular_values(points):
+    x = points.double().numpy()
+    return np.linalg.svd(x - x.mean(0), compute_uv=False)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_participation_ratio_against_a_float64_svd(name):
+    values = naive_singular_values(HOSTILE[name]()) ** 2
+    assert participation_ratio(HOSTILE[name]()).item() == pytest.approx(values.sum() ** 2 / (values**2).sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_effective_rank_against_a_float64_svd(name):
+    values = naive_singular_values(HOSTILE[name]())
+    shares = values[values > 1e-6 * values[0]] / values.sum()
+    # directions that float32 rounding makes up have singular values of 1e-7 of the largest
+    assert effective_rank(HOSTILE[name]()).item() == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-3)
+
+
+def test_even_spectra_count_their_directions():
+    cross = torch.cat([torch.eye(9), -torch.eye(9)])
+    assert participation_ratio(cross).item() == pytest.approx(9, rel=1e-12)
+    assert effective_rank(cross).item() == pytest.approx(9, rel=1e-12)
+
+
+def test_one_decomposition_serves_all(monkeypatch):
+    calls = []
+    eigenvalues = spectrum.eigenvalues
+    monkeypatch.setattr(spectrum, "eigenvalues", lambda tall: calls.append(1) or eigenvalues(tall))
+    cloud = Cloud(HOSTILE["gaussian"](), whole_spectrum=True)
+    for kernel in (anisotropy_of, participation_ratio_of, effective_rank_of):
+        kernel(cloud)
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("kernel", [participation_ratio, effective_rank])
+def test_undefined_is_nan(kernel):
+    assert kernel(torch.zeros(10, 4)).isnan()
+
+
+@pytest.mark.parametrize("kernel", [participation_ratio_of, effective_rank_of])
+def test_undefined_has_a_reason(kernel):
+    with pytest.raises(Undefined, match=r"^1 distinct of 10 points, at least 3 needed$"):
+        kernel(Cloud(torch.zeros(10, 4)))
