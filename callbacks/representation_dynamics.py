@@ -175,6 +175,8 @@ class RepresentationDynamics(ScheduledCallback):
         self._training_start: float | None = None
         self.tracking_seconds = 0.0
         """Wall-clock time this process has spent on measuring, storing and logging."""
+        self.kernel_seconds = 0.0
+        """How much of it went into the metrics themselves."""
 
     def _settle_probe(self, trainer: Trainer) -> None:
         of_datamodule = getattr(getattr(trainer, "datamodule", None), "probe", None)
@@ -210,7 +212,7 @@ class RepresentationDynamics(ScheduledCallback):
         tokens_seen = None if self._tokens_seen is None else int(self._tokens_seen)
         checkpoint = Checkpoint(run, type(model).__name__, key.step, tokens_seen)
         try:
-            rows = measure(
+            profile = measure(
                 model,
                 probe,
                 self.metrics,
@@ -219,10 +221,12 @@ class RepresentationDynamics(ScheduledCallback):
                 tokens_per_forward=self.tokens_per_forward,
                 checkpoint=checkpoint,
                 on_error="raise" if self.on_error == "raise" else "record",
-            ).rows
+            )
         except Exception as error:
             self._file_failure(key, checkpoint, error)
             raise
+        self.kernel_seconds += profile.kernel_seconds
+        rows = profile.rows
         if self._store is not None:
             loss = [] if self._loss is None else [scalar_row(checkpoint, LOSS, float(self._loss), probe=probe.hash)]
             self._store.write(key, [*rows, *loss])
@@ -260,6 +264,7 @@ class RepresentationDynamics(ScheduledCallback):
                 probe=self._required_probe().hash,
                 loggers=trainer.loggers,
                 tracking_seconds=self.tracking_seconds,
+                kernel_seconds=self.kernel_seconds,
                 total_seconds=time.perf_counter() - self._training_start,
             )
 

@@ -129,9 +129,10 @@ def test_missing_values_are_counted_with_the_commonest_reason(run):
     [
         ({"tracking_seconds": 3.0}, "tracking took 3.0 s"),
         ({"tracking_seconds": 3.0, "total_seconds": 0.0}, "tracking took 3.0 s"),
+        ({"tracking_seconds": 3.0, "kernel_seconds": 2.1}, "tracking took 3.0 s; kernels 70% of it"),
         ({"tracking_seconds": 3.0, "total_seconds": 1500.0}, "tracking took 3.0 s, 0.2% of the training's 1,500.0 s"),
     ],
-    ids=["alone", "no training", "share"],
+    ids=["alone", "no training", "kernels", "share"],
 )
 def test_overhead(run, given, line):
     assert printed(run(steps=(0,)), **given).splitlines()[-1] == line

@@ -35,6 +35,7 @@ def show_run(
     probe: str | None = None,
     loggers: Iterable[Logger] = (),
     tracking_seconds: float | None = None,
+    kernel_seconds: float | None = None,
     total_seconds: float | None = None,
 ) -> list[Path]:
     """Draw, log and summarise what the store holds of a run.
@@ -45,6 +46,7 @@ def show_run(
         probe: hash of the probe to show, needed where the run was measured on several.
         loggers: usually ``trainer.loggers``; those that take pictures get the figures.
         tracking_seconds: wall-clock seconds spent measuring.
+        kernel_seconds: how many of them went into the metrics themselves.
         total_seconds: wall-clock seconds of the training, measuring included.
 
     Returns:
@@ -60,7 +62,13 @@ def show_run(
     written = write_figures(frame, _folder(store, run, frame, store.path / "figures"))
     if takers := list(loggers):
         log_figures(all_figures(frame), takers, step=int(frame.loc[frame["layer"].notna(), "step"].max()))
-    print_summary(frame, figures=written, tracking_seconds=tracking_seconds, total_seconds=total_seconds)
+    print_summary(
+        frame,
+        figures=written,
+        tracking_seconds=tracking_seconds,
+        kernel_seconds=kernel_seconds,
+        total_seconds=total_seconds,
+    )
     return written
 
 

@@ -42,6 +42,7 @@ def print_summary(
     *,
     figures: Sequence[Path] = (),
     tracking_seconds: float | None = None,
+    kernel_seconds: float | None = None,
     total_seconds: float | None = None,
     console: Console | None = None,
 ) -> None:
@@ -54,6 +55,7 @@ def print_summary(
         frame: rows of one run.
         figures: files written, of which the folder is named.
         tracking_seconds: wall-clock seconds spent measuring.
+        kernel_seconds: how many of them went into the metrics themselves, the rest being the model's forward passes.
         total_seconds: wall-clock seconds of the training, measuring included.
         console: where to; standard output unless given. Without a terminal there are no colours; an encoding other
             than Unicode gets plain ASCII without the curves.
@@ -72,7 +74,7 @@ def print_summary(
         *_missing(rows),
         *_failed(frame),
         *_cost(frame),
-        *_overhead(tracking_seconds, total_seconds),
+        *_overhead(tracking_seconds, kernel_seconds, total_seconds),
         *_figures(figures),
     ]
     n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
@@ -168,16 +170,17 @@ def _cost(frame: pd.DataFrame) -> Iterator[Text]:
         yield Text(text)
 
 
-def _overhead(tracking_seconds: float | None, total_seconds: float | None) -> Iterator[Text]:
+def _overhead(
+    tracking_seconds: float | None, kernel_seconds: float | None, total_seconds: float | None
+) -> Iterator[Text]:
     if tracking_seconds is None:
         return
-    yield Text(f"tracking took {tracking_seconds:,.1f} s{_share(tracking_seconds, total_seconds)}")
-
-
-def _share(tracking_seconds: float, total_seconds: float | None) -> str:
-    if not total_seconds:
-        return ""
-    return f", {tracking_seconds / total_seconds:.1%} of the training's {total_seconds:,.1f} s"
+    text = f"tracking took {tracking_seconds:,.1f} s"
+    if total_seconds:
+        text += f", {tracking_seconds / total_seconds:.1%} of the training's {total_seconds:,.1f} s"
+    if kernel_seconds and tracking_seconds:
+        text += f"; kernels {kernel_seconds / tracking_seconds:.0%} of it"
+    yield Text(text)
 
 
 def _figures(figures: Sequence[Path]) -> Iterator[Text]:
