@@ -1,0 +1,270 @@
+"""Who computes the two quantities, with the call that is timed, and the float64 references they are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Call: TypeAlias = Callable[[Any, Tensor], Any]
+"""``call(module, x)`` with points x (n, dim): the quantity as a number, or the distances r1, r2 as (n, 2)."""
+
+_EVERY_ROW = 1e11
+"""Coordinate differences (rows * rows * columns) up to which the reference takes every row: minutes on one core."""
+_SOME_ROWS = 256
+_DISCARDED = 0.1
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to compute a quantity."""
+
+    name: str
+    call: Call
+    description: str
+    """The call in a few words."""
+    package: str
+    """Whose version is told."""
+    module: str
+    """What the call is given."""
+    on_gpu: bool = False
+    """Whether it computes where the points are; others are left out on a GPU."""
+    distances: Call | None = None
+    """Of a contender for TwoNN that returns the dimension alone, how it gets r1 and r2; judged, not timed."""
+
+    def load(self) -> ModuleType:
+        """Import what it needs.
+
+        Raises:
+            ModuleNotFoundError: its package is not installed.
+            Exception: whatever a package raises that is installed and does not fit its dependencies.
+        """
+        return import_module(self.module)
+
+    def absence(self) -> str | None:
+        """Why it cannot be used here; None where it can."""
+        try:
+            self.load()
+        except ModuleNotFoundError as error:
+            if error.name == self.module.partition(".")[0]:
+                return "not installed here"
+            return f"needs {error.name}, which is not installed here"
+        except Exception as error:  # an extension built for another numpy raises what it likes
+            return f"does not import here ({type(error).__name__})"
+        return None
+
+    def version(self) -> str:
+        """Of its package, or why there is none."""
+        return self.absence() or metadata.version(self.package)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What is right, in float64."""
+
+    value: float | None
+    """None where there are too many points to compute it."""
+    rows: np.ndarray
+    distances: np.ndarray
+    """r1 and r2 of these rows, (len(rows), 2); no rows for a quantity without distances."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Largest relative errors; None what the contender does not return or the reference does not know."""
+
+    value: float | None
+    distances: float | None
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity with the product it is set in relation to."""
+
+    name: str
+    title: str
+    product: Callable[[Tensor], Tensor]
+    product_name: str
+    contenders: tuple[Contender, ...]
+    reference: Callable[[Tensor], Reference]
+
+
+def errors_of(found: Any, reference: Reference, distances: Any = None) -> Errors:
+    """Judge what a contender found, and the distances behind it; NaN where it is undefined, as after distances of 0."""
+    value, pairs = _float64(found), None if distances is None else _float64(distances)
+    if value.ndim == 2:
+        value, pairs = np.float64(dimension(value)), value
+    return Errors(
+        None if reference.value is None else float(abs(value / reference.value - 1)),
+        None if pairs is None else float(np.abs(pairs[reference.rows] / reference.distances - 1).max()),
+    )
+
+
+def _float64(found: Any) -> np.ndarray:
+    return np.asarray(found.cpu() if isinstance(found, Tensor) else found, dtype=np.float64)
+
+
+def dimension(distances: np.ndarray) -> float:
+    """TwoNN from r1 and r2, (n, 2): the slope through the origin of -log(1 - F) on log(r2 / r1), a tenth left out.
+
+    Ratios that are not finite count as the largest.
+    """
+    n = len(distances)
+    kept = int(n * (1 - _DISCARDED))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x = np.sort(np.log(distances[:, 1] / distances[:, 0]))[:kept]
+        return float(x @ -np.log1p(-np.arange(1, kept + 1) / n) / (x @ x))
+
+
+def two_nearest(x: Tensor, rows: Tensor) -> Tensor:
+    """Distances from some rows to their two nearest others, (len(rows), 2), by float64 differences of coordinates."""
+    points = x.double()
+    found = []
+    for some in rows.split(64):
+        distances = torch.cdist(points[some], points, compute_mode="donot_use_mm_for_euclid_dist")
+        distances.scatter_(1, some[:, None], torch.inf)
+        found.append(distances.topk(2, largest=False).values)
+    return torch.cat(found)
+
+
+def _two_nn_reference(x: Tensor) -> Reference:
+    n = len(x)
+    complete = n * n * x.shape[1] <= _EVERY_ROW
+    rows = torch.arange(n, device=x.device)[:: 1 if complete else -(-n // _SOME_ROWS)]
+    distances = two_nearest(x, rows).cpu().numpy()
+    return Reference(dimension(distances) if complete else None, rows.cpu().numpy(), distances)
+
+
+def _anisotropy_reference(x: Tensor) -> Reference:
+    centred = _centred(x.double())
+    short = centred if x.shape[0] < x.shape[1] else centred.mT
+    variances = torch.linalg.eigvalsh(short @ short.mT)
+    nothing = np.empty(0)
+    return Reference((variances[-1] / variances.sum()).item(), nothing, nothing)
+
+
+def _faiss(faiss: Any, x: Tensor) -> np.ndarray:
+    index = faiss.IndexFlatL2(x.shape[1])
+    index.add(x.numpy())
+    squares = index.search(x.numpy(), 3)[0][:, 1:]  # the nearest is the point itself
+    return np.sqrt(squares.clip(0))
+
+
+def _dadapy(dadapy: Any, x: Tensor) -> float:
+    data = dadapy.Data(coordinates=x.numpy(), maxk=2, n_jobs=torch.get_num_threads())
+    return data.compute_id_2NN()[0]
+
+
+def _gram(_: Any, x: Tensor) -> Tensor:
+    centred = _centred(x)
+    variances = torch.linalg.eigvalsh(centred.mT @ centred)
+    return variances[-1] / variances.sum()
+
+
+def _svdvals(_: Any, x: Tensor) -> Tensor:
+    squares = torch.linalg.svdvals(_centred(x)).square()
+    return squares[0] / squares.sum()
+
+
+def _svd_lowrank(_: Any, x: Tensor) -> Tensor:
+    centred = _centred(x)
+    return _share(torch.svd_lowrank(centred)[1][0], centred)
+
+
+def _numpy_svd(numpy: Any, x: Tensor) -> float:
+    points = x.numpy()
+    squares = numpy.linalg.svd(points - points.mean(0), compute_uv=False) ** 2
+    return squares[0] / squares.sum()
+
+
+def _svds(linalg: Any, x: Tensor) -> Tensor:
+    centred = _centred(x)
+    singular_value = linalg.svds(centred.numpy(), k=1, return_singular_vectors=False)[0]
+    return _share(singular_value, centred)
+
+
+def _pca(decomposition: Any, x: Tensor) -> float:
+    return decomposition.PCA(n_components=1).fit(x.numpy()).explained_variance_ratio_[0]
+
+
+def _centred(x: Tensor) -> Tensor:
+    return x - x.mean(0)
+
+
+def _share(singular_value: Any, centred: Tensor) -> Tensor:
+    return (singular_value / torch.linalg.vector_norm(centred)).square()
+
+
+TWO_NN = Quantity(
+    "two_nn",
+    "Intrinsic dimension (TwoNN)",
+    lambda x: x @ x.T,
+    "X @ X.T",
+    (
+        Contender(
+            "repdyn",
+            lambda kernels, x: kernels.two_nn(x),
+            "two_nn(X)",
+            "repdyn",
+            "repdyn.kernels",
+            on_gpu=True,
+            distances=lambda kernels, x: kernels.neighbours.nearest(x),
+        ),
+        Contender(
+            "scikit-dimension",
+            lambda estimators, x: estimators.TwoNN().fit(x.numpy()).dimension_,
+            "skdim.id.TwoNN().fit(X)",
+            "scikit-dimension",
+            "skdim.id",
+        ),
+        Contender("dadapy", _dadapy, "Data(X, maxk=2).compute_id_2NN()", "dadapy", "dadapy"),
+        Contender(
+            "scikit-learn",
+            lambda neighbors, x: (
+                neighbors.NearestNeighbors(n_neighbors=2, algorithm="brute").fit(x.numpy()).kneighbors()[0]
+            ),
+            'NearestNeighbors(n_neighbors=2, algorithm="brute").fit(X).kneighbors(), distances alone',
+            "scikit-learn",
+            "sklearn.neighbors",
+        ),
+        Contender("faiss", _faiss, "IndexFlatL2.search(X, 3), distances alone", "faiss-cpu", "faiss"),
+        Contender(
+            "torch.cdist",
+            lambda torch, x: torch.cdist(x, x).topk(3, largest=False).values[:, 1:],
+            "cdist(X, X).topk(3), distances alone",
+            "torch",
+            "torch",
+            on_gpu=True,
+        ),
+    ),
+    _two_nn_reference,
+)
+
+ANISOTROPY = Quantity(
+    "anisotropy",
+    "Anisotropy",
+    lambda x: x.T @ x,
+    "X.T @ X",
+    (
+        Contender(
+            "repdyn", lambda kernels, x: kernels.anisotropy(x), "anisotropy(X)", "repdyn", "repdyn.kernels", on_gpu=True
+        ),
+        Contender("torch.svdvals", _svdvals, "linalg.svdvals(X)", "torch", "torch", on_gpu=True),
+        Contender("torch.gram", _gram, "linalg.eigvalsh(X.T @ X) in float32", "torch", "torch", on_gpu=True),
+        Contender(
+            "torch.svd_lowrank", _svd_lowrank, "svd_lowrank(X) and the Frobenius norm", "torch", "torch", on_gpu=True
+        ),
+        Contender("numpy.svd", _numpy_svd, "linalg.svd(X, compute_uv=False)", "numpy", "numpy"),
+        Contender("scipy.svds", _svds, "svds(X, k=1) and the Frobenius norm", "scipy", "scipy.sparse.linalg"),
+        Contender("scikit-learn", _pca, "PCA(n_components=1).fit(X)", "scikit-learn", "sklearn.decomposition"),
+    ),
+    _anisotropy_reference,
+)
+
+QUANTITIES = (TWO_NN, ANISOTROPY)
