@@ -38,37 +38,6 @@ def test_complete_rows_hold_their_nearest(name, k, dtype):
     assert missed(points, k, listed(points, k)) == 0
 
 
-def clouds(n_clouds):
-    """Random clouds of all shapes: intrinsic dimensions, spectra, offsets, wide coordinates, tight pairs, grids."""
-    for seed in range(n_clouds):
-        generator = torch.Generator().manual_seed(seed)
-        rank, dim = (int(torch.randint(1, 60, (), generator=generator)) for _ in range(2))
-        points = torch.randn(700, rank, generator=generator) @ torch.randn(rank, dim, generator=generator)
-        points *= torch.arange(1, dim + 1).float().pow(-float(torch.rand((), generator=generator)) * 2)
-        if seed % 2:
-            points[:, : 1 + dim // 20] *= 100
-        if seed % 3 == 0:
-            points += 1000 * torch.randn(dim, generator=generator)
-        if seed % 5 == 0:
-            points[::2] = points[1::2] + 1e-5 * torch.randn(350, dim, generator=generator)
-        if seed % 7 == 0:
-            points = points.mul(3).round()
-        if seed % 11 == 0:
-            points /= torch.rand(700, 1, generator=generator)
-        yield Cloud(points).distinct
-
-
-def test_complete_rows_hold_their_nearest_on_random_clouds(dtype):
-    """Some 40,000 rows; ``benchmarks/certificate.py`` tries millions."""
-    n_complete = 0
-    for points in clouds(60):
-        if len(points) > 2:
-            found = listed(points)
-            n_complete += int(found.complete.sum())
-            assert missed(points, 2, found) == 0
-    assert n_complete > 20_000
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(
     "name", ["gaussian", "low_rank", "std_500", "heavy_tail", "near_duplicates_1e-5", "bimodal_1000"]
