@@ -92,3 +92,12 @@ def test_known_distances_shorten_the_list(dtype):
     kept = found.within(reach)
     assert 2 * len(points) <= kept.sum() <= len(found.first)
     assert not found.within(reach * 0).any()
+
+
+def test_points_that_rounding_swallows_are_left_open(dtype):
+    """Coordinates below the smallest numbers of the product: its scores are all zero."""
+    points = torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 1e-60
+    points[0] = 1
+    found = listed(points)
+    assert not found.complete[1:].any()
+    assert missed(points, 2, found) == 0

@@ -32,7 +32,8 @@ class Undefined(ArithmeticError):
 
 @contextmanager
 def exact_arithmetic(device: torch.device | str) -> Iterator[None]:
-    """Within it float32 matrix products on ``device`` are float32 throughout, and neither autocast nor autograd acts.
+    """Within it matrix products on ``device`` are summed in float32 throughout, those of float32 numbers multiplied so
+    too, and neither autocast nor autograd acts.
 
     Everything is put back on leaving. The precision of products is a setting of the process, so other threads see it.
     """
@@ -51,11 +52,14 @@ def _float32_products() -> Iterator[None]:
     before_onednn = "none" if onednn.fp32_precision == backends.mkldnn.fp32_precision else onednn.fp32_precision
     cuda.fp32_precision = onednn.fp32_precision = "ieee"
     before = torch.get_float32_matmul_precision()
+    # sums of bfloat16 products may else be cut to bfloat16 half way
+    before_sums, cuda.allow_bf16_reduced_precision_reduction = cuda.allow_bf16_reduced_precision_reduction, False
     try:
         torch.set_float32_matmul_precision("highest")
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+        cuda.allow_bf16_reduced_precision_reduction = before_sums
         cuda.fp32_precision, onednn.fp32_precision = before_cuda, before_onednn
 
 

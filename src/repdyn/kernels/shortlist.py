@@ -140,7 +140,8 @@ class Rounded:
 
     def largest_score(self, distance: Tensor, rows: slice) -> Tensor:
         """The largest score, float32, that a pair with at most the given distance can have; the reverse reasoning."""
-        between = (distance + self.errors[rows] + self.ratio * self.norms[rows]) / (1 - self.ratio)
+        # a ratio of 1 or more, as points below the smallest numbers have, bounds nothing: then every pair is within
+        between = (distance + self.errors[rows] + self.ratio * self.norms[rows]) / (1 - self.ratio).clamp_min(1e-300)
         score = (between.square() * (1 + 2 * self.gamma) + self._margin(rows)) * self.output
         return score.float() * (1 + 2**-22)
 
