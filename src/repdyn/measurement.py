@@ -110,7 +110,7 @@ def measure(
     rows = []
     n_layers = len(states.layers)
     asked = {
-        "n_neighbours": max(2, *(metric.n_neighbours for metric, _ in pairs)),
+        "n_neighbours": max(metric.n_neighbours for metric, _ in pairs),
         "whole_spectrum": any(metric.whole_spectrum for metric, _ in pairs),
     }
     for done in range(n_layers):

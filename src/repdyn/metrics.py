@@ -80,14 +80,17 @@ class Metric:
     """Keyword arguments of the kernel, recorded in every row."""
     on_distinct: bool = False
     """Equal vectors count once, so that a layer with few distinct ones is in truth a smaller sample."""
-    n_neighbours: int = 0
-    """How many nearest neighbours of each vector it looks at."""
     whole_spectrum: bool = False
     """It is read off all eigenvalues of the covariance."""
 
     def with_settings(self, **settings: Any) -> Metric:
         """The same metric with other kernel parameters, as ``METRICS["two_nn"].with_settings(discard=0.8)``."""
         return replace(self, settings={**self.settings, **settings})
+
+    @property
+    def n_neighbours(self) -> int:
+        """How many nearest neighbours of each vector it looks at, at most."""
+        return self.settings.get("k", 2)
 
     @property
     def settings_json(self) -> str:
@@ -114,7 +117,6 @@ METRICS: dict[str, Metric] = {
             source="Facco, d'Errico, Rodriguez, Laio 2017 (Sci. Rep. 7:12140)",
             settings={"discard": 0.1, "estimator": "regression"},
             on_distinct=True,
-            n_neighbours=2,
         ),
         *(
             Metric(
@@ -125,7 +127,6 @@ METRICS: dict[str, Metric] = {
                 source="Denti, Doimo, Laio, Mira 2022 (Sci. Rep. 12:20005)",
                 settings={"k": k},
                 on_distinct=True,
-                n_neighbours=k,
             )
             for k in SCALES
         ),

@@ -56,6 +56,15 @@ def _underflowing() -> Tensor:
     return torch.cat([torch.ones(1, DIM), -torch.ones(1, DIM), 1e-24 * clusters])
 
 
+def _blocks() -> Tensor:
+    """Most of the variance where none of the evenly spaced rows has any, and balanced."""
+    points = torch.zeros(512, 200)
+    points[0::4, :100] = _gaussian(128, 100) * torch.linspace(3, 0.1, 100) ** 3
+    points[1::4, 100:] = 50 * _gaussian(128, 100, seed=5)
+    points[3::4, 100:] = -points[1::4, 100:]
+    return points
+
+
 HOSTILE: dict[str, Callable[[], Tensor]] = {
     "gaussian": _gaussian,
     "low_rank": _low_rank,
@@ -88,6 +97,10 @@ HOSTILE: dict[str, Callable[[], Tensor]] = {
     "heavy_tail": lambda: _gaussian() / _uniform(N),
     "sinks": _sinks,
     "underflowing": _underflowing,
+    "blocks": _blocks,
+    # coarse values around a median of zero: bfloat16 holds them exactly, and only its scores are rounded
+    "relu_bfloat16": lambda: (_gaussian(1500, 64) - 0.3).relu().bfloat16(),
+    "int8": lambda: (40 * _gaussian(1500, 32)).round().clamp(-127, 127),
 }
 
 

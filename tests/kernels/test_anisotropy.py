@@ -52,7 +52,10 @@ def inexact(monkeypatch):
     monkeypatch.setattr(module, "_exact_share", lambda cloud: torch.tensor(torch.nan))
 
 
-@pytest.mark.parametrize("name", sorted(set(HOSTILE) - {"n_3", "n_5", "d_1", "integer_grid", "duplicates_95_percent"}))
+@pytest.mark.parametrize(
+    "name",
+    sorted(set(HOSTILE) - {"n_3", "n_5", "d_1", "integer_grid", "duplicates_95_percent", "int8", "relu_bfloat16"}),
+)
 def test_iteration_alone_is_right(name, inexact):
     assert anisotropy(HOSTILE[name]()).item() == pytest.approx(naive_anisotropy(HOSTILE[name]()), rel=1e-7)
 

@@ -35,6 +35,13 @@ def test_every_distance_is_that_of_brute_force_without_fast_bfloat16(name, monke
     np.testing.assert_allclose(_sorted(nearest(points)), _sorted(naive_nearest(points)), rtol=1e-10)
 
 
+def test_a_score_is_off_by_half_of_its_last_digit():
+    """bfloat16 holds these coordinates, but not the squared distance of the nearest."""
+    far = [[0, 0, 0, sign * size] for size in (8.0, 16.0, 24.0, 32.0, 40.0) for sign in (1, -1)]
+    points = torch.tensor([[0, 0, 0, 0], [2**-11 - 1, 2**-4, 2**-10, 0], [1, 2**-4, 0, 0], *far])
+    assert nearest(points, 1)[0].item() == pytest.approx(points[1].double().norm().item(), rel=1e-12)
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_number_of_neighbours_leaves_each_alone(name):
     points = Cloud(HOSTILE[name]()).distinct
@@ -114,6 +121,12 @@ def test_selection_is_topk(n_columns, k):
 def test_a_point_is_never_its_own_neighbour():
     points = torch.tensor([[0.0], [1.0], [1.0 + 2**-20]])
     assert nearest(points).tolist() == [[1.0, 1.0 + 2**-20], [2**-20, 1.0], [2**-20, 1.0 + 2**-20]]
+
+
+@pytest.mark.parametrize("power", [-1000, -520, -100, 100, 500, 900])
+def test_float64_points_of_any_unit(power):
+    points = HOSTILE["low_rank"]().double()
+    torch.testing.assert_close(nearest(points * 2.0**power) / 2.0**power, nearest(points), rtol=1e-12, atol=0)
 
 
 def test_the_module_is_importable_by_name():

@@ -76,6 +76,25 @@ def test_tiles_of_all_shapes(n, dtype):
     assert found.second.max() < n
 
 
+@pytest.mark.parametrize("k", [32, 64])
+def test_many_neighbours_are_found_too(k, dtype):
+    points = torch.randn(4096, 64, generator=torch.Generator().manual_seed(0))
+    assert listed(points, k).complete.float().mean() > 0.99
+
+
+def test_pairs_that_fell_behind_the_limit_are_dropped(monkeypatch):
+    """Points in the order of their distance: each tile holds nearer ones than those before it."""
+    n = 8192
+    points = torch.linspace(2, 1, n).pow(20).unsqueeze(1) + 0.01 * torch.rand(n, 2, generator=torch.Generator())
+    kept = []
+    read = shortlist._Lists.read
+    count = lambda self: sum(len(first) for first, _, _ in self.found)  # noqa: E731
+    monkeypatch.setattr(shortlist._Lists, "read", lambda self, *tile: read(self, *tile) or kept.append(count(self)))
+    found = listed(points)
+    assert max(kept) <= 64 * n
+    assert missed(points, 2, found) == 0
+
+
 def test_wide_coordinates_do_not_widen_the_margin(dtype):
     """A few coordinates of standard deviation 100 times the rest, as real models have."""
     points = torch.randn(1500, 256, generator=torch.Generator().manual_seed(0))

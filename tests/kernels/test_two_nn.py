@@ -114,12 +114,7 @@ UNDEFINED = {
         "discard = 0.5 keeps 1 of 3 distinct points, at least 2 needed",
     ),
     "underflow": (
-        torch.eye(4, dtype=torch.float64) * 1e-200,
-        {},
-        "nearest-neighbour distances leave the range of float64; rescale the points",
-    ),
-    "overflow": (
-        torch.eye(4, dtype=torch.float64) * 1e200,
+        torch.cat([torch.eye(4, dtype=torch.float64) * 1e-200, torch.ones(1, 4, dtype=torch.float64)]),
         {},
         "nearest-neighbour distances leave the range of float64; rescale the points",
     ),

@@ -55,7 +55,7 @@ def gride(x: Tensor | Cloud, *, k: int = 4) -> Tensor:
 
 def gride_of(cloud: Cloud, *, k: int = 4) -> Tensor:
     """As ``gride``, but raises Undefined with the reason instead of returning NaN."""
-    if k not in range(2, _MOST + 1, 2):
+    if not isinstance(k, int) or k not in range(2, _MOST + 1, 2):
         raise ValueError(f"expected an even k from 2 to {_MOST}, got {k}; the ratio is that of r_k and r_(k/2)")
     cloud.require_defined()
     if cloud.n_unique <= k:

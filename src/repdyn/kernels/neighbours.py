@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, pad
 
-from repdyn.kernels.cloud import Cloud, Frame, row_chunks
+from repdyn.kernels.cloud import Cloud, Frame, row_chunks, unit_scale
 from repdyn.kernels.shortlist import shortlist
 
 # candidates per row beyond k; the last rung measures every point and needs no proof
@@ -20,6 +20,8 @@ _ROUNDOFF = 2.0**-53
 # No bound tells a point tied with the last neighbour from a nearer one. What float64 cannot tell apart is accepted:
 # then nothing is nearer than (1 - 5e-11) r_k.
 _TIE = 1e-10
+# distances of which the squares still have all their digits
+_LEAST = 1e-145
 # coordinates gathered at a time to measure distances directly: they stay in the cache
 _GATHERED = 1 << 15
 # strided groups of columns; the minima of the groups narrow the selection
@@ -48,7 +50,7 @@ def nearest(points: Tensor, k: int = 2, *, tile: int = 512) -> Tensor:
 
     Returns:
         float64, shape (n, k), ascending along each row, in the unit of ``points``; the relative error is below 1e-10,
-        and a point's values do not depend on ``k``.
+        and a point's values do not depend on ``k``. Distances below 1e-145 of the largest coordinate become 0.
     """
     found, complete = _from_shortlist(points, k)
     pending = (~complete).nonzero().flatten()
@@ -84,13 +86,24 @@ def _from_shortlist(points: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _measure(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Distances from the coordinates as they came: nothing is lost by centring, nothing cancels."""
+    """Distances from the coordinates as they came: nothing is lost by centring, nothing cancels.
+
+    Zero where they are so small beside the coordinates that their squares lose digits.
+    """
     at_a_time = max(1, _GATHERED // points.shape[1])
+    # only in float64 can a unit be such that squares leave its range
+    scale = unit_scale(points) if points.dtype == torch.float64 else 1.0
     distances = [
-        torch.linalg.vector_norm(embedding(a, points).double().sub_(embedding(b, points)), dim=1)
+        torch.linalg.vector_norm(_difference(points, a, b, scale), dim=1)
         for a, b in zip(first.split(at_a_time), second.split(at_a_time), strict=True)
     ]
-    return torch.cat(distances)
+    measured = torch.cat(distances)
+    return measured.where(measured > _LEAST, 0).div_(scale)
+
+
+def _difference(points: Tensor, first: Tensor, second: Tensor, scale: float) -> Tensor:
+    difference = embedding(first, points).double().sub_(embedding(second, points))
+    return difference if scale == 1 else difference.mul_(scale)
 
 
 class _Rung:

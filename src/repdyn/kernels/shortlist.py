@@ -20,8 +20,10 @@ from repdyn.kernels.cloud import Frame, product, row_chunks, sample, unit_scale
 _ROWS, _COLUMNS = 1024, 4096
 # strided groups of a tile's points; a group whose minimum exceeds the limit is not looked into
 _GROUPS = 128
-# groups below the limit beyond which a point is given up: the margin is too wide for its distances
-_CROWD = 96
+# groups below the limit, for each neighbour, beyond which a point is given up: its margin is too wide for its distances
+_CROWD = 48
+# pairs kept for each point before those that have fallen behind the limit are dropped
+_KEPT = 64
 # the score of the points that fill up the last group
 _FAR = 1e30
 # a coordinate this many times the mean square is kept in two parts: rounding it would widen the margin of all the rest
@@ -75,7 +77,8 @@ def multiplied_fast(device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         fast = torch.cuda.get_device_capability(device) >= (8, 0)
     else:
-        has = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+        # older versions of torch do not tell
+        has = torch.cpu.get_capabilities() if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities") else {}
         fast = any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
     return torch.bfloat16 if fast else torch.float32
 
@@ -102,8 +105,9 @@ class Rounded:
         self.errors = torch.zeros_like(self.norms)
         for rows in torch.arange(n).split(len(row_chunks(points)[0])):
             self._write(slice(int(rows[0]), int(rows[-1]) + 1), points, frame, wide)
-        self.right[n:, dim + 2 * len(wide)] = _FAR
-        self.right[n:, dim + 2 * len(wide) + parts :].fill_(1)
+        _, _, _, squares, ones, _ = self.right[n:].split(self.widths, 1)
+        squares[:, :1].fill_(_FAR)
+        ones.fill_(1)
         self.ratio = (self.errors / self.norms).nan_to_num(0).max()
         self._bound_rounding(sum(self.widths), halved)
 
@@ -154,7 +158,8 @@ class Rounded:
         # the product of two low parts is left out.
         roundoff = 2**-23 if self.right.is_cuda else 2**-24
         self.gamma = 1.02 * terms * (roundoff + 2**-24) + 2**-21 + (2**-17 if halved else 0)
-        self.output = 1 + (1.01 * 2**-9 if halved else 2**-22)
+        # a score in bfloat16 is off by half of its last digit, the eighth
+        self.output = 1 + (1.01 * 2**-8 if halved else 2**-22)
         self.tiny = 16 * terms * torch.finfo(torch.float32).tiny
 
 
@@ -162,7 +167,7 @@ class _Lists:
     """The shortlist of each point, and the k best scores by which it is limited."""
 
     def __init__(self, rounded: Rounded, k: int) -> None:
-        self.rounded, self.k = rounded, k
+        self.rounded, self.k, self.crowd = rounded, k, _CROWD * max(2, k)
         device = rounded.right.device
         self.best = torch.full((k, rounded.n_padded), torch.inf, device=device)
         self.n_close = torch.zeros(rounded.n_padded, dtype=torch.int64, device=device)
@@ -184,11 +189,13 @@ class _Lists:
         limit[max(0, self.rounded.n - points.start) :] = -1
         close = minima <= limit
         n_close = self.n_close[points].add_(close.sum(0))
-        group, point = (close & (n_close <= _CROWD)).nonzero().unbind(1)
+        group, point = (close & (n_close <= self.crowd)).nonzero().unbind(1)
         other = group + torch.arange(0, len(scores), _GROUPS, device=scores.device).unsqueeze(1)
         inside = scores[other, point]
         member, hit = (inside <= limit[point]).nonzero().unbind(1)
         self.found.append((point[hit] + points.start, other[member, hit] + others.start, inside[member, hit]))
+        if sum(len(first) for first, _, _ in self.found) > max(_KEPT, 4 * self.k) * self.rounded.n:
+            self.found = [self._within()]
 
     def limit(self, points: slice) -> Tensor:
         """The score up to which a point may be among the k nearest."""
@@ -196,15 +203,19 @@ class _Lists:
 
     def closed(self) -> Shortlist:
         n = self.rounded.n
-        first, second, scores = (torch.cat(parts) for parts in zip(*self.found, strict=True))
-        complete = self.n_close[:n] <= _CROWD
-        kept = (scores <= self.limit(slice(None))[first]) & (second < n) & complete[first]
-        first, second, scores = first[kept], second[kept], scores[kept].float()
-        complete &= first.bincount(minlength=n) >= self.k
+        first, second, scores = self._within()
+        complete = (self.n_close[:n] <= self.crowd) & (first.bincount(minlength=n) >= self.k)
         scores, order = scores.sort()
         first, by_first = first[order].sort(stable=True)
         order = order[by_first]
-        return Shortlist(first, second[order], scores[by_first], complete, self.rounded)
+        return Shortlist(first, second[order], scores[by_first].float(), complete, self.rounded)
+
+    def _within(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Pairs found so far that are still below the limit, of points not given up."""
+        first, second, scores = (torch.cat(parts) for parts in zip(*self.found, strict=True))
+        kept = (scores <= self.limit(slice(None))[first]) & (second < self.rounded.n)
+        kept &= self.n_close[first] <= self.crowd
+        return first[kept], second[kept], scores[kept]
 
 
 def _frame_of_most(points: Tensor) -> Frame:

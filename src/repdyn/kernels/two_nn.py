@@ -11,7 +11,7 @@ from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic
 from repdyn.kernels.neighbours import nearest_of
 
 Estimator = Literal["regression", "maximum_likelihood"]
-# log(r2 / r1) up to which two distances count as equal: the accuracy that two_nearest promises
+# log(r2 / r1) up to which two distances count as equal: the accuracy that nearest promises
 TIE = 1e-10
 
 
