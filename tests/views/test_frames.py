@@ -12,6 +12,7 @@ from repdyn.views.frames import (
     is_finished,
     layer_mean,
     measurements,
+    metrics_of,
     scalar,
     select_steps,
     subsets_of,
@@ -184,3 +185,8 @@ def test_causality(values, expected):
 
 def test_counts_of_equal_numbers():
     assert counts(pd.DataFrame({"n_vectors": [4096], "n_batches": [8]})) == "4,096 vectors in each of 8 batches"
+
+
+def test_the_main_metrics_come_first():
+    rows = pd.DataFrame({"metric": ["effective_rank", "mine", "two_nn", "gride_16", "gride_4", "anisotropy", "a"]})
+    assert metrics_of(rows) == ["anisotropy", "two_nn", "gride_4", "gride_16", "effective_rank", "a", "mine"]

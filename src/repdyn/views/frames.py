@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from repdyn.metrics import METRICS
 from repdyn.records import FINISHED, is_thin
 
 SUBSETS = ("all", "no_sink")
@@ -81,8 +82,9 @@ def of_metric(rows: pd.DataFrame, metric: str, subset: str | None = None) -> pd.
 
 
 def metrics_of(rows: pd.DataFrame) -> list[str]:
-    """The metrics in ``rows``, by name."""
-    return sorted(rows["metric"].unique())
+    """The metrics in ``rows``: those of the table of metrics in its order, then others by name."""
+    places = {name: place for place, name in enumerate(METRICS)}
+    return sorted(rows["metric"].unique(), key=lambda name: (places.get(name, len(places)), name))
 
 
 def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
