@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
-import os
-import platform
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
 import torch
+from machine import facts
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
@@ -40,23 +37,18 @@ def header(
     contenders: Mapping[Quantity, Sequence[Contender]],
 ) -> dict[str, str]:
     """Where, when, with what and by whom, in words."""
-    facts = {
-        "machine": f"{_processor()}, {_count(os.cpu_count() or 1, 'core')}, "
-        f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+    told = facts(command) | {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         "threads": ", ".join(map(str, threads)),
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": f"Python {platform.python_version()}, torch {torch.__version__}",
-        "command": command,
         "time": f"median of {_count(repeats, 'round')} after two calls that do not count; a round is the bare product "
         "and each contender once",
         "error": "relative to float64: differences of coordinates, eigenvalues of the Gram matrix",
         "memory": f"{memory_method(device)} above what was held before the call",
     }
     for quantity, some in contenders.items():
-        facts[f"{quantity.name}, {PRODUCT}"] = f"{quantity.product_name} in float32"
-        facts |= {f"{quantity.name}, {one.name}": f"{one.version()}, {one.description}" for one in some}
-    return facts
+        told[f"{quantity.name}, {PRODUCT}"] = f"{quantity.product_name} in float32"
+        told |= {f"{quantity.name}, {one.name}": f"{one.version()}, {one.description}" for one in some}
+    return told
 
 
 def heading(row: Row) -> str:
@@ -184,13 +176,3 @@ def _error(error: float | None) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
-
-
-def _processor() -> str:
-    """The model's name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
