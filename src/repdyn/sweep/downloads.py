@@ -91,6 +91,9 @@ class Downloads:
             yield self
         finally:
             self.cancel()
+            # before that, a download that was given up would make its folder anew
+            for thread in _given_up():
+                thread.join(_SOON_SECONDS)
             shutil.rmtree(self._folder, ignore_errors=True)
             lock.release()
             Path(lock.lock_file).unlink(missing_ok=True)
@@ -218,8 +221,9 @@ def one_ahead(
 
 
 def is_still_working() -> bool:
-    """Whether work that was given up does not come to its end soon."""
-    given_up = [thread for thread in threading.enumerate() if thread.name.startswith(AHEAD)]
-    for thread in given_up:
-        thread.join(_SOON_SECONDS)
-    return any(thread.is_alive() for thread in given_up)
+    """Whether work that was given up has not come to its end yet."""
+    return any(thread.is_alive() for thread in _given_up())
+
+
+def _given_up() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(AHEAD)]
