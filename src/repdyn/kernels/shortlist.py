@@ -21,7 +21,7 @@ _ROWS, _COLUMNS = 1024, 4096
 # strided groups of a tile's points; a group whose minimum exceeds the limit is not looked into
 _GROUPS = 128
 # groups below the limit, for each neighbour, beyond which a point is given up: its margin is too wide for its distances
-_CROWD = 96
+_CROWD = 48
 # pairs kept for each point before those that have fallen behind the limit are dropped
 _KEPT = 64
 # the score of the points that fill up the last group
