@@ -82,6 +82,8 @@ class Metric:
     """Equal vectors count once, so that a layer with few distinct ones is in truth a smaller sample."""
     whole_spectrum: bool = False
     """It is read off all eigenvalues of the covariance."""
+    neighbours: str = ""
+    """The setting that says how many nearest neighbours of each vector it looks at, if not two or none."""
 
     def with_settings(self, **settings: Any) -> Metric:
         """The same metric with other kernel parameters, as ``METRICS["two_nn"].with_settings(discard=0.8)``."""
@@ -89,8 +91,8 @@ class Metric:
 
     @property
     def n_neighbours(self) -> int:
-        """How many nearest neighbours of each vector it looks at, at most."""
-        return self.settings.get("k", 2)
+        """How many nearest neighbours of each vector are to be searched for it, at least."""
+        return self.settings[self.neighbours] if self.neighbours else 2
 
     @property
     def settings_json(self) -> str:
@@ -127,6 +129,7 @@ METRICS: dict[str, Metric] = {
                 source="Denti, Doimo, Laio, Mira 2022 (Sci. Rep. 12:20005)",
                 settings={"k": k},
                 on_distinct=True,
+                neighbours="k",
             )
             for k in SCALES
         ),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, row_chunks, sample
+from repdyn.kernels.cloud import Cloud, exact_arithmetic, or_nan, row_chunks, sample
 from repdyn.kernels.spectrum import spectrum_of, tall_side
 
 # below this side a float64 Gram matrix and its exact spectrum are cheaper than iterating
@@ -63,11 +63,7 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
         >>> anisotropy(square * torch.tensor([3.0, 1.0])).item()
         0.9
     """
-    cloud = x if isinstance(x, Cloud) else Cloud(x)
-    try:
-        return anisotropy_of(cloud)
-    except Undefined:
-        return torch.tensor(torch.nan, dtype=torch.float64, device=cloud.x.device)
+    return or_nan(anisotropy_of, x)
 
 
 def anisotropy_of(cloud: Cloud) -> Tensor:

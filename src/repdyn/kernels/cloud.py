@@ -151,6 +151,15 @@ class Frame:
         return rows.double().mul(self.scale).sub_(self.mean)
 
 
+def or_nan(kernel: Callable[..., Tensor], x: Tensor | Cloud, **settings: Any) -> Tensor:
+    """What a kernel makes of a cloud; NaN, on the same device, where that is undefined."""
+    cloud = x if isinstance(x, Cloud) else Cloud(x)
+    try:
+        return kernel(cloud, **settings)
+    except Undefined:
+        return torch.tensor(torch.nan, dtype=torch.float64, device=cloud.x.device)
+
+
 def product(x: Tensor, y: Tensor) -> Tensor:
     """``x @ y.T`` in their own precision, by the library that is fastest."""
     if x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available():

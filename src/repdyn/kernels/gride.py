@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic
+from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, or_nan
 from repdyn.kernels.neighbours import nearest_of
 from repdyn.kernels.two_nn import TIE
 
@@ -46,11 +46,7 @@ def gride(x: Tensor | Cloud, *, k: int = 4) -> Tensor:
         >>> round(gride(line, k=8).item(), 1)
         1.0
     """
-    cloud = x if isinstance(x, Cloud) else Cloud(x)
-    try:
-        return gride_of(cloud, k=k)
-    except Undefined:
-        return torch.tensor(torch.nan, dtype=torch.float64, device=cloud.x.device)
+    return or_nan(gride_of, x, k=k)
 
 
 def gride_of(cloud: Cloud, *, k: int = 4) -> Tensor:

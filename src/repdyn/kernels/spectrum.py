@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, row_chunks
+from repdyn.kernels.cloud import Cloud, exact_arithmetic, or_nan, row_chunks
 
 
 def spectrum_of(cloud: Cloud) -> Tensor:
@@ -44,7 +42,7 @@ def participation_ratio(x: Tensor | Cloud) -> Tensor:
         >>> participation_ratio(square).item()
         2.0
     """
-    return _or_nan(participation_ratio_of, x)
+    return or_nan(participation_ratio_of, x)
 
 
 def participation_ratio_of(cloud: Cloud) -> Tensor:
@@ -76,21 +74,13 @@ def effective_rank(x: Tensor | Cloud) -> Tensor:
         >>> round(effective_rank(square).item(), 9)
         2.0
     """
-    return _or_nan(effective_rank_of, x)
+    return or_nan(effective_rank_of, x)
 
 
 def effective_rank_of(cloud: Cloud) -> Tensor:
     """As ``effective_rank``, but raises Undefined with the reason instead of returning NaN."""
     values = cloud.once(spectrum_of).sqrt()
     return torch.special.entr(values / values.sum()).sum().exp()
-
-
-def _or_nan(kernel: Callable[[Cloud], Tensor], x: Tensor | Cloud) -> Tensor:
-    cloud = x if isinstance(x, Cloud) else Cloud(x)
-    try:
-        return kernel(cloud)
-    except Undefined:
-        return torch.tensor(torch.nan, dtype=torch.float64, device=cloud.x.device)
 
 
 def tall_side(x: Tensor) -> Tensor:

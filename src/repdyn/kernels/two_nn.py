@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic
+from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, or_nan
 from repdyn.kernels.neighbours import nearest_of
 
 Estimator = Literal["regression", "maximum_likelihood"]
@@ -47,11 +47,7 @@ def two_nn(x: Tensor | Cloud, *, discard: float = 0.1, estimator: Estimator = "r
         >>> round(two_nn(line).item())
         1
     """
-    cloud = x if isinstance(x, Cloud) else Cloud(x)
-    try:
-        return two_nn_of(cloud, discard=discard, estimator=estimator)
-    except Undefined:
-        return torch.tensor(torch.nan, dtype=torch.float64, device=cloud.x.device)
+    return or_nan(two_nn_of, x, discard=discard, estimator=estimator)
 
 
 def two_nn_of(cloud: Cloud, *, discard: float = 0.1, estimator: Estimator = "regression") -> Tensor:
