@@ -34,6 +34,7 @@ def row(**changes) -> Row:
         "depth": 0.5,
         "module": "blocks.0",
         "layers": "",
+        "stack": None,
         "metric": "two_nn",
         "subset": "all",
         "settings": '{"discard": 0.1}',

@@ -7,25 +7,20 @@ as the layers below it. To measure the normalised output too, name its module in
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from repdyn.blocks import Blocks, Layers, find_blocks, listing, without_compilation
-from repdyn.kernels import exact_arithmetic
+from repdyn.forward import Forward, call_with_tokens, device_of, smallest_with, undisturbed
 from repdyn.layer_states import STATES_BYTES, Buffers, LayerStates, States
 from repdyn.probe import Probe, ProbeBatch
-
-Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
 
 
 def capture(
@@ -115,54 +110,6 @@ def is_causal(
     return bool((before - after).abs().max() <= 1e-5 * before.square().mean().sqrt())
 
 
-def call_with_tokens(model: nn.Module, batch: ProbeBatch) -> Any:
-    """Call a model with ``input_ids``, ``attention_mask`` and ``use_cache=False``, as far as it takes them.
-
-    Raises:
-        ValueError: the batch has padding and the model's forward takes no ``attention_mask``.
-    """
-    parameters = inspect.signature(model.forward).parameters
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    if not takes_any and "attention_mask" not in parameters and bool((batch.attention_mask == 0).any()):
-        raise ValueError(
-            f"expected a probe without padding, because {type(model).__name__}.forward takes no attention_mask; "
-            "give sequences of one length, or say how to run the model with forward=lambda model, batch: ..."
-        )
-    if not takes_any and "input_ids" not in parameters:
-        return model(batch.input_ids)
-    offered = {"attention_mask": batch.attention_mask, "use_cache": False}
-    return model(
-        input_ids=batch.input_ids, **{name: value for name, value in offered.items() if takes_any or name in parameters}
-    )
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Where the model takes its input: the device of its first parameter that has one.
-
-    Parameters on the meta device are not there yet: accelerate fetches them from memory or disk as they are needed.
-    """
-    here = (parameter.device for parameter in model.parameters() if parameter.device.type != "meta")
-    return next(here, torch.device("cpu"))
-
-
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients, in full precision and without fused paths; all of it undone on leaving."""
-    flags = [(module, module.training) for module in model.modules()]
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    # nn.TransformerEncoder's fast path would hand hooks nested tensors, and compiled code would not call them at all.
-    torch.backends.mha.set_fastpath_enabled(False)
-    device = device_of(model)
-    try:
-        with isolate_rng(), torch.no_grad(), exact_arithmetic(device), torch.compiler.set_stance("force_eager"):
-            model.eval()
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
-        for module, training in flags:
-            module.training = training
-
-
 def _run(
     model: nn.Module,
     batches: Iterable[ProbeBatch],
@@ -173,7 +120,7 @@ def _run(
 ) -> States:
     model = without_compilation(model)
     blocks = find_blocks(model, layers)
-    body = model if forward else _smallest_with(blocks, model)
+    body = model if forward else smallest_with(blocks, model)
     call = forward or call_with_tokens
     recorder = _Recorder(blocks, rows, Buffers(states_bytes, n_expected=1 + len(blocks)), stacks=listing(model))
     device = device_of(model)
@@ -271,14 +218,6 @@ class _Recorder:
 
 # Names under which families pass the states to a block as a keyword.
 _STATE_ARGUMENTS = ("hidden_states", "src", "x", "input", "inputs")
-
-
-def _smallest_with(blocks: Blocks, model: nn.Module) -> nn.Module:
-    """A Hugging Face model without its head, whose logits nobody reads here, unless a measured block is in the head."""
-    if not isinstance(model, PreTrainedModel):
-        return model
-    inside = set(model.base_model.modules())
-    return model.base_model if all(block in inside for _, block in blocks) else model
 
 
 def _few(names: list[str]) -> str:

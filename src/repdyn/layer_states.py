@@ -31,6 +31,8 @@ class LayerStates:
     """(n_sampled, dim), on ``device`` or in a file, rows as ``States.rows_of`` tells."""
     device: torch.device
     """Where the model had them."""
+    stack: str | None = None
+    """Name of the stack it belongs to, in a model that has several."""
 
 
 @dataclass(frozen=True)

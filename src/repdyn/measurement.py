@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from repdyn.blocks import Layers
-from repdyn.capture import Forward, capture, device_of, is_causal
+from repdyn.capture import capture, is_causal
+from repdyn.forward import Forward, device_of
 from repdyn.kernels import Undefined, exact_arithmetic
 from repdyn.layer_states import STATES_BYTES
 from repdyn.metrics import DEFAULT_METRICS, LayerView, Metric, MetricLike, resolve
@@ -186,6 +187,7 @@ def _measure_one(
         depth=view.layer.depth,
         module=view.layer.module,
         layers=layers,
+        stack=view.layer.stack,
         metric=metric.name,
         subset=subset,
         settings=metric.settings_json,

@@ -52,6 +52,9 @@ class Row:
     layers: str
     """How the blocks were chosen: name patterns as JSON, "" where they were found. Layers of different choices do not
     compare."""
+    stack: str | None
+    """Name of the stack of blocks, "encoder" or "decoder", in a model that has several; None in any other. Each stack
+    counts its layers from 0."""
     metric: str
     """Name in the table of metrics, or of the scalar."""
     subset: str | None
@@ -157,6 +160,7 @@ def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, r
         depth=None,
         module=None,
         layers="",
+        stack=None,
         metric=name,
         subset=None,
         settings="{}",

@@ -42,6 +42,7 @@ def make_row(**given: Any) -> Row:
         "depth": 0.0,
         "module": "gpt_neox.layers.0",
         "layers": "",
+        "stack": None,
         "metric": "anisotropy",
         "subset": "all",
         "settings": "{}",
