@@ -1,4 +1,4 @@
-"""Lightning callbacks: when to measure. Import them as ``repdyn.callbacks``."""
+"""Callbacks of Lightning and of the Hugging Face Trainer: when to measure. Import them as ``repdyn.callbacks``."""
 
 if __name__ != "repdyn.callbacks":
     raise ImportError(
@@ -7,6 +7,7 @@ if __name__ != "repdyn.callbacks":
     )
 
 from repdyn.callbacks.hugging_face_checkpoints import HuggingFaceCheckpoints
+from repdyn.callbacks.hugging_face_trainer import HuggingFaceTracker
 from repdyn.callbacks.representation_dynamics import RepresentationDynamics
 
-__all__ = ["HuggingFaceCheckpoints", "RepresentationDynamics"]
+__all__ = ["HuggingFaceCheckpoints", "HuggingFaceTracker", "RepresentationDynamics"]

@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.seed import isolate_rng
 from transformers import PreTrainedModel
 
+from repdyn.callbacks.refusals import refuse_sharding
 from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module
 from repdyn.quiet import without_progress_bars
 from repdyn.schedule import ScheduleLike
@@ -28,8 +29,8 @@ class HuggingFaceCheckpoints(ScheduledCallback):
         model: attribute of the LightningModule that holds the model; by default the only Hugging Face model in it.
 
     Raises:
-        ValueError: when training starts, where there is no Hugging Face model to save, or the folder holds the
-            checkpoints of another run.
+        ValueError: when training starts, where there is no Hugging Face model to save, the folder holds the
+            checkpoints of another run, or the strategy shards the model.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class HuggingFaceCheckpoints(ScheduledCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
+        refuse_sharding(trainer)
         found = tracked_module(pl_module, self.model)
         if not isinstance(found, PreTrainedModel):
             raise ValueError(

@@ -8,14 +8,29 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 
-from repdyn.metrics import Metric, resolve
+
+def refuse_what_cannot_run(trainer: Trainer) -> None:
+    """Strategies under which no forward pass of ours has been tried, or that split single layers."""
+    strategy = trainer.strategy
+    if isinstance(strategy, DeepSpeedStrategy):
+        raise ValueError(
+            "expected a strategy under which the model can be run beside the training, got DeepSpeedStrategy; use DDP "
+            "or FSDP, or save checkpoints during training and measure them afterwards with analyze_checkpoints.py"
+        )
+    if isinstance(strategy, ModelParallelStrategy) and (size := strategy.device_mesh["tensor_parallel"].size()) > 1:
+        raise ValueError(
+            f"expected each layer to be run by one device, got ModelParallelStrategy(tensor_parallel_size={size}); shard "
+            "with data_parallel_size alone, or save checkpoints during training and measure them afterwards with "
+            "analyze_checkpoints.py"
+        )
 
 
 def refuse_sharding(trainer: Trainer) -> None:
+    """For what must have the whole model on one device."""
     if isinstance(trainer.strategy, FSDPStrategy | DeepSpeedStrategy | ModelParallelStrategy):
         raise ValueError(
             f"expected a strategy that keeps the whole model on each device, got {type(trainer.strategy).__name__}; "
-            "save checkpoints during training and measure them afterwards with analyze_checkpoints.py"
+            "save checkpoints with Lightning's ModelCheckpoint"
         )
 
 
@@ -30,16 +45,6 @@ def refuse_silent_checkpoints(trainer: Trainer) -> None:
         raise ValueError(
             'expected checkpoints with trainer state for schedule="checkpoints": Lightning does not announce those of '
             "ModelCheckpoint(save_weights_only=True); save whole ones, or measure at fixed steps with schedule=1000"
-        )
-
-
-def refuse_two_settings(metrics: Sequence[str | Metric]) -> None:
-    pairs = [(metric.name, subset) for metric, subset in resolve(metrics)]
-    if repeated := sorted({pair for pair in pairs if pairs.count(pair) > 1}):
-        metric, subset = repeated[0]
-        raise ValueError(
-            f"expected one setting of each metric, got several of {metric} on {subset}; attach a tracker for each, "
-            "with different name="
         )
 
 

@@ -1,4 +1,4 @@
-"""Acting once at each scheduled step of a training run: what the callbacks have in common."""
+"""Acting once at each scheduled step of a training run: what the Lightning callbacks have in common."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 from transformers import PreTrainedModel
 
-from repdyn.blocks import without_compilation
+from repdyn.blocks import unwrapped
 from repdyn.callbacks.refusals import refuse_silent_checkpoints
-from repdyn.schedule import Schedule, ScheduleLike
+from repdyn.schedule import Agenda, ScheduleLike
 
 
 class ScheduledCallback(Callback, ABC):
     """Calls :meth:`act` at step 0, at the steps of a schedule and at the end of training, once for each step."""
 
     def __init__(self, schedule: ScheduleLike) -> None:
-        self.schedule = Schedule.parse(schedule)
-        self._acted_at: int | None = None
-        self._seen = 0
+        self._agenda = Agenda(schedule)
 
     @abstractmethod
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -30,36 +28,27 @@ class ScheduledCallback(Callback, ABC):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if is_fresh(trainer):
-            self._acted_at = None
-        if self.schedule.at_checkpoints:
+            self._agenda = Agenda(self._agenda.schedule)
+        if self._agenda.schedule.at_checkpoints:
             refuse_silent_checkpoints(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # A resumed run may have been stopped in the middle of what was due at this very step.
-        self._seen = trainer.global_step
-        if trainer.global_step in self.schedule:
-            self._act_once(trainer, pl_module)
+        if self._agenda.starts(trainer.global_step):
+            self.act(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # Under gradient accumulation this fires several times at one step; only the first time acts.
-        due = self.schedule.between(self._seen, trainer.global_step)
-        self._seen = trainer.global_step
-        if due:
-            self._act_once(trainer, pl_module)
+        if self._agenda.reaches(trainer.global_step):
+            self.act(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self.schedule.at_checkpoints:
-            self._act_once(trainer, pl_module)
+        if self._agenda.saves(trainer.global_step):
+            self.act(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._act_once(trainer, pl_module)
-
-    def _act_once(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.global_step != self._acted_at:
+        if self._agenda.ends(trainer.global_step):
             self.act(trainer, pl_module)
-            self._acted_at = trainer.global_step
 
 
 def is_fresh(trainer: Trainer) -> bool:
@@ -75,7 +64,7 @@ def run_folder(trainer: Trainer) -> Path:
     return Path(trainer.log_dir or trainer.default_root_dir)
 
 
-def tracked_module(pl_module: LightningModule, model: str | None) -> nn.Module:
+def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
     """The module that is meant: the attribute named, else the only Hugging Face model inside, else all of it.
 
     Raises:
@@ -91,7 +80,7 @@ def tracked_module(pl_module: LightningModule, model: str | None) -> nn.Module:
             raise ValueError(
                 f"expected model= to name a module inside {type(pl_module).__name__}, got {model!r}; it has {children}"
             )
-        return without_compilation(found)
+        return unwrapped(found)
     outermost: list[PreTrainedModel] = []
     for module in pl_module.modules():
         inside_another = any(module is inner for outer in outermost for inner in outer.modules())

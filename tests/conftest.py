@@ -37,3 +37,9 @@ def hand_written() -> HandWritten:
 def small_probe() -> Probe:
     """24 sequences of 12 tokens, two batches of 96 vectors."""
     return Probe.from_tokens(random_tokens(24, 12), special_ids=[7], max_vectors=192, batch_vectors=96)
+
+
+@pytest.fixture
+def without_figures(monkeypatch) -> None:
+    """For tests that are not about them: drawing takes longer than everything else a short training does."""
+    monkeypatch.setattr("repdyn.tracking.show_run", lambda *_, **__: None)

@@ -21,7 +21,7 @@ from transformers import (
 
 from repdyn import Probe
 from repdyn.blocks import find_blocks
-from repdyn.capture import capture, is_causal
+from repdyn.capture import capture, causality
 from repdyn.models import build_model
 
 DECODERS = ["gpt_neox", "gpt2", "bloom", "llama"]
@@ -196,25 +196,25 @@ def test_shared_block_gives_a_layer_for_each_call():
 
 @pytest.mark.parametrize(("family", "expected"), [(f, True) for f in DECODERS] + [(f, False) for f in ENCODERS])
 def test_causality_is_seen(family, expected, small_probe):
-    assert is_causal(tiny(family), small_probe) is expected
+    assert causality(tiny(family), small_probe) == {None: expected}
 
 
 def test_causality_of_a_hand_written_model(small_probe):
-    assert is_causal(HandWritten(causal=True), small_probe) is True
-    assert is_causal(HandWritten(causal=False), small_probe) is False
+    assert causality(HandWritten(causal=True), small_probe) == {None: True}
+    assert causality(HandWritten(causal=False), small_probe) == {None: False}
 
 
 def test_mixture_of_experts_is_causal_in_spite_of_its_rounding(small_probe):
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = MixtralConfig(vocab_size=50, num_key_value_heads=2, num_local_experts=4, **sizes)
-    assert is_causal(AutoModelForCausalLM.from_config(config), small_probe) is True
+    assert causality(AutoModelForCausalLM.from_config(config), small_probe) == {None: True}
 
 
 def test_causality_that_cannot_be_told(hand_written, small_probe):
     nn.init.constant_(hand_written.token.weight, float("nan"))
-    assert is_causal(hand_written, small_probe) is None
-    assert is_causal(HandWritten(), Probe.from_tokens([[5] * 9] * 3, max_vectors=9)) is None  # no other token to try
+    assert causality(hand_written, small_probe) == {None: None}
+    assert causality(HandWritten(), Probe.from_tokens([[5] * 9] * 3, max_vectors=9)) == {None: None}  # no other token to try
 
 
 def test_model_is_left_as_it_was_found(hand_written, small_probe):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from views.made_up import fill, make_failures, make_published
+from views.made_up import fill, make_failures, make_published, make_two_stacks
 
 from repdyn import command
 from repdyn.command import main
@@ -183,3 +183,15 @@ def test_figures_of_a_store_of_failures_alone(tmp_path, capsys):
     main(["figures", str(store.path)])
     assert capsys.readouterr().out.startswith("lab/model-70m: nothing measured, 1 checkpoint failed: step 8: gated")
     assert not Path(store.path / "figures").exists()
+
+
+def test_a_model_with_two_stacks(tmp_path, capsys):
+    store = fill(tmp_path / "store", make_two_stacks("quick/1", steps=(0, 8)))
+    main(["figures", str(store.path)])
+    text = capsys.readouterr().out
+    assert "quick/1 (encoder)  T5ForConditionalGeneration (encoder)\n" in text
+    assert "quick/1 (decoder)  T5ForConditionalGeneration (decoder)\n" in text
+    for folder in ("encoder", "decoder"):
+        assert (store.path / "figures" / folder / "mean_over_layers.png").exists()
+    main(["emit", str(store.path), "--to", "csv"])
+    assert capsys.readouterr().out == f"quick/1: 2 checkpoints in {store.path}/emitted/csv/quick/1/version_0\n"

@@ -9,16 +9,20 @@ if TYPE_CHECKING:
     from repdyn import kernels
     from repdyn.measurement import Profile, measure
     from repdyn.probe import Probe
+    from repdyn.ranks import Ranks
     from repdyn.schedule import Schedule
     from repdyn.store import Store, open_store
+    from repdyn.tracker import Tracker
 
-__all__ = ["Probe", "Profile", "Schedule", "Store", "kernels", "measure", "open_store"]
+__all__ = ["Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker", "kernels", "measure", "open_store"]
 
 _HOMES = {
     "Probe": "repdyn.probe",
     "Profile": "repdyn.measurement",
+    "Ranks": "repdyn.ranks",
     "Schedule": "repdyn.schedule",
     "Store": "repdyn.store",
+    "Tracker": "repdyn.tracker",
     "measure": "repdyn.measurement",
     "open_store": "repdyn.store",
 }

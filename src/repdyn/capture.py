@@ -2,25 +2,37 @@
 
 Layer 0 is what enters the first block (the embedding output); layer l is what block l puts out. For every family
 alike the last layer is therefore the last block's output *before* a final normalisation, the same residual stream
-as the layers below it. To measure the normalised output too, name its module in ``layers``.
+as the layers below it. To measure the normalised output too, name its module in ``layers``. Where a block carries
+several vectors for each token (the streams of hyper-connections), a layer's vector is all of them, end to end. Each
+stack of an encoder-decoder has its own layers, from 0 on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.blocks import Blocks, Layers, find_blocks, listing, without_compilation
-from repdyn.forward import Forward, call_with_tokens, device_of, smallest_with, undisturbed
-from repdyn.layer_states import STATES_BYTES, Buffers, LayerStates, States
+from repdyn.blocks import Layers, find_blocks, listing, unwrapped
+from repdyn.forward import (
+    Forward,
+    call_with_tokens,
+    device_of,
+    held,
+    pads_right,
+    refuse_prompts,
+    smallest_with,
+    undisturbed,
+)
+from repdyn.layer_states import STATES_BYTES, Buffers, States
 from repdyn.probe import Probe, ProbeBatch
+from repdyn.ranks import ALONE, Ranks
+from repdyn.recorder import Recorder
+from repdyn.sharding import through
 
 
 def capture(
@@ -33,6 +45,8 @@ def capture(
     tokens_per_forward: int = 8192,
     states_bytes: int = STATES_BYTES,
     progress: Callable[[float], None] | None = None,
+    within: nn.Module | None = None,
+    ranks: Ranks = ALONE,
 ) -> States:
     """Run the probe through the model once and keep the vectors that the subsets sample.
 
@@ -44,70 +58,140 @@ def capture(
         subsets: whose samples to keep. Rows stand in the order of the first one's sample, whose metric batches are
             thereby slices; what only the others sample follows.
         layers: name pattern of the blocks, ``*`` standing for one part of a dotted name ("model.layers.*"), or
-            several; None finds them.
+            several; patterns by name of the stack where there are several stacks; None finds them. See
+            :func:`repdyn.blocks.find_blocks`.
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
-            ``input_ids`` and, where it takes one, ``attention_mask``.
+            ``input_ids`` and, where it takes one, ``attention_mask``; see :func:`repdyn.forward.call_with_tokens`.
         tokens_per_forward: bounds the size of one forward pass.
         states_bytes: how much the states may take in memory, all layers together, on the model's device; layers beyond
             wait in the system's temporary folder (TMPDIR).
         progress: called after each forward pass with the share of the probe that has run.
+        within: what the model is a part of, where that is sharded as a whole; None for the model itself.
+        ranks: processes that hold the same model, or shards of it, and share the work: each runs its share of the
+            probe, in the batches that one process would run, and is given the whole of every size-th layer.
 
     Raises:
         ValueError: the blocks cannot be told; the message lists the candidates.
-        RuntimeError: a block did not run, or its output is not one vector for each token.
+        RuntimeError: a block did not run, or its output is not one vector for each token; or another rank failed.
         OSError: the temporary folder has too little space.
     """
     sampled = list(dict.fromkeys(np.concatenate([probe.sample(subset).ravel() for subset in subsets]).tolist()))
     rows = np.full(len(probe.tokens), -1)
     rows[sampled] = np.arange(len(sampled))
-    batches = probe.batches(max(1, tokens_per_forward // int(probe.lengths.max())))
-    return _run(model, _watched(batches, len(probe.tokens), progress), rows, layers, forward, states_bytes)
+    batches = list(probe.batches(max(1, tokens_per_forward // int(probe.lengths.max()))))
+    if ranks.size == 1:
+        return _run(model, _watched(batches, progress), rows, layers, forward, states_bytes, within)
+    places = [_rows_in(ranks.deal(batches, rank), rows) for rank in range(ranks.size)]
+    mine = np.full_like(rows, -1)
+    mine[[sampled[row] for row in places[ranks.rank]]] = np.arange(len(places[ranks.rank]))
+    with ranks.together():
+        # A model in shards takes all ranks for every forward pass: who has none left runs one for the others' sake.
+        share = [*ranks.deal(batches), batches[-1]][: -(-len(batches) // ranks.size)]
+        parts = _run(model, _watched(share, progress), mine, layers, forward, states_bytes, within)
+    return _exchanged(parts, rows, places, Buffers(states_bytes, len(parts.layers)), ranks)
 
 
-def _watched(
-    batches: Iterable[ProbeBatch], n_tokens: int, progress: Callable[[float], None] | None
-) -> Iterator[ProbeBatch]:
-    for batch in batches:
+def _rows_in(batches: Iterable[ProbeBatch], rows: np.ndarray) -> np.ndarray:
+    """The rows of the states that come from the tokens of these batches, ascending."""
+    tokens = [np.arange(batch.first_token, batch.first_token + len(batch.positions)) for batch in batches]
+    found = rows[np.concatenate([np.array([], dtype=int), *tokens])]
+    return np.sort(found[found >= 0])
+
+
+def _exchanged(parts: States, rows: np.ndarray, places: Sequence[np.ndarray], buffers: Buffers, ranks: Ranks) -> States:
+    """From every rank's rows of all layers to all rows of every size-th layer, one layer after the other."""
+    whole = []
+    for number in range(len(parts.layers)):
+        part = parts.take()
+        states = ranks.assemble(part.states, places, partial(buffers.new, like=part.states), number % ranks.size)
+        if states is not None:
+            whole.append(replace(part, states=states))
+    return States(whole, rows)
+
+
+def _watched(batches: Sequence[ProbeBatch], progress: Callable[[float], None] | None) -> Iterator[ProbeBatch]:
+    for number, batch in enumerate(batches, start=1):
         yield batch
         if progress:
-            progress((batch.first_token + len(batch.positions)) / n_tokens)
+            progress(number / len(batches))
 
 
-def is_causal(
+def causality(
     model: nn.Module,
     probe: Probe,
     layers: Layers = None,
     *,
     forward: Forward | None = None,
     states_bytes: int = STATES_BYTES,
-) -> bool | None:
-    """Whether no position sees a later one: change the second half of a sequence, and look at the states of the first.
+    within: nn.Module | None = None,
+) -> dict[str | None, bool | None]:
+    """Whether no position of a stack sees a later one.
+
+    The second half of a sequence is changed, and the states of its first half are compared. Of several stacks each is
+    tried by itself, with what the others put out held as it was: the decoder of an encoder-decoder is told of the
+    change by its own input alone.
 
     Args: as for :func:`capture`.
 
     Returns:
-        True for a decoder, False for an encoder, None where it cannot be told (states that are not finite, a probe
-        of one and the same token).
+        By name of the stack (None where there is one): True for a decoder, False for an encoder, None where it cannot
+        be told (states that are not finite, a probe of one and the same token, blocks that do not mix positions).
+    """
+    blocks = find_blocks(unwrapped(model), layers)
+    trial = _trial(probe)
+    told: dict[str | None, bool | None] = dict.fromkeys(block.stack for block in blocks)
+    if trial is None:
+        return told
+    rows = np.arange(sum(len(batch.positions) for batch in trial))
+    for stack in told:
+        with held([block for block in blocks if block.stack != stack]) as hold:
+            states = _run(model, hold(trial), rows, layers, forward, states_bytes, within)
+        last = [layer for layer in states.layers if layer.stack == stack][-1]
+        told[stack] = _is_causal(last.states.double().unflatten(0, (len(trial), *trial[0].input_ids.shape)))
+    return told
+
+
+def _trial(probe: Probe) -> list[ProbeBatch] | None:
+    """A sequence four times; and then as it is, with its second half changed, with its first changed, and as it is.
+
+    Both batches have one shape, so that equal inputs meet the same arithmetic.
     """
     longest = int(probe.lengths.argmax())
-    tokens = probe.tokens.split(probe.lengths.tolist())[longest]
+    # An odd length: windows and chunks of attention do not end in its middle.
+    tokens = probe.tokens.split(probe.lengths.tolist())[longest][:63]
     vocabulary = probe.tokens.unique()
-    if len(vocabulary) == 1:
-        return None
     length, half = len(tokens), len(tokens) // 2
-    changed = tokens.clone()
-    changed[half:] = vocabulary[(torch.searchsorted(vocabulary, tokens[half:]) + 1) % len(vocabulary)]
-    # Two passes of one shape, so that equal inputs meet the same arithmetic.
-    batches = [
-        ProbeBatch(ids[None], torch.ones(1, length, dtype=torch.long), np.arange(length), first_token=first)
-        for ids, first in ((tokens, 0), (changed, length))
-    ]
-    last = _run(model, batches, np.arange(2 * length), layers, forward, states_bytes).layers[-1].states.double()
-    before, after = last[:half], last[length : length + half]
-    if not bool(last.isfinite().all()):
+    if len(vocabulary) == 1 or length < 2:
         return None
-    # Equal but for rounding, which differs where tokens are sorted into batches of their own, as experts do.
-    return bool((before - after).abs().max() <= 1e-5 * before.square().mean().sqrt())
+    others = vocabulary[(torch.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)]
+    later, earlier = torch.cat([tokens[:half], others[half:]]), torch.cat([others[:half], tokens[half:]])
+    controls = [tokens] * (2 if length == 4 else 1)  # no batch is square
+    sequences = [torch.stack([tokens, *tried, *controls]) for tried in ((tokens, tokens), (later, earlier))]
+    positions = np.arange(sequences[0].numel())
+    return [
+        ProbeBatch(ids, torch.ones_like(ids), positions, first_token=i * len(positions))
+        for i, ids in enumerate(sequences)
+    ]
+
+
+def _is_causal(states: Tensor) -> bool | None:
+    """From the last layer's states (2, n_sequences, length, dim) of the two batches of :func:`_trial`."""
+    if not bool(states.isfinite().all()):
+        return None
+    before, after = states
+    half = before.shape[1] // 2
+    moved = (after - before).abs().amax(dim=-1)
+    by_later, by_earlier = moved[1, :half], moved[2, half:]
+    # Tokens that are sorted into batches of their own, as experts do, are rounded differently when others change, and a
+    # few go to another expert. The sequences that stay as they are show how much.
+    rounding = 4 * moved[[0, -1]].mean(dim=1).max()
+    least = torch.maximum(rounding, 1e-7 * before.square().mean().sqrt())
+    # The positions next to the change see it if any do; where there is rounding, one alone may be an accident.
+    seen = by_later[-8:].median() if rounding > 0 else by_later.max()
+    if bool(seen > least):
+        return False
+    # Blocks that begin as the identity, as some are initialised, let no position see any other.
+    return True if bool(by_earlier.max() > least) else None
 
 
 def _run(
@@ -117,108 +201,24 @@ def _run(
     layers: Layers,
     forward: Forward | None,
     states_bytes: int,
+    within: nn.Module | None = None,
 ) -> States:
-    model = without_compilation(model)
+    outer = model if within is None else within
+    model = unwrapped(model)
+    refuse_prompts(model)
     blocks = find_blocks(model, layers)
     body = model if forward else smallest_with(blocks, model)
     call = forward or call_with_tokens
-    recorder = _Recorder(blocks, rows, Buffers(states_bytes, n_expected=1 + len(blocks)), stacks=listing(model))
-    device = device_of(model)
-    with undisturbed(model), recorder.attached():
+    n_layers = len(blocks) + len({block.stack for block in blocks})
+    recorder = Recorder(
+        blocks, rows, Buffers(states_bytes, n_layers), pads_right=pads_right(model), lists=listing(model)
+    )
+    device = device_of(model, outer)
+    with undisturbed(model), recorder.attached(), through(outer, body) as run:
         for batch in batches:
             on_device = replace(
                 batch, input_ids=batch.input_ids.to(device), attention_mask=batch.attention_mask.to(device)
             )
             with recorder.expecting(batch):
-                call(body, on_device)
+                run(partial(call, body, on_device))
     return recorder.states()
-
-
-class _Recorder:
-    """Forward hooks that copy the sampled rows of what passes, layer by layer in the order the blocks run."""
-
-    def __init__(self, blocks: Blocks, rows: np.ndarray, buffers: Buffers, stacks: str) -> None:
-        self._blocks = blocks
-        self._stacks = stacks
-        self._rows = rows
-        self._buffers = buffers
-        self._kept: list[tuple[str, Tensor, torch.device]] = []
-        self._n_calls: int | None = None  # as many as in the first batch
-
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        handles = []
-        try:
-            for name, block in self._blocks:
-                handles.append(block.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
-                handles.append(block.register_forward_hook(partial(self._leave, name)))
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    @contextmanager
-    def expecting(self, batch: ProbeBatch) -> Iterator[None]:
-        """While one batch passes: know which of its rows are sampled, and afterwards that every block ran."""
-        rows = self._rows[batch.first_token :][: len(batch.positions)]
-        self._target = torch.from_numpy(rows[rows >= 0])
-        self._source = torch.from_numpy(batch.positions[rows >= 0])
-        self._shape = tuple(batch.input_ids.shape)
-        self._calls: list[str] = []
-        yield
-        silent = [name for name, _ in self._blocks if name not in self._calls]
-        if silent:
-            raise RuntimeError(
-                f"expected every block to run, but {len(silent)} of {len(self._blocks)} did not: {_few(silent)}; the "
-                f"forward pass does not go through them. Name the blocks it does go through with layers=; the "
-                f"model has {self._stacks}"
-            )
-        self._n_calls = self._n_calls or len(self._calls)
-        if len(self._calls) != self._n_calls:
-            raise RuntimeError(
-                f"expected the same number of block calls for every batch, got {len(self._calls)} after "
-                f"{self._n_calls}; name the blocks that always run with layers="
-            )
-
-    def states(self) -> States:
-        last = len(self._kept) - 1
-        return States([LayerStates(i, i / last, *kept) for i, kept in enumerate(self._kept)], self._rows)
-
-    def _enter(self, name: str, _module: nn.Module, args: tuple, kwargs: dict) -> None:
-        if not self._calls:
-            self._keep(0, name, (*args, *(kwargs[k] for k in _STATE_ARGUMENTS if k in kwargs)))
-
-    def _leave(self, name: str, _module: nn.Module, _args: tuple, output: Any) -> None:
-        self._calls.append(name)
-        self._keep(len(self._calls), name, output)
-
-    def _keep(self, layer: int, name: str, value: Any) -> None:
-        states = self._as_rows(name, value)
-        if self._n_calls is None:
-            self._kept.append((name, self._buffers.new(int(self._rows.max()) + 1, states), states.device))
-        if layer < len(self._kept):  # a call too many is refused when the batch has passed
-            buffer = self._kept[layer][1]
-            buffer[self._target] = states[self._source.to(states.device)].to(buffer)
-
-    def _as_rows(self, name: str, value: Any) -> Tensor:
-        """(n_sequences * length, dim), whichever way round the block has its first two dimensions."""
-        parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else [value]
-        states = next((part for part in parts if isinstance(part, Tensor)), None)
-        if states is not None and states.ndim == 3 and states.is_floating_point():
-            if tuple(states.shape[:2]) == self._shape:
-                return states.flatten(0, 1)
-            if tuple(states.shape[:2]) == self._shape[::-1]:
-                return states.transpose(0, 1).flatten(0, 1)
-        received = f"{tuple(states.shape)} of {states.dtype}" if states is not None else type(value).__name__
-        raise RuntimeError(
-            f"expected states of shape {(*self._shape, 'dim')} at {name!r}, got {received}; name blocks that pass one "
-            "vector for each token with layers="
-        )
-
-
-# Names under which families pass the states to a block as a keyword.
-_STATE_ARGUMENTS = ("hidden_states", "src", "x", "input", "inputs")
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

@@ -11,16 +11,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+import torch
 from jsonargparse import DefaultHelpFormatter
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 
 from repdyn.callbacks import HuggingFaceCheckpoints, RepresentationDynamics
 from repdyn.data.datamodule import TextDataModule
+from repdyn.files import write_atomically
 from repdyn.models import LanguageModel, objective_of
+from repdyn.redaction import redacted
 
 _EXAMPLES = """examples:
   train.py                                              the quickstart
@@ -31,12 +34,16 @@ _EXAMPLES = """examples:
 """
 
 
+# File systems take no longer ones.
+_LONGEST_NAME = 255
+
+
 @dataclass
 class Run:
     """Where a run leaves its files, and who is told of it.
 
     Args:
-        name: of the run; its files go to FOLDER/NAME/TIME.
+        name: of the run; its files go to FOLDER/NAME/TIME, so that it may have several parts.
         folder: of all runs.
         loggers: tensorboard, wandb, both or none; metrics.csv is always written.
         wandb_online: send to the W&B cloud (needs an account) instead of keeping W&B's files for a later "wandb sync".
@@ -49,13 +56,20 @@ class Run:
     wandb_online: bool = False
     wandb_project: str = "repdyn"
 
+    def __post_init__(self) -> None:
+        parts = self.name.split("/")
+        if not all(part.isprintable() and part not in {"", ".", ".."} for part in parts):
+            raise ValueError(f"expected --run.name to be a name or several with / between them, got {self.name!r}")
+        if longest := next((part for part in parts if len(part.encode()) > _LONGEST_NAME), None):
+            raise ValueError(f"expected --run.name of at most {_LONGEST_NAME} bytes, got {len(longest.encode())}")
+
     def new_folder(self) -> Path:
         return Path(self.folder) / self.name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
 
     def build_loggers(self, folder: Path) -> list[Logger]:
         # CSVLogger warns that it will delete what lies there: the folder is new, only W&B's part of it is already made.
         warnings.filterwarnings("ignore", "Experiment logs directory .* exists and is not empty")
-        place = {"save_dir": folder.parents[1], "name": self.name, "version": folder.name}
+        place = {"save_dir": Path(self.folder), "name": self.name, "version": folder.name}
         # The first logger's folder is the trainer's, and its name and version are the run's.
         loggers: list[Logger] = [CSVLogger(**place)]
         if "tensorboard" in self.loggers:
@@ -76,7 +90,7 @@ class TrainCLI(LightningCLI):
             TextDataModule,
             trainer_class=Trainer,
             seed_everything_default=0,
-            save_config_kwargs={"overwrite": True},
+            save_config_callback=_SaveConfig,
             auto_configure_optimizers=False,
             parser_kwargs={
                 "description": "Pretrain a small transformer and watch its geometry.",
@@ -113,6 +127,14 @@ class TrainCLI(LightningCLI):
         parser.link_arguments("data.vocab_size", "model.vocab_size", apply_on="instantiate")
         parser.link_arguments("data.pad_token_id", "model.pad_token_id", apply_on="instantiate")
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        super().parse_arguments(parser, args)
+        fit = self.config[self.config.subcommand]
+        # a checkpoint that somebody else made may hold code, which Lightning would run where nothing is said
+        fit.weights_only = True if fit.weights_only is None else fit.weights_only
+        if fit.ckpt_path and fit.weights_only and Path(fit.ckpt_path).is_file():
+            _refuse_other_than_checkpoint(parser, Path(fit.ckpt_path))
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         run: Run = self._get(self.config_init, "run")
         given = self._get(self.config_init, "trainer")
@@ -124,6 +146,28 @@ class TrainCLI(LightningCLI):
     def before_fit(self) -> None:
         # A truncated or different file trains as well as the real one: whoever reads the log must see which it was.
         rank_zero_info(f"text: {self.datamodule.description}")
+
+
+class _SaveConfig(SaveConfigCallback):
+    """Writes config.yaml without the passwords and tokens that somebody's loggers may be given."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        folder = trainer.log_dir  # all ranks must ask
+        if trainer.is_global_zero and folder is not None:
+            text = redacted(self.parser.dump(self.config, skip_none=False))
+            write_atomically(Path(folder) / self.config_filename, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _refuse_other_than_checkpoint(parser: LightningArgumentParser, path: Path) -> None:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # damaged files make it raise errors of any kind
+        parser.error(
+            f"expected a checkpoint of train.py as --ckpt_path, got {path}, which is damaged or holds more than tensors"
+            f" and plain values ({type(error).__name__}); if you trust it, add --weights_only false"
+        )
+    if not isinstance(content, dict) or "state_dict" not in content:
+        parser.error(f"expected a checkpoint of train.py as --ckpt_path, got {path}, which holds something else")
 
 
 class _KeepsLines(RawDescriptionHelpFormatter, DefaultHelpFormatter):

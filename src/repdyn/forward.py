@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -12,9 +12,10 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 from transformers import PreTrainedModel
 
-from repdyn.blocks import Blocks
+from repdyn.blocks import Blocks, hugging_face_model
 from repdyn.kernels import exact_arithmetic
 from repdyn.probe import ProbeBatch
+from repdyn.unchanged import unchanged
 
 Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
 
@@ -22,49 +23,65 @@ Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
 def call_with_tokens(model: nn.Module, batch: ProbeBatch) -> Any:
     """Call a model with ``input_ids``, ``attention_mask`` and ``use_cache=False``, as far as it takes them.
 
+    An encoder-decoder's decoder is given the tokens of its encoder: ``decoder_input_ids`` and, where it takes one,
+    ``decoder_attention_mask``.
+
     Raises:
         ValueError: the batch has padding and the model's forward takes no ``attention_mask``.
     """
-    parameters = inspect.signature(model.forward).parameters
+    parameters = _parameters(model)
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     if not takes_any and "attention_mask" not in parameters and bool((batch.attention_mask == 0).any()):
         raise ValueError(
             f"expected a probe without padding, because {type(model).__name__}.forward takes no attention_mask; "
             "give sequences of one length, or say how to run the model with forward=lambda model, batch: ..."
         )
-    if not takes_any and "input_ids" not in parameters:
-        return model(batch.input_ids)
     offered = {"attention_mask": batch.attention_mask, "use_cache": False}
-    return model(
-        input_ids=batch.input_ids, **{name: value for name, value in offered.items() if takes_any or name in parameters}
-    )
+    arguments = {name: value for name, value in offered.items() if takes_any or name in parameters}
+    if "decoder_input_ids" in parameters:
+        offered = {"decoder_input_ids": batch.input_ids, "decoder_attention_mask": batch.attention_mask}
+        arguments |= {name: value for name, value in offered.items() if name in parameters}
+    first = next(iter(parameters.values()))
+    if "input_ids" not in parameters and first.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        return model(batch.input_ids, **arguments)
+    return model(input_ids=batch.input_ids, **arguments)
 
 
-def device_of(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module, within: nn.Module | None = None) -> torch.device:
     """Where the model takes its input: the device of its first parameter that has one.
 
-    Parameters on the meta device are not there yet: accelerate fetches them from memory or disk as they are needed.
+    Parameters on the meta device are not there yet: accelerate fetches them from memory or disk as they are needed. What
+    the model is ``within`` is asked where it has none itself, FSDP having taken them over.
     """
-    here = (parameter.device for parameter in model.parameters() if parameter.device.type != "meta")
-    return next(here, torch.device("cpu"))
+    for module in (model, within):
+        for parameter in module.parameters() if module is not None else ():
+            if parameter.device.type != "meta":
+                return parameter.device
+    return torch.device("cpu")
 
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients, in full precision and without fused paths; all of it undone on leaving."""
-    flags = [(module, module.training) for module in model.modules()]
+    """Evaluation mode without gradients, in full precision and without fused paths; all of it undone on leaving.
+
+    What the model changes of itself when it runs is undone too; see :func:`repdyn.unchanged.unchanged`.
+    """
     fast_path = torch.backends.mha.get_fastpath_enabled()
     # nn.TransformerEncoder's fast path would hand hooks nested tensors, and compiled code would not call them at all.
     torch.backends.mha.set_fastpath_enabled(False)
     device = device_of(model)
     try:
-        with isolate_rng(), torch.no_grad(), exact_arithmetic(device), torch.compiler.set_stance("force_eager"):
+        with (
+            isolate_rng(),
+            torch.no_grad(),
+            exact_arithmetic(device),
+            torch.compiler.set_stance("force_eager"),
+            unchanged(model),
+        ):
             model.eval()
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
-        for module, training in flags:
-            module.training = training
 
 
 def smallest_with(blocks: Blocks, model: nn.Module) -> nn.Module:
@@ -72,4 +89,65 @@ def smallest_with(blocks: Blocks, model: nn.Module) -> nn.Module:
     if not isinstance(model, PreTrainedModel):
         return model
     inside = set(model.base_model.modules())
-    return model.base_model if all(block in inside for _, block in blocks) else model
+    return model.base_model if all(block.module in inside for block in blocks) else model
+
+
+def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """What a model's forward takes; where it passes everything on, as wrappers do, what the model inside takes."""
+    parameters = inspect.signature(model.forward).parameters
+    passes_on = all(p.kind in {p.VAR_KEYWORD, p.VAR_POSITIONAL} for p in parameters.values())
+    inner = hugging_face_model(model) if passes_on else None
+    return parameters if inner is None or inner is model else inspect.signature(inner.forward).parameters
+
+
+def pads_right(model: nn.Module) -> bool:
+    """Whether a Hugging Face model lengthens sequences by itself, on the right.
+
+    Longformer and its like do, to whole windows, blocks or chunks; ProphetNet puts its predicting streams there.
+    """
+    classes = {type(module) for module in model.modules() if isinstance(module, PreTrainedModel)}
+    return any(
+        c.__name__.startswith(("PegasusX", "ProphetNet")) or any(name.startswith("_pad_to_") for name in dir(c))
+        for c in classes
+    )
+
+
+def refuse_prompts(model: nn.Module) -> None:
+    """Refuse an adapter that puts learned vectors before the tokens: its states are not one for each token.
+
+    Raises:
+        ValueError: the model is a PeftModel with such an adapter.
+    """
+    config: Any = getattr(model, "active_peft_config", None)
+    if getattr(config, "is_prompt_learning", False) and config.peft_type != "PREFIX_TUNING":
+        raise ValueError(
+            f"expected states of the probe's tokens alone, but the active adapter of this {type(model).__name__} "
+            f"({config.peft_type.value}) puts {config.num_virtual_tokens} learned vectors before them; measure the "
+            "model without its prompt, model.get_base_model()"
+        )
+
+
+@contextmanager
+def held(blocks: Blocks) -> Iterator[Callable[[Iterable[ProbeBatch]], Iterator[ProbeBatch]]]:
+    """Give out of the given blocks, for every batch after the first, what they gave out for the first."""
+    first: list[Any] = []
+    replay: Iterator[Any] | None = None
+
+    def hold(batches: Iterable[ProbeBatch]) -> Iterator[ProbeBatch]:
+        nonlocal replay
+        for batch in batches:
+            yield batch
+            replay = iter(first)
+
+    def keep_or_replace(_module: nn.Module, _args: Any, output: Any) -> Any:
+        if replay is None:
+            first.append(output)
+            return output
+        return next(replay)
+
+    handles = [block.module.register_forward_hook(keep_or_replace) for block in blocks]
+    try:
+        yield hold
+    finally:
+        for handle in handles:
+            handle.remove()

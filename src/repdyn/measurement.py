@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -14,16 +14,19 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pandas as pd
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from repdyn.blocks import Layers
-from repdyn.capture import capture, is_causal
+from repdyn.blocks import Layers, Patterns, unwrapped
+from repdyn.capture import capture, causality
 from repdyn.forward import Forward, device_of
 from repdyn.kernels import Undefined, exact_arithmetic
 from repdyn.layer_states import STATES_BYTES
 from repdyn.metrics import DEFAULT_METRICS, LayerView, Metric, MetricLike, resolve
 from repdyn.probe import Probe
+from repdyn.ranks import ALONE, Ranks
 from repdyn.records import Checkpoint, Row, provenance, to_pandas, to_table
+from repdyn.sharding import class_name, count_parameters, is_sharded
 
 OnError: TypeAlias = Literal["raise", "record"]
 Progress: TypeAlias = Callable[[str, float], None]
@@ -62,6 +65,8 @@ def measure(
     checkpoint: Checkpoint | None = None,
     on_error: OnError = "raise",
     progress: Progress = untold,
+    within: nn.Module | None = None,
+    ranks: Ranks = ALONE,
 ) -> Profile:
     """Measure the geometry of every layer of a model on a probe.
 
@@ -72,9 +77,12 @@ def measure(
         model: a Hugging Face model or any module built of a list of blocks.
         probe: the tokens, and which of their vectors are taken.
         metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects.
-        layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
+        layers: name pattern of the blocks ("model.layers.*"), or several; patterns by name of the stack,
+            ``{"encoder": "encoder.layers.*", "decoder": "decoder.layers.*"}``, where a model has several stacks; None
+            finds them, both stacks of a Hugging Face encoder-decoder too.
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
-            ``input_ids`` and, where it takes one, ``attention_mask``.
+            ``input_ids`` and, where it takes one, ``attention_mask``. The decoder of an encoder-decoder is given the
+            same tokens as its encoder.
         tokens_per_forward: bounds the size of one forward pass.
         states_bytes: how much the layers' states may take in memory, all together, on the model's device; what is
             beyond waits in the system's temporary folder (TMPDIR), with the same values in the end.
@@ -82,18 +90,23 @@ def measure(
         on_error: what to do when a kernel fails (out of memory, say): "raise", or "record" it as NaN with the error as
             the reason and go on with the rest.
         progress: called with "forward" or "kernels" and the share of it that is done, in [0, 1].
+        within: what the model is a part of, where that is sharded as a whole (FSDP); None for the model itself.
+        ranks: processes that measure together, ``Ranks.of_job()`` in a job of several. All of them call, and all get
+            the whole profile; the forward passes and the layers are shared out. Needed for a sharded model.
 
     Returns:
-        A profile with one row for each layer (0 is the embedding output), metric and token subset.
+        A profile with one row for each layer (0 is the embedding output), metric and token subset, stack after stack.
 
     Raises:
         ValueError: an unknown metric, or blocks that cannot be told.
-        RuntimeError: a block that did not run, or does not pass one vector for each token.
+        RuntimeError: a block that did not run, or does not pass one vector for each token; or a rank that failed.
         OSError: the temporary folder has too little space for the states beyond ``states_bytes``.
     """
     pairs = resolve(metrics)
-    causal = is_causal(model, probe, layers, forward=forward, states_bytes=states_bytes)
-    measured = _described(checkpoint or Checkpoint(), model, causal)
+    _refuse_a_shard(model if within is None else within, ranks)
+    with ranks.together():
+        causal = causality(model, probe, layers, forward=forward, states_bytes=states_bytes, within=within)
+    measured = _described(checkpoint or Checkpoint(), model, within, _agreed(causal))
     chosen = choice_of(layers)
     start = time.perf_counter()
     subsets = sorted({subset for _, subset in pairs})
@@ -106,22 +119,49 @@ def measure(
         tokens_per_forward=tokens_per_forward,
         states_bytes=states_bytes,
         progress=partial(progress, "forward"),
+        within=within,
+        ranks=ranks,
     )
     captured = time.perf_counter()
-    rows = []
+    of_layers = []
     n_layers = len(states.layers)
     asked = {
         "n_neighbours": max(metric.n_neighbours for metric, _ in pairs),
         "whole_spectrum": any(metric.whole_spectrum for metric, _ in pairs),
     }
-    for done in range(n_layers):
-        progress("kernels", done / n_layers)
-        # the layer has no name here, so that it is let go before the next one is taken
-        rows += _measure_layer(
-            LayerView(states.take(), states, probe, model, **asked), pairs, measured, chosen, on_error
+    with ranks.together():
+        for done in range(n_layers):
+            progress("kernels", done / n_layers)
+            named = replace(measured, causal=causal[states.layers[0].stack])
+            # the layer has no name here, so that it is let go before the next one is taken
+            of_layers.append(
+                _measure_layer(LayerView(states.take(), states, probe, model, **asked), pairs, named, chosen, on_error)
+            )
+        progress("kernels", 1.0)
+    return Profile(
+        _of_all(of_layers, ranks),
+        measured,
+        forward_seconds=captured - start,
+        kernel_seconds=time.perf_counter() - captured,
+    )
+
+
+def _refuse_a_shard(model: nn.Module, ranks: Ranks) -> None:
+    """One rank that runs its shard alone would wait for the others for ever."""
+    if ranks.size == 1 and dist.is_initialized() and dist.get_world_size() > 1 and is_sharded(model):
+        raise ValueError(
+            f"expected all {dist.get_world_size()} ranks to measure this sharded {class_name(unwrapped(model))} together, got "
+            "one; call measure(..., ranks=Ranks.of_job()) on each of them"
         )
-    progress("kernels", 1.0)
-    return Profile(rows, measured, forward_seconds=captured - start, kernel_seconds=time.perf_counter() - captured)
+
+
+def _of_all(of_layers: list[list[Row]], ranks: Ranks) -> list[Row]:
+    """The rows of all layers in their order, from those of the layers that were dealt to each rank."""
+    if ranks.size == 1:
+        return [row for rows in of_layers for row in rows]
+    told = ranks.tell([[asdict(row) for row in rows] for rows in of_layers])
+    in_order = (told[number % ranks.size][number // ranks.size] for number in range(sum(map(len, told))))
+    return [Row(**row) for rows in in_order for row in rows]
 
 
 def metric_set(metrics: Sequence[MetricLike], layers: Layers = None, dtype: str = "auto") -> str:
@@ -139,20 +179,33 @@ def metric_set(metrics: Sequence[MetricLike], layers: Layers = None, dtype: str 
 def choice_of(layers: Layers) -> str:
     """The choice of layers as rows record it: patterns as JSON, "" where the blocks are to be found.
 
-    >>> choice_of(None), choice_of("blocks.*")
-    ('', '["blocks.*"]')
+    >>> choice_of(None), choice_of("blocks.*"), choice_of({"encoder": "encoder.layers.*"})
+    ('', '["blocks.*"]', '{"encoder": ["encoder.layers.*"]}')
     """
-    return "" if layers is None else json.dumps([layers] if isinstance(layers, str) else list(layers))
+    if layers is None:
+        return ""
+    if isinstance(layers, Mapping):
+        return json.dumps({stack: _listed(patterns) for stack, patterns in layers.items()}, sort_keys=True)
+    return json.dumps(_listed(layers))
 
 
-def _described(checkpoint: Checkpoint, model: nn.Module, causal: bool | None) -> Checkpoint:
+def _listed(patterns: Patterns) -> list[str]:
+    return [patterns] if isinstance(patterns, str) else list(patterns)
+
+
+def _agreed(causal: Mapping[str | None, bool | None]) -> bool | None:
+    """What all stacks have in common; None where they differ, as an encoder and a decoder do."""
+    return next(iter(causal.values())) if len(set(causal.values())) == 1 else None
+
+
+def _described(checkpoint: Checkpoint, model: nn.Module, within: nn.Module | None, causal: bool | None) -> Checkpoint:
     """The checkpoint with what its model tells of itself."""
-    device = device_of(model)
+    device = device_of(model, within)
     return replace(
         checkpoint,
-        model=checkpoint.model or type(model).__name__,
+        model=checkpoint.model or class_name(model),
         causal=causal,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=count_parameters(model, within),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         attention=getattr(getattr(model, "config", None), "_attn_implementation", None),
     )

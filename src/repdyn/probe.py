@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from repdyn.probe_content import read_probe, refuse_holes, refuse_other_than_sequences, writable, write_probe
 from repdyn.text_windows import windows_of
 
 if TYPE_CHECKING:
@@ -74,6 +73,7 @@ class Probe:
     name: str = "tokens"
 
     def __post_init__(self) -> None:
+        refuse_other_than_sequences(self.tokens, self.lengths)
         if self.batch_vectors < 3 or self.n_batches < 1:
             raise ValueError(
                 f"expected batch_vectors >= 3 and at least one batch, got batch_vectors={self.batch_vectors} "
@@ -132,7 +132,7 @@ class Probe:
                 f"expected an attention_mask of the shape of input_ids, {tuple(ids.shape)}, got {tuple(mask.shape)}"
             )
         mask = mask != 0
-        _refuse_holes(mask)
+        refuse_holes(mask)
         lengths = mask.sum(dim=1)
         kept = lengths > 0
         return cls(
@@ -174,9 +174,10 @@ class Probe:
 
         Raises:
             ValueError: too few tokens (with the number that is needed), or a ``sequence_length`` that the special
-                tokens fill already.
+                tokens fill already, or a text that UTF-8 cannot write.
         """
-        windows = windows_of(texts, tokenizer, sequence_length, needed=int(max_vectors * _TOKENS_PER_VECTOR))
+        looked_at = texts if isinstance(texts, str) else writable(texts)
+        windows = windows_of(looked_at, tokenizer, sequence_length, needed=int(max_vectors * _TOKENS_PER_VECTOR))
         return cls(
             tokens=torch.tensor([token for window in windows for token in window], dtype=torch.long),
             lengths=torch.tensor([len(window) for window in windows], dtype=torch.long),
@@ -238,8 +239,7 @@ class Probe:
     def save(self, path: str | Path) -> None:
         """Write the probe to a safetensors file, from which :meth:`load` gives an equal one (equal hash)."""
         settings = {name: getattr(self, name) for name in _SETTINGS}
-        tensors = {"tokens": self.tokens, "lengths": self.lengths}
-        save_file(tensors, path, metadata={"repdyn_probe": json.dumps(settings), "hash": self.hash})
+        write_probe(path, self.tokens, self.lengths, settings, self.hash)
 
     @classmethod
     def load(cls, path: str | Path) -> Probe:
@@ -247,20 +247,15 @@ class Probe:
 
         Raises:
             ValueError: the file is not a probe, or its content does not have the hash it claims.
+            OSError: it cannot be read.
         """
+        content = read_probe(path)
         try:
-            opened = safe_open(path, framework="pt")
-        except SafetensorError as error:
+            probe = cls(content.tokens, content.lengths, **content.settings)
+        except ValueError as error:
             raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
-        with opened as file:
-            metadata = file.metadata() or {}
-            if "repdyn_probe" not in metadata:
-                raise ValueError(f"expected a probe written by Probe.save, got {path} without its header")
-            settings = json.loads(metadata["repdyn_probe"])
-            settings["special_ids"] = tuple(settings["special_ids"])
-            probe = cls(tokens=file.get_tensor("tokens"), lengths=file.get_tensor("lengths"), **settings)
-        if probe.hash != metadata["hash"]:
-            raise ValueError(f"{path} claims the hash {metadata['hash']} but its content has {probe.hash}")
+        if probe.hash != content.hash:
+            raise ValueError(f"{path} claims the hash {content.hash} but its content has {probe.hash}")
         return probe
 
     @cached_property
@@ -285,14 +280,3 @@ class Probe:
 def _plan_size(max_vectors: int, batch_vectors: int | None) -> dict[str, int]:
     batch = min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
     return {"batch_vectors": batch, "n_batches": max_vectors // batch if batch > 0 else 0}
-
-
-def _refuse_holes(mask: Tensor) -> None:
-    # Real tokens that form one run flip the mask at most twice, the borders of the row counted as padding.
-    flips = torch.diff(torch.nn.functional.pad(mask.int(), (1, 1)), dim=1).ne(0).sum(dim=1)
-    if bool((flips > 2).any()):
-        row = int(flips.gt(2).nonzero()[0])
-        raise ValueError(
-            f"expected padding on the left or on the right of each sequence, got masked positions between the tokens "
-            f"of sequence {row}; drop them from input_ids"
-        )

@@ -13,6 +13,8 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from repdyn.redaction import redacted
+
 FINISHED = "finished"
 """The stage of a model of which only the end is published; its step is 0 for want of a number."""
 
@@ -74,7 +76,7 @@ class Row:
     on_distinct: bool
     """True where equal vectors count once, so that ``n_unique`` is the size of the sample."""
     reason: str | None
-    """Why ``value`` is NaN; None otherwise."""
+    """Why ``value`` is NaN; None otherwise. Secrets are taken out of it: a store may be shared."""
     dim: int
     """Dimension of the layer's vectors."""
     dtype: str
@@ -92,6 +94,12 @@ class Row:
     repdyn_version: str
     torch_version: str
     transformers_version: str
+
+    def __post_init__(self) -> None:
+        if self.reason is not None:
+            # an error's text may quote bytes that no text can hold
+            storable = redacted(self.reason).encode(errors="backslashreplace").decode()
+            object.__setattr__(self, "reason", storable)
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))

@@ -85,3 +85,39 @@ class Schedule:
 
 
 ScheduleLike: TypeAlias = Schedule | int | list[int] | Literal["pythia", "checkpoints"]
+
+
+class Agenda:
+    """Which steps of a training are due by a schedule, each of them once.
+
+    >>> agenda = Agenda(Schedule(every=10))
+    >>> agenda.starts(0), agenda.reaches(9), agenda.reaches(11), agenda.reaches(11), agenda.ends(11)
+    (True, False, True, False, False)
+    """
+
+    def __init__(self, schedule: ScheduleLike) -> None:
+        self.schedule = Schedule.parse(schedule)
+        self._seen = 0
+        self._done: int | None = None
+
+    def starts(self, step: int) -> bool:
+        """Whether the step a training begins with is due; one that goes on may have been stopped in the midst of it."""
+        self._seen = step
+        return step in self.schedule and self.ends(step)
+
+    def reaches(self, step: int) -> bool:
+        """Whether a step after the last one asked about, up to this one, is due. Under gradient accumulation the same
+        step is reached several times."""
+        due = self.schedule.between(self._seen, step)
+        self._seen = step
+        return due and self.ends(step)
+
+    def saves(self, step: int) -> bool:
+        """Whether a step is due because a checkpoint is saved."""
+        return self.schedule.at_checkpoints and self.ends(step)
+
+    def ends(self, step: int) -> bool:
+        """Whether nothing was due at this step yet: the last one is, whatever the schedule."""
+        new = step != self._done
+        self._done = step
+        return new

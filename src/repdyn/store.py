@@ -29,6 +29,9 @@ _IDENTITY = ["run", "step", "layers", "stack", "layer", "metric", "subset", "set
 # Ends the name of a file that holds a failed measurement, so that it is not taken for a done one.
 _FAILED = "failed"
 _CHECKPOINT_DIGITS = 12
+# File systems take names of 255 bytes.
+_LONGEST_FOLDER = 255
+_DIGEST_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class Key:
 
     @property
     def filename(self) -> str:
-        parts = [f"step{self.step:09d}", self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics]
+        """Where in the store it is kept: always a file in a folder of the store, whatever the parts of the key are."""
+        parts = [_step(self.step), *map(_quoted, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics))]
         return f"{_as_folder(self.run)}/{'-'.join(filter(None, parts))}.parquet"
 
 
@@ -76,7 +80,8 @@ class Store:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         table = to_table(rows)
         target = self.path / key.filename
-        write_atomically(target, lambda temporary: pq.write_table(table, temporary))
+        # without checksums a flipped bit on the disk would be another number
+        write_atomically(target, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True))
         return target
 
     def read(self, key: Key) -> list[Row]:
@@ -89,8 +94,8 @@ class Store:
 
     def discard_failures(self, key: Key) -> None:
         """Forget that a step could not be measured on a probe, whatever was to be measured and at whichever commit."""
-        for path in self.folder_of(key.run).glob(f"step{key.step:09d}-*-{_FAILED}.parquet"):
-            if f"-{key.probe}-" in path.name:
+        for path in self.folder_of(key.run).glob(f"{_step(key.step)}-*-{_FAILED}.parquet"):
+            if f"-{_quoted(key.probe)}-" in path.name:
                 path.unlink(missing_ok=True)
 
     def claim(self, key: Key) -> BaseFileLock | None:
@@ -116,7 +121,7 @@ class Store:
         return target
 
     def probe_path(self, probe_hash: str) -> Path:
-        return self.path / "probes" / f"{probe_hash}.safetensors"
+        return self.path / "probes" / f"{_quoted(probe_hash)}.safetensors"
 
     def folder_of(self, run: str) -> Path:
         return self.path / _as_folder(run)
@@ -127,9 +132,13 @@ class Store:
         return sorted(_read(path)["run"][0].as_py() for path in folders.values())
 
     def steps(self, run: str) -> list[int]:
-        """Measured steps of a run, ascending; those at which measuring failed are not among them."""
+        """Measured steps of a run, ascending; those at which measuring failed are not among them.
+
+        Raises:
+            ValueError: a file has no step in its name.
+        """
         files = [path for path in self.folder_of(run).glob("step*.parquet") if not path.stem.endswith(f"-{_FAILED}")]
-        return sorted({int(path.name.removeprefix("step").partition("-")[0]) for path in files})
+        return sorted({_step_of(path) for path in files})
 
     def to_pandas(self, run: str | None = None) -> pd.DataFrame:
         """All rows (of one run, where it is named), one column per field of :class:`repdyn.records.Row`.
@@ -171,25 +180,92 @@ def open_store(path: str | Path) -> Store:
 
 
 def _as_folder(run: str) -> str:
-    """A run's name as one folder name: no separator, no leading dot, and no two names alike."""
+    """A run's name as one folder name: no separator, no leading dot, no two names alike, and none too long."""
     if not run:
         raise ValueError("expected a run name, got an empty string")
-    folder = quote(run, safe=" ")
-    return folder.replace(".", "%2E", 1) if folder.startswith(".") else folder
+    folder = _quoted(run)
+    folder = folder.replace(".", "%2E", 1) if folder.startswith(".") else folder
+    if len(folder) <= _LONGEST_FOLDER:
+        return folder
+    # no quoted name has a plus sign, so no other run has this folder
+    digest = hashlib.sha256(run.encode()).hexdigest()[:_DIGEST_DIGITS]
+    return f"{folder[: _LONGEST_FOLDER - 1 - _DIGEST_DIGITS]}+{digest}"
+
+
+def _quoted(name: str) -> str:
+    """A name as a part of a file's name: without separators and of ASCII alone.
+
+    Raises:
+        ValueError: it holds what no text can, as the name of a folder does that is not in UTF-8.
+    """
+    try:
+        return quote(name, safe=" ")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"expected a name that UTF-8 can write, got {name!r}; choose another one") from error
+
+
+def _step(step: int) -> str:
+    if step < 0:
+        raise ValueError(f"expected a step >= 0, got {step}")
+    return f"step{step:09d}"
+
+
+def _step_of(path: Path) -> int:
+    digits = path.stem.removeprefix("step").partition("-")[0]
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"expected files of a store such as step000000008-..., got {path}; move it away")
+    return int(digits)
 
 
 def _read(path: Path) -> pa.Table:
     try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
+        # as one file: where a folder has the name, pyarrow would read all that lies in it
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read()
+        table.validate(full=True)
+        names = table.column_names
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(
             f"expected a Parquet file of measurements, got {path}, which does not read: {error}"
         ) from error
-    # a column that may be empty is empty in files written before it existed
-    for name in COLUMNS:
-        if name not in table.column_names and SCHEMA.field(name).nullable:
-            table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
-    missing = [name for name in COLUMNS if name not in table.column_names]
-    if missing:
-        raise ValueError(f"expected the columns of a measurement in {path}, missing {', '.join(missing)}")
-    return table.select(list(COLUMNS))
+    missing = [name for name in COLUMNS if name not in names]
+    unknown = [name for name in names if name not in COLUMNS]
+    # a column that may be empty is empty in files written before it existed, and those have no columns of their own
+    if any(not SCHEMA.field(name).nullable for name in missing) or (missing and unknown):
+        instead = f", and with unknown ones: {', '.join(map(repr, unknown))}" if unknown else ""
+        raise ValueError(
+            f"expected the columns of a measurement in {path}, missing {', '.join(missing)}{instead}; move it away"
+        )
+    for name in missing:
+        table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
+    return _typed(table, path)
+
+
+def _typed(table: pa.Table, path: Path) -> pa.Table:
+    """The columns of a measurement, each of its type; large and small variants of one are the same."""
+    if len(table) == 0:
+        raise ValueError(f"expected measurements in {path}, got none; move it away")
+    for field in SCHEMA:
+        found = table.schema.get_all_field_indices(field.name)
+        column = table.column(found[0])
+        if len(found) > 1:
+            raise ValueError(f"expected one column {field.name} in {path}, got {len(found)}; move it away")
+        if not _is_alike(column.type, field.type):
+            raise ValueError(
+                f"expected {field.type} in the column {field.name} of {path}, got {column.type}; move it away"
+            )
+        if column.null_count and not field.nullable:
+            raise ValueError(f"expected a value in each row of {field.name} in {path}, got none in some; move it away")
+    try:
+        return table.select(list(COLUMNS)).cast(SCHEMA)
+    except pa.ArrowException as error:
+        raise ValueError(f"expected values of a measurement in {path}, got others: {error}; move it away") from error
+
+
+def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, _is_text)
+    return pa.types.is_null(found) or any(kind(found) and kind(wanted) for kind in kinds)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)

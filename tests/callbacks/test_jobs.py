@@ -1,9 +1,4 @@
-"""Jobs of other shapes: several models, several optimizers, several processes."""
-
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
+"""Jobs of other shapes: several models, several optimizers, loops that stop, skip and look aside."""
 
 import pandas as pd
 import pytest
@@ -11,7 +6,6 @@ import torch
 from jobs import Job, batches, tracker, trainer
 from small import HandWritten
 
-from repdyn import open_store
 from repdyn.callbacks.tokens import add_tokens
 
 
@@ -96,31 +90,3 @@ def test_tokens_are_counted_not_summed(dtype):
     for _ in range(2):
         seen = add_tokens(seen, {"attention_mask": mask}, world_size=2)
     assert int(seen) == 2**24 + 1 + 2 * 2 * 600 * 90
-
-
-TWO_PROCESSES = """
-    import sys
-    sys.path[:0] = [{tests!r}]
-    from jobs import Job, batches, tracker, trainer
-    from small import random_tokens
-    from repdyn import Probe
-
-    if __name__ == "__main__":
-        probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
-        job = Job()
-        trainer({root!r}, tracker(probe, 2), strategy="ddp", devices=2, max_steps=4).fit(job, batches())
-"""
-
-
-def test_two_processes_do_not_wait_for_each_other_for_ever(tmp_path):
-    root = tmp_path / "run"
-    (tmp_path / "job.py").write_text(
-        textwrap.dedent(TWO_PROCESSES.format(tests=str(Path(__file__).parents[1]), root=str(root)))
-    )
-    result = subprocess.run(
-        [sys.executable, str(tmp_path / "job.py")], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
-    store = open_store(root / "job" / "0" / "repdyn")
-    assert store.steps("job/0") == [0, 2, 4]
-    assert store.to_pandas().groupby("step")["tokens_seen"].first().to_dict() == {0: 0, 2: 2 * 96, 4: 4 * 96}

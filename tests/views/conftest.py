@@ -6,7 +6,17 @@ from collections.abc import Callable
 
 import pandas as pd
 import pytest
-from views.made_up import fill, make_failures, make_finished, make_published, make_row, make_run, make_scalar, to_frame
+from views.made_up import (
+    fill,
+    make_failures,
+    make_finished,
+    make_published,
+    make_row,
+    make_run,
+    make_scalar,
+    make_two_stacks,
+    to_frame,
+)
 
 from repdyn.records import Row
 from repdyn.store import Store
@@ -35,6 +45,11 @@ def published() -> Callable[..., list[Row]]:
 @pytest.fixture
 def finished() -> Callable[..., list[Row]]:
     return make_finished
+
+
+@pytest.fixture
+def two_stacks() -> Callable[..., list[Row]]:
+    return make_two_stacks
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def make_rows(
                 missing = {"std": math.nan, "reason": "2 distinct vectors, 3 needed"} if math.isnan(value) else {}
                 rows.append(make_row(**(cell | measured | missing | given)))
         if loss:
-            rows.append(make_scalar(step, 1.2 + 4.4 * float(np.exp(-step / 80)), **given))
+            rows.append(make_scalar(step, 1.2 + 4.4 * float(np.exp(-step / 80)), **given | {"stack": None}))
     return rows
 
 
@@ -139,6 +139,14 @@ def make_finished(name: str = "lab/bert", **given: Any) -> list[Row]:
     kind = {"causal": False, "model": "BertModel", "stage": "finished", "revision": "main", "tokens_seen": None}
     level = {"anisotropy": lambda step, depth: 0.3, "no_sink": lambda step, depth: 0.2}
     return make_published(name, steps=(0,), **(kind | level | given))
+
+
+def make_two_stacks(name: str = "lab/t5", **given: Any) -> list[Row]:
+    """A live run of a model with an encoder of 4 blocks and a decoder of 6, each with layers and values of its own."""
+    fields = {"run": name, "model": "T5ForConditionalGeneration"} | given
+    flat = {"anisotropy": lambda step, depth: 0.3, "no_sink": lambda step, depth: 0.2}
+    encoder = flat | fields | {"stack": "encoder", "causal": False, "loss": False}
+    return make_rows(n_blocks=4, **encoder) + make_rows(n_blocks=6, **fields | {"stack": "decoder", "causal": True})
 
 
 def make_failures(step: int, reason: str = "the model cannot be measured: ValueError: no", **given: Any) -> list[Row]:

@@ -271,3 +271,38 @@ def test_titles_stay_within_the_figure(published, finished, frame_of):
         (title,) = [text for text in figure.texts if text.get_text() == figure.get_suptitle()]
         box = title.get_window_extent()
         assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+
+
+def test_stacks_of_one_model_are_two_models(two_stacks, frame_of):
+    frame = frame_of(two_stacks("lab/t5", steps=(0, 8)))
+    figure = profiles(frame, "anisotropy")
+    assert legend(figure) == ["decoder", "lab/t5 (decoder)", "encoder", "lab/t5 (encoder)"]
+    assert figure.get_suptitle().splitlines()[0] == "Anisotropy over depth, 1 decoder, 1 encoder"
+    decoder, encoder = figure.axes[0].lines
+    assert 0.5 < hue(decoder) < 0.7, "decoders are blue"
+    assert 0.0 < hue(encoder) < 0.12, "encoders are orange"
+    assert (len(np.asarray(decoder.get_xdata())), len(np.asarray(encoder.get_xdata()))) == (7, 5)
+    np.testing.assert_allclose(np.asarray(encoder.get_ydata(), float), 0.3)
+    means = means_over_layers(frame)
+    assert legend(means) == legend(figure)
+    assert [len(axes.lines) for axes in means.axes] == [2, 2, 2]
+
+
+def test_layers_left_out_are_those_of_the_stack(two_stacks, frame_of):
+    frame = frame_of(two_stacks("lab/t5", steps=(0, 8)))
+    thin = (frame["stack"] == "encoder") & (frame["layer"] == 0) & (frame["metric"] == "two_nn")
+    frame.loc[thin, ["value", "reason"]] = [math.nan, "2 distinct vectors, 3 needed"]
+    assert profiles(frame, "two_nn").get_suptitle().splitlines()[-1] == "layers left out: 0 (lab/t5 (encoder))"
+    titles = [axes.get_title(loc="left").replace("\n", " ") for axes in means_over_layers(frame).axes]
+    assert legend(means_over_layers(frame))[-1] == "lab/t5 (encoder) (4-5 of 5 layers)"
+    assert [title.endswith("(over fewer layers: lab/t5 (encoder))") for title in titles] == [True, False, False]
+
+
+def test_a_comparison_that_fails_keeps_none_of_the_others_from_its_file(several, tmp_path, monkeypatch):
+    def broken(_):
+        raise RuntimeError("no means today")
+
+    monkeypatch.setattr("repdyn.views.comparison.means_over_layers", broken)
+    with pytest.raises(RuntimeError, match="^no means today$"):
+        write_comparison(several, tmp_path)
+    assert {path.name for path in tmp_path.glob("*.png")} == {"profiles_anisotropy.png", "profiles_two_nn.png"}

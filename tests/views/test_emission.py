@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import wandb
 import yaml
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from views.made_up import make_rows
 
 from repdyn.views.emission import emit, emit_store, opened, provenance
+from repdyn.views.figures import heatmap
 from repdyn.views.loggers import keyed
 
 NAN = math.nan
@@ -202,3 +203,83 @@ def test_wandb_without_an_account_says_what_to_do(store, monkeypatch):
     message = "^expected to reach an account at W&B, got: No API key configured.; log in with wandb login, or leave out online$"
     with pytest.raises(ConnectionError, match=message):
         list(emit_store(store, online=True))
+
+
+def test_a_model_with_two_stacks_is_one_run_that_tells_them_apart(two_stacks, filled, tmp_path):
+    store = filled(tmp_path / "store", rows := two_stacks("lab/t5", steps=(0, 8)))
+    loggers = CSVLogger(tmp_path / "log", name="", version=""), TensorBoardLogger(tmp_path, name="", version="board")
+    assert emit(store, "lab/t5", loggers) == 2
+    for logger in loggers:
+        logger.save()
+        logger.finalize("success")
+    lines = table(tmp_path / "log")
+    assert [line["step"] for line in lines] == ["0", "8"]
+    logged = keyed([row for row in rows if row.step == 8])
+    assert {name: float(lines[-1][name]) for name in logged} == logged
+    assert [float(line["train/loss"]) for line in lines] == pytest.approx([5.6, 1.2 + 4.4 * math.exp(-0.1)])
+    events = EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    images = set(events.Tags()["images"])
+    assert len(images) == 12
+    assert {"figures/encoder/mean_over_layers", "figures/decoder/mean_over_layers"} < images
+
+
+def test_provenance_of_two_stacks(two_stacks, filled, tmp_path):
+    store = filled(tmp_path, two_stacks("lab/t5", steps=(0, 8)))
+    known = provenance(store, store.to_pandas())
+    assert {name: known[name] for name in known if name.startswith(("kind", "n_layers"))} == {
+        "kind_encoder": "encoder",
+        "n_layers_encoder": 5,
+        "kind_decoder": "decoder",
+        "n_layers_decoder": 7,
+    }
+    assert (known["run"], known["n_vectors"]) == ("lab/t5", 4096)
+
+
+def test_a_figure_that_fails_keeps_nothing_else_from_being_emitted(published, filled, tmp_path, monkeypatch):
+    def draw(frame, metric, subset):
+        if (frame["run"] == "lab/a").all():
+            raise RuntimeError("no heatmap today")
+        return heatmap(frame, metric, subset)
+
+    monkeypatch.setattr("repdyn.views.figures.heatmap", draw)
+    store = filled(tmp_path, *(published(name, steps=(0, 8), probe="one") for name in ("lab/a", "lab/b")))
+    lines = []
+    with pytest.raises(RuntimeError, match="^no heatmap today$"):
+        lines.extend(emit_store(store, to=["tensorboard"]))
+    # what a generator gave before it failed is not in a list that was made of it
+    done = store.path / "emitted" / "tensorboard" / "lab"
+    n_images = {}
+    for name in "ab":
+        events = EventAccumulator(str(done / name / "version_0"))
+        events.Reload()
+        assert [event.step for event in events.Scalars("two_nn/mean")] == [0, 8]
+        n_images[name] = len(events.Tags()["images"])
+    assert n_images == {"a": 3, "b": 6}
+
+
+def test_a_run_that_is_emitted_in_part_says_so(published, filled, tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("no figure today")
+
+    monkeypatch.setattr("repdyn.views.emission.all_figures", broken)
+    lines = emit_store(filled(tmp_path, published("lab/a", steps=(0, 8))), to=["csv"])
+    assert next(lines) == f"lab/a: not everything in {tmp_path}/emitted/csv/lab/a/version_0"
+    with pytest.raises(RuntimeError, match="^no figure today$"):
+        next(lines)
+
+
+def test_a_logger_that_fails_keeps_the_others_from_nothing(store, tmp_path):
+    class Broken(CSVLogger):
+        def log_hyperparams(self, params=None):
+            raise OSError("full")
+
+        def log_metrics(self, metrics, step=None):
+            raise ConnectionError("gone")
+
+    logger = CSVLogger(tmp_path / "log", name="", version="")
+    with pytest.raises(OSError, match="^full$"):
+        emit(store, "lab/model-70m", [Broken(tmp_path / "broken"), logger])
+    logger.save()
+    assert [line["step"] for line in table(tmp_path / "log")] == ["0", "1", "8"]
+    assert yaml.safe_load((tmp_path / "log" / "hparams.yaml").read_text())["probe"] == "abc123"

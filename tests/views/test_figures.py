@@ -6,9 +6,12 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot
 from matplotlib.collections import FillBetweenPolyCollection
+from matplotlib.figure import Figure
 from PIL import Image
 
+from repdyn.views.drawing import save
 from repdyn.views.figures import all_figures, heatmap, mean_over_layers, profile_over_depth, write_figures
+from repdyn.views.frames import by_stack
 
 NAN = math.nan
 PYTHIA = (0, *(2**power for power in range(10)), *range(1000, 143001, 1000))
@@ -229,3 +232,52 @@ def test_two_runs_are_an_error(run, draw):
     frame = pd.concat([run(steps=(0,), run="a"), run(steps=(0,), run="b")])
     with pytest.raises(ValueError, match="^expected the rows of one run, got 2: 'a', 'b'; select one"):
         draw(frame)
+
+
+def test_every_picture_of_a_stack_says_first_which_it_is(two_stacks, frame_of):
+    frame = frame_of(two_stacks(steps=(0, 8)))
+    drawn = {stack: all_figures(rows) for stack, rows in by_stack(frame).items()}
+    assert list(drawn["encoder"]) == list(drawn["decoder"])
+    for stack, figures in drawn.items():
+        for figure in figures.values():
+            assert figure.get_suptitle().startswith(f"{stack}: ")
+            assert "lab/t5, T5ForConditionalGeneration" in figure.get_suptitle()
+    first, second = (figures["mean_over_layers"] for figures in drawn.values())
+    assert panels(first)[0].get_title(loc="left").endswith("(5 layers)")
+    assert panels(second)[0].get_title(loc="left").endswith("(7 layers)")
+    for figure in (first, second):
+        (twin,) = [axes for axes in figure.axes if axes.get_ylabel() == "train/loss (dashed)"]
+        np.testing.assert_array_equal(np.asarray(twin.lines[0].get_xdata()), [0, 8])
+
+
+def test_two_stacks_are_not_drawn_as_one(two_stacks, frame_of):
+    with pytest.raises(ValueError, match="^expected the rows of one stack of blocks, got 2: 'encoder', 'decoder'"):
+        all_figures(frame_of(two_stacks()))
+
+
+def test_a_figure_that_cannot_be_drawn_keeps_none_of_the_others_from_its_file(run, tmp_path, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no mean today")
+
+    monkeypatch.setattr("repdyn.views.figures.mean_over_layers", broken)
+    with pytest.raises(RuntimeError, match="^no mean today$"):
+        write_figures(run(n_blocks=2, steps=(0, 8)), tmp_path)
+    names = {path.stem for path in tmp_path.glob("*.png")}
+    assert names == {path.stem for path in tmp_path.glob("*.svg")}
+    assert names == {
+        "profile_anisotropy",
+        "profile_two_nn",
+        "heatmap_anisotropy_all",
+        "heatmap_anisotropy_no_sink",
+        "heatmap_two_nn_all",
+    }
+
+
+def test_a_figure_that_cannot_be_written_keeps_none_of_the_others_from_its_file(tmp_path):
+    class Broken(Figure):
+        def savefig(self, fname, **given):
+            raise OSError(f"no place for {fname.name}")
+
+    with pytest.raises(OSError, match="^no place for b.png$"):
+        save({"a": Figure(), "b": Broken(), "c": Figure(), "d": Broken()}, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg", "c.png", "c.svg"]

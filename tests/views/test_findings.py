@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from repdyn.views.findings import BELL, GROWTH, MEANINGS, PAPER, RISE_AND_FALL, UNIFORM_PROFILE, findings
+from repdyn.views.frames import by_stack
 
 NAN = math.nan
 SHOWN, NOT_SHOWN, UNJUDGED = "shown", "not shown", "cannot be judged"
@@ -245,3 +246,17 @@ def test_the_criteria_name_the_numbers_the_tests_above_use():
 def test_two_runs_are_an_error(run):
     with pytest.raises(ValueError, match="^expected the rows of one run, got 2: 'a', 'b'"):
         findings(pd.concat([run(steps=(0,), run="a"), run(steps=(0,), run="b")]))
+
+
+def test_each_stack_is_judged_as_what_it_is(two_stacks, frame_of):
+    found = {stack: findings(rows) for stack, rows in by_stack(frame_of(two_stacks())).items()}
+    assert {stack: [one.verdict for one in judgements] for stack, judgements in found.items()} == {
+        "encoder": [SHOWN, SHOWN, UNJUDGED, UNJUDGED, SHOWN],
+        "decoder": [SHOWN] * 5,
+    }
+    assert [judgements[0].criterion for judgements in found.values()] == [UNIFORM_PROFILE, BELL]
+
+
+def test_two_stacks_are_not_judged_as_one(two_stacks, frame_of):
+    with pytest.raises(ValueError, match="^expected the rows of one stack of blocks, got 2"):
+        findings(frame_of(two_stacks()))

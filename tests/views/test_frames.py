@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from repdyn.views.frames import (
+    by_stack,
     causality,
     counts,
     grid,
@@ -15,6 +16,7 @@ from repdyn.views.frames import (
     metrics_of,
     scalar,
     select_steps,
+    stack_of,
     subsets_of,
     tokens_by_step,
 )
@@ -190,3 +192,57 @@ def test_counts_of_equal_numbers():
 def test_the_main_metrics_come_first():
     rows = pd.DataFrame({"metric": ["effective_rank", "mine", "two_nn", "gride_16", "gride_4", "anisotropy", "a"]})
     assert metrics_of(rows) == ["anisotropy", "two_nn", "gride_4", "gride_16", "effective_rank", "a", "mine"]
+
+
+def test_by_stack_gives_each_its_layers_and_all_the_scalars(two_stacks, failures, frame_of):
+    frame = frame_of(two_stacks(steps=(0, 8)), failures(16, run="lab/t5"))
+    stacks = by_stack(frame)
+    assert list(stacks) == ["encoder", "decoder"]
+    for name, n_layers, causal in (("encoder", 5, False), ("decoder", 7, True)):
+        rows = measurements(stacks[name])
+        assert (stack_of(rows), len(rows["layer"].unique()), causality(rows)) == (name, n_layers, causal)
+        assert (rows["depth"].min(), rows["depth"].max()) == (0, 1)
+        assert len(scalar(stacks[name], "train/loss")) == 2
+        assert failures_of(stacks[name])["step"].tolist() == [16, 16]
+    n_scalars = int(frame["layer"].isna().sum())
+    assert sum(len(rows) for rows in stacks.values()) == len(frame) + n_scalars
+
+
+def test_by_stack_of_a_model_without_named_stacks_is_the_model(run):
+    frame = run(steps=(0, 8))
+    (found,) = by_stack(frame).items()
+    assert found[0] is None
+    pd.testing.assert_frame_equal(found[1], frame)
+    assert stack_of(measurements(frame)) is None
+    assert list(by_stack(frame.convert_dtypes())) == [None]
+
+
+def test_by_stack_of_failures_alone(failures, frame_of):
+    assert {stack: len(rows) for stack, rows in by_stack(frame_of(failures(8))).items()} == {None: 2}
+
+
+def test_stacks_of_other_names_come_after_by_name(two_stacks, frame_of):
+    frame = frame_of(two_stacks())
+    names = {"encoder": "vision", "decoder": "text"}
+    assert list(by_stack(frame.assign(stack=frame["stack"].map(names)))) == ["text", "vision"]
+    some = frame.assign(stack=frame["stack"].map({"decoder": "decoder"}))
+    assert list(by_stack(some)) == ["decoder", None]
+    assert [len(measurements(rows)["layer"].unique()) for rows in by_stack(some).values()] == [7, 5]
+
+
+@pytest.mark.parametrize(
+    ("names", "listed"),
+    [
+        (
+            {"encoder": "encoder", "decoder": "decoder"},
+            "'encoder', 'decoder'; select one, for example by_stack(frame)['encoder']",
+        ),
+        ({"decoder": "decoder"}, "'decoder', None; select one, for example by_stack(frame)['decoder']"),
+    ],
+    ids=["named", "one without a name"],
+)
+def test_two_stacks_are_not_mixed(two_stacks, frame_of, names, listed):
+    frame = frame_of(two_stacks(steps=(0,)))
+    expected = f"expected the rows of one stack of blocks, got 2: {listed}"
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        measurements(frame.assign(stack=frame["stack"].map(names)))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import wandb
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.views.figures import heatmap
@@ -174,3 +175,71 @@ def test_figures_pass_over_loggers_without_pictures(run, tmp_path):
     log_figures({"map": heatmap(run(steps=(0,)), "anisotropy", "all")}, [logger], 0)
     logger.save()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_stacks_have_names_and_means_of_their_own(row, scalar_row):
+    rows = [
+        row(layer=layer, stack=stack, subset=subset, value=layer + shift)
+        for stack, n_layers, shift in (("encoder", 2, 10.0), ("decoder", 3, 20.0))
+        for subset in ("all", "no_sink")
+        for layer in range(n_layers)
+    ]
+    values = keyed([*rows, row(layer=0, stack="decoder", metric="two_nn", subset=None, value=7.0), scalar_row(0, 3.0)])
+    assert len(values) == len(rows) + 1 + 5
+    assert {name: value for name, value in values.items() if "no_sink" not in name} == {
+        "anisotropy_encoder/layer_00": 10.0,
+        "anisotropy_encoder/layer_01": 11.0,
+        "anisotropy_encoder/mean": 10.5,
+        "anisotropy_decoder/layer_00": 20.0,
+        "anisotropy_decoder/layer_01": 21.0,
+        "anisotropy_decoder/layer_02": 22.0,
+        "anisotropy_decoder/mean": 21.0,
+        "two_nn_decoder/layer_00": 7.0,
+        "two_nn_decoder/mean": 7.0,
+    }
+    assert values["anisotropy_decoder_no_sink/layer_02"] == 22.0
+    assert values["anisotropy_encoder_no_sink/mean"] == 10.5
+
+
+def unpaintable() -> Figure:
+    def draw(*_, **__):
+        raise RuntimeError("no picture today")
+
+    figure = Figure((1, 1))
+    figure.draw = draw
+    return figure
+
+
+def test_one_picture_that_fails_keeps_none_of_the_others_from_any_logger(row, wandb_logger, tmp_path):
+    board = TensorBoardLogger(tmp_path, name="", version="tb")
+    figures = {"a": Figure((1, 1)), "b": unpaintable(), "c": Figure((1, 1))}
+    with pytest.raises(RuntimeError, match="^no picture today$"):
+        log_figures(figures, [wandb_logger, board], 4, "decoder")
+    board.finalize("success")
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert set(events.Tags()["images"]) == {"figures/decoder/a", "figures/decoder/c"}
+    history = [record["history"]["item"] for record in read_back(tmp_path) if record["type"] == "history"]
+    (pictures,) = [item for item in history if "figures/decoder/a.path" in item]
+    assert pictures["repdyn/step"] == 4
+    assert "figures/decoder/c.path" in pictures
+    assert not any("/b." in name for name in pictures)
+
+
+class BrokenBoard(TensorBoardLogger):
+    @property
+    def experiment(self):
+        raise ConnectionError("the board is gone")
+
+
+def test_a_logger_that_fails_keeps_the_others_from_nothing(row, tmp_path):
+    broken, board = BrokenBoard(tmp_path / "broken"), TensorBoardLogger(tmp_path, name="", version="tb")
+    with pytest.raises(ValueError, match="you tried to log"):  # what Lightning makes of it
+        log_rows(checkpoint(row, 4), [broken, board], 4)
+    with pytest.raises(ConnectionError, match="^the board is gone$"):
+        log_figures({"a": Figure((1, 1))}, [broken, board], 4)
+    board.finalize("success")
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert events.Scalars("anisotropy/mean")[0].value == 5.0
+    assert events.Tags()["images"] == ["figures/a"]

@@ -3,11 +3,13 @@ import re
 
 import pytest
 
-from repdyn.views import accounts, frames, runs, style, summary
+from repdyn.views import accounts, attempts, frames, runs, style, summary
 from repdyn.views.runs import differences, measured_runs, never_measured, short_names
 
 
-@pytest.mark.parametrize("module", [accounts, frames, runs, style, summary], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [accounts, attempts, frames, runs, style, summary], ids=lambda module: module.__name__
+)
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(module)
     assert results.attempted > 0
@@ -97,3 +99,31 @@ def test_a_metric_with_other_settings_differs(published, frame_of):
     frame.loc[(frame["run"] == "lab/b") & (frame["metric"] == "two_nn"), "settings"] = '{"discard": 0.8}'
     found = differences(measured_runs(frame))
     assert re.fullmatch(r'different settings of two_nn: \{"discard": 0.1\} \(a\), \{"discard": 0.8\} \(b\)', str(found))
+
+
+def test_stacks_stand_there_like_models_of_their_own(two_stacks, published, finished, failures, frame_of):
+    frame = frame_of(
+        two_stacks("lab/t5", parameters=60),
+        published("lab/gpt", parameters=100),
+        finished("lab/bert", parameters=50),
+        failures(1024, run="lab/t5"),
+    )
+    runs = measured_runs(frame)
+    assert [run.label for run in runs] == ["t5 (decoder)", "gpt", "bert", "t5 (encoder)"]
+    assert [run.key for run in runs] == [
+        ("lab/t5", "decoder"),
+        ("lab/gpt", None),
+        ("lab/bert", None),
+        ("lab/t5", "encoder"),
+    ]
+    assert [run.causal for run in runs] == [True, True, False, False]
+    assert [len(run.rows["layer"].unique()) for run in runs] == [7, 7, 7, 5]
+    assert [run.n_failed for run in runs] == [1, 0, 0, 1]
+
+
+def test_differences_between_stacks(two_stacks, frame_of):
+    frame = frame_of(two_stacks("lab/t5"))
+    assert differences(measured_runs(frame)) is None
+    frame.loc[frame["stack"] == "decoder", "n_vectors"] = 512
+    expected = "batches of different numbers of vectors: 512 (lab/t5 (decoder)), 4,096 (lab/t5 (encoder))"
+    assert differences(measured_runs(frame)) == expected

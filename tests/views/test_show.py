@@ -1,9 +1,13 @@
 import io
+from dataclasses import replace
 
 import pytest
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from matplotlib.figure import Figure
 from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from repdyn.views.figures import heatmap
 from repdyn.views.show import show_run, show_store
 
 NAMES = ("profile_anisotropy", "profile_two_nn", "mean_over_layers", "heatmap_anisotropy_all")
@@ -13,13 +17,14 @@ NAMES = ("profile_anisotropy", "profile_two_nn", "mean_over_layers", "heatmap_an
 def unpainted(monkeypatch):
     """Figures are made but their files stay empty, for tests that ask where they go."""
 
-    def save(figures, folder):
+    def save(figures, folder, attempt):
         folder.mkdir(parents=True, exist_ok=True)
         written = [folder / f"{name}.{kind}" for name in figures for kind in ("png", "svg")]
         for path in written:
             path.touch()
         return written
 
+    monkeypatch.setattr("repdyn.views.show.save", save)
     monkeypatch.setattr("repdyn.views.figures.save", save)
     monkeypatch.setattr("repdyn.views.comparison.save", save)
 
@@ -32,6 +37,23 @@ def shown(store, *arguments, **given):
 
 def folders(written, store):
     return sorted({path.parent.relative_to(store.path).as_posix() for path in written})
+
+
+def board(folder, version="board"):
+    return TensorBoardLogger(folder, name="", version=version)
+
+
+def images(logger):
+    logger.finalize("success")
+    events = EventAccumulator(logger.log_dir)
+    events.Reload()
+    return set(events.Tags()["images"])
+
+
+class BrokenBoard(TensorBoardLogger):
+    @property
+    def experiment(self):
+        raise ConnectionError("the board is gone")
 
 
 def test_a_live_run_has_its_figures_in_the_store_itself(published, filled, tmp_path, capsys):
@@ -72,14 +94,12 @@ def test_a_failure_on_another_probe_is_no_second_probe(published, failures, fill
     assert folders(show_run(store, "lab/a", probe="one"), store) == ["figures/lab%2Fa"]
 
 
-def test_loggers_without_pictures_cost_nothing(published, filled, tmp_path, monkeypatch, unpainted):
+def test_a_figure_is_drawn_once_for_its_file_and_the_loggers(published, filled, tmp_path, monkeypatch, unpainted):
     store = filled(tmp_path / "store", published("lab/a", steps=(0, 8)))
     drawn = []
-    monkeypatch.setattr("repdyn.views.show.all_figures", lambda frame: drawn.append(frame) or {})
-    show_run(store, "lab/a")
-    assert not drawn
-    show_run(store, "lab/a", loggers=[CSVLogger(tmp_path, name="", version="")])
-    assert len(drawn) == 1
+    monkeypatch.setattr("repdyn.views.figures.heatmap", lambda *given: drawn.append(given[1:]) or Figure())
+    show_run(store, "lab/a", loggers=[CSVLogger(tmp_path, name="", version=""), board(tmp_path)])
+    assert drawn == [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")]
 
 
 def test_a_few_runs_have_a_summary_each_and_a_comparison(published, finished, filled, tmp_path, unpainted):
@@ -145,3 +165,130 @@ def test_runs_that_do_not_compare_have_a_table_and_no_pictures(published, filled
     text, written = shown(store)
     assert "these values do not compare" in text
     assert folders(written, store) == ["figures/lab%2Fa", "figures/lab%2Fb"]
+
+
+def test_each_stack_of_a_model_is_shown_for_itself_and_beside_the_other(two_stacks, filled, tmp_path, capsys):
+    store = filled(tmp_path / "store", two_stacks("quick/1", steps=(0, 8)))
+    logger = board(tmp_path)
+    written = show_run(store, "quick/1", loggers=[logger], tracking_seconds=8.1)
+    assert folders(written, store) == ["figures/comparison", "figures/decoder", "figures/encoder"]
+    names = {path.stem for path in written if path.parent.name == "encoder"}
+    assert set(NAMES) < names == {path.stem for path in written if path.parent.name == "decoder"}
+    assert images(logger) == {f"figures/{stack}/{name}" for stack in ("encoder", "decoder") for name in names}
+    text = capsys.readouterr().out
+    encoder, decoder, table = (
+        text.index(f"quick/1 {head}")
+        for head in (
+            "(encoder)  T5ForConditionalGeneration (encoder)",
+            "(decoder)  T5ForConditionalGeneration (decoder)",
+            "(decoder) dec ",
+        )
+    )
+    assert encoder < decoder < table
+    assert f"figures: {store.path}/figures/encoder (12 files)" in text.replace("\n", "")
+    assert text.count("tracking took 8.1 s") == 1
+    again, files = shown(store)
+    assert files == written
+    assert again.strip() == text.replace("tracking took 8.1 s\n", "").strip()
+
+
+def test_stacks_lie_in_the_folder_of_their_run_and_probe(two_stacks, published, filled, tmp_path, unpainted):
+    store = filled(
+        tmp_path,
+        two_stacks("lab/t5", steps=(0, 8), probe="one", checkpoint="lab/t5@0"),
+        two_stacks("lab/t5", steps=(0, 8), probe="two", checkpoint="lab/t5@0"),
+    )
+    assert folders(show_run(store, "lab/t5", probe="one"), store) == [
+        f"figures/lab%2Ft5/one/{name}" for name in ("comparison", "decoder", "encoder")
+    ]
+    text, written = shown(store)
+    assert folders(written, store) == [
+        f"figures/lab%2Ft5/{probe}/{stack}" for probe in ("one", "two") for stack in ("decoder", "encoder")
+    ]
+    assert text.endswith("not compared: several probes of lab/t5; choose one with --probe HASH\n")
+
+
+def test_stacks_count_as_runs_where_they_are_many(two_stacks, filled, tmp_path, unpainted):
+    store = filled(tmp_path, *(two_stacks(f"lab/{name}", steps=(0, 8)) for name in "ab"))
+    text, written = shown(store)
+    assert f"lab/a (encoder): 12 files in {tmp_path}/figures/lab%2Fa/encoder\n" in text
+    assert f"lab/b (decoder): 12 files in {tmp_path}/figures/lab%2Fb/decoder\n" in text
+    assert "T5ForConditionalGeneration" not in text
+    assert "a (decoder) dec" in text
+    assert len(folders(written, store)) == 5
+
+
+def test_a_stack_may_have_any_name(two_stacks, filled, tmp_path, unpainted):
+    rows = [replace(row, stack=row.stack and f"../{row.stack}.blocks") for row in two_stacks("lab/t5", steps=(0, 8))]
+    store = filled(tmp_path, rows)
+    assert folders(show_run(store, "lab/t5"), store) == [
+        "figures/%2E.%2Fdecoder.blocks",
+        "figures/%2E.%2Fencoder.blocks",
+        "figures/comparison",
+    ]
+
+
+@pytest.fixture
+def broken_heatmap(monkeypatch):
+    """One figure of two_nn cannot be drawn."""
+
+    def draw(frame, metric, subset):
+        if metric == "two_nn":
+            raise RuntimeError("no heatmap today")
+        return heatmap(frame, metric, subset)
+
+    monkeypatch.setattr("repdyn.views.figures.heatmap", draw)
+
+
+def test_a_figure_that_fails_keeps_nothing_else_from_a_run(two_stacks, filled, tmp_path, broken_heatmap, capsys):
+    store, logger = filled(tmp_path / "store", two_stacks("quick/1", steps=(0, 8))), board(tmp_path)
+    with pytest.raises(RuntimeError, match="^no heatmap today$"):
+        show_run(store, "quick/1", loggers=[logger])
+    names = {path.relative_to(store.path / "figures").as_posix() for path in (store.path / "figures").rglob("*.png")}
+    each = {*NAMES, "heatmap_anisotropy_no_sink"}
+    compared = {f"comparison/{name}.png" for name in ("profiles_anisotropy", "profiles_two_nn", "means_over_layers")}
+    assert names == {f"{stack}/{name}.png" for stack in ("encoder", "decoder") for name in each} | compared
+    assert images(logger) == {f"figures/{stack}/{name}" for stack in ("encoder", "decoder") for name in each}
+    text = capsys.readouterr().out
+    assert "quick/1 (encoder)  T5" in text
+    assert "quick/1 (decoder)  T5" in text
+    assert "comparison: 6 files in" in text
+
+
+def test_a_figure_that_fails_keeps_nothing_else_from_a_store(published, filled, tmp_path, broken_heatmap):
+    store = filled(tmp_path, published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 8)))
+    stream = io.StringIO()
+    with pytest.raises(RuntimeError, match="^no heatmap today$"):
+        show_store(store, console=Console(file=stream, width=80))
+    text = stream.getvalue().replace("\n", "")
+    assert text.count("lab%2Fa (10 files)") == text.count("lab%2Fb (10 files)") == 1
+    assert "comparison: 6 files in" in text
+
+
+def test_a_logger_that_fails_keeps_nothing_else_from_a_run(published, filled, tmp_path, capsys):
+    store, logger = filled(tmp_path / "store", published("lab/a", steps=(0, 8), checkpoint=None)), board(tmp_path)
+    with pytest.raises(ConnectionError, match="^the board is gone$"):
+        show_run(store, "lab/a", loggers=[BrokenBoard(tmp_path), logger])
+    assert {f"figures/{name}" for name in NAMES} < images(logger)
+    assert len(list((store.path / "figures").iterdir())) == 12
+    assert capsys.readouterr().out.startswith("lab/a  GPTNeoXForCausalLM (decoder)")
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing_else_from_a_run(published, filled, tmp_path, capsys):
+    store, logger = filled(tmp_path / "store", published("lab/a", steps=(0, 8), checkpoint=None)), board(tmp_path)
+    (store.path / "figures").write_text("in the way")
+    with pytest.raises(FileExistsError):
+        show_run(store, "lab/a", loggers=[logger])
+    assert {f"figures/{name}" for name in NAMES} < images(logger)
+    assert capsys.readouterr().out.startswith("lab/a  GPTNeoXForCausalLM (decoder)")
+
+
+def test_a_stack_that_cannot_be_shown_keeps_the_other_from_nothing(two_stacks, filled, tmp_path, unpainted):
+    rows = [row for row in two_stacks("quick/1", steps=(0, 8)) if row.stack != "encoder"]
+    twice = [replace(row, stack="encoder") for row in rows if row.layer == 0]
+    store = filled(tmp_path, [*rows, *twice, *(replace(row, settings='{"k": 2}') for row in twice)])
+    stream = io.StringIO()
+    with pytest.raises(ValueError, match="^expected one value per step, layer, metric and subset, got 2"):
+        show_store(store, console=Console(file=stream, width=80))
+    assert "quick/1 (decoder)  T5ForConditionalGeneration (decoder)" in stream.getvalue()
+    assert len(list((store.path / "figures" / "decoder").iterdir())) == 12

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from repdyn.views.findings import findings
+from repdyn.views.frames import by_stack
 from repdyn.views.summary import MAX_LINES, print_summary, sparkline
 
 NAN = math.nan
@@ -173,3 +174,16 @@ def test_two_runs_are_an_error(run):
     frame = pd.concat([run(steps=(0,), run="a"), run(steps=(0,), run="b")])
     with pytest.raises(ValueError, match="^expected the rows of one run, got 2: 'a', 'b'; select one"):
         printed(frame)
+
+
+@pytest.mark.parametrize(("stack", "n_layers"), [("encoder", 5), ("decoder", 7)])
+def test_the_head_names_the_stack(two_stacks, frame_of, stack, n_layers):
+    lines = printed(by_stack(frame_of(two_stacks()))[stack], **EVERYTHING).splitlines()
+    assert lines[0] == f"lab/t5 ({stack})  T5ForConditionalGeneration ({stack})"
+    assert [line.split()[0] for line in lines[5 : lines.index("", 5)]] == [str(layer) for layer in range(n_layers)]
+    assert len(lines) <= MAX_LINES
+
+
+def test_two_stacks_are_an_error(two_stacks, frame_of):
+    with pytest.raises(ValueError, match="^expected the rows of one stack of blocks, got 2: 'encoder', 'decoder'"):
+        printed(frame_of(two_stacks()))

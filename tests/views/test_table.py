@@ -148,3 +148,14 @@ def test_a_run_on_two_probes_is_an_error(published, frame_of):
     frame = frame_of(published("lab/a", probe="one"), published("lab/a", probe="two"))
     with pytest.raises(ValueError, match="^expected the rows of one probe, got 2: 'one', 'two'"):
         printed(frame)
+
+
+def test_each_stack_has_a_line(two_stacks, finished, frame_of):
+    lines = lines_of(
+        frame_of(two_stacks("lab/t5", parameters=60_500_000), finished("lab/bert", parameters=108_000_000))
+    )
+    assert [line.split() for line in lines[2:5]] == [
+        ["t5", "(decoder)", "dec", "60M", "11", "512", "0.35", "0.16", "11.3", *"+++++"],
+        ["t5", "(encoder)", "enc", "60M", "11", "512", "0.30", "0.20", "11.4", *"++??+"],
+        ["bert", "enc", "108M", "1", "finished", "0.30", "0.20", "8.21", *"++???"],
+    ]

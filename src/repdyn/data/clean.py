@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import mwparserfromhell
+import pyarrow as pa
 from datasets import Dataset, Features, Value
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (compiled, without type information)
 from mwparserfromhell import nodes
@@ -81,14 +82,17 @@ def clean_corpus(
     cache = cache_directory(cache_dir) / "clean"
     cache.mkdir(parents=True, exist_ok=True)
     key = _fingerprint(corpus)
-    cleaned = Dataset.from_list(pages, features=_PAGE).map(
-        _clean_page,
-        num_proc=min(num_proc or os.cpu_count() or 1, len(pages)),
-        remove_columns="title",
-        cache_file_name=str(cache / f"{key}.arrow"),
-        new_fingerprint=key,
-        desc="removing markup",
-    )
+    try:
+        cleaned = Dataset.from_list(pages, features=_PAGE).map(
+            _clean_page,
+            num_proc=min(num_proc or os.cpu_count() or 1, len(pages)),
+            remove_columns="title",
+            cache_file_name=str(cache / f"{key}.arrow"),
+            new_fingerprint=key,
+            desc="removing markup",
+        )
+    except pa.ArrowException as error:
+        raise ValueError(f"expected cleaned text in {cache}/{key}*, which does not read: {error}; delete it") from error
     text = "\n\n".join(cleaned["text"]) + "\n"
     return Corpus(f"{corpus.name}, cleaned", text.encode())
 
@@ -134,7 +138,10 @@ def _elements(dump: bytes) -> Iterator[etree._Element]:
     page_end = dump.rfind(b"</page>") + len(b"</page>")
     if page_end < len(b"</page>"):
         raise ValueError("expected a MediaWiki dump with at least one whole <page>, found none; give a longer piece")
-    parser = etree.XMLPullParser(events=("end",), tag=("{*}namespace", "{*}page"), huge_tree=True)
+    # a dump defines no entities; what does may stand for more than fits into memory, or for another file
+    parser = etree.XMLPullParser(
+        events=("end",), tag=("{*}namespace", "{*}page"), huge_tree=True, resolve_entities=False, load_dtd=False
+    )
     pieces = (dump[start : min(start + _FEED_BYTES, page_end)] for start in range(0, page_end, _FEED_BYTES))
     try:
         for piece in (*pieces, b"</mediawiki>"):

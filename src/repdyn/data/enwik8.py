@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from repdyn.data.text import ENWIK8_BYTES, Corpus, cache_directory, enwik8_name, read_corpus
 from repdyn.files import write_atomically
+from repdyn.redaction import redacted
 
 ENWIK8_URL = "http://mattmahoney.net/dc/enwik8.zip"
 _CHUNK_BYTES = 1 << 18
@@ -69,7 +70,7 @@ def _fetch(url: str, file: IO[bytes]) -> None:
                 progress.advance(task, len(chunk))
     except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
         # from None: forty lines of socket calls say nothing that the reason does not
-        raise ConnectionError(f"enwik8 cannot be downloaded from {url} ({error}); {_INSTEAD}") from None
+        raise ConnectionError(f"enwik8 cannot be downloaded from {url} ({redacted(str(error))}); {_INSTEAD}") from None
     if expected is not None and received != expected:
         raise ConnectionError(
             f"the download of enwik8 from {url} ended after {received:,} of {expected:,} bytes; "

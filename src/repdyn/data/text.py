@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import lzma
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from platform import python_version
+from typing import IO
 
 ENWIK8_BYTES = 100_000_000
 
@@ -25,6 +27,23 @@ ENWIK8_PREFIXES: dict[str, int] = {
     "581bee9758c531de3795885a1adb331b9c51bfdeefd9a63407815479e22a9072": 100_000,
 }
 """sha256 of the first so many bytes of enwik8."""
+
+# Text shrinks to a tenth; a file that unpacks to a hundred times its size was made to fill the memory.
+_LARGEST_RATIO = 100
+_ALWAYS_TAKEN_BYTES = 1 << 28
+_DAMAGED = (
+    EOFError,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    zlib.error,
+    # what zipfile raises for encrypted members, unknown methods, and headers that make no sense
+    RuntimeError,
+    NotImplementedError,
+    UnicodeDecodeError,
+    OverflowError,
+    struct.error,
+)
 
 
 @dataclass(frozen=True)
@@ -75,9 +94,10 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is empty, damaged, or a zip of several files.
+        ValueError: the file is empty, damaged, a zip of several files, or unpacks to more than 256 MB and a hundred
+            times its size.
     """
-    path = Path(path).expanduser()
+    path = _expanded(path)
     if not path.is_file():
         raise FileNotFoundError(
             f"expected a text file (plain, .gz, .xz or .zip), found none at {path.absolute()}; "
@@ -108,14 +128,23 @@ def builtin_corpus() -> Corpus:
 
 def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """Where downloads and processed text are kept: ``cache_dir``, else $REPDYN_CACHE, else ~/.cache/repdyn."""
-    return Path(cache_dir or os.environ.get("REPDYN_CACHE") or "~/.cache/repdyn").expanduser()
+    return _expanded(cache_dir or os.environ.get("REPDYN_CACHE") or "~/.cache/repdyn")
+
+
+def _expanded(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise FileNotFoundError(
+            f"expected ~ or ~NAME of a user with a home, got {os.fspath(path)!r}: {error}"
+        ) from error
 
 
 def _unpack(path: Path) -> bytes:
     readers: dict[str, Callable[[Path], bytes]] = {".gz": _read_gzip, ".xz": _read_xz, ".zip": _read_zip}
     try:
         return readers.get(path.suffix.lower(), Path.read_bytes)(path)
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGED as error:
         raise ValueError(
             f"expected a whole {path.suffix} file, {path} cannot be unpacked ({error}); fetch it again"
         ) from error
@@ -123,12 +152,12 @@ def _unpack(path: Path) -> bytes:
 
 def _read_gzip(path: Path) -> bytes:
     with gzip.open(path) as file:
-        return file.read()
+        return _read_bounded(file, path)
 
 
 def _read_xz(path: Path) -> bytes:
     with lzma.open(path) as file:
-        return file.read()
+        return _read_bounded(file, path)
 
 
 def _read_zip(path: Path) -> bytes:
@@ -136,4 +165,16 @@ def _read_zip(path: Path) -> bytes:
         members = archive.namelist()
         if len(members) != 1:
             raise ValueError(f"expected one file in {path}, found {len(members)}; unpack it and give one file's path")
-        return archive.read(members[0])
+        with archive.open(members[0]) as file:
+            return _read_bounded(file, path)
+
+
+def _read_bounded(file: gzip.GzipFile | lzma.LZMAFile | IO[bytes], path: Path) -> bytes:
+    most = max(_ALWAYS_TAKEN_BYTES, _LARGEST_RATIO * path.stat().st_size)
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(
+            f"expected text, {path} unpacks to more than {_LARGEST_RATIO} times its size; unpack it and give that path "
+            "if it is meant so"
+        )
+    return data

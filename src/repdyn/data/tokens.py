@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from rich import get_console
@@ -13,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.files import write_atomically
+from repdyn.redaction import redacted
 
 BYTES = "bytes"
 _CHUNK_CHARACTERS = 1 << 16
@@ -20,8 +22,20 @@ _CHUNKS_PER_CALL = 16
 
 
 def load_tokenizer(name: str, for_encoder: bool) -> PreTrainedTokenizerBase:
-    """The byte tokenizer for "bytes", otherwise what ``AutoTokenizer`` makes of a name on the Hub or a folder."""
-    return byte_tokenizer(for_encoder) if name == BYTES else AutoTokenizer.from_pretrained(name)
+    """The byte tokenizer for "bytes", otherwise what ``AutoTokenizer`` makes of a name on the Hub or a folder.
+
+    Raises:
+        ValueError: there is no such tokenizer, it does not load, or needs Python code of its own.
+    """
+    if name == BYTES:
+        return byte_tokenizer(for_encoder)
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # damaged files make it raise errors of any kind
+        raise ValueError(
+            f'expected "{BYTES}", or the folder or hub name of a tokenizer that runs no code of its own, got {name!r}, '
+            f"which does not load: {type(error).__name__}: {redacted(str(error))}"
+        ) from error
 
 
 def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path | None = None) -> np.ndarray:
@@ -43,11 +57,21 @@ def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path | None =
     path = cache / f"{hashlib.sha256(data).hexdigest()[:32]}-{_fingerprint(tokenizer)[:32]}.npy"
     if not path.exists():
         write_atomically(path, lambda partial: np.save(partial, _encode(data, tokenizer)))
-    return np.load(path, mmap_mode="r")
+    try:
+        ids = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise ValueError(f"expected token ids in {path}, which does not read: {error}; delete it") from error
+    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype != _dtype(tokenizer):
+        raise ValueError(f"expected token ids of {_dtype(tokenizer)} in {path}, got something else; delete it")
+    return ids
+
+
+def _dtype(tokenizer: PreTrainedTokenizerBase) -> np.dtype:
+    return np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.int32)
 
 
 def _encode(data: bytes, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    dtype = np.uint16 if len(tokenizer) <= 1 << 16 else np.int32
+    dtype = _dtype(tokenizer)
     chunks = list(_chunks(data.decode(errors="replace")))
     encoded: list[np.ndarray] = []
     starts = range(0, len(chunks), _CHUNKS_PER_CALL)

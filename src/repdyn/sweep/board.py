@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from repdyn.redaction import redacted
 from repdyn.sweep.checkpoint import Task
 
 
@@ -65,7 +66,7 @@ class Board:
         """A checkpoint is done with, one way or the other."""
         self._finished += 1
         self._bars.update(self._all, completed=self._finished, text=f"{self._finished} of {self._n}")
-        line = escape(f"[{self._finished}/{self._n}] {_name(task)}: {text}")
+        line = escape(f"[{self._finished}/{self._n}] {_name(task)}: {redacted(text)}")
         self._console.print(f"[yellow]{line}[/yellow]" if failed else line, highlight=False, soft_wrap=True)
 
 

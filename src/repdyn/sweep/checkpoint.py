@@ -110,7 +110,8 @@ def file_failure(task: Task, store: Store, settings: Settings, reason: str) -> N
 
 def _load(path: Path, loading: Loading, offload_folder: Path) -> nn.Module:
     if path.suffix == LIGHTNING:
-        return load_lightning(path).to(loading.device, DTYPES.get(loading.dtype)).eval()
+        with model_errors("the checkpoint does not load"):
+            return load_lightning(path).to(loading.device, DTYPES.get(loading.dtype)).eval()
     return load_model(path, loading, offload_folder)
 
 

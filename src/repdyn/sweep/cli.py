@@ -17,6 +17,7 @@ from huggingface_hub import logging as hub_logging
 from rich.console import Console
 
 from repdyn.metrics import resolve
+from repdyn.redaction import redacted
 from repdyn.store import Store, open_store
 from repdyn.sweep.board import Board
 from repdyn.sweep.checkpoint import Settings, Task
@@ -48,10 +49,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoint
         signal.signal(signal.SIGTERM, _interrupt)
         status = _run(options, console)
     except (ValueError, OSError) as error:
-        console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        _say(console, f"error: {error}")
         status = STOPPED if isinstance(error, OSError) and error.errno in {ENOSPC, EDQUOT} else MISTAKEN
     except SweepStoppedError as error:
-        console.print(f"stopped: {error}", markup=False, highlight=False, soft_wrap=True)
+        _say(console, f"stopped: {error}")
         status = STOPPED
     except KeyboardInterrupt:
         console.print("stopped; what is measured is stored, and the same command goes on from there")
@@ -192,12 +193,12 @@ def _show(found: Sequence[Source], store: Store, options: Namespace, console: Co
 def _status(problems: Sequence[str], console: Console) -> int:
     """What could not be measured, in words and as an exit status."""
     for problem in problems:
-        console.print(f"not measured: {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        _say(console, f"not measured: {problem}", style="yellow")
     return FAILED if problems else 0
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    console.print(redacted(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _name(task: Task) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from textwrap import shorten
@@ -20,6 +19,8 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+
+from repdyn.redaction import redacted
 
 
 class CheckpointError(Exception):
@@ -39,7 +40,6 @@ class CancelledError(Exception):
 
 
 _LONGEST = 400
-_ADDRESS = re.compile(r"(https?://)(?:[^/\s@]+@)?([^\s?)'\"]+)(?:\?[^\s)'\"]*)?")
 _OUT_OF_MEMORY = (
     "out of memory: {error}; try --device-map auto (parts of the model wait in memory or on disk), --dtype bfloat16, "
     "or a smaller --tokens-per-forward"
@@ -74,7 +74,7 @@ def hub_errors(what: str, endpoint: str) -> Iterator[None]:
         raise CheckpointError(f"a file of {what} is not on the hub (404): {_in_one_line(error)}") from error
     except HfHubHTTPError as error:
         raise CheckpointError(f"{what}: {_answer(error)}") from error
-    except (httpx2.HTTPError, ValueError) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError, LookupError, AttributeError) as error:
         raise CheckpointError(f"{_broken(error)} while {what} was fetched: {_described(error)}") from error
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -104,7 +104,7 @@ def model_errors(what: str) -> Iterator[None]:
 
 def _broken(error: Exception) -> str:
     # a portal or proxy that answers in the hub's stead does not speak its language
-    return "the answer made no sense" if isinstance(error, ValueError) else "the connection broke off"
+    return "the connection broke off" if isinstance(error, httpx2.HTTPError) else "the answer made no sense"
 
 
 def _answer(error: HfHubHTTPError) -> str:
@@ -132,10 +132,12 @@ def _without_connection(what: str, endpoint: str, error: Exception) -> Exception
 
 
 def _described(error: BaseException) -> str:
+    if type(error).__name__ == "UnpicklingError":  # torch would advise to run the code
+        return "a file of it is damaged, or holds code that would run when it is read, beside the weights"
     return f"{type(error).__name__}: {_in_one_line(error)}"
 
 
 def _in_one_line(error: BaseException) -> str:
-    # an address may carry a password or a signature, and what is stored may be shared
-    text = _ADDRESS.sub(r"\1\2", str(error))
+    # before it is shortened: half a token has not the form of one. Control characters would steer the terminal.
+    text = "".join(character if character.isprintable() else " " for character in redacted(str(error)))
     return shorten(text, _LONGEST, placeholder=" ...") or type(error).__name__

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Event
 from typing import Any, TypeAlias, TypeVar
 
@@ -24,6 +26,7 @@ _TRIES = 3
 _PIECE_BYTES = 1 << 18
 _BUSY = {408, 429, 500, 502, 503, 504}
 _WAITS_SECONDS = (1, 2, 4, 8, 8)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 T = TypeVar("T")
 
@@ -65,6 +68,40 @@ class _DamagedError(CheckpointError):
 def total_bytes(files: Files) -> int:
     """What files take on disk."""
     return sum(file.n_bytes for file in files.values())
+
+
+# What a hub tells becomes folders, file names and lines in a terminal, so it is looked at before it is believed.
+
+
+def _commit_id(told: object) -> str:
+    if not isinstance(told, str) or not _COMMIT.fullmatch(told):
+        raise CheckpointError(f"the hub told no commit, 40 hexadecimal digits, but {told!r:.80}")
+    return told
+
+
+def _ref_name(name: object) -> str:
+    if not isinstance(name, str) or not _is_plain(name):
+        raise CheckpointError(f"the hub told no name of a branch or tag, but {name!r:.80}")
+    return name
+
+
+def _path_inside(path: object) -> str:
+    if isinstance(path, str) and _is_plain(path):
+        whole = PurePosixPath(path)
+        if str(whole) == path and path != "." and not whole.is_absolute() and ".." not in whole.parts:
+            return path
+    raise CheckpointError(f"the hub listed no file inside of the repository, but {path!r:.80}; nothing is fetched")
+
+
+def _is_plain(text: str) -> bool:
+    """Whether there is neither a control character nor half of a surrogate pair in a text."""
+    return not any(unicodedata.category(character) in {"Cc", "Cs"} for character in text)
+
+
+def _size(n_bytes: object) -> int:
+    if not isinstance(n_bytes, int) or n_bytes < 0:
+        raise CheckpointError(f"the hub told no size of a file, but {n_bytes!r:.80}")
+    return n_bytes
 
 
 def _require_intact(path: Path, sha256: str | None) -> None:
@@ -115,19 +152,19 @@ class Hub:
         """The commit of each branch and tag; a branch comes before a tag of the same name."""
         with hub_errors(repository, self.endpoint):
             refs = _patiently(lambda: self._api.list_repo_refs(repository))
-        return {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}
+            return {_ref_name(ref.name): _commit_id(ref.target_commit) for ref in [*refs.tags, *refs.branches]}
 
     def commit(self, repository: str, revision: str) -> str:
         """The commit a branch or tag is at."""
         with hub_errors(f"{repository}@{revision}", self.endpoint):
-            return str(_patiently(lambda: self._api.repo_info(repository, revision=revision)).sha)
+            return _commit_id(_patiently(lambda: self._api.repo_info(repository, revision=revision)).sha)
 
     def files(self, repository: str, commit: str) -> Files:
         """Every file of a commit."""
         with hub_errors(f"{repository}@{commit}", self.endpoint):
             tree = self._api.list_repo_tree(repository, revision=commit, recursive=True)
             return {
-                entry.path: RemoteFile(entry.size, entry.lfs.sha256 if entry.lfs else None)
+                _path_inside(entry.path): RemoteFile(_size(entry.size), entry.lfs.sha256 if entry.lfs else None)
                 for entry in tree
                 if isinstance(entry, RepoFile)
             }

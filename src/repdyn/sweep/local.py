@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,11 +16,13 @@ from torch import nn
 from repdyn.models import LanguageModel
 from repdyn.records import FINISHED
 from repdyn.sweep.failures import CheckpointError, model_errors
-from repdyn.sweep.revisions import DEFAULT_PATTERN, Revision, parse
+from repdyn.sweep.revisions import DEFAULT_PATTERN, Revision, parse, whole_number
 from repdyn.sweep.targets import Target
+from repdyn.sweep.weights import MOST_LAYERS
 
 LIGHTNING = ".ckpt"
 _LAST = re.compile(r"last(-v\d+)?")
+_ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
 _WEIGHTS = {".safetensors", ".bin", ".json", LIGHTNING}
 
 
@@ -35,13 +39,15 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
         run: their name in the rows.
 
     Raises:
-        ValueError: there is none, two have the same step, or a Lightning file is damaged and its step not known.
+        ValueError: there is none, two have the same step, one has a name that is not in UTF-8, or a Lightning file is
+            damaged and its step not known.
     """
     folder = folder_of_checkpoints(Path(folder))
     places = {path: place for path in _model_folders(folder) if (place := _place(path))}
     if not places and ((folder / "config.json").exists() or folder.suffix == LIGHTNING):
         places = {folder: _place(folder) or Revision(folder.resolve().name, 0, stage=FINISHED)}
     places = places or {path: place for path in _lightning_files(folder) if (place := _place(path))}
+    _refuse_unwritable(places)
     if not places:
         raise ValueError(
             "expected checkpoints (folders such as step512 with a config.json, or Lightning's .ckpt files) in "
@@ -76,7 +82,26 @@ def load_lightning(path: Path) -> nn.Module:
         CheckpointError: the file is damaged, or holds another module.
     """
     with model_errors(f"{path} does not load as a checkpoint of repdyn.models.LanguageModel"):
-        return LanguageModel.load_from_checkpoint(path, map_location="cpu", weights_only=True).model
+        content = _content(path)
+        # not load_from_checkpoint, which lets the file name what is to be called with its hyperparameters
+        given = {name: content["hyper_parameters"][name] for name in _ARGUMENTS if name in content["hyper_parameters"]}
+        if (n_layers := given.get("n_layers", 0)) > MOST_LAYERS:
+            raise CheckpointError(f"it asks for {n_layers} layers, more than the {MOST_LAYERS} that are built")
+        with torch.device("meta"):  # a size that is not that of the weights would fill the memory
+            sizes = {name: tensor.shape for name, tensor in LanguageModel(**given).state_dict().items()}
+        if sizes != {name: tensor.shape for name, tensor in content["state_dict"].items()}:
+            raise CheckpointError("its weights are not those of the model that its hyperparameters describe")
+        module = LanguageModel(**given)
+        module.load_state_dict(content["state_dict"])
+        return module.model
+
+
+def _refuse_unwritable(paths: Iterable[Path]) -> None:
+    for path in paths:
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"expected names of folders in UTF-8, got {str(path)!r}; rename it") from error
 
 
 def _target(run: str, path: Path, place: Revision) -> Target:
@@ -86,8 +111,17 @@ def _target(run: str, path: Path, place: Revision) -> Target:
 def _fingerprint(path: Path) -> str:
     """Tells a checkpoint from one that was saved later, or elsewhere, under the same name: by sizes and times."""
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
-    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    found = [(file.name, file.stat() if file.exists() else file.lstat()) for file in files]  # a link may lead nowhere
+    stats = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """What is in a Lightning checkpoint: tensors and plain values, no pickled code."""
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"it holds no checkpoint of Lightning, but {type(content).__name__}")
+    return content
 
 
 def _model_folders(folder: Path) -> list[Path]:
@@ -111,8 +145,7 @@ def _place(path: Path) -> Revision | None:
         return by_name
     try:
         with model_errors(f"{path} does not load"):
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            return Revision(path.name, int(content["global_step"]))
+            return Revision(path.name, whole_number(str(_content(path)["global_step"]), "global_step"))
     except CheckpointError as error:
         if by_name is None:
             raise ValueError(

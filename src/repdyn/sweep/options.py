@@ -147,7 +147,7 @@ def n_bytes(text: str) -> int:
     >>> n_bytes("20GB"), n_bytes("1.5 TB"), n_bytes("300m"), n_bytes("1024")
     (20000000000, 1500000000000, 300000000, 1024)
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)b?\s*", text.lower())
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)b?\s*", text.lower())
     size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
     if size == 0:
         raise argparse.ArgumentTypeError(f"expected a size such as 20GB or 500MB, got {text!r}")

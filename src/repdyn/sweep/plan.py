@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from repdyn.redaction import redacted
 from repdyn.sweep.failures import CheckpointError
 from repdyn.sweep.hub import Hub, total_bytes
 from repdyn.sweep.suites import shipped_suites
@@ -59,7 +60,7 @@ def print_plan(parts: Sequence[Part], hub: Hub, console: Console) -> None:
         soft_wrap=True,
     )
     for problem in problems:
-        console.print(f"would fail: {problem}", style="yellow", markup=False, soft_wrap=True)
+        console.print(f"would fail: {redacted(problem)}", style="yellow", markup=False, soft_wrap=True)
 
 
 def print_suites(console: Console) -> None:

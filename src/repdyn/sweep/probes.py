@@ -64,7 +64,7 @@ class ProbeText:
             loaded = AutoTokenizer.from_pretrained(
                 tokenizer, local_files_only=True, trust_remote_code=trust_remote_code
             )
-        context = _context(config, loaded)
+            context = _context(config, loaded)
         length = self.sequence_length or min(SEQUENCE_LENGTH, context)
         if length > context:
             raise ValueError(
@@ -253,4 +253,5 @@ def _context(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> in
     """Tokens that fit into the model; where neither configuration nor tokenizer sets a limit, there is none."""
     of_model = getattr(config.get_text_config(), "max_position_embeddings", None)
     limits: Sequence[int | None] = [of_model, tokenizer.model_max_length]
-    return min((limit for limit in limits if limit and limit > 0), default=1 << 30)
+    # a tokenizer without a limit says 1e30
+    return min((int(limit) for limit in limits if limit and limit > 0), default=1 << 30)

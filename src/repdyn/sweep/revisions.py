@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
@@ -15,7 +14,9 @@ _ZEROS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
 _GROUPS = ("step", "tokens", "stage")
 # A number with a unit, or a whole one, that no letter and no further digit belongs to: "240k", not the 1 of "v1.0".
 _END = r"(?![A-Za-z0-9]|\.\d)"
-_NUMBER = rf"\d+(?:\.\d+(?=[kmbtKMBT]))?[kmbtKMBT]?{_END}"
+_NUMBER = rf"[0-9]+(?:\.[0-9]+(?=[kmbtKMBT]))?[kmbtKMBT]?{_END}"
+_LARGEST = (1 << 63) - 1
+_LONGEST_NAME = 500
 
 DEFAULT_PATTERN = (
     rf"(?:(?=.*tokens?[-_=]?(?P<tokens>{_NUMBER})))?"
@@ -48,10 +49,12 @@ def whole_number(text: str, what: str) -> int:
     Raises:
         ValueError: it is none; ``what`` says which number of what it was to be.
     """
-    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([kmbt]?)", text, re.ASCII | re.IGNORECASE)
-    value = Decimal(parts[1]).scaleb(_ZEROS[parts[2].lower()]) if parts else None
-    if value is None or value != int(value):
-        raise ValueError(f"expected a whole number such as 1000, 240k, 1.5T as {what}, got {text!r}")
+    parts = re.fullmatch(r"(\d{1,40}(?:\.\d{1,40})?)([kmbt]?)", text, re.ASCII | re.IGNORECASE)
+    value = Fraction(parts[1]) * 10 ** _ZEROS[parts[2].lower()] if parts else None
+    if value is None or value.denominator != 1:
+        raise ValueError(f"expected a whole number such as 1000, 240k, 1.5T as {what}, got {text!r:.80}")
+    if value > _LARGEST:
+        raise ValueError(f"expected at most {_LARGEST} as {what}, got {text!r:.80}; no store holds more")
     return int(value)
 
 
@@ -64,8 +67,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     """
     try:
         compiled = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"expected a regular expression, got {pattern!r}: {error}") from error
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"expected a regular expression, got {pattern!r:.80}: {error}") from error
     groups = list(compiled.groupindex)
     if "step" not in groups or not set(groups) <= set(_GROUPS):
         raise ValueError(
@@ -93,12 +96,13 @@ def parse(name: str, pattern: str = DEFAULT_PATTERN, tokens_per_step: int | None
     Raises:
         ValueError: the pattern is not of this form, or what its groups found is no whole number.
     """
-    found = compile_pattern(pattern).fullmatch(name)
+    # no branch's name is longer, and matching takes time that grows with the square of it
+    found = compile_pattern(pattern).fullmatch(name) if len(name) <= _LONGEST_NAME else None
     said = found.groupdict() if found else {}
     if said.get("step") is None:
         return None
     step = whole_number(said["step"], f"step of {name!r}")
-    tokens = None if tokens_per_step is None else tokens_per_step * step
+    tokens = None if tokens_per_step is None else whole_number(str(tokens_per_step * step), f"tokens of {name!r}")
     if said.get("tokens") is not None:
         tokens = whole_number(said["tokens"], f"tokens of {name!r}")
     return Revision(name, step, tokens, said.get("stage"))

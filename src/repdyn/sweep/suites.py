@@ -7,12 +7,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import pairwise, product
+from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from repdyn.sweep.plain_yaml import read_yaml
 from repdyn.sweep.revisions import compile_pattern, whole_number
 
 _SHIPPED = Path(__file__).parents[1] / "suites"
@@ -22,6 +21,8 @@ _MODEL_KEYS = ("name", "for", "repository", *_SOURCES, "tokens_per_step", "expec
 _CHECKPOINT_KEYS = ("for", "repository", "revision", "subfolder", "step", "tokens", "stage")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})(?::(\d{1,18}))?", re.ASCII)
+_MOST_ITEMS = 100_000
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,7 @@ def read_suite(path: str | Path) -> Suite:
         OSError: the file cannot be read.
     """
     path = Path(path)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"expected YAML in {path}, got something that does not parse: {error}") from error
-    suite = _Entry(content, _SUITE_KEYS, str(path))
+    suite = _Entry(read_yaml(path), _SUITE_KEYS, str(path))
     models = [
         _history(entry, path.stem)
         for number, item in enumerate(suite.listed("models"), start=1)
@@ -222,7 +219,7 @@ class _Entry:
                 raise self.error(f"keys among {', '.join(self.keys)}", key, _closest(str(key), self.keys))
 
     def error(self, expected: str, got: object, advice: str) -> ValueError:
-        return ValueError(f"expected {expected} in {self.where}, got {got!r}; {advice}")
+        return ValueError(f"expected {expected} in {self.where}, got {got!r:.400}; {advice}")
 
     def expanded(self) -> Iterator[_Entry]:
         """One entry for each combination of the values that ``for`` lists."""
@@ -230,7 +227,10 @@ class _Entry:
         if not isinstance(loops, dict) or not all(isinstance(name, str) for name in loops):
             raise self.error("a mapping of names to lists under for", loops, "write for: {size: [70m, 160m]}")
         inner = _Entry(loops, tuple(loops), f"{self.where}, for")
-        for values in product(*(inner.values(name) for name in loops)):
+        combinations = list(islice(product(*(inner.values(name) for name in loops)), _MOST_ITEMS + 1))
+        if len(combinations) > _MOST_ITEMS:
+            raise self.error(f"at most {_MOST_ITEMS} combinations under for", "more", "list fewer values")
+        for values in combinations:
             filled = {**self.filled, **{name: str(value) for name, value in zip(loops, values, strict=True)}}
             yield _Entry(self.fields, self.keys, self.where, filled)
 
@@ -244,11 +244,13 @@ class _Entry:
         """Texts and integers of a list, with ranges such as "0..200:20", both ends included, written out."""
         values: list[int | str] = []
         for item in self.listed(key) if key in self.fields else []:
-            ends = re.fullmatch(r"(\d+)\.\.(\d+)(?::(\d+))?", item) if isinstance(item, str) else None
+            ends = _RANGE.fullmatch(item) if isinstance(item, str) else None
             if ends:
                 start, stop, step = int(ends[1]), int(ends[2]), int(ends[3] or 1)
                 if step == 0 or stop < start or (stop - start) % step:
                     raise self.error("a range first..last:step that reaches its last value", item, "check its ends")
+                if (stop - start) // step >= _MOST_ITEMS:
+                    raise self.error(f"a range of at most {_MOST_ITEMS} values", item, "check its ends")
                 values += range(start, stop + 1, step)
             else:
                 values.append(item if isinstance(item, int) and not isinstance(item, bool) else self._text(key, item))

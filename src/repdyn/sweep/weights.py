@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import psutil
 import torch
 from safetensors import safe_open
 from torch import nn
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from repdyn.quiet import without_reports
 from repdyn.sweep.failures import CheckpointError, model_errors
@@ -27,6 +28,8 @@ _BESIDE = ("config.json", "generation_config.json")
 # What a checkpoint of a head model may lack without loss: it comes after every block.
 _AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")
 
+MOST_LAYERS = 10_000
+"""Of any model; a configuration that asks for more is mistaken, and building them would fill the memory."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Precisions a model can be turned into, beside "auto"."""
 
@@ -90,10 +93,15 @@ def load_model(folder: Path, loading: Loading, offload_folder: Path | None = Non
         CheckpointError: the files do not load, do not fit into memory, leave a weight of the model at random, or hold
             a weight that is not finite.
     """
-    _require_memory(folder, loading)
+    with model_errors("the checkpoint does not load"):
+        _require_weights_inside(folder)
+        _require_memory(folder, loading)
     placement = {"device_map": loading.device_map, "offload_folder": offload_folder} if loading.device_map else {}
     with model_errors("the checkpoint does not load"), code_refused(), without_reports():
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=loading.trust_remote_code)
+        if not loading.trust_remote_code:
+            _refuse_code_elsewhere(config)
+        _require_few_layers(config)
         if getattr(config, "is_encoder_decoder", False):
             raise CheckpointError(
                 f"it is an encoder-decoder ({config.model_type}), whose two stacks a sweep does not tell apart; "
@@ -111,9 +119,9 @@ def load_model(folder: Path, loading: Loading, offload_folder: Path | None = Non
         )
         if loading.device_map is None:
             model = model.to(loading.device)
-    _require_every_weight(model, report["missing_keys"], report["mismatched_keys"])
-    _require_finite(model)
-    return model.eval()
+        _require_every_weight(model, report["missing_keys"], report["mismatched_keys"])
+        _require_finite(model)
+        return model.eval()
 
 
 @contextmanager
@@ -127,6 +135,44 @@ def code_refused() -> Iterator[None]:
         raise CheckpointError(
             "it needs Python code of its own repository; read that, then allow it with --trust-remote-code"
         ) from error
+
+
+def _require_weights_inside(folder: Path) -> None:
+    """Refuse weights that lie elsewhere: they would be loaded as if they were this checkpoint's."""
+    if (folder / "adapter_config.json").exists():
+        raise CheckpointError(
+            "it is an adapter (adapter_config.json), whose model lies elsewhere; merge the two and sweep what comes of "
+            "that"
+        )
+    for path in folder.glob("*.index.json"):
+        if not any(form.fullmatch(path.name) for form in _FORMATS):
+            continue
+        index = json.loads(path.read_text(encoding="utf-8"))
+        shards = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(shards, dict):
+            raise CheckpointError(f"{path.name} is no index of weights: it has no weight_map")
+        for name in sorted({str(name) for name in shards.values()}):
+            if name != Path(name).name or not any(form.fullmatch(name) for form in _FORMATS):
+                raise CheckpointError(f"{path.name} names {name!r:.80}, which is no file of weights beside it")
+
+
+def _refuse_code_elsewhere(config: PreTrainedConfig) -> None:
+    """An attention implementation with a slash is a repository of compiled code, which is fetched and run."""
+    parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
+    named = [getattr(part, f"_{what}_implementation", None) for part in parts for what in ("attn", "experts")]
+    if elsewhere := next((str(name) for name in named if "/" in str(name)), None):
+        raise CheckpointError(
+            f"it asks for code of another repository, {elsewhere!r:.80}; read that, then allow it with "
+            "--trust-remote-code"
+        )
+
+
+def _require_few_layers(config: PreTrainedConfig) -> None:
+    n_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    if isinstance(n_layers, int) and n_layers > MOST_LAYERS:
+        raise CheckpointError(
+            f"its configuration asks for {n_layers} layers, more than the {MOST_LAYERS} that are built"
+        )
 
 
 def _without_doubles(names: list[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Pictures of several runs: profiles over depth at their ends, means over layers against the course of training.
 
-Decoders are blue and encoders orange, light to dark by number of parameters; a run looks the same in every picture.
+Decoders are blue and encoders orange, light to dark by number of parameters; a run looks the same in every picture. The
+stacks of a model that has several are drawn like models of their own.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,9 +23,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from repdyn.views.drawing import Curve, entitle, lines, log_steps, log_tokens, name_values, save, scale
+from repdyn.views.attempts import Attempt, attempts
+from repdyn.views.drawing import Curve, drawn, entitle, lines, log_steps, log_tokens, name_values, save, scale
 from repdyn.views.frames import LayerMean, counts, in_order, layer_mean, metrics_of, of_metric, select_steps
-from repdyn.views.runs import MeasuredRun, differences, listed, measured_runs
+from repdyn.views.runs import Key, MeasuredRun, differences, listed, measured_runs, spans
 from repdyn.views.style import KIND_COLOURS, KINDS, metric_title, metric_unit, styled, subset_title
 
 Look: TypeAlias = dict[str, Any]
@@ -68,16 +72,14 @@ def profiles(frame: pd.DataFrame, metric: str) -> Figure:
     figure = Figure(figsize=(max(_MIN_WIDTH, 4.4 * len(subsets) + _legend_width(labels)), 4.6))
     panels = figure.subplots(1, len(subsets), squeeze=False, sharex=True)[0]
     for panel, subset in zip(panels, subsets, strict=True):
-        cells = of_metric(rows, metric, subset)
-        profiles = [(run.name, cells.loc[cells["run"] == run.name].set_index("depth")) for run in drawn]
-        lines(panel, [(cut["value"], cut["std"], looks[name]) for name, cut in profiles], shade=_BAND)
+        lines(panel, [_profile(run, metric, subset, looks[run.key]) for run in drawn], shade=_BAND)
         panel.set_title(subset_title(subset))
         panel.set_xlabel("relative depth (0 = embedding output, 1 = last layer)")
         panel.set_xlim(*_DEPTHS)
-        scale(panel, metric, cells["value"].to_numpy(float))
+        scale(panel, metric, of_metric(rows, metric, subset)["value"].to_numpy(float))
     panels[0].set_ylabel(metric_unit(metric))
     _legend(figure, drawn, looks, labels)
-    caption = f"{when}; {counts(rows)}{_left_out(drawn, rows)}"
+    caption = f"{when}; {counts(rows)}{_left_out(drawn, metric)}"
     entitle(figure, f"{metric_title(metric)} over depth, {_numbers(drawn)}", caption)
     return figure
 
@@ -105,15 +107,15 @@ def means_over_layers(frame: pd.DataFrame) -> Figure:
     rows = pd.concat([run.rows for run in drawn])
     panes = [(m, s) for m in reversed(metrics_of(rows)) for s in in_order(of_metric(rows, m)["subset"].unique())]
     means = {pane: _means(drawn, *pane) for pane in panes}
-    used = {run.name: [found[run.name] for found in means.values() if run.name in found] for run in drawn}
-    labels = [run.label + _layers_used(used[run.name]) for run in drawn]
-    varying = [run for run in drawn if _varies(used[run.name])]
+    used = {run.key: [found[run.key] for found in means.values() if run.key in found] for run in drawn}
+    labels = [run.label + _layers_used(used[run.key]) for run in drawn]
+    varying = [run for run in drawn if _varies(used[run.key])]
     figure = Figure(figsize=(6.4 + _legend_width(labels), 1.3 + 2.4 * len(panes)))
     panels = figure.subplots(len(panes), 1, squeeze=False, sharex=True)[:, 0]
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
     for panel, (metric, subset) in zip(panels, panes, strict=True):
         found = means[metric, subset]
-        courses = [_course(run, found[run.name], by_tokens, looks[run.name]) for run in drawn if run.name in found]
+        courses = [_course(run, found[run.key], by_tokens, looks[run.key]) for run in drawn if run.key in found]
         lines(panel, courses, shade=_BAND)
         title = f"{metric_title(metric)}, {subset_title(subset)}{_fewer(varying, found)}"
         panel.set_title(textwrap.fill(title, _TITLE_WIDTH, break_on_hyphens=False), loc="left")
@@ -127,35 +129,41 @@ def means_over_layers(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def comparison_figures(frame: pd.DataFrame) -> dict[str, Figure]:
+def comparison_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> dict[str, Figure]:
     """Every comparison these runs have the rows for, by name.
+
+    Args:
+        frame: rows of several runs, each measured on one probe.
+        attempt: keeps what a figure raises for later, so that the others are drawn; without it that is raised at once.
 
     Raises:
         ValueError: a run with several models or probes; runs that do not compare.
     """
     runs = _comparable(frame)
     metrics = sorted({metric for run in runs for metric in metrics_of(run.rows)})
-    figures = {f"profiles_{metric}": profiles(frame, metric) for metric in metrics}
+    drawings = {f"profiles_{metric}": partial(profiles, frame, metric) for metric in metrics}
     if any(len(run.steps) > 1 for run in runs):
-        figures["means_over_layers"] = means_over_layers(frame)
-    return figures
+        drawings["means_over_layers"] = partial(means_over_layers, frame)
+    return drawn(drawings, attempt)
 
 
-@styled
-def write_comparison(frame: pd.DataFrame, folder: Path) -> list[Path]:
+def write_comparison(frame: pd.DataFrame, folder: Path, attempt: Attempt | None = None) -> list[Path]:
     """Write every comparison as PNG (150 dpi) and SVG; the same rows give the same bytes.
 
     Args:
         frame: rows of several runs, each measured on one probe.
         folder: made where it is missing; files of the same name are replaced.
+        attempt: keeps the failures for a caller who has more to do; raised here without it.
 
     Returns:
         The files written.
 
     Raises:
         ValueError: a run with several models or probes; runs that do not compare.
+        Exception: what the first failing figure raised, once the others are written.
     """
-    return save(comparison_figures(frame), Path(folder))
+    with attempts(attempt) as each:
+        return save(comparison_figures(frame, each), Path(folder), each)
 
 
 def _comparable(frame: pd.DataFrame) -> list[MeasuredRun]:
@@ -165,21 +173,28 @@ def _comparable(frame: pd.DataFrame) -> list[MeasuredRun]:
     return runs
 
 
-def _looks(runs: Sequence[MeasuredRun]) -> dict[str, Look]:
+def _looks(runs: Sequence[MeasuredRun]) -> dict[Key, Look]:
     """Colours from light to dark within each kind, and a marker for each run of a kind."""
-    looks = {}
+    looks: dict[Key, Look] = {}
     for kind, members in groupby(runs, key=lambda run: run.causal):
         group = list(members)
         shades = np.linspace(*_SHADES, len(group)) if len(group) > 1 else [_ONLY_SHADE]
         for number, (run, shade) in enumerate(zip(group, shades, strict=True)):
             colour = to_hex(colormaps[KIND_COLOURS[kind]](shade))
-            looks[run.name] = {"color": colour, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 4.5}
+            looks[run.key] = {"color": colour, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 4.5}
     return looks
 
 
-def _means(runs: Sequence[MeasuredRun], metric: str, subset: str) -> dict[str, LayerMean]:
+def _profile(run: MeasuredRun, metric: str, subset: str, look: Look) -> Curve:
+    cells = of_metric(run.at_end(), metric, subset)
+    depths = cells["depth"].to_numpy(float)
+    values, spreads = (pd.Series(cells[column].to_numpy(float), index=depths) for column in ("value", "std"))
+    return values, spreads, look
+
+
+def _means(runs: Sequence[MeasuredRun], metric: str, subset: str) -> dict[Key, LayerMean]:
     """By run, those that were not measured so left out."""
-    return {run.name: layer_mean(run.rows, metric, subset) for run in runs if len(of_metric(run.rows, metric, subset))}
+    return {run.key: layer_mean(run.rows, metric, subset) for run in runs if len(of_metric(run.rows, metric, subset))}
 
 
 def _course(run: MeasuredRun, means: LayerMean, by_tokens: bool, look: Look) -> Curve:
@@ -205,43 +220,30 @@ def _varies(means: Sequence[LayerMean]) -> bool:
     return len({one.n_used for one in means if one.n_used}) > 1
 
 
-def _fewer(varying: Sequence[MeasuredRun], means: Mapping[str, LayerMean]) -> str:
+def _fewer(varying: Sequence[MeasuredRun], means: Mapping[Key, LayerMean]) -> str:
     """What to add to a panel's title: those of ``varying`` that in it are averaged over fewer layers than they have."""
-    names = [
-        run.label for run in varying if run.name in means and 0 < means[run.name].n_used < means[run.name].n_layers
-    ]
+    names = [run.label for run in varying if run.key in means and 0 < means[run.key].n_used < means[run.key].n_layers]
     who = ", ".join(names)
     if len(who) > _MAX_WHO:
         who = f"{len(names)} of {len(means)} runs"
     return f" (over fewer layers: {who})" if names else ""
 
 
-def _left_out(runs: Sequence[MeasuredRun], rows: pd.DataFrame) -> str:
+def _left_out(runs: Sequence[MeasuredRun], metric: str) -> str:
     """A line for the caption on the layers that lack a value on at least one subset; empty where none does."""
-    missing = rows.loc[rows["value"].isna()]
     by_layers: dict[str, list[str]] = {}
     for run in runs:
-        layers = sorted(missing.loc[missing["run"] == run.name, "layer"].unique().tolist())
-        if layers:
-            by_layers.setdefault(_spans(layers), []).append(run.label)
+        rows = of_metric(run.at_end(), metric)
+        if layers := sorted(rows.loc[rows["value"].isna(), "layer"].unique().tolist()):
+            by_layers.setdefault(spans(layers), []).append(run.label)
     if not by_layers:
         return ""
-    return f"\nlayers left out: {listed({spans: _some(names) for spans, names in by_layers.items()})}"
+    return f"\nlayers left out: {listed({where: _some(names) for where, names in by_layers.items()})}"
 
 
 def _some(names: Sequence[str]) -> list[str]:
     left = len(names) - _MAX_NAMES
     return [*names[:_MAX_NAMES], f"{left} more"] if left > 0 else list(names)
-
-
-def _spans(layers: Sequence[int]) -> str:
-    """
-    >>> _spans([0]), _spans([0, 4, 5, 6])
-    ('0', '0, 4-6')
-    """
-    # along a span the difference to the position stays
-    groups = [[layer for _, layer in group] for _, group in groupby(enumerate(layers), lambda pair: pair[1] - pair[0])]
-    return ", ".join(f"{span[0]}" if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in groups)
 
 
 def _name_course(axes: Axes, runs: Sequence[MeasuredRun], by_tokens: bool) -> None:
@@ -251,13 +253,13 @@ def _name_course(axes: Axes, runs: Sequence[MeasuredRun], by_tokens: bool) -> No
         log_steps(axes, [step for run in runs for step in run.steps])
 
 
-def _legend(figure: Figure, runs: Sequence[MeasuredRun], looks: Mapping[str, Look], labels: Sequence[str]) -> None:
+def _legend(figure: Figure, runs: Sequence[MeasuredRun], looks: Mapping[Key, Look], labels: Sequence[str]) -> None:
     """The runs, under a heading for each kind, in the order of the comparison."""
     handles: list[Line2D] = []
     for kind, members in groupby(zip(runs, labels, strict=True), key=lambda member: member[0].causal):
         group = list(members)
         handles.append(Line2D([], [], linestyle="none", label=_plural(kind, len(group))))
-        handles += [Line2D([], [], label=label, **looks[run.name]) for run, label in group]
+        handles += [Line2D([], [], label=label, **looks[run.key]) for run, label in group]
     legend = figure.legend(handles=handles, loc="outside right center", ncols=math.ceil(len(handles) / _LEGEND_ROWS))
     for text, handle in zip(legend.get_texts(), handles, strict=True):
         if handle.get_linestyle() == "None":

@@ -17,7 +17,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from repdyn.views.style import FROM_ZERO, metric_unit, short_count
+from repdyn.views.attempts import Attempt, attempts
+from repdyn.views.style import FROM_ZERO, metric_unit, short_count, styled
 
 MAX_TICKS = 12
 
@@ -155,20 +156,39 @@ def entitle(figure: Figure, text: str, caption: str) -> None:
     figure.suptitle("\n".join(wrapped), fontsize=10.5)
 
 
-def save(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+def drawn(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
+    """The figures that could be drawn, by name; the failures of the others are kept, or let out, by ``attempt``."""
+    figures = {}
+    for name, draw in drawings.items():
+        with attempt():
+            figures[name] = draw()
+    return figures
+
+
+@styled
+def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = None) -> list[Path]:
     """Write figures, by the stem of their file, as PNG (150 dpi) and SVG; the same figures give the same bytes.
 
     Args:
-        figures: drawn in the style of ``repdyn.views.style``, which has to hold while they are written.
+        figures: to be written; one that fails keeps none of the others from being written.
         folder: made where it is missing; files of the same name are replaced.
+        attempt: keeps the failures for a caller who has more to do; raised here without it.
 
     Returns:
         The files written.
+
+    Raises:
+        Exception: what writing the first failing figure raised, once the others are written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, figure in figures.items():
-        written += [folder / f"{name}.png", folder / f"{name}.svg"]
-        figure.savefig(written[-2], dpi=150)
-        figure.savefig(written[-1], metadata={"Date": None})
+    with attempts(attempt) as each:
+        with each():
+            folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+            with each():
+                figure.savefig(png, dpi=150)
+                written.append(png)
+                figure.savefig(svg, metadata={"Date": None})
+                written.append(svg)
     return written

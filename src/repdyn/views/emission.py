@@ -14,8 +14,9 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 
 from repdyn.records import SCHEMA, Row
 from repdyn.store import Store
+from repdyn.views.attempts import attempts
 from repdyn.views.figures import all_figures
-from repdyn.views.frames import causality, measurements, tokens_by_step
+from repdyn.views.frames import by_stack, causality, measurements, tokens_by_step
 from repdyn.views.loggers import TOKENS_KEY, log_figures, log_rows
 from repdyn.views.selection import is_measured, select
 from repdyn.views.style import KINDS
@@ -26,6 +27,8 @@ DESTINATIONS: tuple[Destination, ...] = ("wandb", "tensorboard", "csv")
 
 def emit(store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None = None) -> int:
     """Log what the store holds of a run: one row for each step, the figures, and where it all came from.
+
+    A figure or a logger that fails keeps none of the others from being served.
 
     The row of a step has the names a live run logs (:func:`repdyn.views.loggers.keyed`), the scalars stored with it
     (``train/loss``, ``seconds/forward``, ...) and, where they are known, its training tokens as ``repdyn/tokens``. The
@@ -42,18 +45,24 @@ def emit(store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None
 
     Raises:
         ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
+        Exception: what the first failing figure or logger raised, once everything else is logged.
     """
     frame = store.to_pandas(run)
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
-    rows = measurements(frame)
-    for logger in loggers:
-        logger.log_hyperparams(provenance(store, frame))
+    origin = provenance(store, frame)
     values = frame.loc[frame["layer"].notna() | frame["reason"].isna()]  # the rest are failures
     steps = sorted(values["step"].unique().tolist())
-    for step in steps:
-        stored = values.loc[values["step"] == step]
-        log_rows(_records(stored), loggers, step, also=_scalars(stored))
-    log_figures(all_figures(frame), loggers, step=int(rows["step"].iloc[-1]))
+    with attempts() as attempt:
+        for logger in loggers:
+            with attempt():
+                logger.log_hyperparams(origin)
+        for step in steps:
+            stored = values.loc[values["step"] == step]
+            with attempt():
+                log_rows(_records(stored), loggers, step, also=_scalars(stored))
+        for stack, rows in by_stack(frame).items():
+            last = int(measurements(rows)["step"].iloc[-1])
+            log_figures(all_figures(rows, attempt), loggers, last, stack, attempt)
     return len(steps)
 
 
@@ -84,16 +93,20 @@ def emit_store(
     Raises:
         ValueError: nothing is stored; no such run or probe; a package that is not installed.
         ConnectionError: W&B cannot be reached, or knows no account.
+        Exception: what the first failing figure or logger raised, once everything else is emitted.
     """
     into = folder or store.path / "emitted"
-    for (run, found), frame in select(store, runs, probe).items():
-        if not is_measured(frame):
-            yield f"{run}: nothing measured"
-            continue
-        for destination in dict.fromkeys(to):
-            with opened(destination, run, into, project=project, online=online) as (logger, place):
-                number = emit(store, run, [logger], probe=found)
-            yield f"{run}: {number} checkpoint{'s' * (number > 1)} in {place}"
+    with attempts() as attempt:
+        for (run, found), frame in select(store, runs, probe).items():
+            if not is_measured(frame):
+                yield f"{run}: nothing measured"
+                continue
+            for destination in dict.fromkeys(to):
+                done = "not everything"
+                with opened(destination, run, into, project=project, online=online) as (logger, place), attempt():
+                    number = emit(store, run, [logger], probe=found)
+                    done = f"{number} checkpoint{'s' * (number > 1)}"
+                yield f"{run}: {done} in {place}"
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
@@ -103,18 +116,24 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
         store: the rows' own.
         frame: rows of one run.
 
+    Returns:
+        What is known. Of a model with several stacks each has its ``kind`` and ``n_layers`` under names that end in its
+        own: ``kind_decoder``.
+
     Raises:
         ValueError: rows of several runs, models or probes, or none.
     """
-    rows = measurements(frame)
+    stacks = {stack: measurements(rows) for stack, rows in by_stack(frame).items()}
+    rows = pd.concat(stacks.values())
     tokens = tokens_by_step(rows)
-    causal = causality(rows)
-    known = {
+    known: dict[str, Any] = {
         "store": str(store.path.resolve()),
-        "kind": None if causal is None else KINDS[causal],
         "tokens_seen": None if tokens.empty else int(tokens.to_numpy(float).max()),
-        "n_layers": len(rows["layer"].unique()),
     }
+    for stack, of_one in stacks.items():
+        ending, causal = f"_{stack}" if stack else "", causality(of_one)
+        known[f"kind{ending}"] = None if causal is None else KINDS[causal]
+        known[f"n_layers{ending}"] = len(of_one["layer"].unique())
     columns = ("run", "model", "parameters", "stage", "probe", "n_vectors", "n_batches", "dim", "dtype")
     for column in (*columns, "device", "attention", "repdyn_version"):
         values = rows[column].dropna().unique().tolist()

@@ -1,11 +1,13 @@
-"""Pictures of one run: profiles over depth, means over layers against step, heatmaps.
+"""Pictures of one run, or of one stack of its model: profiles over depth, means over layers against step, heatmaps.
 
 Everything goes through matplotlib's object interface: no global state, no display, safe inside a training process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
@@ -17,8 +19,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from repdyn.records import FINISHED
+from repdyn.views.attempts import Attempt, attempts
 from repdyn.views.drawing import (
     MAX_TICKS,
+    drawn,
     entitle,
     line,
     log_steps,
@@ -39,6 +43,7 @@ from repdyn.views.frames import (
     of_metric,
     scalar,
     select_steps,
+    stack_of,
     subsets_of,
     tokens_by_step,
 )
@@ -73,7 +78,7 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
         metric: a measured metric, for example "anisotropy".
 
     Raises:
-        ValueError: rows of several runs, models or probes, or none; ``metric`` not among them.
+        ValueError: rows of several runs, models, probes or stacks, or none; ``metric`` not among them.
     """
     rows = measurements(frame)
     subsets, finished = subsets_of(rows, metric), is_finished(rows)
@@ -115,8 +120,8 @@ def mean_over_layers(
         loss: name of the scalar.
 
     Raises:
-        ValueError: rows of several runs, models or probes, or none; none of ``metrics`` among them; a finished model,
-            which has no steps.
+        ValueError: rows of several runs, models, probes or stacks, or none; none of ``metrics`` among them; a finished
+            model, which has no steps.
     """
     rows = _of_training(frame)
     present = [metric for metric in metrics if metric in metrics_of(rows)]
@@ -150,7 +155,7 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
         subset: a token subset it was measured on.
 
     Raises:
-        ValueError: rows of several runs, models or probes, or none; ``metric`` or ``subset`` not among them; a
+        ValueError: rows of several runs, models, probes or stacks, or none; ``metric`` or ``subset`` not among them; a
             finished model, which has no steps.
     """
     rows = _of_training(frame)
@@ -183,41 +188,48 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
     return figure
 
 
-def all_figures(frame: pd.DataFrame) -> dict[str, Figure]:
+def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> dict[str, Figure]:
     """Every figure this run has the rows for, by name (a stem for a file, a key for a logger).
 
     A model of which only the end is published has profiles alone.
 
+    Args:
+        frame: rows of one run.
+        attempt: keeps what a figure raises for later, so that the others are drawn; without it that is raised at once.
+
     Raises:
-        ValueError: rows of several runs, models or probes, or none.
+        ValueError: rows of several runs, models, probes or stacks, or none.
     """
     rows = measurements(frame)
     metrics = metrics_of(rows)
-    figures = {f"profile_{metric}": profile_over_depth(frame, metric) for metric in metrics}
-    if is_finished(rows):
-        return figures
-    figures["mean_over_layers"] = mean_over_layers(frame, sorted(metrics, reverse=True))
-    for metric in metrics:
-        for subset in subsets_of(rows, metric):
-            figures[f"heatmap_{metric}_{subset}"] = heatmap(frame, metric, subset)
-    return figures
+    drawings: dict[str, Callable[[], Figure]] = {
+        f"profile_{metric}": partial(profile_over_depth, frame, metric) for metric in metrics
+    }
+    if not is_finished(rows):
+        drawings["mean_over_layers"] = partial(mean_over_layers, frame, sorted(metrics, reverse=True))
+        for metric in metrics:
+            for subset in subsets_of(rows, metric):
+                drawings[f"heatmap_{metric}_{subset}"] = partial(heatmap, frame, metric, subset)
+    return drawn(drawings, attempt)
 
 
-@styled
-def write_figures(frame: pd.DataFrame, folder: Path) -> list[Path]:
+def write_figures(frame: pd.DataFrame, folder: Path, attempt: Attempt | None = None) -> list[Path]:
     """Write every figure as PNG (150 dpi) and SVG; the same rows give the same bytes.
 
     Args:
         frame: rows of one run.
         folder: made where it is missing; files of the same name are replaced.
+        attempt: keeps the failures for a caller who has more to do; raised here without it.
 
     Returns:
         The files written.
 
     Raises:
-        ValueError: rows of several runs, models or probes, or none.
+        ValueError: rows of several runs, models, probes or stacks, or none.
+        Exception: what the first failing figure raised, once the others are written.
     """
-    return save(all_figures(frame), Path(folder))
+    with attempts(attempt) as each:
+        return save(all_figures(frame, each), Path(folder), each)
 
 
 def _draw_means(panel: Axes, rows: pd.DataFrame, metric: str) -> None:
@@ -267,5 +279,7 @@ def _of_training(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _title(figure: Figure, rows: pd.DataFrame, text: str) -> None:
-    first = rows.iloc[0]
+    first, stack = rows.iloc[0], stack_of(rows)
+    # the pictures of two stacks are alike but for this
+    text = text if stack is None else f"{stack}: {text}"
     entitle(figure, text, f"{first['run']}, {first['model']}, {counts(rows)}")

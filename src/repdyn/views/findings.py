@@ -1,6 +1,7 @@
 """The published findings, judged on one run by criteria whose words and arithmetic share their numbers.
 
-"Not shown" means that this run does not show it by the stated criterion, not that it shows the contrary.
+Where a model has several stacks each is judged for itself. "Not shown" means that this run does not show it by the
+stated criterion, not that it shows the contrary.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def findings(frame: pd.DataFrame) -> list[Finding]:
         the dimension.
 
     Raises:
-        ValueError: rows of several runs, models or probes, or none.
+        ValueError: rows of several runs, models, probes or stacks, or none.
     """
     rows = measurements(frame)
     if causality(rows) is False:

@@ -1,4 +1,4 @@
-"""The tables behind the views: one run's rows, checked, and cut by layer and step."""
+"""The tables behind the views: the rows of one run, cut by stack of blocks, checked, and cut by layer and step."""
 
 from __future__ import annotations
 
@@ -14,32 +14,63 @@ from repdyn.records import FINISHED, is_thin
 SUBSETS = ("all", "no_sink")
 """The order in which the token subsets are shown; any other comes after them, by name."""
 
+STACKS = ("encoder", "decoder")
+"""The order in which the stacks of a model are shown: that of the computation; any other comes after them, by name."""
+
 THIN = "fewer than half of the vectors are distinct"
 
 _CELL = ["step", "layer", "metric", "subset"]
 
 
+def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
+    """The rows of one run by the stack of blocks they are of; None stands for blocks that have no such name.
+
+    Stacks are not one model to the views: each counts its layers from 0, and one may be causal where the other is not.
+
+    Args:
+        frame: rows of one run. What belongs to no layer, the loss or a failure, is with each stack.
+
+    Returns:
+        One frame at least, in the order of :data:`STACKS`; the rows of a model without named stacks as they are.
+    """
+    named = frame.loc[frame["layer"].notna(), "stack"]
+    names: list[str] = _in_order(named.dropna().unique(), STACKS)
+    of_run = frame["layer"].isna()
+    stacks: dict[str | None, pd.DataFrame] = {name: frame.loc[of_run | frame["stack"].isin([name])] for name in names}
+    if not names or bool(named.isna().any()):
+        stacks[None] = frame.loc[frame["stack"].isna()]
+    return stacks
+
+
+def stack_of(rows: pd.DataFrame) -> str | None:
+    """The stack of blocks that ``rows`` of one stack are of; None where it has no name."""
+    named = rows["stack"].dropna()
+    return None if named.empty else str(named.iloc[0])
+
+
 def measurements(frame: pd.DataFrame) -> pd.DataFrame:
-    """The geometry of one run: the rows that have a layer, sorted by step and layer.
+    """The geometry of one run, or of one of its stacks: the rows that have a layer, sorted by step and layer.
 
     A metric that knows no token subset is filed under "all". Values that compare with no other (see
     ``repdyn.records.is_thin``) are NaN here, with that as their reason; the store keeps them.
 
     Args:
-        frame: rows of one run, columns as the fields of ``repdyn.records.Row``; scalar rows may be among them.
+        frame: rows of one run, and where its model has several stacks of one of them, as from :func:`by_stack`; columns
+            as the fields of ``repdyn.records.Row``; scalar rows may be among them.
 
     Returns:
         A new frame; ``layer`` is an integer and each (step, layer, metric, subset) is there once.
 
     Raises:
-        ValueError: no row with a layer; rows of several runs, models or probes; a metric measured twice; a finished
-            model among the steps of a training.
+        ValueError: no row with a layer; rows of several runs, models, probes or stacks; a metric measured twice; a
+            finished model among the steps of a training.
     """
     rows = frame.loc[frame["layer"].notna()] if "layer" in frame else frame
     if rows.empty:
         raise ValueError("expected the measured rows of one run, got none; measure at least one checkpoint first")
     for column in ("run", "model", "probe", "layers"):
         _require_one(rows, column)
+    _require_one_stack(rows)
     # a nullable column, as some readers give, holds NA where arithmetic needs NaN
     rows = rows.astype({"layer": int, "depth": float, "value": float, "std": float})
     rows = rows.assign(subset=rows["subset"].fillna("all"))
@@ -101,7 +132,7 @@ def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
 
 def in_order(subsets: Iterable[str]) -> list[str]:
     """Token subsets as they are shown: those of :data:`SUBSETS`, then any other by name."""
-    return sorted(subsets, key=lambda subset: (SUBSETS.index(subset) if subset in SUBSETS else len(SUBSETS), subset))
+    return _in_order(subsets, SUBSETS)
 
 
 def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") -> pd.DataFrame:
@@ -181,6 +212,21 @@ def counts(rows: pd.DataFrame) -> str:
 def _span(values: Sequence[int]) -> str:
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
+def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
+    """Those of ``first`` in its order, then any other by name."""
+    return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
+
+
+def _require_one_stack(rows: pd.DataFrame) -> None:
+    stacks = list(by_stack(rows))
+    if len(stacks) > 1:
+        names = ", ".join(repr(name) for name in stacks)
+        raise ValueError(
+            f"expected the rows of one stack of blocks, got {len(stacks)}: {names}; "
+            f"select one, for example by_stack(frame)[{stacks[0]!r}]"
+        )
 
 
 def _require_one(rows: pd.DataFrame, column: str) -> None:

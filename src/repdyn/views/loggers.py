@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
 from repdyn.records import Row, is_thin
+from repdyn.views.attempts import Attempt, attempts
 
 STEP_KEY = "repdyn/step"
 """The x axis of everything logged to W&B from here."""
@@ -27,9 +28,10 @@ def keyed(rows: Sequence[Row]) -> dict[str, float]:
     """The values of one checkpoint under the names they are logged by.
 
     ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part before the slash is
-    a section of its own in W&B and TensorBoard. ``anisotropy/mean`` is the mean over the layers that have a value at
-    this step, and one that compares (see ``repdyn.records.is_thin``); NaN when none has. Scalar rows are left out: the
-    loggers have them from the training itself.
+    a section of its own in W&B and TensorBoard. In a model with several stacks that of the stack comes before the
+    subset: ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``. ``anisotropy/mean`` is the mean
+    over the layers that have a value at this step, and one that compares (see ``repdyn.records.is_thin``); NaN when
+    none has; one for each stack. Scalar rows are left out: the loggers have them from the training itself.
 
     Args:
         rows: of one run and one step.
@@ -47,7 +49,7 @@ def keyed(rows: Sequence[Row]) -> dict[str, float]:
     for row in rows:
         if row.layer is None:
             continue
-        section = row.metric if row.subset in {None, "all"} else f"{row.metric}_{row.subset}"
+        section = "_".join(filter(None, [row.metric, row.stack, None if row.subset == "all" else row.subset]))
         key = f"{section}/layer_{row.layer:0{width}d}"
         if key in values:
             raise ValueError(
@@ -84,14 +86,10 @@ def log_rows(
         Exception: what the first failing logger raised, once all have been served.
     """
     values = {f"{prefix}{key}": value for key, value in keyed(rows).items()} | dict(also or {})
-    failures = []
-    for logger in loggers if values else ():
-        try:
-            _log_values(logger, values, step)
-        except Exception as failure:
-            failures.append(failure)
-    if failures:
-        raise failures[0]
+    with attempts() as attempt:
+        for logger in loggers if values else ():
+            with attempt():
+                _log_values(logger, values, step)
 
 
 def _log_values(logger: Logger, values: Mapping[str, float], step: int) -> None:
@@ -104,28 +102,54 @@ def _log_values(logger: Logger, values: Mapping[str, float], step: int) -> None:
 
 
 @rank_zero_only
-def log_figures(figures: Mapping[str, Figure], loggers: Iterable[Logger], step: int) -> None:
+def log_figures(
+    figures: Mapping[str, Figure],
+    loggers: Iterable[Logger],
+    step: int,
+    stack: str | None = None,
+    attempt: Attempt | None = None,
+) -> None:
     """Log figures as ``figures/NAME`` to W&B and TensorBoard; loggers without pictures are passed over.
+
+    A logger or figure that fails keeps none of the others from being logged.
 
     Args:
         figures: by name; left open and unchanged.
         loggers: usually ``trainer.loggers``.
         step: optimizer steps taken.
+        stack: which the figures are of, where the model has several: it leads their names, ``figures/decoder/NAME``.
+        attempt: keeps the failures for a caller who has more to do; raised here without it.
+
+    Raises:
+        Exception: what the first failing logger raised, once all have been served.
     """
-    for logger in loggers:
-        if isinstance(logger, WandbLogger):
-            _log_wandb_images(logger.experiment, figures, step)
-        elif isinstance(logger, TensorBoardLogger):
-            for name, figure in figures.items():
-                logger.experiment.add_figure(f"figures/{name}", figure, global_step=step, close=False)
+    folder = "figures" if stack is None else f"figures/{stack}"
+    named = {f"{folder}/{name}": figure for name, figure in figures.items()}
+    with attempts(attempt) as each:
+        for logger in loggers:
+            with each():
+                if isinstance(logger, WandbLogger):
+                    _log_wandb_images(logger.experiment, named, step, each)
+                elif isinstance(logger, TensorBoardLogger):
+                    _log_tensorboard_images(logger.experiment, named, step, each)
 
 
-def _log_wandb_images(run: Any, figures: Mapping[str, Figure], step: int) -> None:
+def _log_wandb_images(run: Any, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
     import wandb  # an optional dependency, present wherever a WandbLogger is
 
-    images = {f"figures/{name}": wandb.Image(figure) for name, figure in figures.items()}
-    _define(run, images)
-    run.log({STEP_KEY: step, **images})
+    images = {}
+    for name, figure in figures.items():
+        with attempt():
+            images[name] = wandb.Image(figure)
+    if images:
+        _define(run, images)
+        run.log({STEP_KEY: step, **images})
+
+
+def _log_tensorboard_images(writer: Any, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
+    for name, figure in figures.items():
+        with attempt():
+            writer.add_figure(name, figure, global_step=step, close=False)
 
 
 def _define(run: Any, names: Iterable[str]) -> None:

@@ -1,4 +1,7 @@
-"""Several runs side by side: each checked, named in short, and in the order of a comparison."""
+"""Several runs side by side: each checked, named in short, and in the order of a comparison.
+
+The stacks of a model that has several stand there like models of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,34 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import groupby, takewhile
+from typing import TypeAlias
 
 import pandas as pd
 
-from repdyn.views.frames import causality, failures, is_finished, measurements, of_metric, tokens_by_step
+from repdyn.views.frames import by_stack, causality, failures, is_finished, measurements, of_metric, tokens_by_step
+from repdyn.views.style import of_stack
+
+Key: TypeAlias = tuple[str, str | None]
+"""The name of a run and that of a stack of its model, None where the blocks have none."""
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What is stored of one run that has measurements."""
+    """What is stored of one run that has measurements, or of one stack of its model."""
 
     name: str
     label: str
-    """Its name in short."""
+    """Its name in short, with that of the stack."""
+    stack: str | None
     rows: pd.DataFrame
     """From :func:`repdyn.views.frames.measurements`."""
     n_failed: int
+
+    @property
+    def key(self) -> Key:
+        """What no other of a comparison has."""
+        return self.name, self.stack
 
     @property
     def causal(self) -> bool | None:
@@ -54,7 +68,8 @@ class MeasuredRun:
 def measured_runs(frame: pd.DataFrame) -> list[MeasuredRun]:
     """The runs in ``frame``: decoders, encoders, then those of unknown kind; each by size, then by name.
 
-    Runs without a single measurement are left out.
+    Of a model with several stacks each is there on its own, under the size of the whole. Runs without a single
+    measurement are left out.
 
     Raises:
         ValueError: a run with several models, probes or choices of layers; no run with a measurement.
@@ -65,8 +80,10 @@ def measured_runs(frame: pd.DataFrame) -> list[MeasuredRun]:
     labels = short_names(measured, [name for name in measured if _is_published(frame.loc[frame["run"] == name])])
     runs = []
     for name in measured:
-        rows = frame.loc[frame["run"] == name]
-        runs.append(MeasuredRun(name, labels[name], measurements(rows), len(failures(rows)["step"].unique())))
+        of_run = frame.loc[frame["run"] == name]
+        n_failed = len(failures(of_run)["step"].unique())
+        for stack, rows in by_stack(of_run).items():
+            runs.append(MeasuredRun(name, of_stack(labels[name], stack), stack, measurements(rows), n_failed))
     return sorted(runs, key=_order)
 
 
@@ -123,6 +140,16 @@ def listed(names: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(f"{what} ({', '.join(runs)})" for what, runs in names.items())
 
 
+def spans(layers: Sequence[int]) -> str:
+    """
+    >>> spans([0]), spans([0, 4, 5, 6])
+    ('0', '0, 4-6')
+    """
+    # along a span the difference to the position stays
+    groups = [[layer for _, layer in group] for _, group in groupby(enumerate(layers), lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{span[0]}" if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in groups)
+
+
 def _is_published(rows: pd.DataFrame) -> bool:
     """Whether the weights came from a repository of the owner the run is named after, not from a local path."""
     owner = str(rows["run"].iloc[0]).partition("/")[0]
@@ -130,6 +157,6 @@ def _is_published(rows: pd.DataFrame) -> bool:
     return any(origin.startswith(f"{owner}/") and "@" in origin for origin in origins)
 
 
-def _order(run: MeasuredRun) -> tuple[int, float, str]:
+def _order(run: MeasuredRun) -> tuple[int, float, str, str]:
     kind = (True, False, None).index(run.causal)
-    return kind, math.inf if run.parameters is None else run.parameters, run.name
+    return kind, math.inf if run.parameters is None else run.parameters, run.name, run.stack or ""

@@ -6,7 +6,7 @@ repdyn figures runs/quickstart/TIME/repdyn          the same again, from the sto
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -15,12 +15,15 @@ from rich.console import Console
 
 from repdyn.store import Store
 from repdyn.views.accounts import failed
+from repdyn.views.attempts import Attempt, attempts
 from repdyn.views.comparison import write_comparison
+from repdyn.views.drawing import save
 from repdyn.views.figures import all_figures, write_figures
+from repdyn.views.frames import by_stack, measurements
 from repdyn.views.loggers import log_figures
 from repdyn.views.runs import differences, measured_runs
 from repdyn.views.selection import is_measured, select
-from repdyn.views.style import plain
+from repdyn.views.style import of_stack, plain
 from repdyn.views.summary import print_summary
 from repdyn.views.table import print_comparison
 
@@ -38,7 +41,9 @@ def show_run(
     kernel_seconds: float | None = None,
     total_seconds: float | None = None,
 ) -> list[Path]:
-    """Draw, log and summarise what the store holds of a run.
+    """Draw, log and summarise what the store holds of a run; each stack for itself where its model has several.
+
+    A figure or a logger that fails keeps none of the others from being served, nor the summary from being printed.
 
     Args:
         store: with at least one measured checkpoint of the run.
@@ -51,24 +56,33 @@ def show_run(
 
     Returns:
         The figures' files, in ``figures`` inside the store; in a folder of the run's own where there are several runs,
-        and of the probe's own where the run was measured on several.
+        of the probe's own where the run was measured on several, and of the stack's own where the model has several.
+        Those that compare the stacks are in ``comparison`` beside theirs.
 
     Raises:
         ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
+        Exception: what the first failing figure or logger raised, once all that can be done is done.
     """
     frame = store.to_pandas(run)
     if probe is not None:
         frame = frame.loc[frame["probe"] == probe]
-    written = write_figures(frame, _folder(store, run, frame, store.path / "figures"))
-    if takers := list(loggers):
-        log_figures(all_figures(frame), takers, step=int(frame.loc[frame["layer"].notna(), "step"].max()))
-    print_summary(
-        frame,
-        figures=written,
-        tracking_seconds=tracking_seconds,
-        kernel_seconds=kernel_seconds,
-        total_seconds=total_seconds,
-    )
+    folder, stacks = _folder(store, run, frame, store.path / "figures"), by_stack(frame)
+    takers, console, written = list(loggers), Console(), []
+    whole = {"tracking_seconds": tracking_seconds, "kernel_seconds": kernel_seconds, "total_seconds": total_seconds}
+    with attempts() as attempt:
+        for stack, rows in stacks.items():
+            with attempt():
+                figures = all_figures(rows, attempt)
+                files = save(figures, _inside(folder, store, stack), attempt)
+                written += files
+                if takers:
+                    log_figures(figures, takers, int(measurements(rows)["step"].iloc[-1]), stack, attempt)
+                print_summary(rows, figures=files, console=console, **whole)
+                whole = {}  # said once
+                if len(stacks) > 1:
+                    _say(console, "")
+        with attempt():
+            written += _compare({(run, probe or ""): frame}, folder / "comparison", console, attempt)
     return written
 
 
@@ -82,7 +96,8 @@ def show_store(
 ) -> list[Path]:
     """Draw and summarise every run of a store, and compare them where there are several.
 
-    Up to three runs have a summary each, more have a line each.
+    Up to three runs have a summary each, more have a line each; the stacks of a model that has several count like runs.
+    A figure that fails keeps nothing else from being shown.
 
     Args:
         store: with at least one measured checkpoint.
@@ -97,40 +112,50 @@ def show_store(
 
     Raises:
         ValueError: nothing is stored; no such run or probe.
+        Exception: what the first failing figure raised, once all that can be shown is shown.
     """
     console, base = console or Console(), folder or store.path / "figures"
     frames = select(store, runs, probe)
-    measured = {key: frame for key, frame in frames.items() if is_measured(frame)}
+    n_screens = sum(len(by_stack(frame)) for frame in frames.values() if is_measured(frame))
     written = []
-    for (run, _), frame in frames.items():
-        if not is_measured(frame):
-            _say(console, f"{run}: nothing measured, {failed(frame)}")
-            continue
-        files = write_figures(frame, _folder(store, run, frame, base))
-        if len(measured) <= MAX_SCREENS:
-            print_summary(frame, figures=files, console=console)
-            _say(console, "")
-        else:
-            _say(console, f"{run}: {len(files)} files in {files[0].parent}")
-        written += files
-    return written + _compare(list(frames.values()), list(measured), base / "comparison", console)
+    with attempts() as attempt:
+        for (run, _), frame in frames.items():
+            if not is_measured(frame):
+                _say(console, f"{run}: nothing measured, {failed(frame)}")
+                continue
+            of_run = _folder(store, run, frame, base)
+            for stack, rows in by_stack(frame).items():
+                with attempt():
+                    files = write_figures(rows, _inside(of_run, store, stack), attempt)
+                    written += files
+                    if n_screens <= MAX_SCREENS:
+                        print_summary(rows, figures=files, console=console)
+                        _say(console, "")
+                    else:
+                        place = _inside(of_run, store, stack)
+                        _say(console, f"{of_stack(run, stack)}: {len(files)} files in {place}")
+        with attempt():
+            written += _compare(frames, base / "comparison", console, attempt)
+    return written
 
 
 def _compare(
-    frames: Sequence[pd.DataFrame], measured: Sequence[tuple[str, str]], folder: Path, console: Console
+    frames: Mapping[tuple[str, str], pd.DataFrame], folder: Path, console: Console, attempt: Attempt
 ) -> list[Path]:
-    probes = Counter(run for run, _ in measured)
-    if len(probes) < 2:
+    """Compare what was measured, each stack of a model for itself, where it is more than one."""
+    measured = {key: rows for key, rows in frames.items() if is_measured(rows)}
+    if len({(run, stack) for (run, _), rows in measured.items() for stack in by_stack(rows)}) < 2:
         return []
+    probes = Counter(run for run, _ in measured)
     if several := [run for run, number in probes.items() if number > 1]:
         _say(console, f"not compared: several probes of {', '.join(several)}; choose one with --probe HASH")
         return []
-    frame = pd.concat(frames, ignore_index=True)
+    frame = pd.concat(frames.values(), ignore_index=True)
     _say(console, "")
     print_comparison(frame, console=console)
     if differences(measured_runs(frame)):  # the table has said which
         return []
-    files = write_comparison(frame, folder)
+    files = write_comparison(frame, folder, attempt)
     _say(console, f"comparison: {len(files)} files in {folder}")
     return files
 
@@ -145,6 +170,11 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
     folder = base if alone else base / store.folder_of(run).name
     probes = everything.loc[everything["layer"].notna(), "probe"].unique()
     return folder if len(probes) < 2 else folder / str(frame["probe"].iloc[0])
+
+
+def _inside(folder: Path, store: Store, stack: str | None) -> Path:
+    """Where the figures of a stack go; blocks that have no such name go where those of the run go."""
+    return folder if stack is None else folder / store.folder_of(stack).name
 
 
 def _say(console: Console, line: str) -> None:

@@ -91,6 +91,15 @@ def subset_title(subset: str) -> str:
     return SUBSET_LABELS.get(subset, subset)
 
 
+def of_stack(name: str, stack: str | None) -> str:
+    """What to call one stack of blocks of a run.
+
+    >>> of_stack("lab/t5", "encoder"), of_stack("lab/gpt", None)
+    ('lab/t5 (encoder)', 'lab/gpt')
+    """
+    return name if stack is None else f"{name} ({stack})"
+
+
 def short_count(count: float) -> str:
     """A number of parameters or tokens in a few characters.
 

@@ -24,9 +24,10 @@ from repdyn.views.frames import (
     measurements,
     metrics_of,
     select_steps,
+    stack_of,
     subsets_of,
 )
-from repdyn.views.style import KINDS, plain, short_value
+from repdyn.views.style import KINDS, of_stack, plain, short_value
 
 MAX_LINES = 30
 _MIN_ROWS, _MAX_ROWS = 3, 13
@@ -52,7 +53,7 @@ def print_summary(
     stored of its cost and its failures has a line each.
 
     Args:
-        frame: rows of one run.
+        frame: rows of one run; where its model has several stacks of one of them, which the head names.
         figures: files written, of which the folder is named.
         tracking_seconds: wall-clock seconds spent measuring.
         kernel_seconds: how many of them went into the metrics themselves, the rest being the model's forward passes.
@@ -61,7 +62,7 @@ def print_summary(
             than Unicode gets plain ASCII without the curves.
 
     Raises:
-        ValueError: rows of several runs, models or probes, or none.
+        ValueError: rows of several runs, models, probes or stacks, or none.
     """
     console = console or Console()
     rows = measurements(frame)
@@ -97,11 +98,12 @@ def sparkline(values: Sequence[float]) -> str:
 
 def _head(rows: pd.DataFrame) -> list[Text]:
     first = rows.iloc[0]
+    name, kind = of_stack(first["run"], stack_of(rows)), KINDS[causality(rows)]
     steps = rows["step"].unique().tolist()
     span = f"{len(steps)} steps, {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"step {steps[0]:,}"
     span = FINISHED if is_finished(rows) else span
     return [
-        Text.assemble((f"{first['run']}", "bold"), f"  {first['model']} ({KINDS[causality(rows)]})"),
+        Text.assemble((name, "bold"), f"  {first['model']} ({kind})"),
         Text(f"{span}; probe {first['probe'][:8]}, {counts(rows)}"),
     ]
 

@@ -1,0 +1,165 @@
+"""Tracking a training of the Hugging Face Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from repdyn.blocks import Layers, find_blocks, unwrapped
+from repdyn.forward import Forward
+from repdyn.metrics import DEFAULT_METRICS, MetricLike
+from repdyn.probe import Probe
+from repdyn.ranks import Ranks
+from repdyn.schedule import Agenda, ScheduleLike
+from repdyn.store import Store, open_store
+from repdyn.tracking import Asked, OnFailure, Tracking, refuse_unusable
+
+
+class HuggingFaceTracker(TrainerCallback):
+    """Measures every layer's anisotropy and intrinsic dimension at scheduled steps of a ``transformers.Trainer``.
+
+        Trainer(model, arguments, train_dataset=data, callbacks=[HuggingFaceTracker(probe, schedule=100)])
+
+    The same schedule, store, figures and guarantees as :class:`repdyn.callbacks.RepresentationDynamics`. The loss of a
+    measured step is stored where the Trainer logs at that step (``logging_steps``), the tokens where it counts them
+    (``include_num_input_tokens_seen``). The Trainer tells its callbacks nothing of an error or of Ctrl-C: what was
+    measured is stored then, and ``repdyn figures`` draws it.
+
+    Args:
+        probe: the tokens to measure on.
+        schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; "checkpoints" is whenever the Trainer saves.
+        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects.
+        layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
+        store: folder for the rows; by default ``repdyn`` in ``output_dir``.
+        on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
+        run: name of the run in the rows; by default the Trainer's ``run_name``, or else the name of ``output_dir``.
+        loggers: Lightning's loggers that are to hear of the rows; by default the open run of W&B and a TensorBoard
+            folder in ``output_dir``, as far as ``report_to`` names them.
+        forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
+            ``input_ids`` and ``attention_mask``.
+        tokens_per_forward: bounds the size of one forward pass over the probe.
+
+    Raises:
+        ValueError: when training starts, where the configuration cannot work: blocks that cannot be told, a store that
+            holds another run under the same name.
+    """
+
+    def __init__(
+        self,
+        probe: Probe,
+        schedule: ScheduleLike = "pythia",
+        metrics: Sequence[MetricLike] = DEFAULT_METRICS,
+        layers: Layers = None,
+        store: str | Path | None = None,
+        on_error: OnFailure = "warn",
+        *,
+        run: str | None = None,
+        loggers: Iterable[Logger] | None = None,
+        forward: Forward | None = None,
+        tokens_per_forward: int = 8192,
+    ) -> None:
+        refuse_unusable(metrics, on_error)
+        self._asked = Asked(
+            probe=probe, metrics=tuple(metrics), layers=layers, forward=forward, tokens_per_forward=tokens_per_forward
+        )
+        self._schedule = schedule
+        self._agenda = Agenda(schedule)
+        self._given_store = store
+        self._given_run = run
+        self._given_loggers = None if loggers is None else tuple(loggers)
+        self._on_error: OnFailure = on_error
+        self._tracking: Tracking | None = None
+
+    @property
+    def store(self) -> Store | None:
+        """The store of the current run; None before training starts."""
+        return self._tracking.store if self._tracking else None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+    ) -> None:
+        find_blocks(unwrapped(model), self._asked.layers)
+        folder = Path(args.output_dir or "trainer_output")
+        default = _Reports(args, folder)
+        tracking = Tracking(
+            asked=self._asked,
+            run=self._given_run or args.run_name or folder.resolve().name,
+            store=open_store(self._given_store or folder / "repdyn"),
+            loggers=lambda: default.loggers if self._given_loggers is None else self._given_loggers,
+            on_error=self._on_error,
+        )
+        tracking.begin(Ranks.of_job(), resumed=state.global_step > 0)
+        self._tracking, self._agenda = tracking, Agenda(self._schedule)
+        if self._agenda.starts(state.global_step):
+            self._measure(args, state, model)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+    ) -> None:
+        if self._agenda.reaches(state.global_step):
+            self._measure(args, state, model)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+    ) -> None:
+        if self._agenda.saves(state.global_step):
+            self._measure(args, state, model)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module,
+        logs: dict[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        if self._tracking is None:  # evaluation without training
+            return
+        told = logs or {}
+        if "loss" in told:
+            self._tracking.add_loss(state.global_step, told["loss"])
+        # the last message of a training; on_train_end may be shown the best model in place of the last one
+        if "train_runtime" in told and self._agenda.ends(state.global_step):
+            self._measure(args, state, model)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self._tracking is not None:
+            self._tracking.finish()
+
+    def _measure(self, args: TrainingArguments, state: TrainerState, model: nn.Module) -> None:
+        counted = str(args.include_num_input_tokens_seen) != "no"
+        if self._tracking is not None:
+            self._tracking.measure(
+                unwrapped(model),
+                state.global_step,
+                tokens_seen=int(state.num_input_tokens_seen) if counted else None,
+                within=model,
+            )
+
+
+class _Reports:
+    """Where the Trainer reports to, as Lightning's loggers."""
+
+    def __init__(self, args: TrainingArguments, folder: Path) -> None:
+        self._args = args
+        self._folder = folder
+
+    @cached_property
+    def loggers(self) -> list[Logger]:
+        named = self._args.report_to
+        found: list[Logger] = []
+        if "wandb" in named:
+            import wandb  # an optional dependency, present wherever the Trainer reports to it
+
+            if wandb.run is not None:
+                found.append(WandbLogger(experiment=wandb.run))
+        if "tensorboard" in named:
+            found.append(TensorBoardLogger(self._folder, name="runs", version="repdyn"))
+        return found

@@ -1,0 +1,125 @@
+"""The processes of one job that measure together: batches and layers dealt out, results and failures told to all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """The ranks of a job, of which each holds the model or its shard of it; :data:`ALONE` where there is one process.
+
+    Every method but the properties must be called by all ranks, in the same order. They talk over a gloo group of their
+    own, so that nothing of it meets the training's traffic.
+
+    >>> ALONE.size, ALONE.tell("measured"), ALONE.deal([3, 1, 4])
+    (1, ['measured'], [3, 1, 4])
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self._group = group
+        self.rank = 0 if group is None else dist.get_rank(group)
+        self.size = 1 if group is None else dist.get_world_size(group)
+
+    @classmethod
+    def of_job(cls, timeout: timedelta = timedelta(minutes=30)) -> Ranks:
+        """The ranks of ``torch.distributed``'s default group, or :data:`ALONE` where it has not been set up.
+
+        Args:
+            timeout: how long a rank waits for the others before it gives up with an error.
+        """
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+            return ALONE
+        return cls(cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout)))
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that stores, logs and draws."""
+        return self.rank == 0
+
+    def deal(self, items: Sequence[T], rank: int | None = None) -> list[T]:
+        """Every size-th item, beginning with the rank's own; ``rank`` asks for another one's share."""
+        return list(items[self.rank if rank is None else rank :: self.size])
+
+    def tell(self, value: Any) -> list[Any]:
+        """What every rank tells, by rank. Values are those that JSON knows; NaN and infinities among them."""
+        if self._group is None:
+            return [value]
+        text = torch.from_numpy(np.frombuffer(json.dumps(value).encode(), dtype=np.uint8).copy())
+        lengths = [torch.zeros(1, dtype=torch.long) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(text)]), group=self._group)
+        longest = int(max(lengths))
+        texts = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
+        dist.all_gather(texts, _padded(text, longest), group=self._group)
+        return [json.loads(told[: int(length)].numpy().tobytes()) for told, length in zip(texts, lengths, strict=True)]
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What fails on one rank fails on all of them, so that none waits for another for ever.
+
+        Raises:
+            Exception: on the rank that failed, what it was.
+            RuntimeError: on the others, naming that rank and what it said.
+        """
+        failure = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        told = self.tell(None if failure is None else f"{type(failure).__name__}: {failure}")
+        if failure is not None:
+            raise failure
+        if failed := [f"rank {rank}: {said}" for rank, said in enumerate(told) if said is not None]:
+            raise RuntimeError(f"expected every rank to measure, but {'; '.join(failed)}")
+
+    def on_first(self, function: Callable[[], T]) -> T:
+        """What ``function()`` gives on the first rank, told to all; its failure too. The value is one JSON knows."""
+        value = None
+        with self.together():
+            if self.first:
+                value = function()
+        return self.tell(value)[0]
+
+    def assemble(
+        self, part: Tensor, places: Sequence[np.ndarray], into: Callable[[int], Tensor], owner: int
+    ) -> Tensor | None:
+        """The rows that lie spread over the ranks, put together on one of them.
+
+        Args:
+            part: (n_rows, dim) this rank's rows, on any device.
+            places: for each rank, (n_rows,) where its rows belong in the whole.
+            into: makes the whole, given its number of rows; called on the owner alone.
+            owner: the rank that gets it.
+
+        Returns:
+            (sum of n_rows, dim) on the owner, None on the others.
+        """
+        longest = max(len(rows) for rows in places)
+        # as bytes, which gloo carries for every precision; of one size, since unequal ones abort it
+        sent = _padded(part.cpu().contiguous().view(torch.uint8), longest)
+        received = [torch.empty_like(sent) for _ in places] if self.rank == owner else None
+        dist.gather(sent, received, group=self._group, group_dst=owner)
+        if received is None:
+            return None
+        whole = into(sum(len(rows) for rows in places))
+        for rows, bytes_of in zip(places, received, strict=True):
+            whole[torch.from_numpy(rows)] = bytes_of[: len(rows)].view(part.dtype).to(whole.device)
+        return whole
+
+
+ALONE = Ranks(None)
+"""One process, which has nobody to share with."""
+
+
+def _padded(tensor: Tensor, n_rows: int) -> Tensor:
+    return torch.cat([tensor, tensor.new_zeros(n_rows - len(tensor), *tensor.shape[1:])])

@@ -1,0 +1,79 @@
+"""Secrets in texts: passwords and tokens are taken out of whatever an error's text is stored, logged or printed as."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+REDACTED = "REDACTED"
+"""Stands where a secret stood; a plain word, so that YAML and JSON around it stay what they are."""
+
+# Variables whose values are secrets by their names; a short value would be found in any text.
+_SECRET_VARIABLE = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|_KEY)$", re.IGNORECASE)
+_SHORTEST_SECRET = 8
+
+_VALUE = r"[^\s\"'&,;)}\]]+"
+# "pad_token" is no secret; "token", "access_token", "api-key" and HF_TOKEN are.
+_NAME = (
+    r"(?<![A-Za-z0-9_-])(?:(?-i:[A-Z][A-Z0-9]*_)*)"
+    r"(?:token|secret|password|passwd|signature|credentials?|apikey|secret[-_]access[-_]key"
+    r"|(?:access|api|auth|client|private|refresh|secret|session|signing)[-_](?:token|key|secret))"
+)
+_PLACES = tuple(
+    (re.compile(pattern, re.IGNORECASE), replacement)
+    for pattern, replacement in (
+        # user:password@ of an address, and the whole of its query, which is where signatures stand
+        (r"(?<=://)[^/\s?#\"'<>]*@", ""),
+        (r"(://[^\s?\"'<>]*)\?[^\s\"'<>)]*", r"\1"),
+        # headers, as text and as a dict is printed
+        (r"\b((?:proxy-)?authorization[\"']?\s*[:=]\s*)[\"']?[^\r\n\"',}]+", rf"\1{REDACTED}"),
+        (r"\b((?:set-)?cookie[\"']?\s*:\s*)[\"']?[^\r\n\"'}]+", rf"\1{REDACTED}"),
+        (r"\b(bearer\s+)(?=\S{8})[^\s\"',;)}\]]+", rf"\1{REDACTED}"),
+        # "unexpected token: x" names none
+        (rf"({_NAME}=[\"']?){_VALUE}", rf"\1{REDACTED}"),
+        (rf"([\"']{_NAME}[\"']\s*:\s*[\"']){_VALUE}", rf"\1{REDACTED}"),
+        (
+            rf"(?<![A-Za-z0-9_-])((?:(?-i:[A-Z][A-Z0-9]*_)*)(?:api[-_]?key|password|passwd):\s*[\"']?){_VALUE}",
+            rf"\1{REDACTED}",
+        ),
+        (rf"\b(x-(?:amz|goog)-[a-z-]{{1,40}}=){_VALUE}", rf"\1{REDACTED}"),
+        # tokens that are known by their form: Hugging Face, W&B, GitHub, OpenAI, AWS, JSON web tokens
+        (
+            r"(?<![A-Za-z0-9])(?-i:(?:hf|api_org)_[A-Za-z0-9]{16,}|wandb_v\d+_\w{16,}|gh[pousr]_[A-Za-z0-9]{20,}"
+            r"|github_pat_\w{20,}|sk-[\w-]{20,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?)",
+            REDACTED,
+        ),
+    )
+)
+
+
+def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """A text without its secrets: the same text where it has none, and the same again for what is redacted already.
+
+    Taken out are user, password and query of an address, authorization headers and cookies, values of names such as
+    ``token=`` and ``api_key:``, tokens known by their form, and the values of variables that are secrets by their name.
+
+    Args:
+        text: any.
+        environment: where a secret has no form of its own, as the 40 hexadecimal digits of a W&B key, its value is
+            known from here, by names that end in TOKEN, SECRET, PASSWORD or _KEY.
+
+    >>> redacted("GET https://me:pass@hub.example/file?X-Amz-Signature=0af failed", {})
+    'GET https://hub.example/file failed'
+    >>> redacted("Authorization: Bearer abc", {}), redacted("HF_TOKEN=abc", {}), redacted("pad_token=[PAD]", {})
+    ('Authorization: REDACTED', 'HF_TOKEN=REDACTED', 'pad_token=[PAD]')
+    >>> redacted("no such key 0123456789abcdef", {"WANDB_API_KEY": "0123456789abcdef"})
+    'no such key REDACTED'
+    """
+    # the longest first: one may be a part of another
+    for secret in sorted(_secrets(environment), key=len, reverse=True):
+        text = text.replace(secret, REDACTED)
+    for pattern, replacement in _PLACES:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _secrets(environment: Mapping[str, str]) -> set[str]:
+    values = {value.strip() for name, value in environment.items() if _SECRET_VARIABLE.search(name)}
+    return {value for value in values if len(value) >= _SHORTEST_SECRET}

@@ -1,0 +1,50 @@
+"""YAML files as plain mappings, lists, texts and numbers, whatever somebody wrote into them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_DEEPEST = 20
+# What a loader raises beside its own errors: tags and numbers with a text that is none, and nesting without end.
+_NOT_YAML = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+
+def read_yaml(path: Path) -> Any:
+    """What a file holds.
+
+    Raises:
+        ValueError: it is no YAML, has an alias, gives a key twice, or is nested without end.
+        OSError: it cannot be read.
+    """
+    try:
+        # a subclass of SafeLoader: no tag of it makes an object
+        return yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
+    except _NOT_YAML as error:
+        raise ValueError(f"expected YAML in {path}, got something that does not parse: {error}") from error
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Refuses aliases, which can stand for more than fits into memory, and keys given twice: one would be ignored."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.YAMLError(f"expected no aliases, got *{event.anchor}{event.start_mark}; write it out")
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise yaml.YAMLError(f"expected at most {_DEEPEST} levels, got more")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := [key for key, number in keys.items() if number > 1]:
+            raise yaml.YAMLError(f"expected each key once, got {twice[0]!r:.80} more often{node.start_mark}")
+        return super().construct_mapping(node, deep)

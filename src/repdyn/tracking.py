@@ -1,0 +1,321 @@
+"""Tracking one run, whoever trains: measured, stored, logged and shown, and nothing of it stops the training.
+
+The adapters (a Lightning callback, one for the Hugging Face Trainer, a call in a loop of one's own) know when; what
+happens then is here, and the same for all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import nn
+
+from repdyn.blocks import Layers
+from repdyn.forward import Forward
+from repdyn.measurement import measure, metric_set
+from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
+from repdyn.patience import Patience
+from repdyn.probe import Probe
+from repdyn.ranks import ALONE, Ranks
+from repdyn.records import Checkpoint, Row, failure_rows, scalar_row
+from repdyn.redaction import redacted
+from repdyn.sharding import class_name
+from repdyn.store import Key, Store, open_store
+from repdyn.views.figures import LOSS
+from repdyn.views.loggers import log_rows
+from repdyn.views.show import show_run
+
+log = logging.getLogger(__name__)
+
+OnFailure: TypeAlias = Literal["warn", "raise"]
+
+STORE_SECONDS = 60.0
+"""How long the training waits for the disk."""
+
+
+def refuse_unusable(metrics: Sequence[MetricLike], on_error: str) -> None:
+    """What can be told to be wrong before there is a training.
+
+    Raises:
+        ValueError: an unknown metric, two settings of one, or another word than "warn" or "raise".
+    """
+    if on_error not in {"warn", "raise"}:
+        raise ValueError(f'expected on_error "warn" or "raise", got {on_error!r}')
+    pairs = [(metric.name, subset) for metric, subset in resolve(metrics)]
+    if repeated := sorted({pair for pair in pairs if pairs.count(pair) > 1}):
+        metric, subset = repeated[0]
+        raise ValueError(
+            f"expected one setting of each metric, got several of {metric} on {subset}; attach a tracker for each, "
+            "with different name="
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be measured, and how; arguments as for :func:`repdyn.measure`."""
+
+    probe: Probe
+    metrics: Sequence[MetricLike] = DEFAULT_METRICS
+    layers: Layers = None
+    forward: Forward | None = None
+    tokens_per_forward: int = 8192
+
+    @property
+    def metric_set(self) -> str:
+        return metric_set(self.metrics, self.layers)
+
+
+@dataclass(kw_only=True)
+class Tracking:
+    """The tracking of one run.
+
+    All ranks of a job make one, and call :meth:`measure` at the same steps; the first of them stores, logs and shows.
+    """
+
+    asked: Asked
+    run: str
+    """Name of the run in the store."""
+    store: Store | None
+    """Where the rows go; None keeps nothing."""
+    loggers: Callable[[], Iterable[Logger]] = tuple
+    """Gives the loggers that hear of the rows once they are stored."""
+    prefix: str = ""
+    """Leads the names in the loggers."""
+    on_error: OnFailure = "warn"
+    tracking_seconds: float = 0.0
+    """Wall-clock time this process has spent on measuring, storing and logging."""
+    kernel_seconds: float = 0.0
+    """How much of it went into the metrics themselves."""
+    _ranks: Ranks = ALONE
+    _start: float = field(default_factory=time.perf_counter)
+    _complaints: set[str] = field(default_factory=set)
+    _unstored: dict[Key, list[Row]] = field(default_factory=dict)
+    _patience: Patience = field(default_factory=lambda: Patience(STORE_SECONDS))
+
+    def begin(self, ranks: Ranks, resumed: bool) -> None:
+        """Make the store ready: continued for a run that goes on, but a new run never on top of another.
+
+        Args:
+            ranks: those of the job.
+            resumed: whether the run goes on.
+
+        Raises:
+            ValueError: the store holds another run of this name.
+            OSError: it cannot be written.
+            RuntimeError: on ranks other than the first, when it failed there.
+        """
+        self._ranks = ranks
+        self._ranks.on_first(lambda: self._patience(f"opening the store {self._path}", lambda: self._open(resumed)))
+
+    def measure(
+        self,
+        model: nn.Module,
+        step: int,
+        *,
+        tokens_seen: int | None = None,
+        loss: float | None = None,
+        within: nn.Module | None = None,
+    ) -> None:
+        """Measure the model as it is after ``step`` optimizer steps, unless the store has that already.
+
+        Args:
+            model: what is measured; left as it was found.
+            step: optimizer steps taken.
+            tokens_seen: training tokens consumed, if known.
+            loss: the training loss, stored beside it.
+            within: what the model is a part of, where that is sharded as a whole.
+
+        Raises:
+            Exception: what went wrong, under ``on_error="raise"``. Under "warn" it is logged once, stands in the store
+                as the reason for the missing rows, and the training goes on.
+        """
+        start = time.perf_counter()
+        checkpoint = Checkpoint(self.run, class_name(model), step, tokens_seen)
+        try:
+            with isolate_rng():
+                self._measure(model, checkpoint, loss, within)
+        except Exception as error:
+            self._complain(error, step)
+        self.tracking_seconds += time.perf_counter() - start
+
+    def add_loss(self, step: int, loss: float) -> None:
+        """Put the training loss beside what was measured at a step, for trainers that tell it only afterwards."""
+        key = self._key(step)
+        if self.store is None or not self._ranks.first:
+            return
+        try:
+            rows = self._patience("reading the store", lambda: self._stored(key))
+            if rows and not any(row.metric == LOSS for row in rows):
+                of = Checkpoint(self.run, rows[0].model, step, rows[0].tokens_seen)
+                rows = [*rows, scalar_row(of, LOSS, loss, probe=key.probe)]
+                if key in self._unstored:
+                    self._unstored[key] = rows
+                else:
+                    self._write(self.store, key, rows)
+        except Exception as error:
+            self._complain(error, step)
+
+    def finish(self, *, interrupted: bool = False) -> None:
+        """Figures beside the store and in the loggers, and a summary in the terminal; only on the first rank.
+
+        Args:
+            interrupted: an error or Ctrl-C ends the training, and is what its user must see: nothing is raised here.
+        """
+        if self.store is None or not self._ranks.first:
+            return
+        try:
+            with isolate_rng():
+                self._rescue()
+                self._show(self.store)
+        except Exception as error:
+            self._complain(error, None, never_raise=interrupted)
+
+    def _measure(self, model: nn.Module, checkpoint: Checkpoint, loss: float | None, within: nn.Module | None) -> None:
+        key = self._key(checkpoint.step)
+        if self._ranks.on_first(lambda: self._log_again(key)):
+            return
+        try:
+            profile = measure(
+                model,
+                self.asked.probe,
+                self.asked.metrics,
+                self.asked.layers,
+                forward=self.asked.forward,
+                tokens_per_forward=self.asked.tokens_per_forward,
+                checkpoint=checkpoint,
+                on_error="raise" if self.on_error == "raise" else "record",
+                within=within,
+                ranks=self._ranks,
+            )
+        except Exception as error:
+            self._file_failure(key, checkpoint, error)
+            raise
+        self.kernel_seconds += profile.kernel_seconds
+        self._say_what_is_undefined(profile.rows)
+        scalars = [] if loss is None else [scalar_row(checkpoint, LOSS, float(loss), probe=key.probe)]
+        self._ranks.on_first(lambda: self._keep(key, [*profile.rows, *scalars]))
+
+    def _key(self, step: int) -> Key:
+        return Key(self.run, step, self.asked.probe.hash, self.asked.metric_set)
+
+    @property
+    def _path(self) -> str:
+        return str(self.store.path) if self.store else "(none)"
+
+    def _open(self, resumed: bool) -> None:
+        if self.store is None:
+            return
+        if not resumed and self.store.steps(self.run):
+            raise ValueError(
+                f"expected a new run, but the store {self.store.path} already holds steps of {self.run!r}; resume it, "
+                "or choose another run= or store="
+            )
+        self.store.save_probe(self.asked.probe)
+
+    def _stored(self, key: Key) -> list[Row]:
+        """What there is of a step since before a resume."""
+        if key in self._unstored:
+            return self._unstored[key]
+        return self.store.read(key) if self.store is not None and key in self.store else []
+
+    def _log_again(self, key: Key) -> bool:
+        """Whether a step is in the store already; loggers that were opened anew are told of it once more."""
+        rows = self._patience("reading the store", lambda: self._stored(key))
+        if rows:
+            self._log(rows)
+        return bool(rows)
+
+    def _keep(self, key: Key, rows: list[Row]) -> None:
+        """Store the rows, then tell the loggers; what cannot be stored now is tried again each time, and at the end."""
+        self._unstored[key] = rows
+        for waiting, waiting_rows in list(self._unstored.items()):
+            if self.store is not None:
+                self._write(self.store, waiting, waiting_rows)
+            del self._unstored[waiting]
+            self._log(waiting_rows)
+
+    def _write(self, store: Store, key: Key, rows: list[Row]) -> None:
+        def write() -> None:
+            store.write(key, rows)
+            store.discard_failures(key)
+
+        self._patience(f"writing step {key.step} to {store.path}", write)
+
+    def _log(self, rows: Sequence[Row]) -> None:
+        log_rows(rows, self.loggers(), rows[0].step, prefix=self.prefix)
+
+    def _file_failure(self, key: Key, checkpoint: Checkpoint, error: Exception) -> None:
+        """A row for each metric that says why it is missing; the step is tried again should the run be resumed here."""
+        store = self.store
+        if store is None or not self._ranks.first:
+            return
+        names = [metric.name for metric, _ in resolve(self.asked.metrics)]
+        rows = failure_rows(checkpoint, names, f"{type(error).__name__}: {error}", probe=key.probe)
+        try:
+            self._patience("writing to the store", lambda: store.write(key.failed, rows))
+        except OSError as unwritable:
+            log.warning("the failure at step %d could not be stored: %s", key.step, redacted(str(unwritable)))
+
+    def _rescue(self) -> None:
+        """Rows that could not be stored until the end go to a folder of this machine, which is named."""
+        if not self._unstored:
+            return
+        try:
+            self._keep(*next(iter(self._unstored.items())))
+        except Exception as error:
+            elsewhere = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
+            for key, rows in self._unstored.items():
+                elsewhere.write(key, rows)
+            elsewhere.save_probe(self.asked.probe)
+            steps = ", ".join(str(key.step) for key in self._unstored)
+            raise OSError(
+                f"expected {self._path} to take the rows of steps {steps}, but {redacted(str(error))}; they are in "
+                f"{elsewhere.path}, from where their folder may be copied"
+            ) from error
+
+    def _show(self, store: Store) -> None:
+        if not self._patience("reading the store", lambda: store.steps(self.run)):
+            return
+        show_run(
+            store,
+            self.run,
+            probe=self.asked.probe.hash,
+            loggers=self.loggers(),
+            tracking_seconds=self.tracking_seconds,
+            kernel_seconds=self.kernel_seconds,
+            total_seconds=time.perf_counter() - self._start,
+        )
+
+    def _say_what_is_undefined(self, rows: Sequence[Row]) -> None:
+        """The log says once of each metric what its rows say each time."""
+        for row in rows:
+            if row.reason and self._is_new(f"undefined {row.metric}"):
+                told = (row.step, row.metric, row.layer, row.reason)
+                log.warning("step %d: %s of layer %s is undefined, training goes on: %s", *told)
+
+    def _complain(self, error: Exception, step: int | None, never_raise: bool = False) -> None:
+        if self.on_error == "raise" and not never_raise:
+            raise error
+        # by kind and place: the text may name a file that is called otherwise each time
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        if self._ranks.first and self._is_new(f"{type(error).__name__} {place.filename}:{place.lineno}"):
+            told = redacted("".join(traceback.format_exception(error)).rstrip())
+            when = "at the end" if step is None else f"at step {step}"
+            log.warning("tracking %s failed, training goes on: %s\n%s", when, redacted(_said(error)), told)
+
+    def _is_new(self, complaint: str) -> bool:
+        new = complaint not in self._complaints
+        self._complaints.add(complaint)
+        return new
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

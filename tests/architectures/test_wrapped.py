@@ -1,0 +1,330 @@
+"""Models that are wrapped, compiled, adapted, quantised, frozen: measured as what they are, under their own names."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from shrunk import VOCABULARY, build
+from small import HandWritten, random_tokens
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from repdyn import Probe, measure
+from repdyn.blocks import find_blocks, unwrapped
+from repdyn.capture import capture
+
+LENGTHS = torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])
+MASK = (torch.arange(9)[None, :] < LENGTHS[:, None]).long()
+
+
+@pytest.fixture
+def probe() -> Probe:
+    """10 sequences of 3 to 9 tokens, two batches of 28 vectors."""
+    return Probe.from_tokens(random_tokens(10, 9, VOCABULARY), MASK, max_vectors=56, batch_vectors=28)
+
+
+@pytest.fixture
+def llama():
+    return build("llama", "LlamaForCausalLM")
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    """A group of one rank."""
+    rendezvous = tmp_path_factory.mktemp("group") / "rendezvous"
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def values(model, probe, layers=None, **settings):
+    return [
+        (r.layer, r.stack, r.module, r.causal, r.value)
+        for r in measure(model, probe, ["anisotropy"], layers, **settings).rows
+    ]
+
+
+def last_states(model, probe):
+    return capture(model, probe, ["all"]).layers[-1].states
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_compiled(llama, probe, backend):
+    expected = values(llama, probe)
+    compiled = torch.compile(llama, backend=backend)
+    assert values(compiled, probe) == expected
+    compiled(input_ids=probe.tokens[None, :12])
+    assert values(compiled, probe) == expected
+    assert values(compiled, probe, "model.layers.*") == expected
+    llama.compile(backend=backend)
+    llama(input_ids=probe.tokens[None, :12])
+    assert values(llama, probe) == expected
+
+
+def test_compiled_blocks(llama, probe):
+    expected = values(llama, probe)
+    for i, block in enumerate(llama.model.layers):
+        llama.model.layers[i] = torch.compile(block, backend="eager")
+    llama(input_ids=probe.tokens[None, :12])
+    assert values(llama, probe) == expected
+    assert [block.name for block in find_blocks(llama, "model.layers.*")] == [f"model.layers.{i}" for i in range(4)]
+
+
+def test_compiled_between_two_measurements(llama, probe):
+    expected = values(llama, probe)
+    compiled = torch.compile(llama, backend="eager")
+    output = compiled(input_ids=probe.tokens[None, :12]).logits
+    values(compiled, probe)
+    assert torch.equal(compiled(input_ids=probe.tokens[None, :12]).logits, output)
+    assert values(compiled, probe) == expected
+
+
+def test_parallel_wrappers(llama, probe, one_process):
+    expected = values(llama, probe)
+    for wrapped in (
+        DataParallel(llama),
+        DistributedDataParallel(llama),
+        torch.compile(DistributedDataParallel(llama), backend="eager"),
+        DistributedDataParallel(torch.compile(llama, backend="eager")),
+    ):
+        assert unwrapped(wrapped) is llama
+        assert values(wrapped, probe) == expected
+
+
+@pytest.mark.parametrize(
+    "implementation", [CheckpointImpl.NO_REENTRANT, CheckpointImpl.REENTRANT], ids=["new", "reentrant"]
+)
+def test_checkpoint_wrapper(probe, implementation):
+    torch.manual_seed(0)
+    model = HandWritten()
+    probe = Probe.from_tokens(random_tokens(10, 9), max_vectors=56)
+    expected = values(model, probe)
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = checkpoint_wrapper(block, checkpoint_impl=implementation)
+    assert values(model, probe) == expected
+    assert values(model, probe, "blocks.*") == [(*row[:2], *row[2:]) for row in expected]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "every block"])
+def test_fsdp_of_one_process(llama, probe, one_process, whole):
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    expected = values(llama, probe)
+
+    def shard(module):
+        return FullyShardedDataParallel(
+            module, sharding_strategy=ShardingStrategy.NO_SHARD, device_id=torch.device("cpu"), use_orig_params=True
+        )
+
+    if not whole:
+        for i, block in enumerate(llama.model.layers):
+            llama.model.layers[i] = shard(block)
+    sharded = shard(llama)
+    assert [row[:4] for row in values(sharded, probe)] == [row[:4] for row in expected]
+    assert [row[4] for row in values(sharded, probe, "model.layers.*")] == pytest.approx([row[4] for row in expected])
+
+
+def test_fsdp2_of_one_process(llama, probe, one_process):
+    from torch.distributed.fsdp import fully_shard
+
+    expected = values(llama, probe)
+    mesh = dist.init_device_mesh("cpu", (1,))
+    for block in llama.model.layers:
+        fully_shard(block, mesh=mesh)
+    fully_shard(llama, mesh=mesh)
+    assert [row[:4] for row in values(llama, probe)] == [row[:4] for row in expected]
+    assert [row[4] for row in values(llama, probe)] == pytest.approx([row[4] for row in expected])
+
+
+def test_gradient_checkpointing(llama, probe):
+    expected = values(llama, probe)
+    llama.gradient_checkpointing_enable()
+    llama.train()
+    assert values(llama, probe) == expected
+    assert llama.training
+    assert llama.is_gradient_checkpointing
+    llama(input_ids=probe.tokens[None, :12]).logits.sum().backward()
+
+
+def test_frozen_and_partly_frozen(llama, probe):
+    expected = values(llama, probe)
+    llama.model.embed_tokens.requires_grad_(False)
+    llama.model.layers[0].mlp.requires_grad_(False)
+    asked = [p.requires_grad for p in llama.parameters()]
+    assert values(llama, probe) == expected
+    assert [p.requires_grad for p in llama.parameters()] == asked
+    assert all(p.grad is None for p in llama.parameters())
+
+
+def test_a_graph_that_is_waiting_for_its_backward_pass(llama, probe):
+    loss = llama(input_ids=probe.tokens[None, :12]).logits.square().mean()
+    values(llama, probe)
+    loss.backward()
+    assert all(p.grad is not None for p in llama.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_other_precisions(llama, probe, dtype):
+    rows = measure(llama.to(dtype), probe, ["anisotropy"]).rows
+    assert {row.dtype for row in rows} == {str(dtype).removeprefix("torch.")}
+    assert {row.causal for row in rows} == {True}
+
+
+def test_lora(llama, probe):
+    peft = pytest.importorskip("peft")
+    plain = last_states(llama, probe)
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(copy.deepcopy(llama), config)
+    asked = [p.requires_grad for p in adapted.parameters()]
+    rows = measure(adapted, probe, ["anisotropy"]).rows
+    assert [row.module for row in rows][::2][1] == "base_model.model.model.layers.0"
+    assert {row.causal for row in rows} == {True}
+    assert [p.requires_grad for p in adapted.parameters()] == asked
+    with_adapter = last_states(adapted, probe)
+    assert not torch.allclose(with_adapter, plain, atol=1e-3)
+    assert torch.equal(last_states(adapted.get_base_model(), probe), with_adapter)
+    with adapted.disable_adapter():
+        assert torch.equal(last_states(adapted, probe), plain)
+    merged = adapted.merge_and_unload()
+    torch.testing.assert_close(last_states(merged, probe), with_adapter, atol=1e-5, rtol=1e-4)
+
+
+def test_lora_without_a_task_on_an_encoder_decoder(probe):
+    peft = pytest.importorskip("peft")
+    model = build("t5", "T5ForConditionalGeneration")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q"]))
+    rows = measure(adapted, probe, ["anisotropy"]).rows
+    assert {(row.stack, row.causal) for row in rows} == {("encoder", False), ("decoder", True)}
+    assert rows[0].module == "base_model.model.encoder.block.0"
+
+
+@pytest.mark.parametrize("kind", ["PromptTuningConfig", "PromptEncoderConfig"])
+def test_prompt_that_stands_before_the_tokens_is_refused(llama, probe, kind):
+    peft = pytest.importorskip("peft")
+    config = getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=5)
+    adapted = peft.get_peft_model(llama, config)
+    with pytest.raises(
+        ValueError,
+        match=r"expected states of the probe's tokens alone, but the active adapter of this PeftModelForCausalLM "
+        r"\((PROMPT_TUNING|P_TUNING)\) puts 5 learned vectors before them; measure the model without its prompt, model.get_base_model\(\)",
+    ):
+        measure(adapted, probe)
+    assert measure(adapted.get_base_model(), probe, ["anisotropy"]).rows
+
+
+def test_prefix_tuning_is_measured_with_its_prefix(llama, probe):
+    peft = pytest.importorskip("peft")
+    plain = last_states(llama, probe)
+    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
+    adapted = peft.get_peft_model(llama, config)
+    batch = next(probe.batches(100))
+    with torch.no_grad():
+        hidden = adapted.eval()(
+            input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True
+        ).hidden_states
+    states = capture(adapted, probe, ["all"], tokens_per_forward=1000)
+    chosen = batch.positions[probe.sample("all").ravel()]
+    assert not torch.allclose(states.layers[-2].states, plain, atol=1e-3)
+    for layer, reported in list(zip(states.layers, hidden, strict=True))[:-1]:
+        torch.testing.assert_close(layer.states, reported.flatten(0, 1)[chosen], atol=1e-5, rtol=1e-4)
+
+
+def test_dynamically_quantised(llama, probe):
+    exact = last_states(llama, probe)
+    quantised = torch.ao.quantization.quantize_dynamic(llama, {nn.Linear}, dtype=torch.qint8)
+    rows = measure(quantised, probe, ["anisotropy"]).rows
+    assert {row.causal for row in rows} == {True}
+    ours = last_states(quantised, probe)
+    assert not torch.equal(ours, exact)
+    torch.testing.assert_close(ours, exact, atol=0.1, rtol=0.1)
+
+
+def test_bitsandbytes(llama, probe):
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    for block in llama.model.layers:
+        for name, linear in list(block.mlp.named_children()):
+            if isinstance(linear, nn.Linear):
+                quantised = bitsandbytes.nn.Linear8bitLt(linear.in_features, linear.out_features, bias=False)
+                quantised.load_state_dict(linear.state_dict())
+                setattr(block.mlp, name, quantised)
+    assert measure(llama, probe, ["anisotropy"]).rows
+
+
+def test_torchao(llama, probe):
+    quantization = pytest.importorskip("torchao.quantization")
+    quantization.quantize_(llama, quantization.Int8WeightOnlyConfig())
+    assert measure(llama, probe, ["anisotropy"]).rows
+
+
+class Padded(nn.Module):
+    """nn.TransformerEncoder as its documentation uses it: nested tensors and the fast path on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3)
+
+    def forward(self, tokens, attention_mask):
+        return self.encoder(self.embedding(tokens), src_key_padding_mask=attention_mask == 0)
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["plain", "bf16 autocast"])
+def test_transformer_encoder_with_padding_on_its_fast_path(probe, autocast):
+    torch.manual_seed(0)
+    model = Padded().eval()
+    batch = next(probe.batches(100))
+    chosen = batch.positions[probe.sample("all").ravel()]
+    with torch.no_grad():
+        expected = model(batch.input_ids, batch.attention_mask).flatten(0, 1)[chosen]
+    with torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext():
+        states = last_states(model, probe)
+        assert {row[3] for row in values(model, probe)} == {False}
+    assert states.dtype == torch.float32
+    torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-5)
+
+
+class Translator(nn.Module):
+    """nn.Transformer in a model of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 16)
+        self.transformer = nn.Transformer(16, 2, 2, 3, 32, batch_first=True)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        return self.transformer(x, x, tgt_mask=mask, tgt_is_causal=True)
+
+
+def test_two_stacks_of_ones_own():
+    torch.manual_seed(0)
+    model = Translator()
+    probe = Probe.from_tokens(random_tokens(10, 9, VOCABULARY), max_vectors=56)
+    with pytest.raises(
+        ValueError,
+        match=r'"transformer.encoder.layers.\*" \(2 of TransformerEncoderLayer\); or measure several, each as a stack of its own, with '
+        r'layers={"decoder": "transformer.decoder.layers.\*", "encoder": "transformer.encoder.layers.\*"}',
+    ):
+        measure(model, probe)
+    layers = {"encoder": "transformer.encoder.layers.*", "decoder": "transformer.decoder.layers.*"}
+    rows = measure(model, probe, ["anisotropy"], layers).rows
+    told = {(row.stack, row.layer, row.depth, row.causal) for row in rows}
+    encoder = {("encoder", i, i / 2, False) for i in range(3)}
+    assert told == encoder | {("decoder", i, i / 3, True) for i in range(4)}
+    assert {row.layers for row in rows} == {
+        '{"decoder": ["transformer.decoder.layers.*"], "encoder": ["transformer.encoder.layers.*"]}'
+    }
+
+
+def test_a_block_in_two_stacks_is_refused():
+    with pytest.raises(
+        ValueError, match=r"expected stacks that share no block, got 'blocks.0' in two; narrow the patterns of layers="
+    ):
+        find_blocks(HandWritten(), {"a": "blocks.*", "b": ["blocks.0"]})

@@ -1,0 +1,173 @@
+"""The tracker under the Hugging Face Trainer: the same schedule, store and guarantees."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+from jobs import tiny_language_model
+from small import random_tokens
+from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_seed
+
+from repdyn import measure, open_store
+from repdyn.callbacks import HuggingFaceTracker
+
+pytestmark = pytest.mark.usefixtures("without_figures")
+
+DATA = [{"input_ids": tokens, "labels": tokens} for tokens in random_tokens(48, 12, seed=1)]
+
+
+def model():
+    set_seed(0)
+    return tiny_language_model("gpt_neox").model
+
+
+def trainer(folder, *callbacks, of=None, **changes) -> Trainer:
+    settings = {
+        "max_steps": 6,
+        "per_device_train_batch_size": 4,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "logging_steps": 2,
+        "seed": 3,
+    }
+    arguments = TrainingArguments(output_dir=str(folder), **settings | changes)
+    return Trainer(of or model(), arguments, train_dataset=DATA, eval_dataset=DATA[:8], callbacks=list(callbacks))
+
+
+def tracker(probe, schedule=2, **changes):
+    return HuggingFaceTracker(probe, schedule, **{"on_error": "raise"} | changes)
+
+
+def test_steps_losses_and_tokens(tmp_path, probe):
+    attached = tracker(probe)
+    trained = trainer(tmp_path / "job", attached, max_steps=5, include_num_input_tokens_seen="all")
+    trained.train()
+    store = open_store(tmp_path / "job" / "repdyn")
+    assert store.runs() == ["job"]
+    assert store.steps("job") == [0, 2, 4, 5]
+    frame = store.to_pandas()
+    logged = {entry["step"]: entry["loss"] for entry in trained.state.log_history if "loss" in entry}
+    stored = frame[frame["metric"] == "train/loss"].set_index("step")["value"].to_dict()
+    assert stored == logged
+    assert frame.groupby("step")["tokens_seen"].first().to_dict() == {0: 0, 2: 96, 4: 192, 5: 240}
+    assert set(frame.loc[frame["layer"].notna(), "model"]) == {"GPTNeoXForCausalLM"}
+
+
+def test_the_last_step_has_the_numbers_of_the_model_it_leaves(tmp_path, probe):
+    attached = tracker(probe, 4)
+    trained = trainer(tmp_path / "job", attached)
+    trained.train()
+    expected = measure(trained.model, probe).to_pandas()["value"]
+    frame = attached.store.to_pandas()
+    found = frame.loc[(frame["step"] == 6) & frame["layer"].notna()]
+    values = found.sort_values(["layer", "metric", "subset"])["value"].tolist()
+    order = measure(trained.model, probe).to_pandas().sort_values(["layer", "metric", "subset"])["value"].tolist()
+    assert values == order
+    assert len(expected) == len(found)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"gradient_accumulation_steps": 2}, id="accumulation"),
+        pytest.param({"bf16": True}, id="bf16"),
+        pytest.param({"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True}, id="evaluation"),
+        pytest.param({"gradient_checkpointing": True}, id="gradient checkpointing"),
+    ],
+)
+def test_training_is_bit_identical(tmp_path, probe, settings):
+    plain = trainer(tmp_path / "plain", **settings)
+    plain.train()
+    drawn = torch.rand(1)
+    attached = tracker(probe, 1)
+    tracked = trainer(tmp_path / "tracked", attached, **settings)
+    tracked.train()
+    assert torch.equal(torch.rand(1), drawn)
+    assert attached.store.steps("tracked") == [0, 1, 2, 3, 4, 5, 6]
+    losses = [[entry["loss"] for entry in run.state.log_history if "loss" in entry] for run in (plain, tracked)]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 3
+    for expected, found in zip(plain.model.parameters(), tracked.model.parameters(), strict=True):
+        assert torch.equal(expected, found)
+    assert [m.training for m in plain.model.modules()] == [m.training for m in tracked.model.modules()]
+
+
+def test_resume_repeats_nothing(tmp_path, probe):
+    trainer(tmp_path / "job", tracker(probe), max_steps=4, save_strategy="steps", save_steps=4).train()
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
+    trainer(tmp_path / "job", tracker(probe)).train(resume_from_checkpoint=True)
+    assert open_store(tmp_path / "job" / "repdyn").steps("job") == [0, 2, 4, 6]
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    with pytest.raises(ValueError, match="already holds steps of 'job'; resume it, or choose another run= or store="):
+        trainer(tmp_path / "job", tracker(probe)).train()
+
+
+def test_measured_whenever_it_saves(tmp_path, probe):
+    attached = tracker(probe, "checkpoints")
+    trainer(tmp_path / "job", attached, save_strategy="steps", save_steps=3, max_steps=7).train()
+    assert attached.store.steps("job") == [0, 3, 6, 7]
+
+
+def test_the_end_is_the_last_step_though_the_best_model_is_loaded_then(tmp_path, probe):
+    attached = tracker(probe, 100)
+    trained = trainer(
+        tmp_path / "job",
+        attached,
+        EarlyStoppingCallback(early_stopping_patience=1),
+        load_best_model_at_end=True,
+        eval_strategy="steps",
+        save_strategy="steps",
+        eval_steps=2,
+        save_steps=2,
+        max_steps=40,
+        learning_rate=0.5,
+    )
+    trained.train()
+    last = trained.state.global_step
+    assert last < 40  # it stopped early
+    assert trained.state.best_model_checkpoint != str(tmp_path / "job" / f"checkpoint-{last}")
+    frame = attached.store.to_pandas()
+    end = frame[(frame["step"] == last) & frame["layer"].notna()]["value"].tolist()
+    saved = type(trained.model).from_pretrained(tmp_path / "job" / f"checkpoint-{last}")
+    expected = measure(saved, probe).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()
+    assert end == expected
+
+
+def test_what_it_reports_to_hears_of_it(tmp_path, probe, monkeypatch):
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    trainer(tmp_path / "job", tracker(probe), max_steps=2, report_to=["wandb", "tensorboard"]).train()
+    import wandb
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert wandb.run.summary["two_nn/mean"] > 0
+    events = EventAccumulator(str(tmp_path / "job" / "runs" / "repdyn"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("two_nn/mean")] == [0, 2]
+
+
+def test_a_failure_lets_the_training_go_on(tmp_path, probe, monkeypatch, caplog):
+    monkeypatch.setattr("repdyn.tracking.measure", lambda *_, **__: 1 / 0)
+    attached = tracker(probe, on_error="warn")
+    trained = trainer(tmp_path / "job", attached)
+    trained.train()
+    assert trained.state.global_step == 6
+    frame: pd.DataFrame = attached.store.to_pandas()
+    assert set(frame["reason"].dropna()) == {"ZeroDivisionError: division by zero"}
+    assert sum("tracking at step" in record.message for record in caplog.records) == 1
+
+
+def test_layers_that_match_nothing_are_refused_before_training(tmp_path, probe):
+    trained = trainer(tmp_path / "job", tracker(probe, layers="layer.*"))
+    with pytest.raises(ValueError, match=r"'layer.\*' matches none"):
+        trained.train()
+    assert trained.state.global_step == 0
+
+
+def test_evaluation_alone_measures_nothing(tmp_path, probe):
+    attached = tracker(probe)
+    trainer(tmp_path / "job", attached).evaluate()
+    assert attached.store is None

@@ -1,0 +1,104 @@
+"""Lightning's strategies of two processes: the training is what it was, the numbers are those of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import lightning_cases as cases
+import pytest
+import torch
+from jobs import Job
+
+from repdyn import measure, open_store
+
+
+def launched(*command: str) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=240, check=False, env=environment
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """What two processes under torchrun have left."""
+    folder = tmp_path_factory.mktemp("lightning")
+    launched("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", cases.__file__, str(folder))
+    return folder
+
+
+def outcome(folder: Path, case: str) -> Any:
+    told = json.loads((folder / f"{case}.json").read_text())
+    assert not (isinstance(told, dict) and "failed" in told), told["failed"]
+    return told
+
+
+@pytest.mark.parametrize("strategy", cases.STRATEGIES)
+def test_training_is_bit_identical(folder, strategy):
+    ranks = outcome(folder, strategy)
+    for plain, tracked in ranks:
+        assert tracked == plain
+    assert ranks[0][0][0] != ranks[1][0][0]  # each rank has data of its own
+    store = open_store(folder / "store")
+    assert store.steps(strategy) == [0, 2, 4]
+    frame = store.to_pandas(strategy)
+    assert set(frame.loc[frame["layer"].notna(), "module"]) == {f"network.blocks.{i}" for i in range(3)}
+
+
+@pytest.mark.parametrize("step", [2, 4])
+def test_two_ranks_give_the_numbers_of_one_process(folder, step):
+    outcome(folder, "saved")
+    job = Job()
+    job.load_state_dict(torch.load(folder / "saved" / f"step={step}.ckpt", weights_only=True)["state_dict"])
+    expected = measure(job, cases.PROBE, tokens_per_forward=60).to_pandas().sort_values(["metric", "subset", "layer"])
+    frame = open_store(folder / "store").to_pandas("saved")
+    found = frame[(frame["step"] == step) & frame["layer"].notna()]
+    assert found["value"].tolist() == expected["value"].tolist()
+    assert found["std"].tolist() == expected["std"].tolist()
+
+
+def test_early_stopping_measures_the_end(folder):
+    outcome(folder, "stopped early")
+    assert open_store(folder / "store").steps("stopped") == [0, 12]
+
+
+def test_a_rank_that_cannot_measure_stops_nobody(folder):
+    assert len(outcome(folder, "broken on one rank")) == cases.STEPS
+    frame = open_store(folder / "store").to_pandas("broken")
+    assert set(frame["reason"].dropna()) == {
+        "RuntimeError: expected every rank to measure, but rank 1: ZeroDivisionError: no such luck"
+    }
+
+
+def test_what_the_first_rank_refuses_is_refused_by_all(folder):
+    first, second = outcome(folder, "refused")
+    assert first.startswith("ValueError: expected a new run, but the store")
+    assert "rank 0: ValueError: expected a new run, but the store" in second
+
+
+# Lightning starts the second process itself: by running the script again, and by multiprocessing's spawn.
+LAUNCHED_BY_LIGHTNING = """
+    from jobs import Job, batches, tracker, trainer
+    from lightning_cases import PROBE
+
+    if __name__ == "__main__":
+        trainer({root!r}, tracker(PROBE, 2), strategy={strategy!r}, devices=2, max_steps=4).fit(Job(), batches())
+"""
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+def test_processes_that_lightning_starts(tmp_path, strategy):
+    root = tmp_path / "run"
+    script = tmp_path / "job.py"
+    script.write_text(textwrap.dedent(LAUNCHED_BY_LIGHTNING.format(root=str(root), strategy=strategy)))
+    launched(str(script))
+    store = open_store(root / "job" / "0" / "repdyn")
+    assert store.steps("job/0") == [0, 2, 4]
+    assert store.to_pandas().groupby("step")["tokens_seen"].first().to_dict() == {0: 0, 2: 2 * 96, 4: 4 * 96}

@@ -1,0 +1,201 @@
+"""Run by torchrun in two processes: each case is done by both, and the first writes what came out of it.
+
+PYTHONPATH=tests torchrun --standalone --nproc_per_node 2 tests/ranks/cases.py FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from small import HandWritten, random_tokens
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from repdyn import Probe, Ranks, Tracker, measure
+from repdyn.metrics import METRICS, Metric
+
+PROBE = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
+# 24 sequences of 12: with so many tokens in a forward pass there are 24, 5, 1 of them for two ranks
+BATCHES = {"even": 12, "uneven": 60, "one": 1000}
+
+
+def fresh() -> HandWritten:
+    torch.manual_seed(0)
+    return HandWritten()
+
+
+def values(rows: list[Any]) -> list[list[Any]]:
+    return [
+        [row.layer, row.module, row.metric, row.subset, row.value, row.std, row.n_unique, row.reason] for row in rows
+    ]
+
+
+def shared(tokens_per_forward: int, **changes: Any) -> list[list[Any]]:
+    settings = {"tokens_per_forward": tokens_per_forward, "ranks": Ranks.of_job()}
+    return values(measure(fresh(), PROBE, **settings | changes).rows)
+
+
+def in_little_memory() -> list[list[Any]]:
+    return shared(60, states_bytes=100)
+
+
+def fails_here(rank: int) -> Callable:
+    def forward(model: nn.Module, batch: Any) -> Any:
+        if dist.get_rank() == rank:
+            raise ZeroDivisionError("no such luck")
+        return model(batch.input_ids)
+
+    return forward
+
+
+def one_rank_fails() -> list[str]:
+    """What each rank is told, and that both can go on."""
+    ranks, model = Ranks.of_job(), fresh()
+    try:
+        measure(model, PROBE, forward=fails_here(1), ranks=ranks)
+        said = "nothing"
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    assert len(measure(model, PROBE, ranks=ranks).rows) == 12
+    return ranks.tell(said)
+
+
+def one_kernel_fails() -> dict[str, list[str]]:
+    def broken(cloud: Any) -> torch.Tensor:
+        if dist.get_rank() == 1:
+            raise ZeroDivisionError("no such luck")
+        return torch.tensor(1.0)
+
+    metric = Metric("broken", broken, "fails on the second rank", (0.0, 1.0), "nobody")
+    rows = measure(fresh(), PROBE, [metric], ranks=Ranks.of_job(), on_error="record").rows
+    try:
+        measure(fresh(), PROBE, [metric], ranks=Ranks.of_job())
+        said = "nothing"
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    return {"rows": [[row.layer, row.value, row.reason] for row in rows], "raised": Ranks.of_job().tell(said)}
+
+
+def wrapped(kind: str) -> nn.Module:
+    model = fresh()
+    if kind == "ddp":
+        return DistributedDataParallel(model)
+    if kind == "compiled ddp":
+        return torch.compile(DistributedDataParallel(model), backend="eager")
+    if kind == "fsdp":
+        return FullyShardedDataParallel(
+            model, auto_wrap_policy=ModuleWrapPolicy({type(model.blocks[0])}), device_id=torch.device("cpu")
+        )
+    if kind == "fsdp2":
+        for block in model.blocks:
+            fully_shard(block)
+        return fully_shard(model)
+    raise ValueError(kind)
+
+
+def trained(kind: str, folder: Path | None) -> dict[str, Any]:
+    """Losses and weights' checksums of a short training, tracked where there is a folder for the store."""
+    model = wrapped(kind)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    losses: list[float] = []
+
+    def train_step() -> torch.Tensor:
+        tokens = torch.randint(3, 50, (4, 12), generator=generator)
+        loss = cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        return loss
+
+    torch.manual_seed(10 + dist.get_rank())  # dropout
+    if folder is None:
+        for _ in range(4):
+            train_step()
+    else:
+        with Tracker(
+            model, PROBE, schedule=2, store=folder, run=kind, on_error="raise", tokens_per_forward=60
+        ) as tracker:
+            for _ in range(4):
+                tracker.step(loss=train_step(), tokens=96)
+    norms = [
+        float(p.detach().to_local().norm() if hasattr(p, "to_local") else p.detach().norm()) for p in model.parameters()
+    ]
+    return {"losses": losses, "norms": norms, "rng": torch.rand(1).item()}
+
+
+def tracked(kind: str, folder: Path) -> dict[str, Any]:
+    plain, with_tracker = trained(kind, None), trained(kind, folder)
+    return {"ranks": Ranks.of_job().tell([plain, with_tracker])}
+
+
+def untrained(kind: str) -> list[list[Any]]:
+    model = wrapped(kind)
+    return values(measure(model, PROBE, tokens_per_forward=60, ranks=Ranks.of_job()).rows)
+
+
+def shard_alone() -> list[str]:
+    try:
+        measure(wrapped("fsdp2"), PROBE)
+        said = "nothing"
+    except ValueError as error:
+        said = str(error)
+    return Ranks.of_job().tell(said)
+
+
+def unwritable_store(folder: Path) -> list[Any]:
+    """The first rank cannot write; under "raise" all ranks stop, none waits."""
+    folder.write_text("a file where the store's folder should be")
+    try:
+        with Tracker(fresh(), PROBE, schedule=1, store=folder, on_error="raise"):
+            pass
+        said = "nothing"
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    return Ranks.of_job().tell(said)
+
+
+def cases(folder: Path) -> dict[str, Callable[[], Any]]:
+    return {
+        **{f"shared {name}": lambda n=n: shared(n) for name, n in BATCHES.items()},
+        "all metrics": lambda: shared(60, metrics=list(METRICS)),
+        "little memory": in_little_memory,
+        "one rank fails": one_rank_fails,
+        "one kernel fails": one_kernel_fails,
+        **{f"untrained {kind}": lambda kind=kind: untrained(kind) for kind in ("ddp", "fsdp", "fsdp2")},
+        **{
+            f"tracked {kind}": lambda kind=kind: tracked(kind, folder / "store")
+            for kind in ("ddp", "compiled ddp", "fsdp", "fsdp2")
+        },
+        "shard alone": shard_alone,
+        "unwritable store": lambda: unwritable_store(folder / "file"),
+    }
+
+
+def main(folder: Path) -> None:
+    dist.init_process_group("gloo")
+    for name, case in cases(folder).items():
+        try:
+            outcome = case()
+        except Exception:
+            outcome = {"failed": traceback.format_exc()}
+        print(dist.get_rank(), name, flush=True)
+        dist.barrier()
+        if dist.get_rank() == 0:
+            (folder / f"{name}.json").write_text(json.dumps(outcome))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,113 @@
+"""Two processes measure together: the numbers of one, nobody waits for ever, and the training is what it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cases
+import pytest
+
+from repdyn import measure, open_store
+from repdyn.metrics import METRICS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Where two processes under torchrun have left what came out of each case."""
+    folder = tmp_path_factory.mktemp("ranks")
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", cases.__file__, str(folder)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=240, check=False, env=environment
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return folder
+
+
+def outcome(folder: Path, case: str) -> Any:
+    told = json.loads((folder / f"{case}.json").read_text())
+    assert "failed" not in told, told["failed"]
+    return told
+
+
+def alone(**settings: Any) -> list[list[Any]]:
+    """The values of one process, through JSON as those of the two have come."""
+    return json.loads(json.dumps(cases.values(measure(cases.fresh(), cases.PROBE, **settings).rows)))
+
+
+@pytest.mark.parametrize("shares", cases.BATCHES)
+def test_two_ranks_give_the_numbers_of_one_to_the_last_bit(folder, shares):
+    assert outcome(folder, f"shared {shares}") == alone(tokens_per_forward=cases.BATCHES[shares])
+
+
+def test_all_metrics_are_shared(folder):
+    shared, expected = outcome(folder, "all metrics"), alone(tokens_per_forward=60, metrics=list(METRICS))
+    assert shared == expected
+    assert {row[2] for row in shared} == set(METRICS)
+
+
+def test_states_in_files_are_shared(folder):
+    assert outcome(folder, "little memory") == alone(tokens_per_forward=60)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "fsdp2"])
+def test_a_wrapped_model_has_the_numbers_and_names_of_the_bare_one(folder, kind):
+    assert outcome(folder, f"untrained {kind}") == alone(tokens_per_forward=60)
+
+
+def test_what_fails_on_one_rank_is_told_to_all(folder):
+    assert outcome(folder, "one rank fails") == [
+        "RuntimeError: expected every rank to measure, but rank 1: ZeroDivisionError: no such luck",
+        "ZeroDivisionError: no such luck",
+    ]
+
+
+def test_a_kernel_that_fails_on_one_rank_costs_its_layers_alone(folder):
+    told = outcome(folder, "one kernel fails")
+    assert [(layer, reason) for layer, _, reason in told["rows"]] == [
+        (0, None),
+        (1, "ZeroDivisionError: no such luck"),
+        (2, None),
+        (3, "ZeroDivisionError: no such luck"),
+    ]
+    assert told["raised"][0].startswith("RuntimeError: expected every rank to measure, but rank 1: ZeroDivision")
+
+
+@pytest.mark.parametrize("kind", ["ddp", "compiled ddp", "fsdp", "fsdp2"])
+def test_training_is_bit_identical(folder, kind):
+    ranks = outcome(folder, f"tracked {kind}")["ranks"]
+    for plain, tracked in ranks:
+        assert tracked == plain
+        assert len(plain["losses"]) == 4
+    assert ranks[0][0]["losses"] != ranks[1][0]["losses"]  # each rank has data of its own
+
+
+def test_every_strategy_tracks_the_same(folder):
+    """The same training four times: the weights differ in their last bits, and so may the values."""
+    frames = {kind: open_store(folder / "store").to_pandas(kind) for kind in ("ddp", "compiled ddp", "fsdp", "fsdp2")}
+    expected = frames["ddp"]
+    assert set(expected["step"]) == {0, 2, 4}
+    assert set(expected.loc[expected["layer"].notna(), "model"]) == {"HandWritten"}
+    for frame in frames.values():
+        assert frame["module"].tolist() == expected["module"].tolist()
+        assert frame["tokens_seen"].tolist() == expected["tokens_seen"].tolist()
+        assert frame["value"].to_numpy() == pytest.approx(expected["value"].to_numpy(), rel=1e-6)
+
+
+def test_a_shard_cannot_be_measured_alone(folder):
+    for said in outcome(folder, "shard alone"):
+        assert said == (
+            "expected all 2 ranks to measure this sharded HandWritten together, got one; call measure(..., "
+            "ranks=Ranks.of_job()) on each of them"
+        )
+
+
+def test_a_store_that_the_first_rank_cannot_write_stops_all(folder):
+    first, second = outcome(folder, "unwritable store")
+    assert first.startswith("NotADirectoryError")
+    assert second.startswith("RuntimeError: expected every rank to measure, but rank 0: NotADirectoryError")

@@ -1,0 +1,105 @@
+"""What runs code that a file or a name brings along stands nowhere in the sources."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [
+    *sorted(path for path in (ROOT / "src").rglob("*.py") if "callbacks" not in path.relative_to(ROOT / "src").parts),
+    *sorted((ROOT / "callbacks").glob("*.py")),
+    ROOT / "train.py",
+    ROOT / "analyze_checkpoints.py",
+]
+# These load pickles, or are ways to import what a text names.
+MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+BUILTINS = {"eval", "exec", "compile", "__import__"}
+SAFE_LOADERS = {"SafeLoader", "CSafeLoader", "_PlainLoader"}
+
+
+def findings(source: str) -> Iterator[str]:
+    """What in a module is not allowed, with its line."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            yield from (f"{node.lineno}: imports {name}" for name in names if name.partition(".")[0] in MODULES)
+        elif isinstance(node, ast.Call):
+            yield from (f"{node.lineno}: {what}" for what in forbidden(node))
+
+
+def forbidden(call: ast.Call) -> Iterator[str]:
+    name = ast.unparse(call.func)
+    last = name.rpartition(".")[2]
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    said = {key: value.value for key, value in given.items() if isinstance(value, ast.Constant)}
+    if name in BUILTINS or name in {"os.system", "os.popen"}:
+        yield f"calls {name}"
+    if name == "torch.load" and said.get("weights_only") is not True:
+        yield "torch.load without weights_only=True"
+    if last in {"load_from_checkpoint", "pl_load"} and said.get("weights_only") is not True:
+        yield f"{last} without weights_only=True"
+    if last in {"load", "load_all"} and name.startswith("yaml."):
+        loader = ast.unparse(call.args[1]) if len(call.args) > 1 else ast.unparse(given.get("Loader", ast.Constant("")))
+        if loader.rpartition(".")[2] not in SAFE_LOADERS:
+            yield f"{name} without a safe loader"
+    if name.startswith("yaml.") and last in {"unsafe_load", "full_load", "unsafe_load_all", "full_load_all"}:
+        yield f"calls {name}"
+    if said.get("allow_pickle") is True or said.get("shell") is True or said.get("trust_remote_code") is True:
+        yield f"{name} with allow_pickle, shell or trust_remote_code"
+    if last == "from_pretrained" and "trust_remote_code" not in given:
+        yield "from_pretrained without a word on trust_remote_code"
+    if last == "load_dataset":
+        yield "load_dataset, which may run a script"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_source_runs_what_it_is_given(path):
+    assert list(findings(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from marshal import loads",
+        "import shelve as s",
+        "import torch; torch.load(p)",
+        "torch.load(p, weights_only=False)",
+        "torch.load(p, weights_only=flag)",
+        "Model.load_from_checkpoint(p)",
+        "yaml.load(text)",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "yaml.unsafe_load(text)",
+        "np.load(p, allow_pickle=True)",
+        "eval(text)",
+        "exec(text)",
+        "os.system(text)",
+        "subprocess.run(text, shell=True)",
+        "AutoModel.from_pretrained(name)",
+        "AutoModel.from_pretrained(name, trust_remote_code=True)",
+        "load_dataset(name)",
+    ],
+)
+def test_the_scan_finds_it(source):
+    assert list(findings(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "torch.load(p, map_location='cpu', weights_only=True)",
+        "yaml.load(text, _PlainLoader)",
+        "yaml.safe_load(text)",
+        "model.eval()",
+        "re.compile(text)",
+        "np.load(p)",
+        "subprocess.run(['ls'])",
+        "AutoModel.from_pretrained(name, trust_remote_code=asked)",
+    ],
+)
+def test_the_scan_lets_pass(source):
+    assert not list(findings(source))

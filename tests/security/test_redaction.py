@@ -1,0 +1,98 @@
+"""What is taken out of a text, what is left, and that doing it twice changes nothing."""
+
+from __future__ import annotations
+
+import doctest
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repdyn import redaction
+from repdyn.redaction import redacted
+
+TOKEN = "hf_" + "aB3" * 11 + "x"
+WANDB = "0123456789abcdef0123456789abcdef01234567"
+COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
+ENVIRONMENT = {"WANDB_API_KEY": WANDB, "HF_TOKEN": "opaque-of-a-proxy", "SHORT_TOKEN": "no", "PATH": "/usr/bin:/bin"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://me:pa%40ss@hub.example/a", "https://hub.example/a"),
+        ("'ftp://me:p@ss@host:21/a' failed", "'ftp://host:21/a' failed"),
+        ("GET https://cdn/x?X-Amz-Signature=0a1&Expires=9 (404)", "GET https://cdn/x (404)"),
+        ("https://token@github.com/a.git", "https://github.com/a.git"),
+        ("Authorization: Bearer abc.def", "Authorization: REDACTED"),
+        ("{'authorization': 'Bearer abc', 'range': 'bytes'}", "{'authorization': REDACTED', 'range': 'bytes'}"),
+        ("proxy-authorization: Basic dXNlcjpwYXNz", "proxy-authorization: REDACTED"),
+        ("sent bearer 0123456789", "sent bearer REDACTED"),
+        ("Set-Cookie: session=1; a=2", "Set-Cookie: REDACTED"),
+        ("/resolve?token=abc&x=1", "/resolve?token=REDACTED&x=1"),
+        ("access_token='abc' is wrong", "access_token='REDACTED' is wrong"),
+        ('{"api_key": "abc", "n": 1}', '{"api_key": "REDACTED", "n": 1}'),
+        ("api_key: abc", "api_key: REDACTED"),
+        ("MY_SECRET_TOKEN=abc", "MY_SECRET_TOKEN=REDACTED"),
+        ("WANDB_API_KEY=abc", "WANDB_API_KEY=REDACTED"),
+        ("x-amz-security-token=abc/def", "x-amz-security-token=REDACTED"),
+        (f"user {TOKEN} unknown", "user REDACTED unknown"),
+        (f"ghp_{'a' * 36}", "REDACTED"),
+        (f"key {WANDB} refused", "key REDACTED refused"),
+        ("opaque-of-a-proxy", "REDACTED"),
+    ],
+)
+def test_secrets_are_taken_out(text, expected):
+    assert redacted(text, ENVIRONMENT) == expected
+    assert redacted(expected, ENVIRONMENT) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"lab/model@{COMMIT}: the hub answered 500",
+        "expected max_vectors=192, got tokens=5",
+        "pad_token='[PAD]', bos_token=<s>, special_tokens: 3",
+        "Unexpected token: '}' at line 3",
+        "KeyError: 'key'",
+        "runs/quickstart/hf_checkpoints/step8",
+        "no connection to http://127.0.0.1:8080/api/models",
+        "Expected parameter loc (Tensor of shape (4,)) of distribution Normal to satisfy the constraint",
+        "",
+    ],
+)
+def test_what_is_no_secret_stays(text):
+    assert redacted(text, ENVIRONMENT) == text
+
+
+def test_the_environment_is_that_of_the_process(monkeypatch):
+    monkeypatch.setenv("SOME_SERVICE_KEY", "correct horse")
+    assert redacted("it said correct horse") == "it said REDACTED"
+
+
+SECRETS = st.sampled_from(
+    [f"https://me:{WANDB}@hub/a", TOKEN, WANDB, f"Authorization: Bearer {WANDB}", f"token={WANDB}"]
+)
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(st.text(max_size=40), SECRETS, st.text(max_size=40))
+def test_a_secret_in_any_text(before, secret, after):
+    out = redacted(f"{before} {secret} {after}", ENVIRONMENT)
+    assert WANDB not in out
+    assert TOKEN not in out
+    assert redacted(out, ENVIRONMENT) == out
+
+
+@pytest.mark.parametrize(
+    "text", ["://" * 30_000, "a" * 100_000, "A_" * 50_000, "token=" * 20_000, "x-amz-" * 20_000, "=" * 100_000]
+)
+def test_the_time_grows_with_the_length_alone(text):
+    start = time.process_time()
+    redacted(text, ENVIRONMENT)
+    assert time.process_time() - start < 2
+
+
+def test_examples():
+    assert doctest.testmod(redaction).failed == 0

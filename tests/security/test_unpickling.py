@@ -1,0 +1,249 @@
+"""Files whose pickle would run code when it is read, put where a user would have them read."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hub_server import HubServer
+from jobs import tiny_language_model
+from small import random_tokens
+
+from repdyn import Probe, open_store
+from repdyn.cli import TrainCLI
+from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.data.tokens import encode, load_tokenizer
+from repdyn.store import Key
+from repdyn.sweep.checkpoint import Settings, Task
+from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.failures import CheckpointError
+from repdyn.sweep.hub import Hub
+from repdyn.sweep.local import find_checkpoints, load_lightning
+from repdyn.sweep.loop import Report, sweep
+from repdyn.sweep.probes import ProbeText
+from repdyn.sweep.weights import Loading, load_model
+
+CODE = "holds code that would run when it is read"
+
+
+class _Touch:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
+        return open, (str(self.path), "w")
+
+
+@pytest.fixture
+def marker(tmp_path: Path):
+    """What must not exist at the end."""
+    path = tmp_path / "the pickle ran"
+    yield path
+    assert not path.exists()
+
+
+@pytest.fixture
+def sweep_of(tmp_path: Path) -> Callable[[Path], Report]:
+    def run(folder: Path) -> Report:
+        probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
+        tasks = [Task(target, probe) for target in find_checkpoints(folder, "run")]
+        settings = Settings(loading=Loading(dtype="auto"))
+        return sweep(tasks, open_store(tmp_path / "store"), settings, Downloads(tmp_path / "downloads", Hub()))
+
+    return run
+
+
+def test_the_pickle_runs_where_nothing_is_refused(tmp_path):
+    marker = tmp_path / "ran"
+    torch.save(_Touch(marker), tmp_path / "file")
+    torch.load(tmp_path / "file", weights_only=False)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "before torch 1.6"])
+def test_weights_in_a_local_folder(family, marker, sweep_of, tmp_path, legacy):
+    (family[8] / "model.safetensors").unlink()
+    torch.save(
+        {"embed_in.weight": _Touch(marker)},
+        family[8] / "pytorch_model.bin",
+        _use_new_zipfile_serialization=not legacy,
+    )
+    report = sweep_of(tmp_path / "family")
+    assert [(task.target.step, reason) for task, reason in report.failed] == [
+        (
+            8,
+            "the checkpoint does not load: a file of it is damaged, or holds code that would run when it is read, beside the weights",
+        )
+    ]
+    assert len(report.measured) == 2
+
+
+def test_shards_of_weights(family, marker):
+    (family[8] / "model.safetensors").unlink()
+    torch.save({"embed_in.weight": _Touch(marker)}, family[8] / "pytorch_model-00001-of-00001.bin")
+    (family[8] / "pytorch_model.bin.index.json").write_text(
+        '{"metadata": {}, "weight_map": {"embed_in.weight": "pytorch_model-00001-of-00001.bin"}}'
+    )
+    with pytest.raises(CheckpointError, match=CODE):
+        load_model(family[8], Loading())
+
+
+def test_weights_on_the_hub(hub: HubServer, family, marker, tmp_path):
+    (family[8] / "model.safetensors").unlink()
+    torch.save({"embed_in.weight": _Touch(marker)}, family[8] / "pytorch_model.bin")
+    commit = hub.publish("lab/model", "step8", family[8])
+    files = Hub().files("lab/model", commit)
+    assert "pytorch_model.bin" in files
+    Hub().download("lab/model", commit, files, tmp_path / "here", lambda n: None)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match=CODE):
+        load_model(tmp_path / "here", Loading())
+
+
+def lightning_file(path: Path, **changes: object) -> Path:
+    module = tiny_language_model()
+    content = {"state_dict": module.state_dict(), "hyper_parameters": dict(module.hparams), "global_step": 8}
+    torch.save(content | changes, path)
+    return path
+
+
+def test_a_lightning_checkpoint(marker, sweep_of, tmp_path):
+    path = lightning_file(tmp_path / "step8.ckpt", extra=_Touch(marker))
+    with pytest.raises(CheckpointError, match=CODE):
+        load_lightning(path)
+    assert next(reason for _, reason in sweep_of(path).failed).endswith(
+        f"a file of it is damaged, or {CODE}, beside the weights"
+    )
+
+
+def test_a_lightning_checkpoint_does_not_say_what_is_called_with_its_hyperparameters(tmp_path):
+    given = dict(tiny_language_model().hparams)
+    path = lightning_file(
+        tmp_path / "last.ckpt", hyper_parameters=given | {"_instantiator": "os.system", "_class_path": "antigravity.X"}
+    )
+    assert type(load_lightning(path)).__name__ == "GPTNeoXForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"hyper_parameters": {"n_layers": 10**9}},
+            "it asks for 1000000000 layers, more than the 10000 that are built",
+        ),
+        ({"hyper_parameters": {"hidden_size": 1 << 16}}, "its weights are not those of the model that its hyperparam"),
+        ({"hyper_parameters": {"family": "../../x"}}, "does not load as a checkpoint of repdyn.models.LanguageModel"),
+        ({"hyper_parameters": 5}, "does not load as a checkpoint of repdyn.models.LanguageModel"),
+        ({"state_dict": {}}, "its weights are not those of the model"),
+        ({"state_dict": 5}, "does not load as a checkpoint of repdyn.models.LanguageModel"),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else value[:30],
+)
+def test_a_lightning_checkpoint_that_is_not_what_it_says(tmp_path, changes, message):
+    with pytest.raises(CheckpointError, match=message):
+        load_lightning(lightning_file(tmp_path / "last.ckpt", **changes))
+
+
+@pytest.mark.parametrize("step", [-1, 3.7, True, "x", None, 10**30, [8]], ids=repr)
+def test_a_lightning_checkpoint_of_no_step(tmp_path, step):
+    lightning_file(tmp_path / "last.ckpt", global_step=step)
+    with pytest.raises(ValueError, match="expected Lightning checkpoints, got one that is damaged and has no step in"):
+        find_checkpoints(tmp_path, "run")
+
+
+def test_a_training_that_is_resumed(marker, tmp_path, monkeypatch, capsys):
+    path = lightning_file(tmp_path / "last.ckpt", extra=_Touch(marker))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["train.py", "fit", "--ckpt_path", str(path)])
+    with pytest.raises(SystemExit) as stop:
+        TrainCLI()
+    assert stop.value.code == 2
+    assert (
+        f"expected a checkpoint of train.py as --ckpt_path, got {path}, which is damaged or holds more than tensors and "
+        "plain values (UnpicklingError); if you trust it, add --weights_only false" in capsys.readouterr().err
+    )
+    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_probe(marker, tmp_path):
+    path = tmp_path / "probe.safetensors"
+    torch.save({"tokens": _Touch(marker)}, path)
+    with pytest.raises(ValueError, match="expected a probe written by Probe.save, got "):
+        Probe.load(path)
+
+
+def test_a_store(marker, tmp_path):
+    """Arrow's extension types of Python were pickles in the file's schema."""
+    torch.save(_Touch(marker), tmp_path / "pickled")
+    pickled = base64.b64encode((tmp_path / "pickled").read_bytes())
+    metadata = {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": pickled}
+    field = pa.field("run", pa.string(), metadata=metadata)
+    path = tmp_path / "store" / "run" / "step000000008-p-m.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table([["run"]], schema=pa.schema([field])), path)
+    with pytest.raises(ValueError, match="expected the columns of a measurement in"):
+        open_store(tmp_path / "store").to_pandas()
+    assert Key("run", 8, "p", "m") not in open_store(tmp_path / "store")
+
+
+def test_cached_token_ids(marker, tmp_path):
+    encode(b"some text", byte_tokenizer(), tmp_path)
+    (path,) = tmp_path.glob("*.npy")
+    torch.save(_Touch(marker), path)
+    with pytest.raises(ValueError, match=f"expected token ids of uint16 in {path}, got something else; delete it"):
+        encode(b"some text", byte_tokenizer(), tmp_path)
+    path.write_bytes(b"\x80\x04K\x01.")  # a bare pickle
+    with pytest.raises(ValueError, match=f"expected token ids in {path}, which does not read: .*; delete it"):
+        encode(b"some text", byte_tokenizer(), tmp_path)
+
+
+@pytest.fixture
+def tokenizer_with_code(tmp_path: Path, marker: Path) -> Path:
+    """Its Python file would make the marker."""
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["own.Mine", null]}}'
+    )
+    (folder / "own.py").write_text(f"open({str(marker)!r}, 'w')\nclass Mine: pass\n")
+    return folder
+
+
+def test_code_of_a_tokenizer_is_not_run_and_not_asked_for(tokenizer_with_code, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(
+        ValueError, match=r'expected "bytes", or the folder or hub name of a tokenizer that runs no code'
+    ):
+        load_tokenizer(str(tokenizer_with_code), for_encoder=False)
+
+
+def test_code_of_a_tokenizer_is_not_run_in_a_sweep(tokenizer_with_code, family, monkeypatch):
+    from transformers import AutoConfig
+
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    config = AutoConfig.from_pretrained(family[8])
+    with pytest.raises(CheckpointError, match="the tokenizer of m does not load"):
+        ProbeText("builtin").probe("m", tokenizer_with_code, config)
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "experts_implementation"])
+def test_compiled_code_of_another_repository_is_not_fetched(hub: HubServer, family, key):
+    path = family[8] / "config.json"
+    path.write_text(path.read_text().replace("{", f'{{"{key}": "lab/kernels",', 1))
+    with pytest.raises(CheckpointError, match="it asks for code of another repository, 'lab/kernels'; read that, then"):
+        load_model(family[8], Loading())
+    assert hub.requests == []
+
+
+def test_an_adapter_does_not_bring_another_model(family, tmp_path):
+    shutil.copytree(family[0], tmp_path / "another")
+    (family[8] / "adapter_config.json").write_text(f'{{"base_model_name_or_path": "{tmp_path / "another"}"}}')
+    with pytest.raises(CheckpointError, match=r"it is an adapter \(adapter_config.json\), whose model lies elsewhere"):
+        load_model(family[8], Loading())
