@@ -19,8 +19,8 @@ def refuse_what_cannot_run(trainer: Trainer) -> None:
         )
     if isinstance(strategy, ModelParallelStrategy) and (size := strategy.device_mesh["tensor_parallel"].size()) > 1:
         raise ValueError(
-            f"expected each layer to be run by one device, got ModelParallelStrategy(tensor_parallel_size={size}); shard "
-            "with data_parallel_size alone, or save checkpoints during training and measure them afterwards with "
+            f"expected each layer to be run by one device, got ModelParallelStrategy(tensor_parallel_size={size}); "
+            "shard with data_parallel_size alone, or save checkpoints during training and measure them afterwards with "
             "analyze_checkpoints.py"
         )
 

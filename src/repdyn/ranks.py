@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -40,7 +41,7 @@ class Ranks:
         """
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return ALONE
-        return cls(cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout)))
+        return cls(_talking_group(dist.group.WORLD, timeout))
 
     @property
     def first(self) -> bool:
@@ -119,6 +120,12 @@ class Ranks:
 
 ALONE = Ranks(None)
 """One process, which has nobody to share with."""
+
+
+@lru_cache(maxsize=1)
+def _talking_group(of: dist.ProcessGroup, timeout: timedelta) -> dist.ProcessGroup:
+    """One for each job, however many trainings it holds: a group keeps its connections until the process ends."""
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
 
 
 def _padded(tensor: Tensor, n_rows: int) -> Tensor:

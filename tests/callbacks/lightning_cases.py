@@ -102,6 +102,13 @@ def saved(folder: Path) -> None:
     trainer(folder / "job", attached, saving, **settings).fit(Job(), batches())
 
 
+def resumed(folder: Path) -> None:
+    """The run that was saved goes on from the middle, and beyond its end."""
+    attached = tracker(PROBE, 2, run="saved", store=folder / "store", tokens_per_forward=60)
+    settings = {"max_steps": 6, "devices": 2, "strategy": STRATEGIES["DDP"][1](), "logger": False}
+    trainer(folder / "job", attached, **settings).fit(Job(), batches(), ckpt_path=folder / "saved" / "step=2.ckpt")
+
+
 def stopped_early(folder: Path) -> None:
     attached = tracker(PROBE, 100, run="stopped", store=folder / "store")
     stopping = EarlyStopping("stop", mode="min", patience=1, check_on_train_epoch_end=True)
@@ -140,6 +147,7 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
     return {
         **{name: lambda name=name: tracked(name, folder) for name in STRATEGIES},
         "saved": lambda: saved(folder),
+        "resumed": lambda: resumed(folder),
         "stopped early": lambda: stopped_early(folder),
         "broken on one rank": lambda: broken_on_one_rank(folder),
         "refused": lambda: refused(folder),

@@ -1,18 +1,22 @@
 """How the tracker fails: loudly before training, gently during it."""
 
+from __future__ import annotations
+
 import logging
 import math
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from jobs import Job, batches, tracker, trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.strategies import FSDPStrategy
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from small import HandWritten
 
 from repdyn import measure
 from repdyn.callbacks import HuggingFaceCheckpoints, RepresentationDynamics
+from repdyn.callbacks.refusals import refuse_sharding, refuse_what_cannot_run
 from repdyn.metrics import METRICS
 
 
@@ -107,13 +111,42 @@ def test_bad_arguments_are_refused_at_once(probe):
         RepresentationDynamics(probe, metrics=["twonn"])
 
 
-def test_sharded_strategies_are_refused(probe):
-    from types import SimpleNamespace
+class _TwoByTwo:
+    """A device mesh of which two devices share each layer."""
 
-    from repdyn.callbacks.refusals import refuse_sharding
+    def __getitem__(self, dimension: str) -> _TwoByTwo:
+        return self
 
+    def size(self) -> int:
+        return 2
+
+
+def strategy(kind: type, **attributes: object) -> SimpleNamespace:
+    """A trainer under a strategy that could not be set up here."""
+    made = object.__new__(kind)
+    vars(made).update(attributes)
+    return SimpleNamespace(strategy=made)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        (strategy(DeepSpeedStrategy), "be run beside the training, got DeepSpeedStrategy; use DDP or FSDP, or save"),
+        (
+            strategy(ModelParallelStrategy, _device_mesh=_TwoByTwo()),
+            r"run by one device, got ModelParallelStrategy\(tensor_parallel_size=2\); shard with data_parallel_size alone",
+        ),
+    ],
+    ids=["DeepSpeed", "tensor parallelism"],
+)
+def test_strategies_that_cannot_be_tracked_are_refused(trainer, message):
+    with pytest.raises(ValueError, match=message):
+        refuse_what_cannot_run(trainer)
+
+
+def test_shards_are_not_saved_as_checkpoints_of_hugging_face():
     with pytest.raises(ValueError, match="keeps the whole model on each device, got FSDPStrategy; save checkpoints"):
-        refuse_sharding(SimpleNamespace(strategy=FSDPStrategy()))  # type: ignore[arg-type]
+        refuse_sharding(strategy(FSDPStrategy))  # type: ignore[arg-type]
 
 
 def test_two_settings_of_one_metric_want_two_trackers(probe):

@@ -129,19 +129,6 @@ def test_at_checkpoints(tmp_path, probe, save_last):
     assert attached.store.steps("job/0") == [0, 3, 6, 8]
 
 
-def test_fast_dev_run_leaves_no_store(tmp_path, probe):
-    attached = tracker(probe, 1)
-    trainer(tmp_path, attached, fast_dev_run=True).fit(Job(), batches())
-    assert attached.store is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_sanity_check_and_validation_do_not_measure(tmp_path, probe):
-    attached = tracker(probe, [5])
-    trainer(tmp_path, attached, num_sanity_val_steps=2, val_check_interval=2).fit(Job(), batches(), batches(n=8))
-    assert attached.store.steps("job/0") == [0, 5, 8]
-
-
 def test_early_stopping_measures_the_end(tmp_path, probe):
     attached = tracker(probe, 100)
     stop = EarlyStopping("train/loss", stopping_threshold=100.0, check_on_train_epoch_end=True)

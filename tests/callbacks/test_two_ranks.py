@@ -64,6 +64,15 @@ def test_two_ranks_give_the_numbers_of_one_process(folder, step):
     assert found["std"].tolist() == expected["std"].tolist()
 
 
+def test_a_run_that_goes_on_repeats_nothing(folder):
+    outcome(folder, "resumed")
+    store = open_store(folder / "store")
+    assert store.steps("saved") == [0, 2, 4, 6]
+    written = {path.name[:13]: path.stat().st_mtime for path in (store.path / "saved").glob("*.parquet")}
+    first_run_ended = (folder / "saved.json").stat().st_mtime
+    assert [name for name, time in sorted(written.items()) if time > first_run_ended] == ["step000000006"]
+
+
 def test_early_stopping_measures_the_end(folder):
     outcome(folder, "stopped early")
     assert open_store(folder / "store").steps("stopped") == [0, 12]

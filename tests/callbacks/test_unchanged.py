@@ -22,6 +22,44 @@ class Flags(pl.Callback):
         self.seen.append([module.training for module in pl_module.modules()])
 
 
+class Manual(Job):
+    """Optimises by hand, with a learning-rate schedule of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer, loss = self.optimizers(), super().training_step(batch, batch_idx)
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9
+        return loss
+
+
+class Compiled(Job):
+    def __init__(self) -> None:
+        super().__init__()
+        self.network.compile(backend="eager")
+
+
+def checkpointed():
+    module = tiny_language_model()
+    module.model.gradient_checkpointing_enable()
+    return module
+
+
+def adapted():
+    """Low-rank adapters train, everything else is frozen."""
+    peft = pytest.importorskip("peft")
+    module = tiny_language_model("llama")
+    settings = peft.LoraConfig(r=2, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
+    module.model = peft.get_peft_model(module.model, settings)
+    return module
+
+
 def run(root, make, callbacks, **settings):
     pl.seed_everything(3)
     module, flags = make(), Flags()
@@ -39,10 +77,16 @@ def run(root, make, callbacks, **settings):
     [
         pytest.param(Job, {}, id="own module"),
         pytest.param(Job, {"accumulate_grad_batches": 2}, id="accumulation"),
-        pytest.param(Job, {"precision": "bf16-mixed"}, id="bf16"),
+        pytest.param(Job, {"precision": "bf16-mixed"}, id="bf16-mixed"),
+        pytest.param(Job, {"precision": "bf16-true"}, id="bf16-true"),
+        pytest.param(Job, {"gradient_clip_val": 0.1}, id="clipping"),
+        pytest.param(Manual, {}, id="manual optimisation"),
+        pytest.param(Compiled, {}, id="compiled"),
         pytest.param(Job, {"val_check_interval": 3}, id="validation in mid-epoch"),
         pytest.param(tiny_language_model, {}, id="Hugging Face decoder"),
         pytest.param(lambda: tiny_language_model("bert"), {}, id="Hugging Face encoder"),
+        pytest.param(checkpointed, {}, id="gradient checkpointing"),
+        pytest.param(adapted, {}, id="LoRA adapters"),
     ],
 )
 def test_training_is_bit_identical(tmp_path, probe, make, settings):
@@ -57,12 +101,12 @@ def test_training_is_bit_identical(tmp_path, probe, make, settings):
         (tmp_path / name).mkdir()
     plain, plain_rng, plain_flags = run(tmp_path / "plain", make, [], logger=loggers(tmp_path / "plain"), **settings)
     attached = [tracker(probe, 2)]
-    if make is not Job:
+    if not isinstance(plain, Job):
         attached.append(HuggingFaceCheckpoints(2, tmp_path / "saved"))
     tracked, rng, flags = run(tmp_path / "tracked", make, attached, logger=loggers(tmp_path / "tracked"), **settings)
 
     assert attached[0].store.steps(attached[0].store.runs()[0]) == [0, 2, 4, 6, 8]
-    if make is Job:
+    if isinstance(plain, Job):
         assert plain.losses == tracked.losses
         assert len(plain.losses) >= 8
     for (name, expected), found in zip(plain.state_dict().items(), tracked.state_dict().values(), strict=True):

@@ -20,8 +20,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 from repdyn import Probe, Ranks, Tracker, measure
+from repdyn.callbacks import HuggingFaceTracker
 from repdyn.metrics import METRICS, Metric
 
 PROBE = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
@@ -140,6 +142,27 @@ def tracked(kind: str, folder: Path) -> dict[str, Any]:
     return {"ranks": Ranks.of_job().tell([plain, with_tracker])}
 
 
+def trainer_of_hugging_face(folder: Path) -> list[Any]:
+    """For each rank the losses that were logged, without and with the tracker."""
+    data = [{"input_ids": tokens, "labels": tokens} for tokens in random_tokens(48, 12, seed=1)]
+    config = GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=16)
+    logged = []
+    for name, callbacks in (("plain", []), ("trainer", [HuggingFaceTracker(PROBE, 2, on_error="raise")])):
+        set_seed(0)
+        settings = {
+            "use_cpu": True,
+            "report_to": "none",
+            "disable_tqdm": True,
+            "save_strategy": "no",
+            "ddp_backend": "gloo",
+        }
+        arguments = TrainingArguments(str(folder / name), max_steps=4, logging_steps=2, **settings)
+        trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=data, callbacks=callbacks)
+        trainer.train()
+        logged.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    return Ranks.of_job().tell(logged)
+
+
 def untrained(kind: str) -> list[list[Any]]:
     model = wrapped(kind)
     return values(measure(model, PROBE, tokens_per_forward=60, ranks=Ranks.of_job()).rows)
@@ -178,6 +201,7 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
             f"tracked {kind}": lambda kind=kind: tracked(kind, folder / "store")
             for kind in ("ddp", "compiled ddp", "fsdp", "fsdp2")
         },
+        "hugging face trainer": lambda: trainer_of_hugging_face(folder),
         "shard alone": shard_alone,
         "unwritable store": lambda: unwritable_store(folder / "file"),
     }

@@ -99,6 +99,13 @@ def test_every_strategy_tracks_the_same(folder):
         assert frame["value"].to_numpy() == pytest.approx(expected["value"].to_numpy(), rel=1e-6)
 
 
+def test_the_trainer_of_hugging_face(folder):
+    for plain, tracked in outcome(folder, "hugging face trainer"):
+        assert tracked == plain
+        assert len(plain) == 2
+    assert open_store(folder / "trainer" / "repdyn").steps("trainer") == [0, 2, 4]
+
+
 def test_a_shard_cannot_be_measured_alone(folder):
     for said in outcome(folder, "shard alone"):
         assert said == (

@@ -1,0 +1,43 @@
+"""Every example of docs/attach.md runs as it is printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from repdyn import open_store
+
+PAGE = (Path(__file__).parents[1] / "docs" / "attach.md").read_text()
+EXAMPLES = dict(re.findall(r"<!-- example: (\w+\.py) -->\n```python\n(.*?)```\n<!-- /example -->", PAGE, re.DOTALL))
+
+STORES = {
+    "lightning_hugging_face.py": ("runs/lightning/0/repdyn", "lightning/0", [0, 5, 10]),
+    "hugging_face_trainer.py": ("runs/trainer/repdyn", "trainer", [0, 5, 10]),
+    "loop.py": ("runs/loop", "loop", [0, 5, 10, 15, 16]),
+    "two_ranks.py": ("runs/two_ranks/0/repdyn", "two_ranks/0", [0, 5, 10]),
+}
+
+
+def test_every_example_is_known():
+    assert set(EXAMPLES) == set(STORES)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_example_runs_as_printed(tmp_path, name):
+    (tmp_path / name).write_text(EXAMPLES[name])
+    result = subprocess.run(
+        [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    path, run, steps = STORES[name]
+    store = open_store(tmp_path / path)
+    assert store.steps(run) == steps
+    frame = store.to_pandas(run)
+    assert frame.loc[frame["layer"].notna(), "value"].notna().all()
+    assert (frame["metric"] == "train/loss").any()
+    assert (store.path / "figures" / "mean_over_layers.png").exists()
