@@ -13,6 +13,7 @@ from repdyn.blocks import Layers, find_blocks
 from repdyn.callbacks.refusals import refuse_namesakes, refuse_what_cannot_run
 from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module
 from repdyn.callbacks.tokens import add_tokens
+from repdyn.forward import refuse_prompts
 from repdyn.measurement import metric_set
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe, ProbeBatch
@@ -103,7 +104,9 @@ class RepresentationDynamics(ScheduledCallback):
             self._forget()
         refuse_what_cannot_run(trainer)
         refuse_namesakes([c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)])  # type: ignore[attr-defined]
-        find_blocks(tracked_module(pl_module, self.model), self.layers)
+        found = tracked_module(pl_module, self.model)
+        refuse_prompts(found)
+        find_blocks(found, self.layers)
         self._settle_probe(trainer)
         tracking = self._new_tracking(trainer)
         tracking.begin(Ranks.of_job(), resumed=not is_fresh(trainer))

@@ -9,10 +9,10 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
-from transformers import PreTrainedModel
 
-from repdyn.blocks import unwrapped
+from repdyn.blocks import hugging_face_model, unwrapped
 from repdyn.callbacks.refusals import refuse_silent_checkpoints
+from repdyn.forward import has_prompt
 from repdyn.schedule import Agenda, ScheduleLike
 
 
@@ -67,6 +67,8 @@ def run_folder(trainer: Trainer) -> Path:
 def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
     """The module that is meant: the attribute named, else the only Hugging Face model inside, else all of it.
 
+    An adapter that puts learned vectors before the tokens is run as a whole: without it the model is another one.
+
     Raises:
         ValueError: no such attribute, or one that is no module.
     """
@@ -81,9 +83,5 @@ def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
                 f"expected model= to name a module inside {type(pl_module).__name__}, got {model!r}; it has {children}"
             )
         return unwrapped(found)
-    outermost: list[PreTrainedModel] = []
-    for module in pl_module.modules():
-        inside_another = any(module is inner for outer in outermost for inner in outer.modules())
-        if isinstance(module, PreTrainedModel) and not inside_another:
-            outermost.append(module)
-    return outermost[0] if len(outermost) == 1 else pl_module
+    prompted = (module for module in pl_module.modules() if has_prompt(module))
+    return next(prompted, None) or hugging_face_model(pl_module) or pl_module

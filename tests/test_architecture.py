@@ -21,25 +21,35 @@ ALLOWED = {
     "schedule": set(),
     "files": set(),
     "blocks": set(),
-    "probe": {"data", "text_windows"},
+    "probe": {"data", "probe_content", "text_windows"},
+    "probe_content": set(),
     "layer_states": set(),
-    "forward": {"blocks", "kernels", "probe"},
+    "unchanged": set(),
+    "forward": {"blocks", "kernels", "probe", "unchanged"},
+    "recorder": {"blocks", "layer_states", "probe"},
     "ranks": set(),
     "sharding": set(),
     "patience": set(),
-    "capture": {"blocks", "forward", "layer_states", "probe", "ranks", "sharding"},
+    "capture": {"blocks", "forward", "layer_states", "probe", "ranks", "recorder", "sharding"},
     "metrics": {"kernels", "layer_states", "probe"},
-    "measurement": {"blocks", "capture", "forward", "kernels", "layer_states", "metrics", "probe", "ranks", "records", "sharding"},
+    "measurement": {
+        *("blocks", "capture", "forward", "kernels", "layer_states", "metrics", "probe", "ranks", "records"),
+        "sharding",
+    },
+    "safekeeping": {"patience", "probe", "records", "redaction", "store"},
     "tracking": {
-        *("blocks", "forward", "measurement", "metrics", "patience", "probe", "ranks", "records", "redaction", "store"),
-        "views",
+        *("blocks", "forward", "measurement", "metrics", "probe", "ranks", "records", "redaction", "safekeeping"),
+        *("sharding", "store", "views"),
     },
     "tracker": {"blocks", "forward", "metrics", "probe", "ranks", "schedule", "store", "tracking"},
     "store": {"files", "records", "probe"},
     "models": set(),
-    "data": {"files", "probe"},
-    "views": {"kernels", "records", "metrics", "store"},
-    "sweep": {"blocks", "data", "measurement", "metrics", "models", "probe", "quiet", "records", "store", "views"},
+    "data": {"files", "probe", "redaction"},
+    "views": {"kernels", "records", "redaction", "metrics", "store"},
+    "sweep": {
+        *("blocks", "data", "measurement", "metrics", "models", "probe", "quiet", "records", "redaction", "store"),
+        "views",
+    },
 }
 
 
@@ -99,8 +109,12 @@ def test_callbacks_under_another_name_say_how_to_import_them():
 def test_public_names():
     import repdyn
 
-    assert {"Probe", "Profile", "Schedule", "Store", "kernels", "measure", "open_store"} == set(repdyn.__all__)
-    assert importlib.import_module("repdyn.callbacks").__all__ == ["HuggingFaceCheckpoints", "RepresentationDynamics"]
+    assert set(repdyn.__all__) == {
+        *("Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker", "kernels", "measure", "open_store")
+    }
+    assert importlib.import_module("repdyn.callbacks").__all__ == [
+        *("HuggingFaceCheckpoints", "HuggingFaceTracker", "RepresentationDynamics")
+    ]
 
 
 def test_no_file_is_too_long_to_read_in_one_sitting():

@@ -15,6 +15,8 @@ from transformers import (
     BertConfig,
     BertModel,
     MixtralConfig,
+    RwkvConfig,
+    RwkvModel,
     T5Config,
     T5Model,
 )
@@ -214,7 +216,13 @@ def test_mixture_of_experts_is_causal_in_spite_of_its_rounding(small_probe):
 def test_causality_that_cannot_be_told(hand_written, small_probe):
     nn.init.constant_(hand_written.token.weight, float("nan"))
     assert causality(hand_written, small_probe) == {None: None}
-    assert causality(HandWritten(), Probe.from_tokens([[5] * 9] * 3, max_vectors=9)) == {None: None}  # no other token to try
+    identity = HandWritten()
+    for block in identity.blocks:
+        nn.init.zeros_(next(p for n, p in block.named_parameters() if "out" in n and p.ndim == 2))
+    assert causality(identity, small_probe) == {None: None}  # as some are initialised: no position sees any other
+    assert causality(HandWritten(), Probe.from_tokens([[5] * 9] * 3, max_vectors=9)) == {
+        None: None
+    }  # no other token to try
 
 
 def test_model_is_left_as_it_was_found(hand_written, small_probe):
@@ -279,6 +287,12 @@ def test_head_is_not_run_unless_it_is_asked_for(small_probe):
     capture(AutoModelForCausalLM.from_config(model.config), small_probe, ["all"], ["transformer.h.*", "lm_head"])
 
 
+def two_lists():
+    model = HandWritten()
+    model.spare = nn.ModuleList(copy.deepcopy(block) for block in model.blocks)
+    return model
+
+
 @pytest.mark.parametrize(
     ("make", "layers", "message"),
     [
@@ -289,10 +303,11 @@ def test_head_is_not_run_unless_it_is_asked_for(small_probe):
         ),
         (HandWritten, "blocks.x*", r"'blocks.x\*' matches none; lists of blocks in it: \"blocks.\*\" \(3 of Block\)"),
         (
-            lambda: T5Model(T5Config(vocab_size=20, d_model=8, d_ff=16, d_kv=4, num_layers=2, num_heads=2)),
+            two_lists,
             None,
-            r"found several of similar size in T5Model; choose with layers= one of: \"decoder.block.\*\" \(2 of T5Block\), "
-            r'"encoder.block.\*"',
+            r"found several of similar size in HandWritten; choose with layers= one of: \"blocks.\*\" \(3 of Block\), "
+            r'"spare.\*" \(3 of Block\); or measure several, each as a stack of its own, with '
+            r'layers={"blocks": "blocks.\*", "spare": "spare.\*"}',
         ),
     ],
     ids=["no blocks", "no match", "two stacks"],
@@ -300,6 +315,162 @@ def test_head_is_not_run_unless_it_is_asked_for(small_probe):
 def test_blocks_that_cannot_be_told(make, layers, message):
     with pytest.raises(ValueError, match=message):
         find_blocks(make(), layers)
+
+
+def tiny_t5():
+    torch.manual_seed(0)
+    return T5Model(
+        T5Config(vocab_size=50, d_model=16, d_ff=32, d_kv=8, num_layers=2, num_decoder_layers=3, num_heads=2)
+    )
+
+
+def test_both_stacks_of_an_encoder_decoder_are_those_it_reports():
+    model = tiny_t5()
+    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56, pad_id=1)
+    states = capture(model, probe, ["all"], tokens_per_forward=1000)
+    assert [(layer.stack, layer.index, layer.module) for layer in states.layers] == [
+        ("encoder", 0, "encoder.block.0"),
+        ("encoder", 1, "encoder.block.0"),
+        ("encoder", 2, "encoder.block.1"),
+        ("decoder", 0, "decoder.block.0"),
+        ("decoder", 1, "decoder.block.0"),
+        ("decoder", 2, "decoder.block.1"),
+        ("decoder", 3, "decoder.block.2"),
+    ]
+    assert [layer.depth for layer in states.layers] == [0, 1 / 2, 1, 0, 1 / 3, 2 / 3, 1]
+    batch = next(probe.batches(10))
+    with torch.no_grad():
+        reported = model.eval()(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            decoder_input_ids=batch.input_ids,
+            decoder_attention_mask=batch.attention_mask,
+            output_hidden_states=True,
+        )
+    rows = batch.positions[probe.sample("all").ravel()]
+    for layer in states.layers:
+        hidden = reported[f"{layer.stack}_hidden_states"][layer.index].flatten(0, 1)[rows]
+        final_norm = model.get_submodule(layer.stack).final_layer_norm
+        ours = layer.states if layer.depth < 1 else final_norm(layer.states).detach()
+        torch.testing.assert_close(ours, hidden, rtol=1e-5, atol=1e-5)
+
+
+def test_stacks_named_are_the_stacks_found(small_probe):
+    model = tiny_t5()
+    found, named = (
+        capture(model, small_probe, ["all"], layers)
+        for layers in (None, {"encoder": "encoder.block.*", "decoder": ["decoder.block.*"]})
+    )
+    for ours, theirs in zip(named.layers, found.layers, strict=True):
+        assert (ours.stack, ours.index, ours.depth, ours.module) == (
+            theirs.stack,
+            theirs.index,
+            theirs.depth,
+            theirs.module,
+        )
+        assert torch.equal(ours.states, theirs.states)
+    assert causality(model, small_probe) == {"encoder": False, "decoder": True}
+
+
+def test_patterns_without_names_are_one_stack(small_probe):
+    states = capture(tiny_t5(), small_probe, ["all"], "encoder.block.*")
+    assert [(layer.stack, layer.index) for layer in states.layers] == [(None, 0), (None, 1), (None, 2)]
+
+
+def test_weights_that_evaluation_rescales_are_put_back(small_probe):
+    """RWKV divides them in place when it is first evaluated, and says so in an attribute."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "attention_hidden_size": 16, "num_hidden_layers": 4, "intermediate_size": 32}
+    model = RwkvModel(RwkvConfig(vocab_size=50, rescale_every=1, **sizes)).train()
+    before = copy.deepcopy(model.state_dict())
+    first = capture(model, small_probe, ["all"]).layers[-1].states
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    assert not model.layers_are_rescaled
+    assert torch.equal(capture(model, small_probe, ["all"]).layers[-1].states, first)
+    model.eval()(small_probe.tokens[None, :12])
+    assert model.layers_are_rescaled
+    rescaled = copy.deepcopy(model.state_dict())
+    assert torch.equal(capture(model, small_probe, ["all"]).layers[-1].states, first)
+    assert all(torch.equal(weight, rescaled[name]) for name, weight in model.state_dict().items())
+
+
+def test_weights_that_are_overwritten_unseen_are_a_loud_error(hand_written, small_probe):
+    def forward(model, batch):
+        with torch._C.DisableTorchFunction():
+            model.head.weight.mul_(2)
+        return model(batch.input_ids)
+
+    with pytest.raises(RuntimeError, match="it overwrote 'head.weight', which cannot be restored; measure a copy"):
+        capture(hand_written, small_probe, ["all"], forward=forward)
+
+
+def test_what_a_forward_pass_changes_is_undone(hand_written, small_probe):
+    hand_written.register_buffer("n_seen", torch.zeros(1))
+    hand_written.register_buffer("table", torch.zeros(1))
+    hand_written.scale = 1.0
+
+    def forward(model, batch):
+        model.n_seen += batch.input_ids.numel()
+        model.table = torch.ones(7)
+        model.scale = 2.0
+        model.norm = nn.Identity()
+        model.head.weight.data[0] = 7.0
+        return model(batch.input_ids)
+
+    norm, head = hand_written.norm, hand_written.head.weight.detach().clone()
+    capture(hand_written, small_probe, ["all"], forward=forward)
+    assert (hand_written.n_seen.tolist(), hand_written.table.tolist(), hand_written.scale) == ([0.0], [0.0], 1.0)
+    assert hand_written.norm is norm
+    assert torch.equal(hand_written.head.weight, head)
+
+
+def test_several_streams_of_a_token_are_one_vector(hand_written, small_probe):
+    class Streams(nn.Module):
+        def __init__(self, block, first):
+            super().__init__()
+            self.block, self.first = block, first
+
+        def forward(self, streams):
+            x = self.block(streams.sum(0 if self.first else 2))
+            return torch.stack([x, 2 * x, -x], 0 if self.first else 2)
+
+    expected = capture(hand_written, small_probe, ["all"]).layers[1].states
+    for first in (True, False):
+        model = copy.deepcopy(hand_written)
+        model.blocks = nn.ModuleList(Streams(block, first) for block in model.blocks)
+        model.norm, model.head = nn.Identity(), nn.Identity()
+
+        def forward(model, batch, dim=0 if first else 2):
+            x = model.token(batch.input_ids) + model.position(torch.arange(batch.input_ids.shape[1]))
+            x = torch.stack([x, 0 * x, 0 * x], dim)
+            for block in model.blocks:
+                x = block(x)
+
+        states = capture(model, small_probe, ["all"], forward=forward).layers
+        assert [layer.states.shape[1] for layer in states] == [48] * 4
+        torch.testing.assert_close(states[1].states, torch.cat([expected, 2 * expected, -expected], 1))
+
+
+def test_states_under_any_name_and_in_any_place(hand_written, small_probe):
+    expected = capture(hand_written, small_probe, ["all"])
+
+    class Unusual(nn.Module):
+        def __init__(self, block):
+            super().__init__()
+            self.block = block
+
+        def forward(self, mask, *, residual, lengths):
+            return {"weights": mask, "residual": self.block(residual)}
+
+    def forward(model, batch):
+        x = model.token(batch.input_ids) + model.position(torch.arange(batch.input_ids.shape[1]))
+        for block in model.blocks:
+            x = block(batch.attention_mask, residual=x, lengths=None)["residual"]
+
+    hand_written.blocks = nn.ModuleList(Unusual(block) for block in hand_written.blocks)
+    states = capture(hand_written, small_probe, ["all"], forward=forward)
+    for ours, theirs in zip(states.layers, expected.layers, strict=True):
+        assert torch.equal(ours.states, theirs.states)
 
 
 def test_silent_hook_is_a_loud_error(hand_written, small_probe):

@@ -129,7 +129,7 @@ def test_a_full_disk_stops_the_training_where_that_is_asked_for(tracked, monkeyp
 def test_a_store_that_never_answers_costs_one_wait(tracked, monkeypatch, caplog):
     """As on a network mount whose server is gone: the call neither returns nor raises."""
     tracker, answer = tracked(), threading.Event()
-    tracker._tracking._patience = Patience(0.2)
+    tracker._tracking._keeping._patiently = Patience(0.2)
     write, hung = Store.write, []
 
     def hanging(store, key, rows):
@@ -146,6 +146,23 @@ def test_a_store_that_never_answers_costs_one_wait(tracked, monkeypatch, caplog)
     assert "took more than 0.2 s; is the disk or the network mount there?" in said[0]
     assert any("they are in /" in line for line in said)
     answer.set()
+
+
+def test_a_store_that_cannot_be_read_is_measured_for_all_the_same(tracked, monkeypatch, caplog):
+    tracker, broken = tracked(), [True]
+    contains = Store.__contains__
+
+    def gone(store, key):
+        if broken[0]:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return contains(store, key)
+
+    monkeypatch.setattr(Store, "__contains__", gone)
+    with tracker:
+        tracker.step()
+        broken[0] = False
+    assert tracker.store.steps("mine") == [0, 1]
+    assert len([record for record in caplog.records if "Stale file handle" in record.message]) == 1
 
 
 def test_a_logger_that_fails_is_named_once_and_costs_no_row(tracked, tmp_path, caplog):

@@ -73,7 +73,7 @@ def pools(
     """
     with without_reports():
         loaded = AutoModel.from_pretrained(model, dtype=torch.float32)
-    names = [name for name, _ in find_blocks(loaded)]
+    names = [block.name for block in find_blocks(loaded)]
     numbers = layer_numbers(layers, len(names), model)
     context = getattr(loaded.config.get_text_config(), "max_position_embeddings", None) or _SEQUENCE_LENGTH
     length = min(_SEQUENCE_LENGTH, context, tokenizer.model_max_length)

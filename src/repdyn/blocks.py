@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import count
 from typing import NamedTuple, TypeAlias
 
 from torch import nn
@@ -209,9 +210,11 @@ def _listed(candidates: list[tuple[str, nn.Module]]) -> str:
 
 def _as_stacks(candidates: list[tuple[str, nn.Module]]) -> str:
     """Lists of blocks as a mapping, each called by what sets its name apart."""
-    names = [name.split(".") for name, _ in candidates]
-    shared = next(i for i in range(100) if len({tuple(name[: i + 1]) for name in names}) > 1)
-    stacks = {name[shared] if len(name) > shared else ".".join(name): f"{'.'.join(name)}.*" for name in names}
+    names = [name for name, _ in candidates]
+    parts = [name.split(".") for name in names]
+    shared = next(i for i in count() if len({tuple(part[: i + 1]) for part in parts}) > 1)
+    calls = [part[shared] if len(part) > shared else ".".join(part) for part in parts]
+    stacks = {call if calls.count(call) == 1 else name: f"{name}.*" for call, name in zip(calls, names, strict=True)}
     return "{" + ", ".join(f'"{stack}": "{pattern}"' for stack, pattern in stacks.items()) + "}"
 
 

@@ -50,7 +50,8 @@ def capture(
 ) -> States:
     """Run the probe through the model once and keep the vectors that the subsets sample.
 
-    The model is left as it was found: training flags module by module, hooks, gradients and RNG state.
+    The model is left as it was found: training flags module by module, hooks, gradients, RNG state, and what it changes
+    of itself when it runs.
 
     Args:
         model: a Hugging Face model or any module built of a list of blocks.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import warnings
 from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -24,6 +27,7 @@ from repdyn.data.datamodule import TextDataModule
 from repdyn.files import write_atomically
 from repdyn.models import LanguageModel, objective_of
 from repdyn.redaction import redacted
+from repdyn.sweep.plain_yaml import read_yaml
 
 _EXAMPLES = """examples:
   train.py                                              the quickstart
@@ -128,6 +132,12 @@ class TrainCLI(LightningCLI):
         parser.link_arguments("data.pad_token_id", "model.pad_token_id", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        given = sys.argv[1:] if args is None else args
+        for path in _config_files(given) if isinstance(given, list) else []:
+            try:
+                read_yaml(path)  # jsonargparse would write out what aliases stand for, however much that is
+            except ValueError as error:
+                parser.error(str(error))
         super().parse_arguments(parser, args)
         fit = self.config[self.config.subcommand]
         # a checkpoint that somebody else made may hold code, which Lightning would run where nothing is said
@@ -156,6 +166,12 @@ class _SaveConfig(SaveConfigCallback):
         if trainer.is_global_zero and folder is not None:
             text = redacted(self.parser.dump(self.config, skip_none=False))
             write_atomically(Path(folder) / self.config_filename, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _config_files(arguments: Sequence[str]) -> list[Path]:
+    after = [value for option, value in pairwise(arguments) if option in {"-c", "--config"}]
+    joined = [argument.removeprefix("--config=") for argument in arguments if argument.startswith("--config=")]
+    return [path for path in map(Path, after + joined) if path.is_file()]
 
 
 def _refuse_other_than_checkpoint(parser: LightningArgumentParser, path: Path) -> None:

@@ -17,6 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
+from repdyn.redaction import redacted
+
 _COMMANDS = ("sweep", "figures", "emit")
 _EXAMPLES = """examples:
   repdyn sweep runs/quickstart/TIME                       measure the checkpoints of a run
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = parser.parse_args(given)
         options.act(options)
     except (ValueError, OSError) as error:
-        parser.exit(2, f"error: {error}\n")
+        parser.exit(2, f"error: {redacted(str(error))}\n")
     except KeyboardInterrupt:
         parser.exit(130, "stopped\n")
 

@@ -50,8 +50,8 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch) -> Any:
 def device_of(model: nn.Module, within: nn.Module | None = None) -> torch.device:
     """Where the model takes its input: the device of its first parameter that has one.
 
-    Parameters on the meta device are not there yet: accelerate fetches them from memory or disk as they are needed. What
-    the model is ``within`` is asked where it has none itself, FSDP having taken them over.
+    Parameters on the meta device are not there yet: accelerate fetches them from memory or disk as they are needed.
+    What the model is ``within`` is asked where it has none itself, FSDP having taken them over.
     """
     for module in (model, within):
         for parameter in module.parameters() if module is not None else ():
@@ -116,15 +116,21 @@ def refuse_prompts(model: nn.Module) -> None:
     """Refuse an adapter that puts learned vectors before the tokens: its states are not one for each token.
 
     Raises:
-        ValueError: the model is a PeftModel with such an adapter.
+        ValueError: the model is, or holds, a PeftModel with such an adapter.
     """
-    config: Any = getattr(model, "active_peft_config", None)
-    if getattr(config, "is_prompt_learning", False) and config.peft_type != "PREFIX_TUNING":
-        raise ValueError(
-            f"expected states of the probe's tokens alone, but the active adapter of this {type(model).__name__} "
-            f"({config.peft_type.value}) puts {config.num_virtual_tokens} learned vectors before them; measure the "
-            "model without its prompt, model.get_base_model()"
-        )
+    for module in filter(has_prompt, model.modules()):
+        config: Any = module.active_peft_config
+        if config.peft_type != "PREFIX_TUNING":
+            raise ValueError(
+                f"expected states of the probe's tokens alone, but the active adapter of this {type(module).__name__} "
+                f"({config.peft_type.value}) puts {config.num_virtual_tokens} learned vectors before them; measure the "
+                "model without its prompt, model.get_base_model()"
+            )
+
+
+def has_prompt(module: nn.Module) -> bool:
+    """Whether a module is a PeftModel whose adapter puts learned vectors before the tokens, or before their keys."""
+    return getattr(getattr(module, "active_peft_config", None), "is_prompt_learning", False)
 
 
 @contextmanager

@@ -150,8 +150,8 @@ def _refuse_a_shard(model: nn.Module, ranks: Ranks) -> None:
     """One rank that runs its shard alone would wait for the others for ever."""
     if ranks.size == 1 and dist.is_initialized() and dist.get_world_size() > 1 and is_sharded(model):
         raise ValueError(
-            f"expected all {dist.get_world_size()} ranks to measure this sharded {class_name(unwrapped(model))} together, got "
-            "one; call measure(..., ranks=Ranks.of_job()) on each of them"
+            f"expected all {dist.get_world_size()} ranks to measure this sharded {class_name(unwrapped(model))} "
+            "together, got one; call measure(..., ranks=Ranks.of_job()) on each of them"
         )
 
 

@@ -42,8 +42,10 @@ def read_probe(path: str | Path) -> ProbeContent:
 
     Raises:
         ValueError: the file is no such file, or says something else.
-        OSError: it cannot be read.
+        OSError: there is none, or it cannot be read.
     """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"expected a probe written by Probe.save, found no file at {path}")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -71,12 +73,15 @@ def _settings(text: str) -> dict[str, Any]:
         raise _NoPlanError(f"expected a plan of {', '.join(sorted(wanted))}, got {got}")
     for name in _COUNTS:
         if not _is_whole(found[name], 0, _LARGEST_COUNT):
-            raise _NoPlanError(f"expected a whole number from 0 to {_LARGEST_COUNT} as {name}, got {briefly(found[name])}")
+            raise _NoPlanError(
+                f"expected a whole number from 0 to {_LARGEST_COUNT} as {name}, got {briefly(found[name])}"
+            )
     special_ids = found["special_ids"]
     ids = [found["pad_id"], *special_ids] if isinstance(special_ids, list) else [None]
     if not all(_is_whole(token, -_LARGEST_ID, _LARGEST_ID) for token in ids):
         raise _NoPlanError(
-            f"expected token ids as pad_id and in special_ids, got {briefly(found['pad_id'])} and {briefly(special_ids)}"
+            f"expected token ids as pad_id and in special_ids, got {briefly(found['pad_id'])} and "
+            f"{briefly(special_ids)}"
         )
     if not isinstance(found["name"], str):
         raise _NoPlanError(f"expected a text as name, got {briefly(found['name'])}")

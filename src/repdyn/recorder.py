@@ -87,7 +87,10 @@ class Recorder:
 
     def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
         if not self._stacks[block.stack].calls:
-            self._keep(0, block, (*args, *(kwargs[name] for name in _STATE_ARGUMENTS if name in kwargs)))
+            named = [kwargs[name] for name in _STATE_ARGUMENTS if name in kwargs]
+            others = [value for value in kwargs.values() if self._first_rows([value]) is not None]
+            # Under a name that is not known, it is the states where nothing else could be.
+            self._keep(0, block, (*args, *named, *(others if len(others) == 1 else ())))
 
     def _leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
         calls = self._stacks[block.stack].calls
@@ -105,16 +108,20 @@ class Recorder:
 
     def _as_rows(self, name: str, value: Any) -> Tensor:
         """(n_sequences * length, dim), whichever way round the block has its dimensions."""
-        tensors = [part for part in _parts(value) if isinstance(part, Tensor)]
-        rows = (self._rows_of(tensor) for tensor in tensors if tensor.is_floating_point())
-        found = next((states for states in rows if states is not None), None)
+        parts = list(_parts(value))
+        found = self._first_rows(parts)
         if found is not None:
             return found
+        tensors = [part for part in parts if isinstance(part, Tensor)]
         received = f"{tuple(tensors[0].shape)} of {tensors[0].dtype}" if tensors else type(value).__name__
         raise RuntimeError(
             f"expected states of shape {(*self._shape, 'dim')} at {name!r}, got {received}; name blocks that pass one "
             "vector for each token with layers="
         )
+
+    def _first_rows(self, parts: Iterable[Any]) -> Tensor | None:
+        tensors = (part for part in parts if isinstance(part, Tensor) and part.is_floating_point())
+        return next((rows for rows in map(self._rows_of, tensors) if rows is not None), None)
 
     def _rows_of(self, states: Tensor) -> Tensor | None:
         """States as rows, several streams of one token end to end; None where they are not one or more a token."""

@@ -13,6 +13,7 @@ REDACTED = "REDACTED"
 _SECRET_VARIABLE = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|_KEY)$", re.IGNORECASE)
 _SHORTEST_SECRET = 8
 
+_WORD = re.compile(r"[^\s\"'<>]+")
 _VALUE = r"[^\s\"'&,;)}\]]+"
 # "pad_token" is no secret; "token", "access_token", "api-key" and HF_TOKEN are.
 _NAME = (
@@ -23,9 +24,8 @@ _NAME = (
 _PLACES = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
-        # user:password@ of an address, and the whole of its query, which is where signatures stand
+        # user:password@ of an address
         (r"(?<=://)[^/\s?#\"'<>]*@", ""),
-        (r"(://[^\s?\"'<>]*)\?[^\s\"'<>)]*", r"\1"),
         # headers, as text and as a dict is printed
         (r"\b((?:proxy-)?authorization[\"']?\s*[:=]\s*)[\"']?[^\r\n\"',}]+", rf"\1{REDACTED}"),
         (r"\b((?:set-)?cookie[\"']?\s*:\s*)[\"']?[^\r\n\"'}]+", rf"\1{REDACTED}"),
@@ -48,7 +48,7 @@ _PLACES = tuple(
 )
 
 
-def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
+def redacted(text: str, environment: Mapping[str, str] | None = None) -> str:
     """A text without its secrets: the same text where it has none, and the same again for what is redacted already.
 
     Taken out are user, password and query of an address, authorization headers and cookies, values of names such as
@@ -57,7 +57,7 @@ def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
     Args:
         text: any.
         environment: where a secret has no form of its own, as the 40 hexadecimal digits of a W&B key, its value is
-            known from here, by names that end in TOKEN, SECRET, PASSWORD or _KEY.
+            known from here, by names that end in TOKEN, SECRET, PASSWORD or _KEY; None for the process's own.
 
     >>> redacted("GET https://me:pass@hub.example/file?X-Amz-Signature=0af failed", {})
     'GET https://hub.example/file failed'
@@ -67,11 +67,19 @@ def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
     'no such key REDACTED'
     """
     # the longest first: one may be a part of another
-    for secret in sorted(_secrets(environment), key=len, reverse=True):
+    for secret in sorted(_secrets(os.environ if environment is None else environment), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     for pattern, replacement in _PLACES:
         text = pattern.sub(replacement, text)
-    return text
+    return _WORD.sub(_without_query, text)
+
+
+def _without_query(word: re.Match[str]) -> str:
+    """An address without its query, which is where signatures stand; any other word as it is."""
+    address, mark, query = word[0].partition("?")
+    if not mark or "://" not in address:
+        return word[0]
+    return address + query[query.find(")") :] if ")" in query else address
 
 
 def _secrets(environment: Mapping[str, str]) -> set[str]:

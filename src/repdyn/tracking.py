@@ -7,7 +7,6 @@ happens then is here, and the same for all of them.
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -22,13 +21,13 @@ from repdyn.blocks import Layers
 from repdyn.forward import Forward
 from repdyn.measurement import measure, metric_set
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
-from repdyn.patience import Patience
 from repdyn.probe import Probe
 from repdyn.ranks import ALONE, Ranks
 from repdyn.records import Checkpoint, Row, failure_rows, scalar_row
 from repdyn.redaction import redacted
+from repdyn.safekeeping import Safekeeping
 from repdyn.sharding import class_name
-from repdyn.store import Key, Store, open_store
+from repdyn.store import Key, Store
 from repdyn.views.figures import LOSS
 from repdyn.views.loggers import log_rows
 from repdyn.views.show import show_run
@@ -36,9 +35,6 @@ from repdyn.views.show import show_run
 log = logging.getLogger(__name__)
 
 OnFailure: TypeAlias = Literal["warn", "raise"]
-
-STORE_SECONDS = 60.0
-"""How long the training waits for the disk."""
 
 
 def refuse_unusable(metrics: Sequence[MetricLike], on_error: str) -> None:
@@ -97,8 +93,9 @@ class Tracking:
     _ranks: Ranks = ALONE
     _start: float = field(default_factory=time.perf_counter)
     _complaints: set[str] = field(default_factory=set)
-    _unstored: dict[Key, list[Row]] = field(default_factory=dict)
-    _patience: Patience = field(default_factory=lambda: Patience(STORE_SECONDS))
+
+    def __post_init__(self) -> None:
+        self._keeping = Safekeeping(self.store, self.asked.probe)
 
     def begin(self, ranks: Ranks, resumed: bool) -> None:
         """Make the store ready: continued for a run that goes on, but a new run never on top of another.
@@ -113,7 +110,7 @@ class Tracking:
             RuntimeError: on ranks other than the first, when it failed there.
         """
         self._ranks = ranks
-        self._ranks.on_first(lambda: self._patience(f"opening the store {self._path}", lambda: self._open(resumed)))
+        self._ranks.on_first(lambda: self._keeping.begin(self.run, resumed))
 
     def measure(
         self,
@@ -149,17 +146,15 @@ class Tracking:
     def add_loss(self, step: int, loss: float) -> None:
         """Put the training loss beside what was measured at a step, for trainers that tell it only afterwards."""
         key = self._key(step)
-        if self.store is None or not self._ranks.first:
+        if not self._ranks.first:
             return
         try:
-            rows = self._patience("reading the store", lambda: self._stored(key))
+            rows = self._keeping.rows(key)
             if rows and not any(row.metric == LOSS for row in rows):
                 of = Checkpoint(self.run, rows[0].model, step, rows[0].tokens_seen)
-                rows = [*rows, scalar_row(of, LOSS, loss, probe=key.probe)]
-                if key in self._unstored:
-                    self._unstored[key] = rows
-                else:
-                    self._write(self.store, key, rows)
+                self._keeping.take(key, [*rows, scalar_row(of, LOSS, loss, probe=key.probe)])
+                for _ in self._keeping.written():
+                    pass  # the loggers have the loss from the training itself
         except Exception as error:
             self._complain(error, step)
 
@@ -173,7 +168,10 @@ class Tracking:
             return
         try:
             with isolate_rng():
-                self._rescue()
+                try:
+                    self._store_and_log()
+                except Exception as error:
+                    self._keeping.rescue(error)
                 self._show(self.store)
         except Exception as error:
             self._complain(error, None, never_raise=interrupted)
@@ -201,88 +199,48 @@ class Tracking:
         self.kernel_seconds += profile.kernel_seconds
         self._say_what_is_undefined(profile.rows)
         scalars = [] if loss is None else [scalar_row(checkpoint, LOSS, float(loss), probe=key.probe)]
-        self._ranks.on_first(lambda: self._keep(key, [*profile.rows, *scalars]))
+        self._keeping.take(key, [*profile.rows, *scalars])
+        self._ranks.on_first(self._store_and_log)
 
     def _key(self, step: int) -> Key:
         return Key(self.run, step, self.asked.probe.hash, self.asked.metric_set)
 
-    @property
-    def _path(self) -> str:
-        return str(self.store.path) if self.store else "(none)"
-
-    def _open(self, resumed: bool) -> None:
-        if self.store is None:
-            return
-        if not resumed and self.store.steps(self.run):
-            raise ValueError(
-                f"expected a new run, but the store {self.store.path} already holds steps of {self.run!r}; resume it, "
-                "or choose another run= or store="
-            )
-        self.store.save_probe(self.asked.probe)
-
-    def _stored(self, key: Key) -> list[Row]:
-        """What there is of a step since before a resume."""
-        if key in self._unstored:
-            return self._unstored[key]
-        return self.store.read(key) if self.store is not None and key in self.store else []
-
     def _log_again(self, key: Key) -> bool:
         """Whether a step is in the store already; loggers that were opened anew are told of it once more."""
-        rows = self._patience("reading the store", lambda: self._stored(key))
+        try:
+            rows = self._keeping.rows(key)
+        except OSError as error:
+            self._complain(error, key.step)
+            rows = []
         if rows:
             self._log(rows)
         return bool(rows)
 
-    def _keep(self, key: Key, rows: list[Row]) -> None:
-        """Store the rows, then tell the loggers; what cannot be stored now is tried again each time, and at the end."""
-        self._unstored[key] = rows
-        for waiting, waiting_rows in list(self._unstored.items()):
-            if self.store is not None:
-                self._write(self.store, waiting, waiting_rows)
-            del self._unstored[waiting]
-            self._log(waiting_rows)
-
-    def _write(self, store: Store, key: Key, rows: list[Row]) -> None:
-        def write() -> None:
-            store.write(key, rows)
-            store.discard_failures(key)
-
-        self._patience(f"writing step {key.step} to {store.path}", write)
+    def _store_and_log(self) -> None:
+        """Store what has been measured, then tell the loggers; what cannot be stored now is tried again next time."""
+        stored = []
+        try:
+            for rows in self._keeping.written():
+                stored.append(rows)
+        finally:
+            for rows in stored:
+                self._log(rows)
 
     def _log(self, rows: Sequence[Row]) -> None:
         log_rows(rows, self.loggers(), rows[0].step, prefix=self.prefix)
 
     def _file_failure(self, key: Key, checkpoint: Checkpoint, error: Exception) -> None:
-        """A row for each metric that says why it is missing; the step is tried again should the run be resumed here."""
-        store = self.store
-        if store is None or not self._ranks.first:
+        """A row for each metric that says why it is missing."""
+        if not self._ranks.first:
             return
         names = [metric.name for metric, _ in resolve(self.asked.metrics)]
-        rows = failure_rows(checkpoint, names, f"{type(error).__name__}: {error}", probe=key.probe)
         try:
-            self._patience("writing to the store", lambda: store.write(key.failed, rows))
+            self._keeping.file_failure(key, failure_rows(checkpoint, names, _said(error), probe=key.probe))
         except OSError as unwritable:
             log.warning("the failure at step %d could not be stored: %s", key.step, redacted(str(unwritable)))
 
-    def _rescue(self) -> None:
-        """Rows that could not be stored until the end go to a folder of this machine, which is named."""
-        if not self._unstored:
-            return
-        try:
-            self._keep(*next(iter(self._unstored.items())))
-        except Exception as error:
-            elsewhere = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
-            for key, rows in self._unstored.items():
-                elsewhere.write(key, rows)
-            elsewhere.save_probe(self.asked.probe)
-            steps = ", ".join(str(key.step) for key in self._unstored)
-            raise OSError(
-                f"expected {self._path} to take the rows of steps {steps}, but {redacted(str(error))}; they are in "
-                f"{elsewhere.path}, from where their folder may be copied"
-            ) from error
-
     def _show(self, store: Store) -> None:
-        if not self._patience("reading the store", lambda: store.steps(self.run)):
+        if not self._keeping.steps(self.run):
             return
         show_run(
             store,

@@ -17,6 +17,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from repdyn import Probe, measure
 from repdyn.blocks import find_blocks, unwrapped
 from repdyn.capture import capture
+from repdyn.measurement import metric_set
 
 LENGTHS = torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])
 MASK = (torch.arange(9)[None, :] < LENGTHS[:, None]).long()
@@ -107,7 +108,7 @@ def test_checkpoint_wrapper(probe, implementation):
     for i, block in enumerate(model.blocks):
         model.blocks[i] = checkpoint_wrapper(block, checkpoint_impl=implementation)
     assert values(model, probe) == expected
-    assert values(model, probe, "blocks.*") == [(*row[:2], *row[2:]) for row in expected]
+    assert values(model, probe, "blocks.*") == expected
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "every block"])
@@ -214,6 +215,10 @@ def test_prompt_that_stands_before_the_tokens_is_refused(llama, probe, kind):
         r"\((PROMPT_TUNING|P_TUNING)\) puts 5 learned vectors before them; measure the model without its prompt, model.get_base_model\(\)",
     ):
         measure(adapted, probe)
+    with pytest.raises(ValueError, match="puts 5 learned vectors before them"):
+        measure(
+            nn.ModuleDict({"inside": adapted}), probe, forward=lambda model, batch: model["inside"](batch.input_ids)
+        )
     assert measure(adapted.get_base_model(), probe, ["anisotropy"]).rows
 
 
@@ -295,7 +300,7 @@ class Translator(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, 16)
-        self.transformer = nn.Transformer(16, 2, 2, 3, 32, batch_first=True)
+        self.transformer = nn.Transformer(16, 2, 2, 2, 32, batch_first=True)
 
     def forward(self, tokens):
         x = self.embedding(tokens)
@@ -317,10 +322,12 @@ def test_two_stacks_of_ones_own():
     rows = measure(model, probe, ["anisotropy"], layers).rows
     told = {(row.stack, row.layer, row.depth, row.causal) for row in rows}
     encoder = {("encoder", i, i / 2, False) for i in range(3)}
-    assert told == encoder | {("decoder", i, i / 3, True) for i in range(4)}
+    assert told == encoder | {("decoder", i, i / 2, True) for i in range(3)}
     assert {row.layers for row in rows} == {
         '{"decoder": ["transformer.decoder.layers.*"], "encoder": ["transformer.encoder.layers.*"]}'
     }
+    choices = (None, layers, list(layers.values()), {**layers, "decoder": "transformer.decoder.layers.0"})
+    assert len({metric_set(["anisotropy"], choice) for choice in choices}) == 4
 
 
 def test_a_block_in_two_stacks_is_refused():

@@ -10,10 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from repdyn import Probe, measure
+from repdyn import Probe, measure, open_store
 from repdyn.sweep import weights
+from repdyn.sweep.checkpoint import Settings, Task
+from repdyn.sweep.downloads import Downloads
 from repdyn.sweep.failures import CheckpointError
-from repdyn.sweep.hub import RemoteFile
+from repdyn.sweep.hub import Hub, RemoteFile
+from repdyn.sweep.local import find_checkpoints
+from repdyn.sweep.loop import sweep
 from repdyn.sweep.weights import Loading, choose_files, load_model
 
 SHARDS = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
@@ -143,3 +147,24 @@ def test_remote_code_is_not_run_unless_asked_for(family, tmp_path, monkeypatch):
     ):
         load_model(folder, Loading())
     assert type(load_model(folder, replace(Loading(), trust_remote_code=True))).__name__ == "Model"
+
+
+def test_both_stacks_of_an_encoder_decoder_come_through_a_sweep(tmp_path):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=260, d_model=16, d_ff=32, d_kv=8, num_layers=2, num_decoder_layers=3, num_heads=2)
+    model = T5ForConditionalGeneration(config).eval()
+    for step in (0, 10):
+        model.save_pretrained(tmp_path / "checkpoints" / f"step{step}")
+    tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
+    probe = Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
+    tasks = [Task(target, probe) for target in find_checkpoints(tmp_path / "checkpoints", "t5")]
+    store = open_store(tmp_path / "store")
+    report = sweep(tasks, store, Settings(), Downloads(tmp_path / "downloads", Hub()))
+    assert [task.target.step for task in report.measured] == [0, 10]
+    rows = store.to_pandas("t5").query("layer.notna() and metric == 'two_nn' and step == 10")
+    assert rows.groupby("stack")["layer"].max().to_dict() == {"encoder": 2, "decoder": 3}
+    assert rows.groupby("stack")["causal"].unique().map(list).to_dict() == {"encoder": [False], "decoder": [True]}
+    expected = {(row.stack, row.layer): row.value for row in measure(model, probe, ["two_nn"]).rows}
+    assert dict(zip(zip(rows["stack"], rows["layer"], strict=True), rows["value"], strict=True)) == expected

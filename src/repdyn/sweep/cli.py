@@ -184,8 +184,8 @@ def _show(found: Sequence[Source], store: Store, options: Namespace, console: Co
     try:
         if runs := sorted({source.selection.run for source in found} & set(store.runs())):
             show_store(store, runs)
-    except ValueError as error:
-        _say(console, f"what is measured is stored, but cannot be shown: {error}")
+    except Exception as error:  # a view is no reason to lose the exit status of what was measured
+        _say(console, f"what is measured is stored, but cannot be shown: {redacted(str(error))}")
         return False
     return True
 

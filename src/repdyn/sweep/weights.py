@@ -102,11 +102,6 @@ def load_model(folder: Path, loading: Loading, offload_folder: Path | None = Non
         if not loading.trust_remote_code:
             _refuse_code_elsewhere(config)
         _require_few_layers(config)
-        if getattr(config, "is_encoder_decoder", False):
-            raise CheckpointError(
-                f"it is an encoder-decoder ({config.model_type}), whose two stacks a sweep does not tell apart; "
-                "measure one of them from Python with repdyn.measure(model.get_encoder(), probe)"
-            )
         # The precision the weights were saved in is the one a live run measures them in.
         model, report = AutoModel.from_pretrained(
             folder,

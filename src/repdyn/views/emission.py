@@ -13,6 +13,7 @@ import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
 from repdyn.records import SCHEMA, Row
+from repdyn.redaction import redacted
 from repdyn.store import Store
 from repdyn.views.attempts import attempts
 from repdyn.views.figures import all_figures
@@ -194,7 +195,8 @@ def _wandb_run(run: str, folder: Path, project: str, online: bool) -> Iterator[t
         )
     except Error as error:
         raise ConnectionError(
-            f"expected to reach an account at W&B, got: {error}; log in with wandb login, or leave out online"
+            f"expected to reach an account at W&B, got: {redacted(str(error))}; log in with wandb login, or leave out "
+            "online"
         ) from error
     with experiment:
         yield WandbLogger(experiment=experiment), str(experiment.url if online else Path(experiment.dir).parent)
