@@ -45,6 +45,8 @@ def find_blocks(model: nn.Module, layers: Layers = None) -> Blocks:
             equally large.
     """
     if isinstance(layers, Mapping):
+        if not layers or not all(isinstance(stack, str) and stack for stack in layers):
+            raise ValueError(f"expected layers= to map names of stacks to patterns, got {layers!r}")
         stacks = [_matching(model, patterns, stack) for stack, patterns in layers.items()]
         return _disjoint([block for stack in stacks for block in stack])
     if layers is not None:
@@ -53,6 +55,21 @@ def find_blocks(model: nn.Module, layers: Layers = None) -> Blocks:
     if halves is not None:
         return [block for stack, half in halves.items() for block in _largest_list(model, half, stack)]
     return _largest_list(model, _language_model(model))
+
+
+def pattern_list(patterns: Patterns) -> list[str]:
+    """One pattern or several as a list.
+
+    Raises:
+        ValueError: anything else.
+    """
+    found = [patterns] if isinstance(patterns, str) else patterns
+    if not isinstance(found, Sequence) or not found or not all(isinstance(pattern, str) for pattern in found):
+        raise ValueError(
+            'expected layers= to be a name pattern such as "model.layers.*", several of them, or a mapping from names of '
+            f"stacks to patterns, got {patterns!r}"
+        )
+    return list(found)
 
 
 def listing(model: nn.Module) -> str:
@@ -166,7 +183,7 @@ def _seeing_or_hearing(part: nn.Module) -> set[nn.Module]:
 def _matching(model: nn.Module, patterns: Patterns, stack: str | None = None) -> Blocks:
     modules = {name: module for name, module in _named_modules(model).items() if name}
     found: set[str] = set()
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+    for pattern in pattern_list(patterns):
         parts = pattern.split(".")
         matches = {
             name

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from repdyn.blocks import Layers, Patterns, unwrapped
+from repdyn.blocks import Layers, pattern_list, unwrapped
 from repdyn.capture import capture, causality
 from repdyn.forward import Forward, device_of
 from repdyn.kernels import Undefined, exact_arithmetic
@@ -185,12 +185,8 @@ def choice_of(layers: Layers) -> str:
     if layers is None:
         return ""
     if isinstance(layers, Mapping):
-        return json.dumps({stack: _listed(patterns) for stack, patterns in layers.items()}, sort_keys=True)
-    return json.dumps(_listed(layers))
-
-
-def _listed(patterns: Patterns) -> list[str]:
-    return [patterns] if isinstance(patterns, str) else list(patterns)
+        return json.dumps({stack: pattern_list(patterns) for stack, patterns in layers.items()}, sort_keys=True)
+    return json.dumps(pattern_list(layers))
 
 
 def _agreed(causal: Mapping[str | None, bool | None]) -> bool | None:

@@ -169,10 +169,12 @@ def resolve(metrics: Sequence[MetricLike]) -> list[tuple[Metric, str]]:
     >>> [(metric.name, subset) for metric, subset in resolve(["anisotropy", "two_nn@no_sink"])]
     [('anisotropy', 'all'), ('anisotropy', 'no_sink'), ('two_nn', 'no_sink')]
     """
-    if isinstance(metrics, str) or not metrics:
+    if not isinstance(metrics, Sequence) or isinstance(metrics, str | bytes) or not metrics:
         raise ValueError(f'expected a sequence of metrics such as ("anisotropy", "two_nn"), got {metrics!r}')
     pairs: dict[tuple[str, str, str], tuple[Metric, str]] = {}
     for wanted in metrics:
+        if not isinstance(wanted, str | Metric):
+            raise ValueError(f"expected each metric by name or as a Metric, got {wanted!r}")
         metric, _, subset = (wanted, "", "") if isinstance(wanted, Metric) else wanted.partition("@")
         if isinstance(metric, str):
             if metric not in METRICS:

@@ -13,6 +13,7 @@ from small import HandWritten, random_tokens
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from repdyn import Probe, measure
 from repdyn.blocks import find_blocks, unwrapped
@@ -249,15 +250,23 @@ def test_dynamically_quantised(llama, probe):
     torch.testing.assert_close(ours, exact, atol=0.1, rtol=0.1)
 
 
-def test_bitsandbytes(llama, probe):
-    bitsandbytes = pytest.importorskip("bitsandbytes")
+@pytest.mark.parametrize("bits", [8, 4])
+def test_bitsandbytes(probe, bits):
+    layers = pytest.importorskip("bitsandbytes").nn
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1}
+    llama = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes))
+    exact = last_states(llama, probe)
     for block in llama.model.layers:
-        for name, linear in list(block.mlp.named_children()):
-            if isinstance(linear, nn.Linear):
-                quantised = bitsandbytes.nn.Linear8bitLt(linear.in_features, linear.out_features, bias=False)
-                quantised.load_state_dict(linear.state_dict())
-                setattr(block.mlp, name, quantised)
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            eight = layers.Linear8bitLt(64, 64, bias=False, has_fp16_weights=False)
+            quantised = eight if bits == 8 else layers.Linear4bit(64, 64, bias=False)
+            quantised.load_state_dict(getattr(block.mlp, name).state_dict())
+            setattr(block.mlp, name, quantised.to("cpu"))  # which quantises
     assert measure(llama, probe, ["anisotropy"]).rows
+    ours = last_states(llama, probe)
+    assert not torch.equal(ours, exact)
+    torch.testing.assert_close(ours, exact, atol=0.2, rtol=0.2)
 
 
 def test_torchao(llama, probe):

@@ -19,6 +19,7 @@ from small import HandWritten
 from repdyn.blocks import find_blocks
 from repdyn.cli import TrainCLI
 from repdyn.metrics import resolve
+from repdyn.schedule import Schedule
 from repdyn.sweep.failures import CheckpointError
 from repdyn.sweep.hub import Hub
 from repdyn.sweep.local import find_checkpoints
@@ -234,6 +235,29 @@ def test_metrics_and_layers_of_any_name(names):
     for name in names:
         found, refusal = attempt(lambda name=name: find_blocks(HandWritten(1), name))
         assert found if refusal is None else refusal.startswith("expected ")
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=3)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(SCALARS.filter(lambda key: key == key), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@FUZZ
+@given(ANYTHING)
+def test_arguments_of_any_type(value):
+    """From a configuration or by mistake: what is no schedule, no metrics, no layers says what would be one."""
+    model = HandWritten(1)
+    for parse in (Schedule.parse, resolve, lambda layers: find_blocks(model, layers)):
+        found, refusal = attempt(lambda parse=parse: parse(value))
+        assert refusal is None or refusal.startswith("expected "), refusal
+        assert found or refusal
 
 
 CONFIGS: dict[str, Any] = {
