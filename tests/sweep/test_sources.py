@@ -163,7 +163,8 @@ def test_a_pattern(hub, family):
 
 
 @pytest.mark.parametrize("name", ["lab/nowhere", "nowhere", "runs"])
-def test_a_repository_that_does_not_exist_is_a_mistaken_command(hub, name):
+def test_a_repository_that_does_not_exist_is_a_mistaken_command(hub, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where there is no folder of that name
     with pytest.raises(
         ValueError,
         match=rf"expected a folder that exists, or a hub repository, got '{name}': the hub knows no repository {name} \(404\); if it is private, log in",

@@ -165,8 +165,11 @@ def _read_zip(path: Path) -> bytes:
         members = archive.namelist()
         if len(members) != 1:
             raise ValueError(f"expected one file in {path}, found {len(members)}; unpack it and give one file's path")
-        with archive.open(members[0]) as file:
-            return _read_bounded(file, path)
+        try:
+            with archive.open(members[0]) as file:
+                return _read_bounded(file, path)
+        except OSError as error:  # a damaged directory points to places that the file does not have
+            raise zipfile.BadZipFile(str(error)) from error
 
 
 def _read_bounded(file: gzip.GzipFile | lzma.LZMAFile | IO[bytes], path: Path) -> bytes:
