@@ -11,14 +11,14 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from repdyn.blocks import Layers, find_blocks, unwrapped
-from repdyn.forward import Forward
+from repdyn.layers.blocks import Layers, find_blocks, unwrapped
+from repdyn.layers.forward import Forward
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.ranks import Ranks
 from repdyn.schedule import Agenda, ScheduleLike
 from repdyn.store import Store, open_store
-from repdyn.tracking import Asked, OnFailure, Tracking, refuse_unusable
+from repdyn.tracking.run import Asked, OnFailure, Tracking, refuse_unusable
 
 
 class HuggingFaceTracker(TrainerCallback):

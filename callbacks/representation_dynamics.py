@@ -9,18 +9,18 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
-from repdyn.blocks import Layers, find_blocks
 from repdyn.callbacks.refusals import refuse_namesakes, refuse_what_cannot_run
 from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module
 from repdyn.callbacks.tokens import add_tokens
-from repdyn.forward import refuse_prompts
+from repdyn.layers.blocks import Layers, find_blocks
+from repdyn.layers.forward import refuse_prompts
 from repdyn.measurement import metric_set
 from repdyn.metrics import DEFAULT_METRICS, Metric
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.ranks import Ranks
 from repdyn.schedule import ScheduleLike
 from repdyn.store import Store, open_store
-from repdyn.tracking import Asked, OnFailure, Tracking, refuse_unusable
+from repdyn.tracking.run import Asked, OnFailure, Tracking, refuse_unusable
 
 
 class RepresentationDynamics(ScheduledCallback):

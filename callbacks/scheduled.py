@@ -10,9 +10,9 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 
-from repdyn.blocks import hugging_face_model, unwrapped
 from repdyn.callbacks.refusals import refuse_silent_checkpoints
-from repdyn.forward import has_prompt
+from repdyn.layers.blocks import hugging_face_model, unwrapped
+from repdyn.layers.forward import has_prompt
 from repdyn.schedule import Agenda, ScheduleLike
 
 

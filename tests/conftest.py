@@ -42,4 +42,4 @@ def small_probe() -> Probe:
 @pytest.fixture
 def without_figures(monkeypatch) -> None:
     """For tests that are not about them: drawing takes longer than everything else a short training does."""
-    monkeypatch.setattr("repdyn.tracking.show_run", lambda *_, **__: None)
+    monkeypatch.setattr("repdyn.tracking.run.show_run", lambda *_, **__: None)

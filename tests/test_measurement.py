@@ -14,7 +14,7 @@ from small import HandWritten, random_tokens
 from torch import nn
 
 from repdyn import Probe, kernels, measure
-from repdyn.capture import capture
+from repdyn.layers.capture import capture
 from repdyn.measurement import metric_set
 from repdyn.metrics import METRICS, LayerView, Metric, clouds, resolve
 from repdyn.records import COLUMNS, Checkpoint

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from repdyn import Probe
-from repdyn.capture import capture
 from repdyn.data.source import load_corpus
+from repdyn.layers.capture import capture
 from repdyn.quiet import without_reports
 
 _SEQUENCE_LENGTH = 256

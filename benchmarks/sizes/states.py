@@ -9,10 +9,10 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from repdyn import Probe
-from repdyn.blocks import find_blocks
-from repdyn.capture import capture
 from repdyn.data.text import Corpus
 from repdyn.kernels import Cloud
+from repdyn.layers.blocks import find_blocks
+from repdyn.layers.capture import capture
 from repdyn.quiet import without_reports
 from repdyn.text_windows import windows_of
 from sizes.study import Pool

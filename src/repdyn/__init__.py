@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from repdyn.ranks import Ranks
     from repdyn.schedule import Schedule
     from repdyn.store import Store, open_store
-    from repdyn.tracker import Tracker
+    from repdyn.tracking.tracker import Tracker
 
 __all__ = ["Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker", "kernels", "measure", "open_store"]
 
@@ -22,7 +22,7 @@ _HOMES = {
     "Ranks": "repdyn.ranks",
     "Schedule": "repdyn.schedule",
     "Store": "repdyn.store",
-    "Tracker": "repdyn.tracker",
+    "Tracker": "repdyn.tracking.tracker",
     "measure": "repdyn.measurement",
     "open_store": "repdyn.store",
 }

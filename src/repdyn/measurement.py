@@ -17,16 +17,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from repdyn.blocks import Layers, pattern_list, unwrapped
-from repdyn.capture import capture, causality
-from repdyn.forward import Forward, device_of
 from repdyn.kernels import Undefined, exact_arithmetic
-from repdyn.layer_states import STATES_BYTES
+from repdyn.layers.blocks import Layers, pattern_list, unwrapped
+from repdyn.layers.capture import capture, causality
+from repdyn.layers.forward import Forward, device_of
+from repdyn.layers.sharding import class_name, count_parameters, is_sharded
+from repdyn.layers.states import STATES_BYTES
 from repdyn.metrics import DEFAULT_METRICS, LayerView, Metric, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.ranks import ALONE, Ranks
 from repdyn.records import Checkpoint, Row, provenance, to_pandas, to_table
-from repdyn.sharding import class_name, count_parameters, is_sharded
 
 OnError: TypeAlias = Literal["raise", "record"]
 Progress: TypeAlias = Callable[[str, float], None]

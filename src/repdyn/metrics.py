@@ -21,7 +21,7 @@ from repdyn.kernels import (
     participation_ratio_of,
     two_nn_of,
 )
-from repdyn.layer_states import LayerStates, States
+from repdyn.layers.states import LayerStates, States
 from repdyn.probe import SUBSETS, Probe
 
 

@@ -16,8 +16,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from repdyn import Probe, measure
-from repdyn.blocks import find_blocks, unwrapped
-from repdyn.capture import capture
+from repdyn.layers.blocks import find_blocks, unwrapped
+from repdyn.layers.capture import capture
 from repdyn.measurement import metric_set
 
 LENGTHS = torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])

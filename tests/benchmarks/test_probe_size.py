@@ -14,10 +14,10 @@ import pytest
 import torch
 from transformers import AlbertConfig, AlbertModel, AutoModel
 
-from repdyn.capture import capture
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.text import Corpus
 from repdyn.kernels import anisotropy, two_nn
+from repdyn.layers.capture import capture
 from repdyn.models import build_model
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -150,7 +150,7 @@ def test_what_it_reports_to_hears_of_it(tmp_path, probe, monkeypatch):
 
 
 def test_a_failure_lets_the_training_go_on(tmp_path, probe, monkeypatch, caplog):
-    monkeypatch.setattr("repdyn.tracking.measure", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("repdyn.tracking.run.measure", lambda *_, **__: 1 / 0)
     attached = tracker(probe, on_error="warn")
     trained = trainer(tmp_path / "job", attached)
     trained.train()

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from security.malformed import attempt
 from small import HandWritten
 
-from repdyn.blocks import find_blocks
 from repdyn.cli import TrainCLI
+from repdyn.layers.blocks import find_blocks
 from repdyn.metrics import resolve
 from repdyn.schedule import Schedule
 from repdyn.sweep.failures import CheckpointError
@@ -254,8 +254,8 @@ ANYTHING = st.recursive(
 def test_arguments_of_any_type(value):
     """From a configuration or by mistake: what is no schedule, no metrics, no layers says what would be one."""
     model = HandWritten(1)
-    for parse in (Schedule.parse, resolve, lambda layers: find_blocks(model, layers)):
-        found, refusal = attempt(lambda parse=parse: parse(value))
+    for take in (Schedule.parse, resolve, lambda layers: find_blocks(model, layers)):
+        found, refusal = attempt(lambda take=take: take(value))
         assert refusal is None or refusal.startswith("expected "), refusal
         assert found or refusal
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from repdyn.blocks import Layers
+from repdyn.layers.blocks import Layers
 from repdyn.measurement import Progress, measure, metric_set, untold
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe

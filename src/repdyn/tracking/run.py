@@ -17,17 +17,17 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 
-from repdyn.blocks import Layers
-from repdyn.forward import Forward
+from repdyn.layers.blocks import Layers
+from repdyn.layers.forward import Forward
+from repdyn.layers.sharding import class_name
 from repdyn.measurement import measure, metric_set
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.ranks import ALONE, Ranks
 from repdyn.records import Checkpoint, Row, failure_rows, scalar_row
 from repdyn.redaction import redacted
-from repdyn.safekeeping import Safekeeping
-from repdyn.sharding import class_name
 from repdyn.store import Key, Store
+from repdyn.tracking.safekeeping import Safekeeping
 from repdyn.views.figures import LOSS
 from repdyn.views.loggers import log_rows
 from repdyn.views.show import show_run

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from repdyn.patience import Patience
+from repdyn.tracking.patience import Patience
 
 
 def test_values_and_errors_come_back():

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.blocks import Layers, find_blocks, listing, unwrapped
-from repdyn.forward import (
+from repdyn.layers.blocks import Layers, find_blocks, listing, unwrapped
+from repdyn.layers.forward import (
     Forward,
     call_with_tokens,
     device_of,
@@ -28,11 +28,11 @@ from repdyn.forward import (
     smallest_with,
     undisturbed,
 )
-from repdyn.layer_states import STATES_BYTES, Buffers, States
+from repdyn.layers.recorder import Recorder
+from repdyn.layers.sharding import through
+from repdyn.layers.states import STATES_BYTES, Buffers, States
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.ranks import ALONE, Ranks
-from repdyn.recorder import Recorder
-from repdyn.sharding import through
 
 
 def capture(
@@ -60,9 +60,10 @@ def capture(
             thereby slices; what only the others sample follows.
         layers: name pattern of the blocks, ``*`` standing for one part of a dotted name ("model.layers.*"), or
             several; patterns by name of the stack where there are several stacks; None finds them. See
-            :func:`repdyn.blocks.find_blocks`.
+            :func:`repdyn.layers.blocks.find_blocks`.
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
-            ``input_ids`` and, where it takes one, ``attention_mask``; see :func:`repdyn.forward.call_with_tokens`.
+            ``input_ids`` and, where it takes one, ``attention_mask``; see
+            :func:`repdyn.layers.forward.call_with_tokens`.
         tokens_per_forward: bounds the size of one forward pass.
         states_bytes: how much the states may take in memory, all layers together, on the model's device; layers beyond
             wait in the system's temporary folder (TMPDIR).

@@ -16,8 +16,8 @@ from small import HandWritten
 
 from repdyn import Tracker, open_store
 from repdyn.metrics import METRICS, Metric
-from repdyn.patience import Patience
 from repdyn.store import Store
+from repdyn.tracking.patience import Patience
 
 
 def broken_kernel(cloud) -> torch.Tensor:
@@ -141,7 +141,7 @@ def test_a_store_that_never_answers_costs_one_wait(tracked, monkeypatch, caplog)
     monkeypatch.setattr(Store, "write", hanging)
     steps(tracker, 3)
     assert hung == [0]
-    said = [record.message for record in caplog.records if record.name == "repdyn.tracking"]
+    said = [record.message for record in caplog.records if record.name == "repdyn.tracking.run"]
     assert said[0].startswith("tracking at step 0 failed, training goes on: TimeoutError: writing step 0 to ")
     assert "took more than 0.2 s; is the disk or the network mount there?" in said[0]
     assert any("they are in /" in line for line in said)
@@ -183,7 +183,7 @@ def test_a_logger_that_fails_is_named_once_and_costs_no_row(tracked, tmp_path, c
 def test_figures_that_cannot_be_drawn_are_no_reason_to_end_a_job_with_an_error(
     tmp_path, small_probe, monkeypatch, caplog
 ):
-    monkeypatch.setattr("repdyn.tracking.show_run", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("repdyn.tracking.run.show_run", lambda *_, **__: 1 / 0)
     steps(Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine"), 1)
     assert any("tracking at the end failed" in record.message for record in caplog.records)
     with pytest.raises(ZeroDivisionError):

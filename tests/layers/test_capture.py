@@ -22,8 +22,8 @@ from transformers import (
 )
 
 from repdyn import Probe
-from repdyn.blocks import find_blocks
-from repdyn.capture import capture, causality
+from repdyn.layers.blocks import find_blocks
+from repdyn.layers.capture import capture, causality
 from repdyn.models import build_model
 
 DECODERS = ["gpt_neox", "gpt2", "bloom", "llama"]

@@ -9,14 +9,14 @@ from types import TracebackType
 from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 
-from repdyn.blocks import Layers, find_blocks, unwrapped
-from repdyn.forward import Forward
+from repdyn.layers.blocks import Layers, find_blocks, unwrapped
+from repdyn.layers.forward import Forward
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.ranks import Ranks
 from repdyn.schedule import Agenda, ScheduleLike
 from repdyn.store import Store, open_store
-from repdyn.tracking import Asked, OnFailure, Tracking, refuse_unusable
+from repdyn.tracking.run import Asked, OnFailure, Tracking, refuse_unusable
 
 
 class Tracker:

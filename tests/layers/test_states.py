@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from repdyn import layer_states
-from repdyn.layer_states import Buffers, LayerStates, States
+from repdyn.layers import states as layer_states
+from repdyn.layers.states import Buffers, LayerStates, States
 
 CPU = torch.device("cpu")
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.blocks import Block, Blocks
-from repdyn.layer_states import Buffers, LayerStates, States
+from repdyn.layers.blocks import Block, Blocks
+from repdyn.layers.states import Buffers, LayerStates, States
 from repdyn.probe import ProbeBatch
 
 

@@ -12,10 +12,10 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 from transformers import PreTrainedModel
 
-from repdyn.blocks import Blocks, hugging_face_model
 from repdyn.kernels import exact_arithmetic
+from repdyn.layers.blocks import Blocks, hugging_face_model
+from repdyn.layers.unchanged import unchanged
 from repdyn.probe import ProbeBatch
-from repdyn.unchanged import unchanged
 
 Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
 
@@ -64,7 +64,7 @@ def device_of(model: nn.Module, within: nn.Module | None = None) -> torch.device
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients, in full precision and without fused paths; all of it undone on leaving.
 
-    What the model changes of itself when it runs is undone too; see :func:`repdyn.unchanged.unchanged`.
+    What the model changes of itself when it runs is undone too; see :func:`repdyn.layers.unchanged.unchanged`.
     """
     fast_path = torch.backends.mha.get_fastpath_enabled()
     # nn.TransformerEncoder's fast path would hand hooks nested tensors, and compiled code would not call them at all.

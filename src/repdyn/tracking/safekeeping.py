@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from repdyn.patience import Patience
 from repdyn.probe import Probe
 from repdyn.records import Row
 from repdyn.redaction import redacted
 from repdyn.store import Key, Store, open_store
+from repdyn.tracking.patience import Patience
 
 STORE_SECONDS = 60.0
 """How long a training waits for the disk."""

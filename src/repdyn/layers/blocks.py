@@ -66,8 +66,8 @@ def pattern_list(patterns: Patterns) -> list[str]:
     found = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(found, Sequence) or not found or not all(isinstance(pattern, str) for pattern in found):
         raise ValueError(
-            'expected layers= to be a name pattern such as "model.layers.*", several of them, or a mapping from names of '
-            f"stacks to patterns, got {patterns!r}"
+            'expected layers= to be a name pattern such as "model.layers.*", several of them, or a mapping from names '
+            f"of stacks to patterns, got {patterns!r}"
         )
     return list(found)
 
