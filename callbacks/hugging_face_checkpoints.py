@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from repdyn.callbacks.refusals import refuse_sharding
 from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module
 from repdyn.quiet import without_progress_bars
+from repdyn.ranks import Ranks
 from repdyn.schedule import ScheduleLike
 
 
@@ -58,12 +59,15 @@ class HuggingFaceCheckpoints(ScheduledCallback):
         default = run_folder(trainer) / "hf_checkpoints"
         if is_fresh(trainer):
             self.dirpath = Path(self._given or default)
-            if trainer.is_global_zero and any(self.dirpath.glob("step*")):
-                raise ValueError(
-                    f"expected a folder without checkpoints, but {self.dirpath} holds some of another run; choose "
-                    "another dirpath=, or resume that run with ckpt_path="
-                )
+            Ranks.of_job().on_first(self._refuse_another_runs_folder)
         self.dirpath = self.dirpath or Path(self._given or default)
+
+    def _refuse_another_runs_folder(self) -> None:
+        if self.dirpath is not None and any(self.dirpath.glob("step*")):
+            raise ValueError(
+                f"expected a folder without checkpoints, but {self.dirpath} holds some of another run; choose another "
+                "dirpath=, or resume that run with ckpt_path="
+            )
 
     def state_dict(self) -> dict[str, Any]:
         return {"dirpath": str(self.dirpath)}

@@ -18,7 +18,8 @@ from repdyn.probe import Probe
 from repdyn.ranks import Ranks
 from repdyn.schedule import Agenda, ScheduleLike
 from repdyn.store import Store, open_store
-from repdyn.tracking.run import Asked, OnFailure, Tracking, refuse_unusable
+from repdyn.tracking.asked import Asked, OnFailure, refuse_unusable
+from repdyn.tracking.run import Tracking
 
 
 class HuggingFaceTracker(TrainerCallback):
@@ -38,7 +39,10 @@ class HuggingFaceTracker(TrainerCallback):
         layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
         store: folder for the rows; by default ``repdyn`` in ``output_dir``.
         on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
-        run: name of the run in the rows; by default the Trainer's ``run_name``, or else the name of ``output_dir``.
+        run: name of the run in the rows; by default the Trainer's ``run_name``, or else the name of ``output_dir``; in
+            a hyperparameter search followed by the name of the trial.
+        name: tells several trackers of one Trainer apart: it is added to the run's name and leads the names in the
+            loggers ("teacher_anisotropy/layer_00").
         loggers: Lightning's loggers that are to hear of the rows; by default the open run of W&B and a TensorBoard
             folder in ``output_dir``, as far as ``report_to`` names them.
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
@@ -60,6 +64,7 @@ class HuggingFaceTracker(TrainerCallback):
         on_error: OnFailure = "warn",
         *,
         run: str | None = None,
+        name: str = "",
         loggers: Iterable[Logger] | None = None,
         forward: Forward | None = None,
         tokens_per_forward: int = 8192,
@@ -72,9 +77,12 @@ class HuggingFaceTracker(TrainerCallback):
         self._agenda = Agenda(schedule)
         self._given_store = store
         self._given_run = run
+        self._name = name
         self._given_loggers = None if loggers is None else tuple(loggers)
         self._on_error: OnFailure = on_error
         self._tracking: Tracking | None = None
+        self._logged: tuple[int, float] | None = None
+        self._measured_at: int | None = None
 
     @property
     def store(self) -> Store | None:
@@ -86,16 +94,23 @@ class HuggingFaceTracker(TrainerCallback):
     ) -> None:
         find_blocks(unwrapped(model), self._asked.layers)
         folder = Path(args.output_dir or "trainer_output")
-        default = _Reports(args, folder)
+        trial = state.trial_name if state.is_hyper_param_search else None
+        run = ".".join(filter(None, (self._given_run or args.run_name or folder.resolve().name, trial, self._name)))
+        default = _Reports(args, folder, self._name)
         tracking = Tracking(
             asked=self._asked,
-            run=self._given_run or args.run_name or folder.resolve().name,
+            run=run,
             store=open_store(self._given_store or folder / "repdyn"),
             loggers=lambda: default.loggers if self._given_loggers is None else self._given_loggers,
+            prefix=f"{self._name}_" if self._name else "",
             on_error=self._on_error,
         )
-        tracking.begin(Ranks.of_job(), resumed=state.global_step > 0)
-        self._tracking, self._agenda = tracking, Agenda(self._schedule)
+        # the Trainer starts over where a batch turned out too large, and train() may be called again
+        begun = self._tracking is not None and self._tracking.run == run
+        self._agenda = Agenda(self._schedule)
+        tracking.begin(Ranks.of_job(), self._agenda.schedule, resumed=begun or state.global_step > 0)
+        self._tracking = tracking
+        self._logged = self._measured_at = None
         if self._agenda.starts(state.global_step):
             self._measure(args, state, model)
 
@@ -124,7 +139,9 @@ class HuggingFaceTracker(TrainerCallback):
             return
         told = logs or {}
         if "loss" in told:
-            self._tracking.add_loss(state.global_step, told["loss"])
+            self._logged = (state.global_step, told["loss"])
+            if self._measured_at == state.global_step:
+                self._tracking.add_loss(state.global_step, told["loss"])
         # the last message of a training; on_train_end may be shown the best model in place of the last one
         if "train_runtime" in told and self._agenda.ends(state.global_step):
             self._measure(args, state, model)
@@ -136,10 +153,13 @@ class HuggingFaceTracker(TrainerCallback):
     def _measure(self, args: TrainingArguments, state: TrainerState, model: nn.Module) -> None:
         counted = str(args.include_num_input_tokens_seen) != "no"
         if self._tracking is not None:
+            step, loss = self._logged or (None, None)
+            self._measured_at = state.global_step
             self._tracking.measure(
                 unwrapped(model),
                 state.global_step,
                 tokens_seen=int(state.num_input_tokens_seen) if counted else None,
+                loss=loss if step == state.global_step else None,
                 within=model,
             )
 
@@ -147,9 +167,10 @@ class HuggingFaceTracker(TrainerCallback):
 class _Reports:
     """Where the Trainer reports to, as Lightning's loggers."""
 
-    def __init__(self, args: TrainingArguments, folder: Path) -> None:
+    def __init__(self, args: TrainingArguments, folder: Path, name: str) -> None:
         self._args = args
         self._folder = folder
+        self._version = f"repdyn_{name}" if name else "repdyn"
 
     @cached_property
     def loggers(self) -> list[Logger]:
@@ -161,5 +182,5 @@ class _Reports:
             if wandb.run is not None:
                 found.append(WandbLogger(experiment=wandb.run))
         if "tensorboard" in named:
-            found.append(TensorBoardLogger(self._folder, name="runs", version="repdyn"))
+            found.append(TensorBoardLogger(self._folder, name="runs", version=self._version))
         return found

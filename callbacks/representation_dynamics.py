@@ -20,7 +20,8 @@ from repdyn.probe import Probe, ProbeBatch
 from repdyn.ranks import Ranks
 from repdyn.schedule import ScheduleLike
 from repdyn.store import Store, open_store
-from repdyn.tracking.run import Asked, OnFailure, Tracking, refuse_unusable
+from repdyn.tracking.asked import Asked, OnFailure, refuse_unusable
+from repdyn.tracking.run import Tracking
 
 
 class RepresentationDynamics(ScheduledCallback):
@@ -109,14 +110,17 @@ class RepresentationDynamics(ScheduledCallback):
         find_blocks(found, self.layers)
         self._settle_probe(trainer)
         tracking = self._new_tracking(trainer)
-        tracking.begin(Ranks.of_job(), resumed=not is_fresh(trainer))
+        tracking.begin(Ranks.of_job(), self._agenda.schedule, resumed=not is_fresh(trainer))
         self._tracking = tracking
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._tokens_seen = add_tokens(self._tokens_seen, batch, trainer.world_size)
-        self._loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        # Lightning divides what it shows here by the number of batches that make a step
+        shares = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+        self._loss = loss * shares if isinstance(loss, Tensor) else None
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -134,7 +138,7 @@ class RepresentationDynamics(ScheduledCallback):
             tracked_module(pl_module, self.model),
             trainer.global_step,
             tokens_seen=None if self._tokens_seen is None else int(self._tokens_seen),
-            loss=None if self._loss is None else float(self._loss),
+            loss=self._loss,
             within=trainer.strategy.model,
         )
 

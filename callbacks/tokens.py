@@ -15,9 +15,11 @@ def add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | 
     """
     if seen is None or not isinstance(batch, Mapping):
         return None
-    if isinstance(batch.get("attention_mask"), Tensor):
+    ids, mask = batch.get("input_ids"), batch.get("attention_mask")
+    # a mask of more dimensions says who sees whom
+    if isinstance(mask, Tensor) and mask.ndim == 2 and (not isinstance(ids, Tensor) or ids.shape == mask.shape):
         # counted, not added up: masks come in floating types whose sums stop at 2**24, or at 256
-        return seen + (batch["attention_mask"] != 0).sum() * world_size
-    if isinstance(batch.get("input_ids"), Tensor):
-        return seen + batch["input_ids"].numel() * world_size
+        return seen + (mask != 0).sum() * world_size
+    if isinstance(ids, Tensor):
+        return seen + ids.numel() * world_size
     return None

@@ -30,6 +30,7 @@ def row(**changes) -> Row:
         "revision": None,
         "checkpoint": None,
         "parameters": 12345,
+        "weights": None,
         "layer": 1,
         "depth": 0.5,
         "module": "blocks.0",

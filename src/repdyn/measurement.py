@@ -21,7 +21,7 @@ from repdyn.kernels import Undefined, exact_arithmetic
 from repdyn.layers.blocks import Layers, pattern_list, unwrapped
 from repdyn.layers.capture import capture, causality
 from repdyn.layers.forward import Forward, device_of
-from repdyn.layers.sharding import class_name, count_parameters, is_sharded
+from repdyn.layers.sharding import class_name, count_parameters, is_sharded, refuse_split_layers
 from repdyn.layers.states import STATES_BYTES
 from repdyn.metrics import DEFAULT_METRICS, LayerView, Metric, MetricLike, resolve
 from repdyn.probe import Probe
@@ -103,7 +103,11 @@ def measure(
         OSError: the temporary folder has too little space for the states beyond ``states_bytes``.
     """
     pairs = resolve(metrics)
-    _refuse_a_shard(model if within is None else within, ranks)
+    _refuse_what_cannot_be_shared(model if within is None else within, ranks)
+    ranks.require_same(
+        "what is measured",
+        {"probe": probe.hash, "metrics": metric_set(metrics, layers), "tokens_per_forward": tokens_per_forward},
+    )
     with ranks.together():
         causal = causality(model, probe, layers, forward=forward, states_bytes=states_bytes, within=within)
     measured = _described(checkpoint or Checkpoint(), model, within, _agreed(causal))
@@ -146,8 +150,9 @@ def measure(
     )
 
 
-def _refuse_a_shard(model: nn.Module, ranks: Ranks) -> None:
+def _refuse_what_cannot_be_shared(model: nn.Module, ranks: Ranks) -> None:
     """One rank that runs its shard alone would wait for the others for ever."""
+    refuse_split_layers(model)
     if ranks.size == 1 and dist.is_initialized() and dist.get_world_size() > 1 and is_sharded(model):
         raise ValueError(
             f"expected all {dist.get_world_size()} ranks to measure this sharded {class_name(unwrapped(model))} "
@@ -213,6 +218,16 @@ def _measure_layer(
     return [_measure_one(view, metric, subset, checkpoint, layers, on_error) for metric, subset in pairs]
 
 
+def _n_unique(view: LayerView, subset: str, reason: str | None, on_error: OnError) -> tuple[int, str | None]:
+    """Distinct vectors in the batch that has fewest, and why the value is undefined; 0 where they cannot be counted."""
+    try:
+        return min(cloud.n_unique for cloud in view.clouds(subset)), reason
+    except Exception as error:
+        if on_error == "raise":
+            raise
+        return 0, reason or f"{type(error).__name__}: {error}"
+
+
 def _measure_one(
     view: LayerView, metric: Metric, subset: str, checkpoint: Checkpoint, layers: str, on_error: OnError
 ) -> Row:
@@ -229,6 +244,7 @@ def _measure_one(
             raise
         reason = f"{type(error).__name__}: {error}"
     seconds = time.perf_counter() - start
+    n_unique, reason = _n_unique(view, subset, reason, on_error)
     defined = reason is None
     return Row(
         **asdict(checkpoint),
@@ -244,7 +260,7 @@ def _measure_one(
         std=float(np.std(values, ddof=1)) if defined and len(values) > 1 else math.nan,
         n_batches=view.probe.n_batches,
         n_vectors=view.probe.batch_vectors,
-        n_unique=min(cloud.n_unique for cloud in view.clouds(subset)),
+        n_unique=n_unique,
         on_distinct=metric.on_distinct,
         reason=reason,
         dim=view.layer.states.shape[1],

@@ -91,31 +91,41 @@ class Ranks:
                 value = function()
         return self.tell(value)[0]
 
-    def assemble(
-        self, part: Tensor, places: Sequence[np.ndarray], into: Callable[[int], Tensor], owner: int
-    ) -> Tensor | None:
-        """The rows that lie spread over the ranks, put together on one of them.
+    def require_same(self, what: str, value: Any) -> None:
+        """Refuse to go on where the ranks differ in what they must have in common.
+
+        Args:
+            what: names it in the message.
+            value: one that JSON knows.
+
+        Raises:
+            ValueError: on every rank, naming two that differ.
+        """
+        told = self.tell(value)
+        other = next((rank for rank, said in enumerate(told) if said != told[0]), None)
+        if other is not None:
+            raise ValueError(
+                f"expected {what} to be the same on every rank, got {told[0]!r} on rank 0 and {told[other]!r} on rank "
+                f"{other}; give all ranks the same"
+            )
+
+    def gather(self, part: Tensor, longest: int, owner: int) -> list[Tensor] | None:
+        """What every rank holds of something, brought to one of them.
 
         Args:
             part: (n_rows, dim) this rank's rows, on any device.
-            places: for each rank, (n_rows,) where its rows belong in the whole.
-            into: makes the whole, given its number of rows; called on the owner alone.
-            owner: the rank that gets it.
+            longest: the most rows that a rank holds.
+            owner: the rank that gets them.
 
         Returns:
-            (sum of n_rows, dim) on the owner, None on the others.
+            On the owner (longest, dim) from each rank, in memory, rows beyond the rank's own filled with zeros; None on
+            the others.
         """
-        longest = max(len(rows) for rows in places)
         # as bytes, which gloo carries for every precision; of one size, since unequal ones abort it
         sent = _padded(part.cpu().contiguous().view(torch.uint8), longest)
-        received = [torch.empty_like(sent) for _ in places] if self.rank == owner else None
+        received = [torch.empty_like(sent) for _ in range(self.size)] if self.rank == owner else None
         dist.gather(sent, received, group=self._group, group_dst=owner)
-        if received is None:
-            return None
-        whole = into(sum(len(rows) for rows in places))
-        for rows, bytes_of in zip(places, received, strict=True):
-            whole[torch.from_numpy(rows)] = bytes_of[: len(rows)].view(part.dtype).to(whole.device)
-        return whole
+        return None if received is None else [piece.view(part.dtype) for piece in received]
 
 
 ALONE = Ranks(None)

@@ -45,6 +45,8 @@ class Row:
     """Where exactly the weights came from: repository@commit, or a path; None for a live model."""
     parameters: int | None
     """Number of the measured model's parameters."""
+    weights: str | None
+    """Fingerprint of a sample of a live model's weights: a resumed training that differs is measured anew."""
     layer: int | None
     """0 is the embedding output, l the output of block l; None for a scalar of the run."""
     depth: float | None
@@ -151,6 +153,7 @@ class Checkpoint:
     checkpoint: str | None = None
     causal: bool | None = None
     parameters: int | None = None
+    weights: str | None = None
     device: str | None = None
     attention: str | None = None
 

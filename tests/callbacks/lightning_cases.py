@@ -15,7 +15,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
-from jobs import Job, batches, tracker, trainer
+from jobs import Job, Repeatable, batches, tracker, trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.trainer.connectors.accelerator_connector import _AcceleratorConnector
@@ -99,14 +99,15 @@ def saved(folder: Path) -> None:
     saving = ModelCheckpoint(folder / "saved", every_n_train_steps=2, save_top_k=-1, filename="{step}")
     attached = tracker(PROBE, 2, run="saved", store=folder / "store", tokens_per_forward=60)
     settings = {"max_steps": STEPS, "devices": 2, "strategy": STRATEGIES["DDP"][1](), "logger": False}
-    trainer(folder / "job", attached, saving, **settings).fit(Job(), batches())
+    trainer(folder / "job", attached, saving, overfit_batches=1, **settings).fit(Repeatable(), batches(shuffle=False))
 
 
 def resumed(folder: Path) -> None:
     """The run that was saved goes on from the middle, and beyond its end."""
     attached = tracker(PROBE, 2, run="saved", store=folder / "store", tokens_per_forward=60)
     settings = {"max_steps": 6, "devices": 2, "strategy": STRATEGIES["DDP"][1](), "logger": False}
-    trainer(folder / "job", attached, **settings).fit(Job(), batches(), ckpt_path=folder / "saved" / "step=2.ckpt")
+    again = trainer(folder / "job", attached, overfit_batches=1, **settings)
+    again.fit(Repeatable(), batches(shuffle=False), ckpt_path=folder / "saved" / "step=2.ckpt")
 
 
 def stopped_early(folder: Path) -> None:

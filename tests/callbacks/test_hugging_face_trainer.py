@@ -19,7 +19,7 @@ DATA = [{"input_ids": tokens, "labels": tokens} for tokens in random_tokens(48, 
 
 def model():
     set_seed(0)
-    return tiny_language_model("gpt_neox").model
+    return tiny_language_model("llama").model
 
 
 def trainer(folder, *callbacks, of=None, **changes) -> Trainer:
@@ -53,7 +53,7 @@ def test_steps_losses_and_tokens(tmp_path, probe):
     stored = frame[frame["metric"] == "train/loss"].set_index("step")["value"].to_dict()
     assert stored == logged
     assert frame.groupby("step")["tokens_seen"].first().to_dict() == {0: 0, 2: 96, 4: 192, 5: 240}
-    assert set(frame.loc[frame["layer"].notna(), "model"]) == {"GPTNeoXForCausalLM"}
+    assert set(frame.loc[frame["layer"].notna(), "model"]) == {"LlamaForCausalLM"}
 
 
 def test_the_last_step_has_the_numbers_of_the_model_it_leaves(tmp_path, probe):
@@ -147,6 +147,61 @@ def test_what_it_reports_to_hears_of_it(tmp_path, probe, monkeypatch):
     events = EventAccumulator(str(tmp_path / "job" / "runs" / "repdyn"))
     events.Reload()
     assert [event.step for event in events.Scalars("two_nn/mean")] == [0, 2]
+
+
+def test_a_second_training_of_one_trainer_replaces_what_it_no_longer_is(tmp_path, probe):
+    attached = tracker(probe)
+    trained = trainer(tmp_path / "job", attached, max_steps=4)
+    trained.train()
+    first = attached.store.to_pandas()
+    trained.train()  # from step 0 again, with the weights as they are now
+    second = attached.store.to_pandas()
+    assert attached.store.steps("job") == [0, 2, 4]
+    assert (first["value"] != second["value"]).any()
+    expected = measure(trained.model, probe).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()
+    assert second.loc[(second["step"] == 4) & second["layer"].notna(), "value"].tolist() == expected
+
+
+def test_a_batch_that_is_too_large_is_tried_again(tmp_path, probe):
+    tried = []
+
+    class Large(torch.utils.data.Dataset):
+        def __len__(self):
+            return len(DATA)
+
+        def __getitem__(self, i):
+            return DATA[i]
+
+    class Hungry(Trainer):
+        def training_step(self, *args, **kwargs):
+            tried.append(self._train_batch_size)
+            if self._train_batch_size > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return super().training_step(*args, **kwargs)
+
+    arguments = trainer(tmp_path / "job", auto_find_batch_size=True, max_steps=2).args
+    attached = tracker(probe)
+    Hungry(model(), arguments, train_dataset=Large(), callbacks=[attached]).train()
+    assert tried[0] == 4
+    assert tried[-1] == 2 or tried[-1] < 4
+    assert attached.store.steps("job") == [0, 2]
+
+
+def test_two_trackers_with_names_keep_apart(tmp_path, probe):
+    attached = tracker(probe), tracker(probe, metrics=["gride_4"], name="far")
+    trainer(tmp_path / "job", *attached, max_steps=2, report_to=["tensorboard"]).train()
+    assert attached[0].store.runs() == ["job", "job.far"]
+    assert (tmp_path / "job" / "runs" / "repdyn_far").is_dir()
+
+
+def test_the_loss_of_the_last_step_and_of_saved_ones_is_stored(tmp_path, probe):
+    attached = tracker(probe, "checkpoints")
+    trained = trainer(tmp_path / "job", attached, save_strategy="steps", save_steps=2, max_steps=6, logging_steps=2)
+    trained.train()
+    logged = {entry["step"]: entry["loss"] for entry in trained.state.log_history if "loss" in entry}
+    frame = attached.store.to_pandas()
+    assert frame[frame["metric"] == "train/loss"].set_index("step")["value"].to_dict() == logged
+    assert set(logged) == {2, 4, 6}
 
 
 def test_a_failure_lets_the_training_go_on(tmp_path, probe, monkeypatch, caplog):

@@ -82,6 +82,20 @@ def test_compiled_model_by_name(tmp_path, probe):
     assert set(frame.loc[frame.layer.notna(), "model"]) == {"HandWritten"}
 
 
+def test_tokens_of_a_mask_that_says_who_sees_whom():
+    ids = torch.ones(2, 8, dtype=torch.long)
+    batch = {"input_ids": ids, "attention_mask": torch.zeros(2, 1, 8, 8)}
+    assert add_tokens(0, batch, world_size=1) == 16
+
+
+def test_the_loss_of_an_accumulated_step_is_not_divided(tmp_path, probe):
+    attached, job = tracker(probe, 1), Job()
+    trainer(tmp_path, attached, max_steps=3, accumulate_grad_batches=2).fit(job, batches())
+    frame = attached.store.to_pandas()
+    stored = frame[frame["metric"] == "train/loss"].set_index("step")["value"].to_dict()
+    assert stored == {step: pytest.approx(job.losses[2 * step - 1]) for step in (1, 2, 3)}
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64])
 def test_tokens_are_counted_not_summed(dtype):
     mask = torch.ones(600, 100).to(dtype)

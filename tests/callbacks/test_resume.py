@@ -10,36 +10,55 @@ import lightning.pytorch as pl
 import pandas as pd
 import pytest
 import torch
-from jobs import Job, batches, tiny_language_model, tracker, trainer
+from jobs import Job, Repeatable, batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from repdyn import Probe, open_store
+from repdyn import Probe, measure, open_store
 from repdyn.callbacks import HuggingFaceCheckpoints
 
 
 @pytest.mark.parametrize("attach_first", [True, False])
 def test_resume_repeats_nothing_and_skips_nothing(tmp_path, probe, attach_first):
-    whole = tracker(probe, 2)
-    pl.seed_everything(1)
-    trainer(tmp_path / "whole", whole).fit(Job(), batches(shuffle=False))
-
     pl.seed_everything(1)
     saving = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=3, save_top_k=-1, filename="{step}")
     first = tracker(probe, 2)
     order = [first, saving] if attach_first else [saving, first]
-    trainer(tmp_path / "parts", *order, max_steps=5, logger=False).fit(Job(), batches(shuffle=False))
+    settings = {"logger": False, "overfit_batches": 1}
+    trainer(tmp_path / "parts", *order, max_steps=5, **settings).fit(Repeatable(), batches(shuffle=False))
     assert first.store.steps("parts") == [0, 2, 4, 5]
     written = {path: path.stat().st_mtime_ns for path in first.store.path.rglob("*.parquet")}
 
     second = tracker(probe, 2)
-    trainer(tmp_path / "parts", second, logger=False).fit(
-        Job(), batches(shuffle=False), ckpt_path=tmp_path / "saved" / "step=3.ckpt", weights_only=True
+    trainer(tmp_path / "parts", second, **settings).fit(
+        Repeatable(), batches(shuffle=False), ckpt_path=tmp_path / "saved" / "step=3.ckpt", weights_only=True
     )
     assert second.store.path == first.store.path
     assert second.store.steps("parts") == [0, 2, 4, 5, 6, 8]
     assert {path: path.stat().st_mtime_ns for path in written} == written  # nothing was measured again
     tokens = second.store.to_pandas("parts").groupby("step")["tokens_seen"].first()
     assert tokens[8] == 8 * 48
+
+
+def test_a_run_that_went_back_is_measured_anew(tmp_path, probe, caplog):
+    """As after a loss spike: from the checkpoint before it, with another learning rate."""
+    saving = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=2, save_top_k=-1, filename="{step}")
+    trainer(tmp_path / "parts", tracker(probe, 2), saving, logger=False).fit(Job(), batches())
+    job, second = Job(learning_rate=0.0), tracker(probe, 2)
+    first = {
+        step: rows["value"].tolist()
+        for step, rows in open_store(tmp_path / "parts" / "repdyn").to_pandas().groupby("step")
+    }
+    trainer(tmp_path / "parts", second, logger=False).fit(
+        job, batches(), ckpt_path=tmp_path / "saved" / "step=4.ckpt", weights_only=True
+    )
+    frame = second.store.to_pandas("parts")
+    assert second.store.steps("parts") == [0, 2, 4, 6, 8]
+    again = {step: rows["value"].tolist() for step, rows in frame.groupby("step")}
+    assert [step for step in again if again[step] != first[step]] == [6, 8]
+    expected = measure(job, probe).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()
+    assert frame.loc[(frame["step"] == 8) & frame["layer"].notna(), "value"].tolist() == expected
+    said = [record.message for record in caplog.records if "other weights" in record.message]
+    assert said == ["step 6 was measured on other weights before this run was resumed; done anew"]
 
 
 def test_resume_elsewhere_continues_the_first_store(tmp_path, probe):
@@ -134,7 +153,7 @@ INTERRUPTED = """
     import os, signal, sys
     sys.path[:0] = [{tests!r}]
     import lightning.pytorch as pl
-    from jobs import Job, batches, tracker, trainer
+    from jobs import Job, Repeatable, batches, tracker, trainer
     from small import random_tokens
     from repdyn import Probe
     from lightning.pytorch.callbacks import ModelCheckpoint

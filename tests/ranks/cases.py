@@ -18,12 +18,14 @@ from small import HandWritten, random_tokens
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 from repdyn import Probe, Ranks, Tracker, measure
 from repdyn.callbacks import HuggingFaceTracker
+from repdyn.layers.states import Buffers
 from repdyn.metrics import METRICS, Metric
 
 PROBE = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
@@ -105,9 +107,12 @@ def wrapped(kind: str) -> nn.Module:
     raise ValueError(kind)
 
 
-def trained(kind: str, folder: Path | None) -> dict[str, Any]:
+def trained(
+    kind: str, folder: Path | None, prepare: Callable[[nn.Module], object] = id, on_error: Any = "raise"
+) -> dict[str, Any]:
     """Losses and weights' checksums of a short training, tracked where there is a folder for the store."""
     model = wrapped(kind)
+    prepare(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(dist.get_rank())
     losses: list[float] = []
@@ -127,7 +132,7 @@ def trained(kind: str, folder: Path | None) -> dict[str, Any]:
             train_step()
     else:
         with Tracker(
-            model, PROBE, schedule=2, store=folder, run=kind, on_error="raise", tokens_per_forward=60
+            model, PROBE, schedule=2, store=folder, run=kind, on_error=on_error, tokens_per_forward=60
         ) as tracker:
             for _ in range(4):
                 tracker.step(loss=train_step(), tokens=96)
@@ -168,6 +173,74 @@ def untrained(kind: str) -> list[list[Any]]:
     return values(measure(model, PROBE, tokens_per_forward=60, ranks=Ranks.of_job()).rows)
 
 
+def said(act: Callable[[], object]) -> list[str]:
+    """What each rank is told by an error."""
+    try:
+        act()
+        told = "nothing"
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+    return Ranks.of_job().tell(told)
+
+
+def no_room_on_one_rank() -> list[Any]:
+    """The second rank cannot take the layers it is to measure; afterwards all can go on."""
+    new = Buffers.new
+
+    def full(buffers: Buffers, n_rows: int, like: torch.Tensor) -> torch.Tensor:
+        if n_rows > 190 and dist.get_rank() == 1:  # a whole layer, not the part of a rank
+            raise OSError("no space left")
+        return new(buffers, n_rows, like)
+
+    Buffers.new = full  # type: ignore[method-assign]
+    told = said(lambda: shared(60))
+    Buffers.new = new  # type: ignore[method-assign]
+    return [told, shared(60)]
+
+
+def out_of_memory(kind: str, folder: Path) -> list[Any]:
+    """A forward pass breaks off in a block, on all ranks, before training begins."""
+    plain = trained(kind, None)
+
+    def breaking(model: nn.Module) -> None:
+        blocks = [module for module in model.modules() if type(module).__name__.endswith("Block")]
+        blocks[1].attention.register_forward_pre_hook(fail_in_evaluation)
+
+    return Ranks.of_job().tell([plain, trained(kind, folder, breaking, on_error="warn")])
+
+
+def fail_in_evaluation(module: nn.Module, _: Any) -> None:
+    if not module.training:
+        raise torch.OutOfMemoryError("no memory")
+
+
+def own_probe() -> Probe:
+    return Probe.from_tokens(random_tokens(24, 12, seed=dist.get_rank()), max_vectors=192, batch_vectors=96)
+
+
+def other_probe(folder: Path) -> list[str]:
+    return said(lambda: Tracker(fresh(), own_probe(), store=folder).__enter__())
+
+
+def other_schedule(folder: Path) -> list[Any]:
+    """One rank is a step ahead of the other: nothing of two steps is mixed, nobody waits."""
+    refused = said(lambda: Tracker(fresh(), PROBE, schedule=[1 + dist.get_rank()], store=folder).__enter__())
+    tracker = Tracker(fresh(), PROBE, schedule=[3], store=folder, run="mixed")
+    with tracker:
+        tracker._tracking.measure(tracker._model, 1 + dist.get_rank())
+    frame = tracker.store.to_pandas("mixed") if dist.get_rank() == 0 else None
+    reasons = [] if frame is None else sorted(set(frame.loc[frame["step"] == 1, "reason"]))
+    return [refused, reasons, Ranks.of_job().tell(len(tracker._tracking._keeping._waiting))]
+
+
+def tensor_parallel() -> list[str]:
+    model = fresh()
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+    plan = {"blocks.*.feed_forward.1": ColwiseParallel(), "blocks.*.feed_forward.3": RowwiseParallel()}
+    parallelize_module(model, mesh, plan)  # type: ignore[arg-type]
+    return said(lambda: measure(model, PROBE, ranks=Ranks.of_job()))
+
+
 def shard_alone() -> list[str]:
     try:
         measure(wrapped("fsdp2"), PROBE)
@@ -203,6 +276,14 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         },
         "hugging face trainer": lambda: trainer_of_hugging_face(folder),
         "shard alone": shard_alone,
+        "no room on one rank": no_room_on_one_rank,
+        **{
+            f"out of memory {kind}": lambda kind=kind: out_of_memory(kind, folder / "memory")
+            for kind in ("fsdp", "fsdp2")
+        },
+        "other probe": lambda: other_probe(folder / "other"),
+        "other schedule": lambda: other_schedule(folder / "mixed"),
+        "tensor parallel": tensor_parallel,
         "unwritable store": lambda: unwritable_store(folder / "file"),
     }
 

@@ -67,6 +67,48 @@ def test_what_fails_on_one_rank_is_told_to_all(folder):
     ]
 
 
+def test_a_rank_without_room_for_its_layers_keeps_nobody_waiting(folder):
+    told, afterwards = outcome(folder, "no room on one rank")
+    assert told == [
+        "RuntimeError: expected every rank to measure, but rank 1: OSError: no space left",
+        "OSError: no space left",
+    ]
+    assert afterwards == alone(tokens_per_forward=60)
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "fsdp2"])
+def test_a_forward_pass_that_breaks_off_leaves_the_training_as_it_was(folder, kind):
+    for plain, tracked in outcome(folder, f"out of memory {kind}"):
+        if kind == "fsdp":  # whose root keeps the gathered weights until the next step, the same ones
+            del plain["norms"], tracked["norms"]
+        assert tracked == plain
+    frame = open_store(folder / "memory").to_pandas(kind)
+    assert set(frame.loc[frame["metric"] == "two_nn", "reason"]) == {"OutOfMemoryError: no memory"}
+
+
+def test_ranks_with_probes_of_their_own_are_refused(folder):
+    for said in outcome(folder, "other probe"):
+        assert said.startswith("ValueError: expected the run to be the same on every rank, got {'name': 'other'")
+        assert said.endswith("on rank 1; give all ranks the same")
+
+
+def test_ranks_at_other_steps_are_not_mixed(folder):
+    refused, reasons, waiting = outcome(folder, "other schedule")
+    assert all("schedule" in said and said.endswith("on rank 1; give all ranks the same") for said in refused)
+    assert reasons == [
+        "ValueError: expected the optimizer step to be the same on every rank, got 1 on rank 0 and 2 on rank 1; give all "
+        "ranks the same"
+    ]
+    assert waiting == [0, 0]  # and only the first rank has rows to store
+
+
+def test_tensor_parallelism_is_refused(folder):
+    for said in outcome(folder, "tensor parallel"):
+        assert said.startswith(
+            "ValueError: expected whole layers on each rank, or shards of FSDP, got tensor parallelism (blocks.0.feed_"
+        )
+
+
 def test_a_kernel_that_fails_on_one_rank_costs_its_layers_alone(folder):
     told = outcome(folder, "one kernel fails")
     assert [(layer, reason) for layer, _, reason in told["rows"]] == [

@@ -158,6 +158,36 @@ def test_encoder_with_a_forward_of_its_own(tmp_path, without_figures):
     assert set(frame["causal"]) == {False}
 
 
+def test_the_end_that_cannot_be_measured_is_shown_all_the_same(tmp_path, small_probe, capsys):
+    calls = []
+
+    def forward(model, batch):
+        calls.append(1)
+        if len(calls) > 5:
+            raise ZeroDivisionError("no such luck")
+        return model(batch.input_ids)
+
+    tracker = Tracker(HandWritten(), small_probe, 10, store=tmp_path / "mine", on_error="raise", forward=forward)
+
+    def train() -> None:
+        with tracker:
+            tracker.step()
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    assert "figures: " in capsys.readouterr().out
+
+
+def test_another_probe_is_refused_where_a_training_goes_on(tmp_path, small_probe, without_figures):
+    run(Loop(), Tracker(HandWritten(), small_probe, store=tmp_path / "mine"), 1)
+    other = Probe.from_tokens(random_tokens(24, 12, seed=5), max_vectors=192, batch_vectors=96)
+    with pytest.raises(
+        ValueError,
+        match=f"expected the probe that the resumed run was measured on, {small_probe.hash}, got {other.hash}",
+    ):
+        run(Loop(), Tracker(HandWritten(), other, store=tmp_path / "mine", start=1), 1)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import threading
+import weakref
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from lightning.pytorch.loggers import CSVLogger
 from small import HandWritten
 
 from repdyn import Tracker, open_store
-from repdyn.metrics import METRICS, Metric
+from repdyn.metrics import METRICS, LayerView, Metric
 from repdyn.store import Store
 from repdyn.tracking.patience import Patience
 
@@ -118,6 +119,62 @@ def test_a_disk_that_stays_full_leaves_the_rows_elsewhere_and_says_where(tracked
     assert rescued.steps("mine") == [0, 1, 2]
     assert rescued.to_pandas("mine")["value"].notna().all()
     assert len(list(rescued.path.glob("probes/*"))) == 1
+
+
+def test_rows_that_wait_when_nobody_says_that_a_training_ended_are_rescued(tracked, monkeypatch, caplog):
+    _FullDisk(monkeypatch)
+    tracker = tracked()
+    tracker.__enter__()
+    tracker.step()
+    keeping = tracker._tracking._keeping
+    rescue = next(f for f in weakref.finalize._registry if f.peek() and f.peek()[0] is keeping)
+    assert rescue.atexit
+    rescue()  # as at the end of the process
+    (path,) = (
+        found[1]
+        for record in caplog.records
+        if (found := re.search("the training ended before it did; they are in (.*), from where", record.message))
+    )
+    assert open_store(path).steps("mine") == [0, 1]
+
+
+@pytest.mark.parametrize("loss", [torch.ones(3), "none", object()], ids=["vector", "text", "object"])
+def test_a_loss_that_is_no_number_costs_its_own_row(tracked, caplog, loss):
+    tracker = tracked()
+    with tracker:
+        tracker.step(loss=loss)
+        tracker.step(loss=loss)
+    assert tracker.store.steps("mine") == [0, 1, 2]
+    assert "train/loss" not in set(tracker.store.to_pandas()["metric"])
+    said = [record.message for record in caplog.records if "expected the loss as one number" in record.message]
+    assert len(said) == 1
+
+
+def test_a_cloud_that_cannot_be_made_costs_its_own_rows(tracked, monkeypatch):
+    made = LayerView.clouds
+
+    def failing(view, subset):
+        if view.layer.index == 2:
+            raise torch.OutOfMemoryError("no memory")
+        return made(view, subset)
+
+    monkeypatch.setattr(LayerView, "clouds", failing)
+    tracker = tracked()
+    steps(tracker, 1)
+    frame = tracker.store.to_pandas()
+    of_layer = frame["layer"] == 2
+    assert set(frame.loc[of_layer, "reason"]) == {"OutOfMemoryError: no memory"}
+    assert set(frame.loc[of_layer, "n_unique"]) == {0}
+    assert frame.loc[~of_layer, "value"].notna().all()
+
+
+def test_figures_on_a_mount_that_is_gone_do_not_hold_up_the_end(tmp_path, small_probe, monkeypatch, caplog):
+    answer = threading.Event()
+    monkeypatch.setattr("repdyn.tracking.run.show_run", lambda *_, **__: answer.wait(60))
+    monkeypatch.setattr("repdyn.tracking.run.DRAWING_SECONDS", 0.1)
+    steps(Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine"), 1)
+    assert any("drawing mine took more than 0.1 s" in record.message for record in caplog.records)
+    answer.set()
 
 
 def test_a_full_disk_stops_the_training_where_that_is_asked_for(tracked, monkeypatch):

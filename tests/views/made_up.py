@@ -38,6 +38,7 @@ def make_row(**given: Any) -> Row:
         "revision": None,
         "checkpoint": None,
         "parameters": 1_234_567,
+        "weights": None,
         "layer": 0,
         "depth": 0.0,
         "module": "gpt_neox.layers.0",

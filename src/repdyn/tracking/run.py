@@ -11,22 +11,23 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from functools import partial
 
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.seed import isolate_rng
-from torch import nn
+from torch import Tensor, nn
 
-from repdyn.layers.blocks import Layers
-from repdyn.layers.forward import Forward
 from repdyn.layers.sharding import class_name
-from repdyn.measurement import measure, metric_set
-from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
-from repdyn.probe import Probe
+from repdyn.measurement import measure
+from repdyn.metrics import resolve
 from repdyn.ranks import ALONE, Ranks
 from repdyn.records import Checkpoint, Row, failure_rows, scalar_row
 from repdyn.redaction import redacted
+from repdyn.schedule import Schedule
 from repdyn.store import Key, Store
+from repdyn.tracking.asked import Asked, OnFailure
+from repdyn.tracking.fingerprint import fingerprint
+from repdyn.tracking.patience import Patience
 from repdyn.tracking.safekeeping import Safekeeping
 from repdyn.views.figures import LOSS
 from repdyn.views.loggers import log_rows
@@ -34,39 +35,8 @@ from repdyn.views.show import show_run
 
 log = logging.getLogger(__name__)
 
-OnFailure: TypeAlias = Literal["warn", "raise"]
-
-
-def refuse_unusable(metrics: Sequence[MetricLike], on_error: str) -> None:
-    """What can be told to be wrong before there is a training.
-
-    Raises:
-        ValueError: an unknown metric, two settings of one, or another word than "warn" or "raise".
-    """
-    if on_error not in {"warn", "raise"}:
-        raise ValueError(f'expected on_error "warn" or "raise", got {on_error!r}')
-    pairs = [(metric.name, subset) for metric, subset in resolve(metrics)]
-    if repeated := sorted({pair for pair in pairs if pairs.count(pair) > 1}):
-        metric, subset = repeated[0]
-        raise ValueError(
-            f"expected one setting of each metric, got several of {metric} on {subset}; attach a tracker for each, "
-            "with different name="
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What is to be measured, and how; arguments as for :func:`repdyn.measure`."""
-
-    probe: Probe
-    metrics: Sequence[MetricLike] = DEFAULT_METRICS
-    layers: Layers = None
-    forward: Forward | None = None
-    tokens_per_forward: int = 8192
-
-    @property
-    def metric_set(self) -> str:
-        return metric_set(self.metrics, self.layers)
+DRAWING_SECONDS = 600.0
+"""How long a job waits for its figures."""
 
 
 @dataclass(kw_only=True)
@@ -97,20 +67,24 @@ class Tracking:
     def __post_init__(self) -> None:
         self._keeping = Safekeeping(self.store, self.asked.probe)
 
-    def begin(self, ranks: Ranks, resumed: bool) -> None:
+    def begin(self, ranks: Ranks, schedule: Schedule, resumed: bool) -> None:
         """Make the store ready: continued for a run that goes on, but a new run never on top of another.
 
         Args:
             ranks: those of the job.
+            schedule: by which :meth:`measure` will be called, on all of them.
             resumed: whether the run goes on.
 
         Raises:
-            ValueError: the store holds another run of this name.
+            ValueError: the store holds another run of this name, or the run was measured on another probe; or the ranks
+                differ.
             OSError: it cannot be written.
             RuntimeError: on ranks other than the first, when it failed there.
         """
         self._ranks = ranks
-        self._ranks.on_first(lambda: self._keeping.begin(self.run, resumed))
+        run = {"name": self.run, "goes on": resumed, "schedule": str(schedule), "probe": self.asked.probe.hash}
+        ranks.require_same("the run", run)
+        ranks.on_first(lambda: self._keeping.begin(self.run, resumed))
 
     def measure(
         self,
@@ -118,10 +92,13 @@ class Tracking:
         step: int,
         *,
         tokens_seen: int | None = None,
-        loss: float | None = None,
+        loss: float | Tensor | None = None,
         within: nn.Module | None = None,
     ) -> None:
         """Measure the model as it is after ``step`` optimizer steps, unless the store has that already.
+
+        What the store has from weights that a resumed training no longer reaches, after going back beyond a loss spike
+        say, is measured anew and replaced.
 
         Args:
             model: what is measured; left as it was found.
@@ -135,7 +112,7 @@ class Tracking:
                 as the reason for the missing rows, and the training goes on.
         """
         start = time.perf_counter()
-        checkpoint = Checkpoint(self.run, class_name(model), step, tokens_seen)
+        checkpoint = Checkpoint(self.run, class_name(model), step, tokens_seen, weights=fingerprint(model))
         try:
             with isolate_rng():
                 self._measure(model, checkpoint, loss, within)
@@ -176,11 +153,14 @@ class Tracking:
         except Exception as error:
             self._complain(error, None, never_raise=interrupted)
 
-    def _measure(self, model: nn.Module, checkpoint: Checkpoint, loss: float | None, within: nn.Module | None) -> None:
+    def _measure(
+        self, model: nn.Module, checkpoint: Checkpoint, loss: float | Tensor | None, within: nn.Module | None
+    ) -> None:
         key = self._key(checkpoint.step)
-        if self._ranks.on_first(lambda: self._log_again(key)):
-            return
         try:
+            self._ranks.require_same("the optimizer step", key.step)
+            if self._ranks.on_first(lambda: self._log_again(key, checkpoint)):
+                return
             profile = measure(
                 model,
                 self.asked.probe,
@@ -197,24 +177,38 @@ class Tracking:
             self._file_failure(key, checkpoint, error)
             raise
         self.kernel_seconds += profile.kernel_seconds
-        self._say_what_is_undefined(profile.rows)
-        scalars = [] if loss is None else [scalar_row(checkpoint, LOSS, float(loss), probe=key.probe)]
-        self._keeping.take(key, [*profile.rows, *scalars])
+        if self._ranks.first:
+            self._say_what_is_undefined(profile.rows)
+            self._keeping.take(key, [*profile.rows, *self._loss_row(checkpoint, loss)])
         self._ranks.on_first(self._store_and_log)
 
     def _key(self, step: int) -> Key:
         return Key(self.run, step, self.asked.probe.hash, self.asked.metric_set)
 
-    def _log_again(self, key: Key) -> bool:
+    def _loss_row(self, checkpoint: Checkpoint, loss: float | Tensor | None) -> list[Row]:
+        if loss is None:
+            return []
+        try:
+            return [scalar_row(checkpoint, LOSS, float(loss), probe=self.asked.probe.hash)]
+        except (RuntimeError, TypeError, ValueError) as error:
+            self._complain(ValueError(f"expected the loss as one number, got {type(loss).__name__}: {error}"), None)
+            return []
+
+    def _log_again(self, key: Key, checkpoint: Checkpoint) -> bool:
         """Whether a step is in the store already; loggers that were opened anew are told of it once more."""
         try:
             rows = self._keeping.rows(key)
         except OSError as error:
             self._complain(error, key.step)
             rows = []
-        if rows:
-            self._log(rows)
-        return bool(rows)
+        if not rows:
+            return False
+        if rows[0].weights not in {None, checkpoint.weights}:
+            if self._is_new("measured anew"):
+                log.warning("step %d was measured on other weights before this run was resumed; done anew", key.step)
+            return False
+        self._log(rows)
+        return True
 
     def _store_and_log(self) -> None:
         """Store what has been measured, then tell the loggers; what cannot be stored now is tried again next time."""
@@ -242,7 +236,8 @@ class Tracking:
     def _show(self, store: Store) -> None:
         if not self._keeping.steps(self.run):
             return
-        show_run(
+        draw = partial(
+            show_run,
             store,
             self.run,
             probe=self.asked.probe.hash,
@@ -251,6 +246,7 @@ class Tracking:
             kernel_seconds=self.kernel_seconds,
             total_seconds=time.perf_counter() - self._start,
         )
+        Patience(DRAWING_SECONDS)(f"drawing {self.run}", draw)
 
     def _say_what_is_undefined(self, rows: Sequence[Row]) -> None:
         """The log says once of each metric what its rows say each time."""
@@ -263,8 +259,9 @@ class Tracking:
         if self.on_error == "raise" and not never_raise:
             raise error
         # by kind and place: the text may name a file that is called otherwise each time
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        if self._ranks.first and self._is_new(f"{type(error).__name__} {place.filename}:{place.lineno}"):
+        trace = traceback.extract_tb(error.__traceback__)
+        place = f"{trace[-1].filename}:{trace[-1].lineno}" if trace else str(error)
+        if self._ranks.first and self._is_new(f"{type(error).__name__} {place}"):
             told = redacted("".join(traceback.format_exception(error)).rstrip())
             when = "at the end" if step is None else f"at step {step}"
             log.warning("tracking %s failed, training goes on: %s\n%s", when, redacted(_said(error)), told)

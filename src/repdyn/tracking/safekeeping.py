@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 
 from repdyn.probe import Probe
@@ -10,6 +12,8 @@ from repdyn.records import Row
 from repdyn.redaction import redacted
 from repdyn.store import Key, Store, open_store
 from repdyn.tracking.patience import Patience
+
+log = logging.getLogger(__name__)
 
 STORE_SECONDS = 60.0
 """How long a training waits for the disk."""
@@ -30,6 +34,8 @@ class Safekeeping:
         self._patiently = Patience(seconds)
         self._waiting: dict[Key, list[Row]] = {}
         self._path = str(store.path) if store else "(none)"
+        # a trainer that tells nobody when it breaks off leaves rows here until the process ends
+        weakref.finalize(self, _rescue_unasked, self._waiting, probe, self._path)
 
     def begin(self, run: str, resumed: bool) -> None:
         """Make the store ready: continued for a run that goes on, but a new run never on top of another.
@@ -44,9 +50,20 @@ class Safekeeping:
         if not resumed and self.steps(run):
             raise ValueError(
                 f"expected a new run, but the store {store.path} already holds steps of {run!r}; resume it, or choose "
-                "another run= or store="
+                f"another run= or store=, or delete {store.folder_of(run)}"
             )
+        if resumed and self.steps(run):
+            self._refuse_another_probe(store, run)
         self._patiently(f"writing the probe to {store.path}", lambda: store.save_probe(self._probe))
+
+    def _refuse_another_probe(self, store: Store, run: str) -> None:
+        known = self._patiently(f"reading {store.path}", lambda: set(store.to_pandas(run)["probe"]))
+        if self._probe.hash not in known:
+            raise ValueError(
+                f"expected the probe that the resumed run was measured on, {', '.join(sorted(known))}, got "
+                f"{self._probe.hash} ({self._probe.name}); take that one, Probe.load({str(store.path)!r} + "
+                "'/probes/HASH.safetensors'), or choose another run="
+            )
 
     def steps(self, run: str) -> list[int]:
         """Steps of a run that are stored.
@@ -103,15 +120,7 @@ class Safekeeping:
         """
         if not self._waiting:
             raise error
-        elsewhere = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
-        for key, rows in self._waiting.items():
-            elsewhere.write(key, rows)
-        elsewhere.save_probe(self._probe)
-        steps = ", ".join(str(key.step) for key in self._waiting)
-        raise OSError(
-            f"expected {self._path} to take the rows of steps {steps}, but {redacted(str(error))}; they are in "
-            f"{elsewhere.path}, from where their folder may be copied"
-        ) from error
+        raise OSError(_rescued(self._waiting, self._probe, self._path, redacted(str(error)))) from error
 
     def _write(self, store: Store, key: Key, rows: list[Row]) -> None:
         def write() -> None:
@@ -119,3 +128,22 @@ class Safekeeping:
             store.discard_failures(key)
 
         self._patiently(f"writing step {key.step} to {store.path}", write)
+
+
+def _rescue_unasked(waiting: dict[Key, list[Row]], probe: Probe, path: str) -> None:
+    if waiting:
+        log.warning(_rescued(waiting, probe, path, "the training ended before it did"))
+
+
+def _rescued(waiting: dict[Key, list[Row]], probe: Probe, path: str, why: str) -> str:
+    """Write what waits to a folder of its own, and say where."""
+    elsewhere = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
+    for key, rows in waiting.items():
+        elsewhere.write(key, rows)
+    elsewhere.save_probe(probe)
+    steps = ", ".join(str(key.step) for key in waiting)
+    waiting.clear()
+    return (
+        f"expected {path} to take the rows of steps {steps}, but {why}; they are in {elsewhere.path}, from where their "
+        "folder may be copied"
+    )

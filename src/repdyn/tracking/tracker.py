@@ -16,7 +16,8 @@ from repdyn.probe import Probe
 from repdyn.ranks import Ranks
 from repdyn.schedule import Agenda, ScheduleLike
 from repdyn.store import Store, open_store
-from repdyn.tracking.run import Asked, OnFailure, Tracking, refuse_unusable
+from repdyn.tracking.asked import Asked, OnFailure, refuse_unusable
+from repdyn.tracking.run import Tracking
 
 
 class Tracker:
@@ -106,9 +107,13 @@ class Tracker:
         return self._now
 
     def __enter__(self) -> Tracker:
-        self._tracking.begin(Ranks.of_job(), resumed=self._now > 0)
-        if self._agenda.starts(self._now):
-            self._measure()
+        self._tracking.begin(Ranks.of_job(), self._agenda.schedule, resumed=self._now > 0)
+        try:
+            if self._agenda.starts(self._now):
+                self._measure()
+        except BaseException:
+            self._tracking.finish(interrupted=True)
+            raise
         return self
 
     def step(self, loss: float | Tensor | None = None, tokens: int | None = None) -> None:
@@ -132,15 +137,19 @@ class Tracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.measure()
-        self._tracking.finish(interrupted=kind is not None)
+        whole = False
+        try:
+            if kind is None:
+                self.measure()
+                whole = True
+        finally:
+            self._tracking.finish(interrupted=not whole)
 
     def _measure(self) -> None:
         self._tracking.measure(
             self._model,
             self._now,
             tokens_seen=self._tokens_seen,
-            loss=None if self._loss is None else float(self._loss),
+            loss=self._loss,
             within=self._within,
         )
