@@ -145,3 +145,12 @@ def test_too_small_a_text_says_what_is_needed(tmp_path):
     missing = train(*quickstart, "--data.source", "nowhere.txt", cwd=tmp_path)
     assert missing.returncode == 1
     assert "nowhere.txt" in missing.stderr.splitlines()[-1]
+
+
+def test_two_devices_share_one_folder(tmp_path):
+    quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *TINY, "--run.loggers", "[]"]
+    result = train(*quickstart, "--trainer.devices", "2", "--trainer.strategy", "ddp", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    (folder,) = (tmp_path / "runs" / "quickstart").iterdir()
+    assert open_store(folder / "repdyn").steps(f"quickstart/{folder.name}") == [0, 4, 6]
+    assert (folder / "hf_checkpoints" / "step4").is_dir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 import warnings
@@ -41,6 +42,8 @@ _EXAMPLES = """examples:
 # File systems take no longer ones.
 _LONGEST_NAME = 255
 
+_STARTED = "REPDYN_RUN_STARTED"
+
 
 @dataclass
 class Run:
@@ -68,7 +71,12 @@ class Run:
             raise ValueError(f"expected --run.name of at most {_LONGEST_NAME} bytes, got {len(longest.encode())}")
 
     def new_folder(self) -> Path:
-        return Path(self.folder) / self.name / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        if "LOCAL_RANK" in os.environ:  # started for a run that has its folder already, where Lightning started it
+            now = os.environ.get(_STARTED, now)
+        else:
+            os.environ[_STARTED] = now
+        return Path(self.folder) / self.name / now
 
     def build_loggers(self, folder: Path) -> list[Logger]:
         # CSVLogger warns that it will delete what lies there: the folder is new, only W&B's part of it is already made.

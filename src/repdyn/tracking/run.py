@@ -82,8 +82,9 @@ class Tracking:
             RuntimeError: on ranks other than the first, when it failed there.
         """
         self._ranks = ranks
-        run = {"name": self.run, "goes on": resumed, "schedule": str(schedule), "probe": self.asked.probe.hash}
-        ranks.require_same("the run", run)
+        run = {"goes on": resumed, "schedule": str(schedule), "probe": self.asked.probe.hash}
+        ranks.require_same("what a run is tracked by", run)
+        self.run = ranks.tell(self.run)[0]  # names may hold the time, by each rank's own clock
         ranks.on_first(lambda: self._keeping.begin(self.run, resumed))
 
     def measure(
