@@ -5,6 +5,7 @@ The last test prints how many build and are measured (``pytest -rP`` or ``-s`` s
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import random
@@ -16,7 +17,7 @@ import torch
 import transformers
 from shrunk import VOCABULARY, NotBuilt, build
 from torch import nn
-from transformers import MixtralConfig, MixtralModel
+from transformers import MixtralConfig, MixtralModel, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from repdyn import Probe, measure
@@ -37,6 +38,7 @@ NOT_TEXT = {
 SEVERAL = "expected one stack of blocks, found several of similar size in {name}; choose with layers= one of: "
 SILENT = "expected every block to run, but {n} of 4 did not: {first}"
 SHAPE = "expected states of shape .*'dim'.* at '{name}', got {shape} of torch.float32; name blocks that pass one vector"
+PADDING = "expected states that do not depend on what stands in the padding, but those of"
 # What the error says, and layers= that work; None where there are none.
 REFUSED = {
     "blt": (SEVERAL.format(name="BltForCausalLM"), "model.local_decoder.layers.*"),
@@ -62,7 +64,11 @@ CAUSAL = {"mra": None, "neomme": None, "xlnet": False}
 # A layer's blocks are two attentions and two feed-forward parts there, and num_hidden_layers counts all.
 TWICE = {"longcat_flash"}
 # The last states are drawn from all blocks', or from several streams, before the final norm.
-COMBINED_AT_THE_END = {"inkling2_text", "qwen4_exp", "qwen4_exp_text"}
+COMBINED_AT_THE_END = {"deepseek_v4", "hy_v4", "inkling2_text", "qwen4_exp", "qwen4_exp_text"}
+# The decoder's output has the last of its states alone.
+REPORTED_LAST_ALONE = {("t5gemma", "decoder")}
+# Convolutions, a Fourier transform, neighbours' embeddings and landmarks run over the padding too.
+PADDING_SEEN = {"convbert", "fnet", "mobilebert", "nystromformer", "yoso"}
 LENGTH = 16
 
 
@@ -104,6 +110,14 @@ def test_every_architecture(model_type, class_name, probe):
         expected = CAUSAL.get(model_type, class_name in {CAUSAL_LM.get(model_type), SEQ_TO_SEQ.get(model_type)})
         assert causal == (expected if stack is None else stack == "decoder")
     assert_states_are_those_the_model_reports(model.eval(), probe)
+    with pytest.raises(ValueError, match=PADDING) if model_type in PADDING_SEEN else contextlib.nullcontext():
+        capture(model, padded(probe), ["all"])
+
+
+def padded(probe):
+    lengths = torch.tensor([LENGTH, 9, 12, 5, LENGTH, 14])
+    mask = torch.arange(LENGTH)[None] < lengths[:, None]
+    return Probe.from_tokens(probe.tokens.view(-1, LENGTH), mask, max_vectors=48, pad_id=1)
 
 
 def test_counts(record_property, capsys):
@@ -209,24 +223,32 @@ def assert_states_are_those_the_model_reports(model, probe):
     """Layers 0 to n - 1 as ``output_hidden_states`` has them; layer n, or its final norm, as the last of them."""
     states = capture(model, probe, ["all"], tokens_per_forward=1000)
     batch = next(probe.batches(100))
-    chosen = probe.sample("all").ravel()
-    model.config.output_hidden_states = True
+    rows = batch.positions[probe.sample("all").ravel()]
+    model_type = model.config.model_type
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel):
+            part.config.output_hidden_states = True
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         output = call_with_tokens(model.base_model, batch)
     for stack in {layer.stack for layer in states.layers}:
-        reported = output.get("hidden_states" if stack is None else f"{stack}_hidden_states")
+        reported = output["hidden_states" if stack is None else f"{stack}_hidden_states"]
         ours = [layer.states for layer in states.layers if layer.stack == stack]
-        if reported is None or reported[0].ndim != 3:
-            continue
-        tensors = [h[0] if isinstance(h, tuple) else h for h in reported]
-        theirs = [h[:, :LENGTH].flatten(0, 1)[batch.positions[chosen]].detach() for h in tensors]
+        theirs = [as_rows(h[0] if isinstance(h, tuple) else h)[rows].detach() for h in reported]
+        assert len(theirs) == (1 if (model_type, stack) in REPORTED_LAST_ALONE else len(ours))
         # Mamba and RWKV report no embeddings, but the last state twice, without and with the norm.
         shifted = theirs[0].shape == ours[1].shape and torch.allclose(theirs[0], ours[1], atol=1e-5)
         for mine, expected in zip(ours[shifted:-1], theirs[:-1], strict=False):
             torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
-        if model.config.model_type not in COMBINED_AT_THE_END:
+        if model_type not in COMBINED_AT_THE_END:
             assert any(torch.allclose(found, theirs[-1], atol=1e-4) for found in with_norms(model, ours[-1]))
+
+
+def as_rows(states):
+    """(n_sequences * LENGTH, dim), streams end to end: first, (streams, n_sequences, length, dim), or third."""
+    if states.ndim == 4:
+        states = (states if states.shape[1] == LENGTH else states.permute(1, 2, 0, 3)).flatten(2)
+    return states[:, :LENGTH].flatten(0, 1)
 
 
 def with_norms(model, states):

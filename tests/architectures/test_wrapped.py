@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import types
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from small import HandWritten, random_tokens
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedModel
 
 from repdyn import Probe, measure
 from repdyn.layers.blocks import find_blocks, unwrapped
@@ -141,6 +142,116 @@ def test_fsdp2_of_one_process(llama, probe, one_process):
     fully_shard(llama, mesh=mesh)
     assert [row[:4] for row in values(llama, probe)] == [row[:4] for row in expected]
     assert [row[4] for row in values(llama, probe)] == pytest.approx([row[4] for row in expected])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_forward_of_the_instance_is_kept_under_fsdp(llama, probe, one_process, version):
+    """accelerate puts its autocast there before it shards a model."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+
+    llama.forward = types.MethodType(torch.autocast("cpu", torch.bfloat16)(type(llama).forward), llama)
+    own = vars(llama)["forward"]
+    if version == 1:
+        sharded = FullyShardedDataParallel(
+            llama, sharding_strategy=ShardingStrategy.NO_SHARD, device_id=torch.device("cpu"), use_orig_params=True
+        )
+    else:
+        fully_shard(llama, mesh=dist.init_device_mesh("cpu", (1,)))
+        sharded = llama
+    seen = []
+    llama.model.layers[0].mlp.register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+    assert measure(sharded, probe, ["anisotropy"]).rows
+    assert vars(llama)["forward"] is own
+    sharded(input_ids=probe.tokens[None, :12])
+    assert seen[-1] == torch.bfloat16
+
+    def failing(model, batch):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        measure(sharded, probe, forward=failing)
+    assert vars(llama)["forward"] is own
+
+
+class Scaling(LlamaForCausalLM):
+    """A forward pass of the user's own."""
+
+    def forward(self, input_ids, attention_mask=None, logits_to_keep=0):
+        embedded = 100 * self.model.embed_tokens(input_ids)
+        return super().forward(
+            inputs_embeds=embedded, attention_mask=attention_mask, logits_to_keep=logits_to_keep, use_cache=False
+        )
+
+
+class Prefixed(PreTrainedModel):
+    """A base model inside, which ``base_model_prefix`` names."""
+
+    config_class = LlamaConfig
+    base_model_prefix = "inner"
+    _supports_sdpa = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.inner = LlamaModel(config)
+        self.post_init()
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.inner(inputs_embeds=100 * self.inner.embed_tokens(input_ids), attention_mask=attention_mask)
+
+
+def by_a_hook(llama):
+    llama.register_forward_pre_hook(lambda module, args, kwargs: (args, scaled(llama, kwargs)), with_kwargs=True)
+
+
+def by_the_instance(llama):
+    inner = llama.forward
+    llama.forward = lambda input_ids, **rest: inner(**scaled(llama, {"input_ids": input_ids} | rest))
+
+
+def scaled(llama, kwargs):
+    embedded = 100 * llama.get_input_embeddings()(kwargs["input_ids"])
+    return {name: value for name, value in kwargs.items() if name != "input_ids"} | {"inputs_embeds": embedded}
+
+
+def own_class_of(model_class):
+    def make(llama):
+        model = model_class(llama.config).eval()
+        model.base_model.load_state_dict(llama.model.state_dict())
+        return model
+
+    return make
+
+
+@pytest.mark.parametrize("change", [own_class_of(Scaling), own_class_of(Prefixed), by_a_hook, by_the_instance])
+def test_a_forward_of_the_users_own_is_run(llama, probe, change):
+    plain = capture(llama, probe, ["all"]).layers[0].states
+    heads = []
+    model = change(llama) or llama
+    if hasattr(model, "lm_head"):
+        model.lm_head.register_forward_hook(lambda module, args, output: heads.append(output.shape[1]))
+    assert torch.equal(capture(model, probe, ["all"]).layers[0].states, 100 * plain)
+    assert set(heads) <= {1} or change is by_the_instance  # whose forward does not say that it takes logits_to_keep
+
+
+@pytest.mark.parametrize("hugging_face", [True, False], ids=["hugging face", "hand-written"])
+def test_the_autocast_of_accelerate_is_left_out(llama, probe, hugging_face):
+    model = llama if hugging_face else Padded()
+    plain = last_states(model, probe)
+    model._original_forward = model.forward  # as accelerate prepares a model for mixed precision
+    model.forward = types.MethodType(torch.autocast("cpu", torch.bfloat16)(type(model).forward), model)
+    own = vars(model)["forward"]
+    if hugging_face:
+        llama.lm_head.register_forward_pre_hook(lambda *_: pytest.fail("the head's logits are not needed"))
+    assert torch.equal(last_states(model, probe), plain)
+    assert vars(model)["forward"] is own
+
+
+def test_hooks_of_fsdp_do_not_make_it_run_the_head(llama, probe, one_process):
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(llama, mesh=dist.init_device_mesh("cpu", (1,)))
+    llama.lm_head.register_forward_pre_hook(lambda *_: pytest.fail("the head's logits are not needed"))
+    assert capture(llama, probe, ["all"]).layers
 
 
 def test_gradient_checkpointing(llama, probe):

@@ -22,6 +22,8 @@ from transformers import (
 )
 
 from repdyn import Probe
+from repdyn.kernels import exact_arithmetic
+from repdyn.layers import forward
 from repdyn.layers.blocks import find_blocks
 from repdyn.layers.capture import capture, causality
 from repdyn.models import build_model
@@ -63,10 +65,9 @@ def test_states_are_those_transformers_reports(family):
                 if name in {"norm", "ln_f", "final_layer_norm", "final_norm"}
             )
             assert not torch.allclose(layer.states, rows, atol=1e-3)
-            rows, layer_states = rows, final_norm(layer.states).detach()
+            torch.testing.assert_close(final_norm(layer.states).detach(), rows, rtol=1e-5, atol=1e-5)
         else:
-            layer_states = layer.states
-        torch.testing.assert_close(layer_states, rows, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(layer.states, rows, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
@@ -246,6 +247,15 @@ def test_model_is_left_as_it_was_found(hand_written, small_probe):
     assert all(p.grad is None and p.requires_grad for p in hand_written.parameters())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in hand_written.modules())
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_exact_on_the_device_that_the_model_computes_on(hand_written, small_probe, monkeypatch):
+    """FSDP takes the parameters away from the model: what it is within tells the device."""
+    asked, there = [], torch.device("cpu:0")
+    monkeypatch.setattr("repdyn.layers.capture.device_of", lambda model, within: there)
+    monkeypatch.setattr(forward, "exact_arithmetic", lambda device: asked.append(device) or exact_arithmetic(device))
+    capture(hand_written, small_probe, ["all"])
+    assert asked == [there]
 
 
 def test_model_is_left_as_it_was_found_after_an_error(hand_written, small_probe):
@@ -500,15 +510,25 @@ def test_padding_with_a_forward_of_ones_own(hand_written):
     assert states.layers[-1].states.isfinite().all()
 
 
-def test_varying_number_of_calls_is_refused(hand_written, small_probe):
-    def forward(model, batch, calls=[]):  # noqa: B006
+def test_blocks_that_vary_from_batch_to_batch_are_refused(hand_written, small_probe):
+    def forward_once_more(model, batch, calls=[]):  # noqa: B006
         calls.append(1)
         model(batch.input_ids)
         if len(calls) > 1:
             model.blocks[0](torch.zeros(*batch.input_ids.shape, 16))
 
-    with pytest.raises(RuntimeError, match="expected the same number of block calls for every batch, got 4 after 3"):
-        capture(hand_written, small_probe, ["all"], forward=forward, tokens_per_forward=24)
+    def forward_in_another_order(model, batch, calls=[]):  # noqa: B006
+        calls.append(1)
+        x = model.token(batch.input_ids)
+        for number in (0, 1, 2) if len(calls) == 1 else (0, 2, 1):
+            x = model.blocks[number](x)
+
+    same = "expected the same blocks to run in the same order for every batch, got "
+    settings = {"tokens_per_forward": 24}
+    with pytest.raises(RuntimeError, match=f"{same}'blocks.0' as call 4 where the first batch had none; name"):
+        capture(hand_written, small_probe, ["all"], forward=forward_once_more, **settings)
+    with pytest.raises(RuntimeError, match=f"{same}'blocks.2' as call 2 where the first batch had 'blocks.1'; name"):
+        capture(hand_written, small_probe, ["all"], forward=forward_in_another_order, **settings)
 
 
 def test_padding_that_the_model_cannot_be_told_of_is_refused(hand_written):

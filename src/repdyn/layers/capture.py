@@ -3,7 +3,8 @@
 Layer 0 is what enters the first block (the embedding output); layer l is what block l puts out. For every family
 alike the last layer is therefore the last block's output *before* a final normalisation, the same residual stream
 as the layers below it. To measure the normalised output too, name its module in ``layers``. Where a block carries
-several vectors for each token (the streams of hyper-connections), a layer's vector is all of them, end to end. Each
+several vectors for each token (the streams of hyper-connections), a layer's vector is all of them, end to end; where
+it passes on its branch and the residual stream in two parts, for the next one to add, it is the first part alone. Each
 stack of an encoder-decoder has its own layers, from 0 on.
 """
 
@@ -12,14 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.layers.blocks import Layers, find_blocks, listing, unwrapped
+from repdyn.layers import trials
+from repdyn.layers.blocks import Block, Layers, find_blocks, listing, unwrapped
 from repdyn.layers.forward import (
     Forward,
+    all_in_base,
     call_with_tokens,
     device_of,
     held,
@@ -29,10 +33,15 @@ from repdyn.layers.forward import (
     undisturbed,
 )
 from repdyn.layers.recorder import Recorder
-from repdyn.layers.sharding import through
+from repdyn.layers.sharding import class_name, through
 from repdyn.layers.states import STATES_BYTES, Buffers, States
+from repdyn.layers.trials import Trial
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.ranks import ALONE, Ranks
+
+
+def unwatched(share: float) -> None:
+    """Progress that nobody watches."""
 
 
 def capture(
@@ -44,7 +53,7 @@ def capture(
     forward: Forward | None = None,
     tokens_per_forward: int = 8192,
     states_bytes: int = STATES_BYTES,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = unwatched,
     within: nn.Module | None = None,
     ranks: Ranks = ALONE,
 ) -> States:
@@ -73,23 +82,29 @@ def capture(
             probe, in the batches that one process would run, and is given the whole of every size-th layer.
 
     Raises:
-        ValueError: the blocks cannot be told; the message lists the candidates.
-        RuntimeError: a block did not run, or its output is not one vector for each token; or another rank failed.
+        ValueError: the blocks cannot be told (the message lists the candidates), or the model does not tell padding
+            from tokens.
+        RuntimeError: a block did not run, its output is not one vector for each token, blocks that were found do not
+            pass states from one to the next; or another rank failed.
         OSError: the temporary folder has too little space.
     """
     sampled = list(dict.fromkeys(np.concatenate([probe.sample(subset).ravel() for subset in subsets]).tolist()))
     rows = np.full(len(probe.tokens), -1)
     rows[sampled] = np.arange(len(sampled))
     batches = list(probe.batches(max(1, tokens_per_forward // int(probe.lengths.max()))))
+    settings: dict[str, Any] = {"forward": forward, "states_bytes": states_bytes, "within": within}
+    if forward is None:
+        with ranks.together():
+            _refuse_states_of_padding(model, probe, layers, **settings)
     if ranks.size == 1:
-        return _run(model, _watched(batches, progress), rows, layers, forward, states_bytes, within)
+        return _run(model, _watched(batches, progress), rows, layers, **settings)
     places = [_rows_in(ranks.deal(batches, rank), rows) for rank in range(ranks.size)]
     mine = np.full_like(rows, -1)
     mine[[sampled[row] for row in places[ranks.rank]]] = np.arange(len(places[ranks.rank]))
     with ranks.together():
         # A model in shards takes all ranks for every forward pass: who has none left runs one for the others' sake.
         share = [*ranks.deal(batches), batches[-1]][: -(-len(batches) // ranks.size)]
-        parts = _run(model, _watched(share, progress), mine, layers, forward, states_bytes, within)
+        parts = _run(model, _watched(share, progress), mine, layers, **settings)
     return _exchanged(parts, rows, places, Buffers(states_bytes, len(parts.layers)), ranks)
 
 
@@ -102,20 +117,33 @@ def _rows_in(batches: Iterable[ProbeBatch], rows: np.ndarray) -> np.ndarray:
 
 def _exchanged(parts: States, rows: np.ndarray, places: Sequence[np.ndarray], buffers: Buffers, ranks: Ranks) -> States:
     """From every rank's rows of all layers to all rows of every size-th layer, one layer after the other."""
-    whole = []
+    whole, failure = [], None
     for number in range(len(parts.layers)):
-        part = parts.take()
-        states = ranks.assemble(part.states, places, partial(buffers.new, like=part.states), number % ranks.size)
-        if states is not None:
-            whole.append(replace(part, states=states))
+        part = parts.layers.pop(0)
+        pieces = ranks.gather(part.states, max(map(len, places)), owner=number % ranks.size)
+        if pieces is None or failure:
+            continue
+        try:
+            whole.append(replace(part, states=_assembled(pieces, places, buffers, part.states)))
+        except Exception as error:  # too little memory or disk here: the others still wait for what this rank has
+            failure = error
+    with ranks.together():
+        if failure:
+            raise failure
     return States(whole, rows)
 
 
-def _watched(batches: Sequence[ProbeBatch], progress: Callable[[float], None] | None) -> Iterator[ProbeBatch]:
+def _assembled(pieces: Sequence[Tensor], places: Sequence[np.ndarray], buffers: Buffers, like: Tensor) -> Tensor:
+    whole = buffers.new(sum(map(len, places)), like)
+    for piece, rows in zip(pieces, places, strict=True):
+        whole[torch.from_numpy(rows)] = piece[: len(rows)].to(whole.device)
+    return whole
+
+
+def _watched(batches: Sequence[ProbeBatch], progress: Callable[[float], None]) -> Iterator[ProbeBatch]:
     for number, batch in enumerate(batches, start=1):
         yield batch
-        if progress:
-            progress(number / len(batches))
+        progress(number / len(batches))
 
 
 def causality(
@@ -129,9 +157,10 @@ def causality(
 ) -> dict[str | None, bool | None]:
     """Whether no position of a stack sees a later one.
 
-    The second half of a sequence is changed, and the states of its first half are compared. Of several stacks each is
+    The second part of a sequence is changed, and the states of its first part are compared. Of several stacks each is
     tried by itself, with what the others put out held as it was: the decoder of an encoder-decoder is told of the
-    change by its own input alone.
+    change by its own input alone. A decoder whose positions see all of a prefix, later ones too, is taken for
+    causal where that prefix is shorter than half of the probe's longest sequence, or than 31 tokens.
 
     Args: as for :func:`capture`.
 
@@ -140,60 +169,49 @@ def causality(
         be told (states that are not finite, a probe of one and the same token, blocks that do not mix positions).
     """
     blocks = find_blocks(unwrapped(model), layers)
-    trial = _trial(probe)
+    settings: dict[str, Any] = {"forward": forward, "states_bytes": states_bytes, "within": within}
     told: dict[str | None, bool | None] = dict.fromkeys(block.stack for block in blocks)
-    if trial is None:
-        return told
-    rows = np.arange(sum(len(batch.positions) for batch in trial))
     for stack in told:
-        with held([block for block in blocks if block.stack != stack]) as hold:
-            states = _run(model, hold(trial), rows, layers, forward, states_bytes, within)
-        last = [layer for layer in states.layers if layer.stack == stack][-1]
-        told[stack] = _is_causal(last.states.double().unflatten(0, (len(trial), *trial[0].input_ids.shape)))
+        others = [block for block in blocks if block.stack != stack]
+        states = _tried(model, trials.of_causality(probe), layers, others, **settings)
+        if states is not None:
+            told[stack] = trials.is_causal(states[stack])
     return told
 
 
-def _trial(probe: Probe) -> list[ProbeBatch] | None:
-    """A sequence four times; and then as it is, with its second half changed, with its first changed, and as it is.
+def _refuse_states_of_padding(model: nn.Module, probe: Probe, layers: Layers, **settings: Any) -> None:
+    """Run a padded sequence with other tokens in its padding: the states of its own tokens must not tell."""
+    states = _tried(model, trials.of_padding(probe), layers, **settings)
+    if states is not None and any(map(trials.padding_is_seen, states.values())):
+        raise ValueError(
+            "expected states that do not depend on what stands in the padding, but those of "
+            f"{class_name(unwrapped(model))} do: something in its forward pass does not heed attention_mask (nonzero "
+            "at tokens); give sequences of one length, or say how to run it with forward=lambda model, batch: ..."
+        )
 
-    Both batches have one shape, so that equal inputs meet the same arithmetic.
+
+def _tried(
+    model: nn.Module, tried: Iterable[Trial], layers: Layers, others: Sequence[Block] = (), **settings: Any
+) -> dict[str | None, Tensor] | None:
+    """The last states of each stack, (2, n_sequences, n_tokens, dim), in the first trial that the model can run.
+
+    Args:
+        others: blocks whose output is held as it was for the first batch.
     """
-    longest = int(probe.lengths.argmax())
-    # An odd length: windows and chunks of attention do not end in its middle.
-    tokens = probe.tokens.split(probe.lengths.tolist())[longest][:63]
-    vocabulary = probe.tokens.unique()
-    length, half = len(tokens), len(tokens) // 2
-    if len(vocabulary) == 1 or length < 2:
-        return None
-    others = vocabulary[(torch.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)]
-    later, earlier = torch.cat([tokens[:half], others[half:]]), torch.cat([others[:half], tokens[half:]])
-    controls = [tokens] * (2 if length == 4 else 1)  # no batch is square
-    sequences = [torch.stack([tokens, *tried, *controls]) for tried in ((tokens, tokens), (later, earlier))]
-    positions = np.arange(sequences[0].numel())
-    return [
-        ProbeBatch(ids, torch.ones_like(ids), positions, first_token=i * len(positions))
-        for i, ids in enumerate(sequences)
-    ]
-
-
-def _is_causal(states: Tensor) -> bool | None:
-    """From the last layer's states (2, n_sequences, length, dim) of the two batches of :func:`_trial`."""
-    if not bool(states.isfinite().all()):
-        return None
-    before, after = states
-    half = before.shape[1] // 2
-    moved = (after - before).abs().amax(dim=-1)
-    by_later, by_earlier = moved[1, :half], moved[2, half:]
-    # Tokens that are sorted into batches of their own, as experts do, are rounded differently when others change, and a
-    # few go to another expert. The sequences that stay as they are show how much.
-    rounding = 4 * moved[[0, -1]].mean(dim=1).max()
-    least = torch.maximum(rounding, 1e-7 * before.square().mean().sqrt())
-    # The positions next to the change see it if any do; where there is rounding, one alone may be an accident.
-    seen = by_later[-8:].median() if rounding > 0 else by_later.max()
-    if bool(seen > least):
-        return False
-    # Blocks that begin as the identity, as some are initialised, let no position see any other.
-    return True if bool(by_earlier.max() > least) else None
+    remaining = list(tried)
+    for trial in remaining:
+        shape = len(trial), *trial[0].input_ids.shape[:1], -1
+        rows = np.arange(sum(len(batch.positions) for batch in trial))
+        try:
+            with held(list(others)) as hold:
+                states = _run(model, hold(trial), rows, layers, **settings)
+        except Exception:  # a model may want the probe's own length; what else is wrong shows there again
+            if trial is remaining[-1]:
+                raise
+        else:
+            last = {layer.stack: layer.states for layer in states.layers}
+            return {stack: found.double().unflatten(0, shape) for stack, found in last.items()}
+    return None
 
 
 def _run(
@@ -201,22 +219,28 @@ def _run(
     batches: Iterable[ProbeBatch],
     rows: np.ndarray,
     layers: Layers,
+    *,
     forward: Forward | None,
     states_bytes: int,
-    within: nn.Module | None = None,
+    within: nn.Module | None,
 ) -> States:
     outer = model if within is None else within
     model = unwrapped(model)
     refuse_prompts(model)
     blocks = find_blocks(model, layers)
     body = model if forward else smallest_with(blocks, model)
-    call = forward or call_with_tokens
+    call = forward or partial(call_with_tokens, logits=not all_in_base(blocks, model))
     n_layers = len(blocks) + len({block.stack for block in blocks})
     recorder = Recorder(
-        blocks, rows, Buffers(states_bytes, n_layers), pads_right=pads_right(model), lists=listing(model)
+        blocks,
+        rows,
+        Buffers(states_bytes, n_layers),
+        chained=layers is None,
+        pads_right=pads_right(model),
+        lists=listing(model),
     )
     device = device_of(model, outer)
-    with undisturbed(model), recorder.attached(), through(outer, body) as run:
+    with undisturbed(model, device), recorder.attached(), through(outer, body) as run:
         for batch in batches:
             on_device = replace(
                 batch, input_ids=batch.input_ids.to(device), attention_mask=batch.attention_mask.to(device)

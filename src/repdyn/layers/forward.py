@@ -14,17 +14,21 @@ from transformers import PreTrainedModel
 
 from repdyn.kernels import exact_arithmetic
 from repdyn.layers.blocks import Blocks, hugging_face_model
+from repdyn.layers.sharding import own_class
 from repdyn.layers.unchanged import unchanged
 from repdyn.probe import ProbeBatch
 
 Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
 
 
-def call_with_tokens(model: nn.Module, batch: ProbeBatch) -> Any:
+def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
     """Call a model with ``input_ids``, ``attention_mask`` and ``use_cache=False``, as far as it takes them.
 
     An encoder-decoder's decoder is given the tokens of its encoder: ``decoder_input_ids`` and, where it takes one,
     ``decoder_attention_mask``.
+
+    Args:
+        logits: False where nobody reads them: of the last position alone, where the model can leave out the others.
 
     Raises:
         ValueError: the batch has padding and the model's forward takes no ``attention_mask``.
@@ -38,6 +42,8 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch) -> Any:
         )
     offered = {"attention_mask": batch.attention_mask, "use_cache": False}
     arguments = {name: value for name, value in offered.items() if takes_any or name in parameters}
+    if not logits and "logits_to_keep" in parameters:
+        arguments["logits_to_keep"] = 1
     if "decoder_input_ids" in parameters:
         offered = {"decoder_input_ids": batch.input_ids, "decoder_attention_mask": batch.attention_mask}
         arguments |= {name: value for name, value in offered.items() if name in parameters}
@@ -61,22 +67,24 @@ def device_of(model: nn.Module, within: nn.Module | None = None) -> torch.device
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
+def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Evaluation mode without gradients, in full precision and without fused paths; all of it undone on leaving.
 
     What the model changes of itself when it runs is undone too; see :func:`repdyn.layers.unchanged.unchanged`.
+
+    Args:
+        device: where the model computes.
     """
     fast_path = torch.backends.mha.get_fastpath_enabled()
     # nn.TransformerEncoder's fast path would hand hooks nested tensors, and compiled code would not call them at all.
     torch.backends.mha.set_fastpath_enabled(False)
-    device = device_of(model)
     try:
         with (
             isolate_rng(),
-            torch.no_grad(),
             exact_arithmetic(device),
             torch.compiler.set_stance("force_eager"),
             unchanged(model),
+            _without_accelerates_autocast(model),
         ):
             model.eval()
             yield
@@ -84,12 +92,44 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
+@contextmanager
+def _without_accelerates_autocast(model: nn.Module) -> Iterator[None]:
+    """accelerate turns autocast on within the forward pass of an instance, and keeps what was there under a name."""
+    own = vars(model)
+    before = {"forward": own["forward"]} if "_original_forward" in own and "forward" in own else {}
+    own.update({name: own["_original_forward"] for name in before})
+    try:
+        yield
+    finally:
+        own.update(before)
+
+
 def smallest_with(blocks: Blocks, model: nn.Module) -> nn.Module:
-    """A Hugging Face model without its head, whose logits nobody reads here, unless a measured block is in the head."""
-    if not isinstance(model, PreTrainedModel):
+    """A Hugging Face model without its head, whose logits nobody reads here.
+
+    The model itself where a measured block is in the head, and where its own forward pass is not the library's: in a
+    class of the user's, in a function or in hooks put upon it.
+    """
+    if not isinstance(model, PreTrainedModel) or not all_in_base(blocks, model):
         return model
-    inside = set(model.base_model.modules())
-    return model.base_model if all(block.module in inside for block in blocks) else model
+    return model.base_model if _runs_as_the_library_does(model) else model
+
+
+def all_in_base(blocks: Blocks, model: nn.Module) -> bool:
+    """Whether no block is in the head of a Hugging Face model, alone or wrapped; False for any other model."""
+    whole = hugging_face_model(model)
+    inside = set(whole.base_model.modules()) if whole is not None else set()
+    return all(block.module in inside for block in blocks)
+
+
+def _runs_as_the_library_does(model: nn.Module) -> bool:
+    hooks = (*model._forward_pre_hooks.values(), *model._forward_hooks.values())
+    return (
+        own_class(model).__module__.startswith("transformers.")
+        # accelerate puts its autocast and its moving of weights upon an instance, which change nothing here
+        and ("forward" not in vars(model) or bool({"_original_forward", "_old_forward"} & set(vars(model))))
+        and all(getattr(hook, "__module__", "").startswith("torch.distributed.") for hook in hooks)
+    )
 
 
 def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from itertools import zip_longest
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -16,25 +17,40 @@ from repdyn.layers.blocks import Block, Blocks
 from repdyn.layers.states import Buffers, LayerStates, States
 from repdyn.probe import ProbeBatch
 
+Slot: TypeAlias = int | str
+"""Where states stand among a block's arguments or in its output: a position, or a name."""
+
 
 class Recorder:
     """Copies what enters the first block of each stack and what every block puts out, in the order the blocks run.
+
+    Blocks may take and put out more than the states. Which part is the states is told in the first batch: what one
+    block puts out and the next takes in. Where no such part is, it is the first that has one vector for each token.
 
     Args:
         blocks: whose outputs are layers.
         rows: (n_tokens,) the row of each token in the layers' buffers, -1 where it is not sampled.
         buffers: makes the layers' buffers.
+        chained: each block must take in what the one before it puts out, else the blocks are not the layers of a model.
         pads_right: the model lengthens sequences on the right by itself, to a multiple of something.
         lists: the lists of blocks in the model, for messages.
     """
 
     def __init__(
-        self, blocks: Blocks, rows: np.ndarray, buffers: Buffers, *, pads_right: bool = False, lists: str = "none"
+        self,
+        blocks: Blocks,
+        rows: np.ndarray,
+        buffers: Buffers,
+        *,
+        chained: bool = False,
+        pads_right: bool = False,
+        lists: str = "none",
     ) -> None:
         self._blocks = blocks
         self._rows = rows
         self._n_rows = int(rows.max()) + 1
         self._buffers = buffers
+        self._chained = chained
         self._pads_right = pads_right
         self._lists = lists
         self._stacks = {block.stack: _Stack() for block in blocks}
@@ -57,9 +73,11 @@ class Recorder:
         rows = self._rows[batch.first_token :][: len(batch.positions)]
         self._target = torch.from_numpy(rows[rows >= 0])
         self._source = torch.from_numpy(batch.positions[rows >= 0])
+        # Of a batch without samples all tokens are compared, and none is kept.
+        self._seen = self._source if len(self._source) else torch.from_numpy(batch.positions)
         self._shape = tuple(batch.input_ids.shape)
         for stack in self._stacks.values():
-            stack.calls = []
+            stack.calls, stack.entered = [], False
         yield
         called = {name for stack in self._stacks.values() for name in stack.calls}
         silent = [block.name for block in self._blocks if block.name not in called]
@@ -70,58 +88,104 @@ class Recorder:
                 f"model has {self._lists}"
             )
         for stack in self._stacks.values():
-            stack.n_calls = stack.n_calls or len(stack.calls)
-            if len(stack.calls) != stack.n_calls:
+            self._settle_rest(stack)
+            stack.order, stack.given = stack.order or stack.calls, {}
+            if stack.calls != stack.order:
                 raise RuntimeError(
-                    f"expected the same number of block calls for every batch, got {len(stack.calls)} after "
-                    f"{stack.n_calls}; name the blocks that always run with layers="
+                    "expected the same blocks to run in the same order for every batch, got "
+                    f"{_first_difference(stack.calls, stack.order)}; name the blocks that always run with layers="
                 )
 
     def states(self) -> States:
         layers = [
-            LayerStates(index, index / (len(stack.kept) - 1), *kept, stack=name)
+            LayerStates(index, index / (len(stack.kept) - 1), *stack.kept[index], stack=name)
             for name, stack in self._stacks.items()
-            for index, kept in enumerate(stack.kept)
+            for index in sorted(stack.kept)
         ]
         return States(layers, self._rows)
 
     def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
-        if not self._stacks[block.stack].calls:
-            named = [kwargs[name] for name in _STATE_ARGUMENTS if name in kwargs]
-            others = [value for value in kwargs.values() if self._first_rows([value]) is not None]
-            # Under a name that is not known, it is the states where nothing else could be.
-            self._keep(0, block, (*args, *named, *(others if len(others) == 1 else ())))
+        stack = self._stacks[block.stack]
+        given = {**dict(enumerate(args)), **kwargs}
+        if not stack.entered:
+            stack.entered = True
+            self._pass(stack, 0, block, given)
+        elif stack.order is None and stack.calls:
+            self._link(stack, block, given)
 
     def _leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
-        calls = self._stacks[block.stack].calls
-        calls.append(block.name)
-        self._keep(len(calls), block, output)
-
-    def _keep(self, layer: int, block: Block, value: Any) -> None:
         stack = self._stacks[block.stack]
-        states = self._as_rows(block.name, value)
-        if stack.n_calls is None:
-            stack.kept.append((block.name, self._buffers.new(self._n_rows, states), states.device))
-        if layer < len(stack.kept):  # a call too many is refused when the batch has passed
-            buffer = stack.kept[layer][1]
-            buffer[self._target] = states[self._source.to(states.device)].to(buffer)
+        stack.calls.append(block.name)
+        self._pass(stack, len(stack.calls), block, _parts(output))
 
-    def _as_rows(self, name: str, value: Any) -> Tensor:
-        """(n_sequences * length, dim), whichever way round the block has its dimensions."""
-        parts = list(_parts(value))
-        found = self._first_rows(parts)
-        if found is not None:
+    def _pass(self, stack: _Stack, layer: int, block: Block, parts: Mapping[Slot, Any]) -> None:
+        """States pass by: kept where it is known which part they are, else held until the next block tells."""
+        if stack.order is None:
+            for earlier in [number for number in stack.waiting if number > 0]:
+                self._settle(stack, earlier)
+            stack.waiting[layer] = block.name, self._sampled(self._rows_by_slot(block.name, parts))
+            if layer == 0:
+                stack.given = stack.waiting[0][1]
+        elif layer in stack.kept:  # a call too many is refused when the batch has passed
+            slot = stack.slots[layer]
+            rows = self._rows_by_slot(block.name, {slot: parts.get(slot)})
+            self._keep(stack, layer, rows[slot][self._source.to(rows[slot].device)])
+
+    def _link(self, stack: _Stack, block: Block, given: Mapping[Slot, Any]) -> None:
+        """Learn from what enters a block which part of the last block's output the states are."""
+        layer = len(stack.calls)
+        if layer not in stack.waiting:
+            return
+        before, put_out = stack.waiting[layer]
+        taken_in = self._sampled(self._rows_by_slot(block.name, given) if self._chained else self._all_rows(given))
+        out, into = _passed_on(put_out, taken_in, stack.given)
+        stack.given = taken_in
+        if out is None and self._chained:
+            raise RuntimeError(
+                f"expected blocks that each take in what the one before puts out, but {block.name!r} does not take in "
+                f"what {before!r} puts out, so that these are not the layers of one stream; name the blocks that are "
+                f"with layers=, or say how to run the model once with forward=; the model has {self._lists}"
+            )
+        if 0 in stack.waiting:
+            self._settle(stack, 0, into)
+        stack.linked = out if out is not None else stack.linked
+        self._settle(stack, layer, out)
+
+    def _settle_rest(self, stack: _Stack) -> None:
+        for layer in list(stack.waiting):
+            self._settle(stack, layer, stack.linked if layer > 0 else None)
+
+    def _settle(self, stack: _Stack, layer: int, slot: Slot | None = None) -> None:
+        """Keep what was held of a layer: the part at ``slot`` where there is one, else the first."""
+        name, samples = stack.waiting.pop(layer)
+        stack.slots[layer] = slot if slot is not None and slot in samples else next(iter(samples))
+        states = samples[stack.slots[layer]]
+        stack.kept[layer] = name, self._buffers.new(self._n_rows, states), states.device
+        self._keep(stack, layer, states[: len(self._target)])
+
+    def _keep(self, stack: _Stack, layer: int, states: Tensor) -> None:
+        buffer = stack.kept[layer][1]
+        buffer[self._target] = states.to(buffer)
+
+    def _sampled(self, rows: Mapping[Slot, Tensor]) -> dict[Slot, Tensor]:
+        return {slot: states[self._seen.to(states.device)] for slot, states in rows.items()}
+
+    def _rows_by_slot(self, name: str, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
+        """The parts that are states, at least one: each (n_sequences * length, dim), whichever way round it was."""
+        found = self._all_rows(parts)
+        if found:
             return found
-        tensors = [part for part in parts if isinstance(part, Tensor)]
-        received = f"{tuple(tensors[0].shape)} of {tensors[0].dtype}" if tensors else type(value).__name__
+        tensors = [part for part in parts.values() if isinstance(part, Tensor)]
+        kinds = ", ".join(dict.fromkeys(type(part).__name__ for part in parts.values())) or "nothing"
+        received = f"{tuple(tensors[0].shape)} of {tensors[0].dtype}" if tensors else kinds
         raise RuntimeError(
             f"expected states of shape {(*self._shape, 'dim')} at {name!r}, got {received}; name blocks that pass one "
             "vector for each token with layers="
         )
 
-    def _first_rows(self, parts: Iterable[Any]) -> Tensor | None:
-        tensors = (part for part in parts if isinstance(part, Tensor) and part.is_floating_point())
-        return next((rows for rows in map(self._rows_of, tensors) if rows is not None), None)
+    def _all_rows(self, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
+        tensors = {k: part for k, part in parts.items() if isinstance(part, Tensor) and part.is_floating_point()}
+        return {slot: rows for slot, tensor in tensors.items() if (rows := self._rows_of(tensor)) is not None}
 
     def _rows_of(self, states: Tensor) -> Tensor | None:
         """States as rows, several streams of one token end to end; None where they are not one or more a token."""
@@ -140,22 +204,64 @@ class Recorder:
 
 @dataclass
 class _Stack:
-    """What has been kept of one stack."""
+    """What has been kept of one stack, and what its first batch has told."""
 
-    kept: list[tuple[str, Tensor, torch.device]] = field(default_factory=list)
+    kept: dict[int, tuple[str, Tensor, torch.device]] = field(default_factory=dict)
+    slots: dict[int, Slot] = field(default_factory=dict)
+    """Of each layer, which part the states are."""
+    order: list[str] | None = None
+    """Names of the blocks as the first batch ran them."""
     calls: list[str] = field(default_factory=list)
-    n_calls: int | None = None
-    """As many as in the first batch."""
+    entered: bool = False
+    waiting: dict[int, tuple[str, dict[Slot, Tensor]]] = field(default_factory=dict)
+    """Layers of the first batch of which it is not known yet which part the states are: all that could be."""
+    given: dict[Slot, Tensor] = field(default_factory=dict)
+    """What the last block took in that could be states, in the first batch."""
+    linked: Slot | None = None
+    """Which part of an output entered the next block last."""
 
 
-# Names under which families pass the states to a block as a keyword.
-_STATE_ARGUMENTS = ("hidden_states", "src", "x", "input", "inputs")
-
-
-def _parts(value: Any) -> Iterable[Any]:
+def _parts(value: Any) -> Mapping[Slot, Any]:
     if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, tuple | list) else [value]
+        return value
+    return dict(enumerate(value)) if isinstance(value, tuple | list) else {0: value}
+
+
+def _passed_on(
+    put_out: Mapping[Slot, Tensor], taken_in: Mapping[Slot, Tensor], given: Mapping[Slot, Tensor]
+) -> tuple[Slot, Slot] | tuple[None, None]:
+    """Where the states stand in what one block put out, and where in what the next took in; None where they do not.
+
+    Args:
+        given: what the first of the two had taken in. What it only passed on, such as positions, is not its states.
+    """
+    pairs = [(out, into) for out in put_out for into in taken_in if _same(put_out[out], taken_in[into])]
+    if len(pairs) > 1:
+        pairs.sort(key=lambda pair: any(_same(before, put_out[pair[0]]) for before in given.values()))
+    return pairs[0] if pairs else (None, None)
+
+
+def _same(states: Tensor, others: Tensor) -> bool:
+    """Whether the next block was given these states: on its own device, in its own precision, perhaps all scaled alike.
+
+    RWKV halves them every few blocks, lest they overflow.
+    """
+    if states.shape != others.shape:
+        return False
+    states = states.to(others)
+    if torch.allclose(states, others, rtol=0, atol=0, equal_nan=True):
+        return True
+    finite = states.isfinite() & others.isfinite()
+    ours, theirs = states[finite].double(), others[finite].double()
+    scale = (ours * theirs).sum() / ours.square().sum()
+    rounding = 2 * torch.finfo(others.dtype).eps
+    return bool(scale != 0) and torch.allclose(scale * ours, theirs, rtol=rounding, atol=0)
+
+
+def _first_difference(calls: list[str], before: list[str]) -> str:
+    number = next(i for i, (now, then) in enumerate(zip_longest(calls, before)) if now != then)
+    now, then = (repr(names[number]) if number < len(names) else "none" for names in (calls, before))
+    return f"{now} as call {number + 1} where the first batch had {then}"
 
 
 def _few(names: list[str]) -> str:

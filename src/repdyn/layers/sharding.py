@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 T = TypeVar("T")
 
@@ -21,10 +21,33 @@ def is_sharded(model: nn.Module) -> bool:
     )
 
 
-def class_name(model: nn.Module) -> str:
+def refuse_split_layers(within: nn.Module) -> None:
+    """Refuse models whose ranks must run the same tokens together: shares of a probe would be mixed up.
+
+    Raises:
+        ValueError: tensor parallelism, or stage 3 of DeepSpeed's ZeRO.
+    """
+    by_fsdp = any(isinstance(module, FSDPModule) for module in within.modules())
+    for name, parameter in within.named_parameters():
+        shards = (
+            sum(isinstance(place, Shard) for place in parameter.placements) if isinstance(parameter, DTensor) else 0
+        )
+        if shards > by_fsdp or hasattr(parameter, "ds_id"):
+            kind = "DeepSpeed's ZeRO stage 3" if hasattr(parameter, "ds_id") else "tensor parallelism"
+            raise ValueError(
+                f"expected whole layers on each rank, or shards of FSDP, got {kind} ({name}); save checkpoints during "
+                "training and measure them afterwards with analyze_checkpoints.py"
+            )
+
+
+def own_class(model: nn.Module) -> type:
     """The class a model was written as: ``fully_shard`` puts one of its own in its place."""
     kind = type(model)
-    return (kind.__mro__[2] if isinstance(model, FSDPModule) else kind).__name__
+    return kind.__mro__[2] if isinstance(model, FSDPModule) else kind
+
+
+def class_name(model: nn.Module) -> str:
+    return own_class(model).__name__
 
 
 def count_parameters(model: nn.Module, within: nn.Module | None = None) -> int | None:
@@ -48,28 +71,48 @@ def through(within: nn.Module, body: nn.Module) -> Iterator[Callable[[Callable[[
         A function that calls another one with the weights at hand; a plain call where nothing is sharded.
     """
     outer = next((m for m in within.modules() if _gathers(m) and any(body is inner for inner in m.modules())), None)
-    if outer is None or outer is body:
-        yield lambda function: function()
-    else:
-        yield partial(_inside, outer)
-    for module in within.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()  # a root waits for the backward pass with that, and none comes
+    try:
+        if outer is None or outer is body:
+            yield lambda function: function()
+        else:
+            yield partial(_inside, outer)
+    finally:
+        for module in within.modules():
+            if isinstance(module, FSDPModule):
+                _reshard(module)
+
+
+def _reshard(module: FSDPModule) -> None:
+    """Back to shards: a root waits for the backward pass with that, and none comes.
+
+    A forward pass that an error broke off has left the module in the midst of it, where it would not reshard, and the
+    next training step would run on weights that were gathered before.
+    """
+    state: Any = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    for part in filter(None, (state, *groups)):
+        part._training_state = type(part._training_state).IDLE
+    module.reshard()
 
 
 def _inside(outer: nn.Module, function: Callable[[], T]) -> T:
     wrapped = outer.module if isinstance(outer, FullyShardedDataParallel) else outer
+    own = {name: value for name, value in vars(wrapped).items() if name == "forward"}  # accelerate's, under autocast
     outcome: list[T] = []
 
     def forward() -> None:
-        del wrapped.forward  # the function may call this very module
+        restore()  # the function may call this very module
         outcome.append(function())  # and what it returns goes round the wrapper, which would search it for tensors
+
+    def restore() -> None:
+        vars(wrapped).pop("forward", None)
+        vars(wrapped).update(own)
 
     wrapped.forward = forward
     try:
         outer()
     finally:
-        vars(wrapped).pop("forward", None)
+        restore()
     return outcome.pop()
 
 

@@ -17,10 +17,12 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Undo on leaving what happened inside to a model's flags, plain attributes, submodules, buffers and weights.
+    """Undo on leaving what happened inside to a model's flags, submodules, weights, buffers and plain attributes.
 
-    Weights and buffers are copied only when an operation is about to overwrite them, so that nothing is spent on the
-    models that leave themselves alone.
+    Plain are numbers, strings and None under names without a leading underscore; what is written into a list or a
+    dictionary stays, and so does a new attribute. Weights and buffers are copied only when an operation is about to
+    overwrite them, so that nothing is spent on the models that leave themselves alone. A weight that is replaced by
+    another one, or whose ``data`` is, stays replaced: FSDP gathers weights in that way and accelerate fetches them.
 
     Raises:
         RuntimeError: a weight or a buffer was overwritten by code that PyTorch does not show, and cannot be restored.
@@ -74,12 +76,27 @@ _SETTERS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "
 
 
 def _targets(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    """The tensors that a call writes to: the first argument of one in place, ``out``."""
+    """The tensors that a call writes to, or may: the first argument of one in place, one or a list of them; ``out``."""
     name = getattr(func, "__name__", "")
-    if (name in _SETTERS or (name.endswith("_") and not name.endswith("__"))) and args and isinstance(args[0], Tensor):
-        yield args[0]
-    if isinstance(kwargs.get("out"), Tensor):
-        yield kwargs["out"]
+    given = [*args, *kwargs.values()]
+    if name in _SETTERS or (name.endswith("_") and not name.endswith("__")):
+        yield from _tensors_in(given[:1])
+    elif _renews(name, kwargs):
+        yield from _tensors_in(given)
+    yield from _tensors_in([kwargs.get("out")])
+
+
+def _renews(name: str, kwargs: Any) -> bool:
+    """Whether a function renews what it is given within itself, where PyTorch does not show it."""
+    if name in {"batch_norm", "instance_norm"}:
+        return bool(kwargs.get("training") or kwargs.get("use_input_stats"))
+    return name in {"embedding", "embedding_bag"} and kwargs.get("max_norm") is not None
+
+
+def _tensors_in(values: list[Any]) -> Iterator[Tensor]:
+    for value in values:
+        parts = value if isinstance(value, list | tuple) else [value]
+        yield from (part for part in parts if isinstance(part, Tensor))
 
 
 def _storage(tensor: Tensor) -> int:

@@ -1,0 +1,116 @@
+"""Trials: a few sequences run twice with something changed, to see which states it moves.
+
+Both batches of a trial have one shape, so that equal inputs meet the same arithmetic. Where they are rounded
+differently all the same, the sequences that nothing was changed in show how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from repdyn.probe import Probe, ProbeBatch
+
+Trial: TypeAlias = list[ProbeBatch]
+
+# Longer ones cost more and tell no more; models that want a length of their own are given the probe's.
+SHORT = 64
+
+
+def of_causality(probe: Probe) -> Iterator[Trial]:
+    """A sequence four times; and then as it is, with its second part changed, with its first changed, and as it is.
+
+    Yields:
+        Two batches of a short length, then of the probe's own where that is longer; nothing where the probe has no
+        other token to try.
+    """
+    longest = int(probe.lengths.argmax())
+    tokens = probe.tokens.split(probe.lengths.tolist())[longest]
+    vocabulary = probe.tokens.unique()
+    if len(vocabulary) == 1 or len(tokens) < 2:
+        return
+    others = vocabulary[(torch.searchsorted(vocabulary, tokens) + 1) % len(vocabulary)]
+    for length in _lengths(len(tokens)):
+        now, then, split = tokens[:length], others[:length], _split(length)
+        later, earlier = torch.cat([now[:split], then[split:]]), torch.cat([then[:split], now[split:]])
+        controls = [now] * (2 if length == 4 else 1)  # no batch is square
+        yield _batches([[now, *tried, *controls] for tried in ((now, now), (later, earlier))], torch.ones_like(now))
+
+
+def of_padding(probe: Probe) -> Iterator[Trial]:
+    """The shortest sequence, padded, three times; and then as it is, with other tokens in the padding, and as it is.
+
+    Yields:
+        Two batches of a short length, then of the probe's own where that is longer; nothing where it has no padding.
+    """
+    shortest = int(probe.lengths.argmin())
+    tokens = probe.tokens.split(probe.lengths.tolist())[shortest]
+    n_padded = int(probe.lengths.max()) - len(tokens)
+    others = probe.tokens.unique()
+    others = others[others != probe.pad_id]
+    if n_padded == 0 or len(others) == 0:
+        return
+    for length in _lengths(n_padded):
+        now = torch.cat([tokens, torch.full((length,), probe.pad_id)])
+        then = torch.cat([tokens, others[torch.arange(length) % len(others)]])
+        controls = [now] * (2 if len(now) == 3 else 1)
+        mask = (torch.arange(len(now)) < len(tokens)).long()
+        yield _batches([[now, tried, *controls] for tried in (now, then)], mask)
+
+
+def is_causal(states: Tensor) -> bool | None:
+    """From the last layer's states (2, n_sequences, length, dim) of the two batches of :func:`of_causality`."""
+    if not bool(states.isfinite().all()):
+        return None
+    split = _split(states.shape[2])
+    moved, rounding = _moved(states)
+    by_later, by_earlier = moved[1, :split], moved[2, split:]
+    if rounding > 0:  # those next to the change see it if any do
+        by_later, by_earlier = by_later[-8:], by_earlier[:8]
+    if _seen(by_later, states, rounding):
+        return False
+    # Blocks that begin as the identity, as some are initialised, let no position see any other.
+    return True if _seen(by_earlier, states, rounding) else None
+
+
+def padding_is_seen(states: Tensor) -> bool:
+    """From the last layer's states (2, n_sequences, n_tokens, dim) of the two batches of :func:`of_padding`."""
+    moved, rounding = _moved(states)
+    return _seen(moved[1], states, rounding)
+
+
+def _moved(states: Tensor) -> tuple[Tensor, Tensor]:
+    """How far each vector moved, (n_sequences, length), and how far it may by rounding alone.
+
+    Tokens that are sorted into batches of their own, as experts do, are rounded differently when others change, and a
+    few go to another expert.
+    """
+    moved = (states[1] - states[0]).abs().amax(dim=-1)
+    return moved, 4 * moved[[0, -1]].mean(dim=1).max()
+
+
+def _seen(moved: Tensor, states: Tensor, rounding: Tensor) -> bool:
+    """Whether a change moved vectors: any one of them, or half of them where one alone may be an accident."""
+    least = torch.maximum(rounding, 1e-7 * states[0].square().mean().sqrt())
+    return bool((moved.median() if rounding > 0 else moved.max()) > least)
+
+
+def _lengths(whole: int) -> list[int]:
+    return sorted({min(whole, SHORT), whole})
+
+
+def _split(length: int) -> int:
+    """Near the middle and odd: windows, chunks and blocks of attention do not end there."""
+    return (length // 2 - 1) | 1
+
+
+def _batches(sequences: Sequence[Sequence[Tensor]], mask: Tensor) -> Trial:
+    """Batches of sequences that share one mask, tokens numbered through both."""
+    stacked = [torch.stack(list(batch)) for batch in sequences]
+    masks = mask.expand_as(stacked[0]).contiguous()
+    positions = np.flatnonzero(masks.numpy())
+    return [ProbeBatch(ids, masks, positions, first_token=i * len(positions)) for i, ids in enumerate(stacked)]
