@@ -98,8 +98,10 @@ def measure(
         A profile with one row for each layer (0 is the embedding output), metric and token subset, stack after stack.
 
     Raises:
-        ValueError: an unknown metric, or blocks that cannot be told.
-        RuntimeError: a block that did not run, or does not pass one vector for each token; or a rank that failed.
+        ValueError: an unknown metric, blocks that cannot be told, states that depend on what stands in a padded probe's
+            padding, layers that lie on several devices, or ranks that differ.
+        RuntimeError: a block that did not run, or does not pass one vector for each token; found blocks that do not
+            pass states from one to the next; or a rank that failed.
         OSError: the temporary folder has too little space for the states beyond ``states_bytes``.
     """
     pairs = resolve(metrics)

@@ -10,7 +10,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from lightning.pytorch.loggers import Logger
@@ -113,10 +113,9 @@ class Tracking:
                 as the reason for the missing rows, and the training goes on.
         """
         start = time.perf_counter()
-        checkpoint = Checkpoint(self.run, class_name(model), step, tokens_seen, weights=fingerprint(model))
         try:
             with isolate_rng():
-                self._measure(model, checkpoint, loss, within)
+                self._measure(model, Checkpoint(self.run, class_name(model), step, tokens_seen), loss, within)
         except Exception as error:
             self._complain(error, step)
         self.tracking_seconds += time.perf_counter() - start
@@ -160,6 +159,8 @@ class Tracking:
         key = self._key(checkpoint.step)
         try:
             self._ranks.require_same("the optimizer step", key.step)
+            with self._ranks.together():
+                checkpoint = replace(checkpoint, weights=fingerprint(model))
             if self._ranks.on_first(lambda: self._log_again(key, checkpoint)):
                 return
             profile = measure(
