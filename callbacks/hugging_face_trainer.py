@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from repdyn.layers.blocks import Layers, find_blocks, unwrapped
 from repdyn.layers.forward import Forward
-from repdyn.metrics import DEFAULT_METRICS, MetricLike
+from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple
 from repdyn.probe import Probe
 from repdyn.ranks import Ranks
 from repdyn.schedule import Agenda, ScheduleLike
@@ -35,7 +35,8 @@ class HuggingFaceTracker(TrainerCallback):
     Args:
         probe: the tokens to measure on.
         schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; "checkpoints" is whenever the Trainer saves.
-        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects.
+        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects; "all" for every
+            one that the probe has what it takes for.
         layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
         store: folder for the rows; by default ``repdyn`` in ``output_dir``.
         on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
@@ -58,7 +59,7 @@ class HuggingFaceTracker(TrainerCallback):
         self,
         probe: Probe,
         schedule: ScheduleLike = "pythia",
-        metrics: Sequence[MetricLike] = DEFAULT_METRICS,
+        metrics: str | Sequence[MetricLike] = DEFAULT_METRICS,
         layers: Layers = None,
         store: str | Path | None = None,
         on_error: OnFailure = "warn",
@@ -71,7 +72,11 @@ class HuggingFaceTracker(TrainerCallback):
     ) -> None:
         refuse_unusable(metrics, on_error)
         self._asked = Asked(
-            probe=probe, metrics=tuple(metrics), layers=layers, forward=forward, tokens_per_forward=tokens_per_forward
+            probe=probe,
+            metrics=as_tuple(metrics),
+            layers=layers,
+            forward=forward,
+            tokens_per_forward=tokens_per_forward,
         )
         self._schedule = schedule
         self._agenda = Agenda(schedule)

@@ -15,7 +15,7 @@ from repdyn.callbacks.tokens import add_tokens
 from repdyn.layers.blocks import Layers, find_blocks
 from repdyn.layers.forward import refuse_prompts
 from repdyn.measurement import metric_set
-from repdyn.metrics import DEFAULT_METRICS, Metric
+from repdyn.metrics import DEFAULT_METRICS, Metric, as_tuple
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.ranks import Ranks
 from repdyn.schedule import ScheduleLike
@@ -35,7 +35,8 @@ class RepresentationDynamics(ScheduledCallback):
         probe: the tokens to measure on; None asks the datamodule for its ``probe()``.
         schedule: a number of steps, a list of steps, "pythia" (0, 1, 2, 4 ... 512, then every 1000), "checkpoints"
             (whenever the trainer saves one), or a :class:`repdyn.Schedule`. Step 0 and the end are always measured.
-        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects.
+        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects; "all" for every
+            one that the probe has what it takes for.
         layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
         store: folder for the rows; by default ``repdyn`` in the run's folder.
         on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
@@ -58,7 +59,7 @@ class RepresentationDynamics(ScheduledCallback):
         self,
         probe: Probe | None = None,
         schedule: ScheduleLike = "pythia",
-        metrics: Sequence[str | Metric] = DEFAULT_METRICS,
+        metrics: str | Sequence[str | Metric] = DEFAULT_METRICS,
         layers: Layers = None,
         store: str | Path | None = None,
         on_error: OnFailure = "warn",
@@ -72,7 +73,7 @@ class RepresentationDynamics(ScheduledCallback):
         super().__init__(schedule)
         refuse_unusable(metrics, on_error)
         self.probe = probe
-        self.metrics = tuple(metrics)
+        self.metrics = as_tuple(metrics)
         self.layers = layers
         self.on_error = on_error
         self.model = model

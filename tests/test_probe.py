@@ -1,5 +1,8 @@
 """The probe: same tokens, same sample, whatever the padding, the batch size or the machine."""
 
+import pickle
+from dataclasses import FrozenInstanceError, replace
+
 import numpy as np
 import pytest
 import torch
@@ -217,3 +220,192 @@ def test_no_batch_is_square(n_sequences):
     shapes = [tuple(batch.input_ids.shape) for batch in probe.batches(n_sequences)]
     assert sum(rows for rows, _ in shapes) == 28
     assert all(rows != length for rows, length in shapes)
+
+
+# classes and topics of tokens
+
+
+def numbered(**settings) -> Probe:
+    """40 sequences of 30 tokens, no two tokens alike; three batches."""
+    return Probe.from_tokens(torch.arange(1200).view(40, 30), **{"max_vectors": 900, "batch_vectors": 300} | settings)
+
+
+def first(count: int) -> torch.Tensor:
+    return torch.arange(1200) < count
+
+
+def test_probes_without_classes_keep_the_hash_they_always_had():
+    assert numbered(special_ids=[3]).hash == "26ec1158c8852b05"
+    assert numbered().with_classes({}).hash == numbered().hash
+    from repdyn.data.byte_tokenizer import byte_tokenizer
+
+    texts = ["the dog sees it; " * 40, "and 3 birds don't. " * 30]
+    probe = Probe.from_texts(texts, byte_tokenizer(for_encoder=True), sequence_length=32, max_vectors=384)
+    assert probe.hash == "e29dfec6711662db"
+
+
+def test_classes_are_subsets_beside_the_others():
+    probe = numbered().with_classes({"verbs_2": first(500), "nouns": ~first(500)})
+    assert probe.subsets == ("all", "no_sink", "nouns", "verbs_2")
+    assert list(probe.classes) == ["nouns", "verbs_2"]
+    assert numbered().subsets == ("all", "no_sink")
+    assert set(probe.sample("verbs_2").ravel()) <= set(range(500))
+
+
+@pytest.mark.parametrize(("members", "size"), [(1200, 300), (1000, 300), (900, 300), (899, 299), (100, 33), (9, 3)])
+def test_batches_of_a_class_are_as_many_and_as_large_as_it_has_tokens_for(members, size):
+    probe = numbered().with_classes({"some": first(members)})
+    sample = probe.sample("some")
+    assert sample.shape == (3, size)
+    in_order = [token for token in probe.sample("all").ravel() if token < members]
+    # the permutation goes on beyond what "all" takes of it
+    assert sample.ravel().tolist()[: len(in_order)] == in_order[: 3 * size]
+    assert len(np.unique(sample)) == 3 * size
+
+
+def test_a_class_of_all_tokens_without_sinks_is_no_sink():
+    probe = numbered(special_ids=[7, 9])
+    assert probe.is_sink.sum() == 42
+    copy = probe.with_classes({"copy": ~probe.is_sink})
+    assert np.array_equal(copy.sample("copy"), copy.sample("no_sink"))
+
+
+def test_classes_are_added_and_replaced_by_name():
+    probe = (
+        numbered()
+        .with_classes({"a": first(50), "b": first(60)})
+        .with_classes({"b": first(70).numpy(), "c": first(80).tolist()})
+    )
+    assert {name: int(members.sum()) for name, members in probe.classes.items()} == {"a": 50, "b": 70, "c": 80}
+
+
+def test_what_was_given_can_be_changed_without_changing_the_probe():
+    members, topics = first(50), torch.arange(1200)
+    probe = numbered().with_classes({"a": members}).with_topics(topics)
+    before = probe.hash
+    members[:] = True
+    topics[:] = 0
+    assert replace(probe).hash == before
+    with pytest.raises(FrozenInstanceError):
+        probe.topics = None  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda probe: probe.with_classes({"a": first(51)}),
+        lambda probe: probe.with_classes({"b": first(50)}),
+        lambda probe: replace(probe, classes={"b": first(50)}),
+        lambda probe: replace(probe, classes={}),
+        lambda probe: probe.with_topics(torch.arange(1200)),
+    ],
+    ids=["members", "another", "name", "none", "topics"],
+)
+def test_the_hash_names_classes_and_topics(change):
+    probe = numbered().with_classes({"a": first(50)})
+    assert change(probe).hash != probe.hash
+
+
+def test_a_class_and_topics_of_the_same_bytes_are_told_apart():
+    probes = [numbered(), numbered().with_topics(torch.arange(1200))]
+    probes += [numbered().with_classes({name: first(50)}) for name in ("topics", "a", "b")]
+    assert len({probe.hash for probe in probes}) == len(probes)
+
+
+def test_the_order_in_which_classes_are_given_does_not_matter():
+    a, b = {"a": first(50)}, {"b": first(60)}
+    assert numbered().with_classes(a | b).hash == numbered().with_classes(b).with_classes(a).hash
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["both", "one"])
+def test_classes_and_topics_are_saved_and_loaded(tmp_path, whole):
+    probe = numbered().with_classes({"rare": first(50), "topics": first(70)})
+    if whole:
+        probe = probe.with_topics(torch.arange(1200) % 7 - 1)
+    path = tmp_path / "probe.safetensors"
+    probe.save(path)
+    loaded = Probe.load(path)
+    assert loaded.hash == probe.hash
+    assert loaded.subsets == probe.subsets
+    assert np.array_equal(loaded.sample("rare"), probe.sample("rare"))
+    assert (loaded.topics is None) == (probe.topics is None)
+    if probe.topics is not None:
+        assert torch.equal(loaded.topics, probe.topics)
+    assert pickle.loads(pickle.dumps(loaded)).hash == probe.hash
+
+    from safetensors.torch import load_file
+
+    tensors = load_file(path)
+    assert tensors["class.rare"].dtype == torch.uint8
+    assert set(tensors) == {"tokens", "lengths", "class.rare", "class.topics"} | ({"topics"} if whole else set())
+
+
+def test_topics_are_whole_numbers_of_any_kind():
+    assert numbered().topics is None
+    for topics in (np.arange(1200, dtype=np.int16), list(range(1200)), torch.arange(1200, dtype=torch.int32)):
+        given = numbered().with_topics(topics).topics
+        assert given is not None
+        assert given.dtype == torch.int64
+        assert given.tolist() == list(range(1200))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: numbered().with_classes({"all": first(50)}),
+            "expected a class named in lower case, such as 'rare' or 'verbs_2', and neither 'all' nor 'no_sink', got 'all'; rename it",
+        ),
+        (lambda: numbered().with_classes({"no_sink": first(50)}), "neither 'all' nor 'no_sink', got 'no_sink'"),
+        (lambda: numbered().with_classes({"Rare": first(50)}), "got 'Rare'; rename it"),
+        (lambda: numbered().with_classes({"": first(50)}), "got ''; rename it"),
+        (lambda: numbered().with_classes({"2nd": first(50)}), "got '2nd'; rename it"),
+        (lambda: numbered().with_classes({"a-b": first(50)}), "got 'a-b'; rename it"),
+        (lambda: numbered().with_classes({"rare\n": first(50)}), r"got 'rare\\n'; rename it"),
+        (lambda: numbered().with_classes({5: first(50)}), "got 5; rename it"),
+        (
+            lambda: numbered().with_classes({"a": first(50)[:-1]}),
+            r"expected the class 'a' as torch.bool of shape \(1200,\), got \(1199,\) of torch.bool; give True or False for each token, in the order of probe.tokens",
+        ),
+        (lambda: numbered().with_classes({"a": first(50).view(40, 30)}), r"got \(40, 30\) of torch.bool"),
+        (lambda: numbered().with_classes({"a": first(50).long()}), r"got \(1200,\) of torch.int64"),
+        (lambda: numbered().with_classes({"a": []}), r"got \(0,\) of torch.float32"),
+        (lambda: replace(numbered(), classes={"a": [True] * 1200}), "got a list; give True or False for each token"),
+        (
+            lambda: numbered().with_classes({"a": first(0)}),
+            "the class 'a' is too small: 3 batches of at least 3 vectors need 9 tokens, but 0 of the 1200 are in it; give 9 tokens of this class more, or leave it out",
+        ),
+        (
+            lambda: numbered().with_classes({"a": first(8)}),
+            "give 1 tokens of this class more, or ask for fewer batches with max_vectors=600, or leave it out",
+        ),
+        (
+            lambda: numbered().with_topics(torch.arange(1199)),
+            r"expected topics as torch.int64 of shape \(1200,\), got \(1199,\) of torch.int64; give the number of each token's topic, in the order of probe.tokens, -1 where it has none",
+        ),
+        (lambda: numbered().with_topics(torch.rand(1200)), r"expected topics as .*, got \(1200,\) of torch.float32"),
+        (lambda: numbered().with_topics(first(50)), r"expected topics as .*, got \(1200,\) of torch.bool"),
+        (lambda: replace(numbered(), topics=[0] * 1200), "expected topics as .*, got a list"),
+        (
+            lambda: numbered().with_topics(torch.arange(1200) - 2),
+            "expected topics >= -1, got -2; number them from 0, with -1 for none",
+        ),
+        (
+            lambda: numbered().with_topics(torch.full((1200,), -1)),
+            "expected topics of some tokens, got -1 for all of them; leave topics out",
+        ),
+        (
+            lambda: numbered().with_classes({"mine": first(50)}).sample("rare"),
+            r"expected a subset among all, no_sink, mine, got 'rare'; classes of words come with Probe.from_texts\(..., classes=...\), or --classes words in a sweep, others with Probe.with_classes",
+        ),
+    ],
+)
+def test_classes_and_topics_that_are_none(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_fewer_batches_are_enough_for_a_small_class_as_the_refusal_says():
+    with pytest.raises(ValueError, match="max_vectors=600"):
+        numbered().with_classes({"a": first(8)})
+    assert numbered(max_vectors=600).with_classes({"a": first(8)}).sample("a").shape == (2, 4)

@@ -8,10 +8,11 @@ import re
 import sys
 import warnings
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import pairwise
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -25,6 +26,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from repdyn.callbacks import HuggingFaceCheckpoints, RepresentationDynamics
 from repdyn.data.datamodule import TextDataModule
+from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.files import write_atomically
 from repdyn.models import LanguageModel, objective_of
 from repdyn.redaction import redacted
@@ -43,6 +45,8 @@ _EXAMPLES = """examples:
 _LONGEST_NAME = 255
 
 _STARTED = "REPDYN_RUN_STARTED"
+
+_CONFIG = {"-c", "--config"}
 
 
 @dataclass
@@ -99,7 +103,7 @@ class TrainCLI(LightningCLI):
     def __init__(self) -> None:
         super().__init__(
             LanguageModel,
-            TextDataModule,
+            data_module(sys.argv[1:]),
             trainer_class=Trainer,
             seed_everything_default=0,
             save_config_callback=_SaveConfig,
@@ -166,6 +170,28 @@ class TrainCLI(LightningCLI):
         rank_zero_info(f"text: {self.datamodule.description}")
 
 
+def data_module(arguments: Sequence[str]) -> type[TextDataModule] | type[TopicDataModule]:
+    """What brings the data, by the last source that the options or their configuration files name.
+
+    >>> data_module(["fit", "--data.source", "lda"]).__name__
+    'TopicDataModule'
+    """
+    source = None
+    for option, value in _given(arguments):
+        if option == "--data.source":
+            source = value
+        elif option in _CONFIG and Path(value).is_file():
+            source = _source_in(Path(value)) or source
+    return TopicDataModule if source == "lda" else TextDataModule
+
+
+def _source_in(config: Path) -> Any:
+    with suppress(ValueError, OSError):  # what is wrong with it is told where it is parsed
+        groups = read_yaml(config)
+        data = groups.get("data") if isinstance(groups, dict) else None
+        return data.get("source") if isinstance(data, dict) else None
+
+
 class _SaveConfig(SaveConfigCallback):
     """Writes config.yaml without the passwords and tokens that somebody's loggers may be given."""
 
@@ -177,9 +203,14 @@ class _SaveConfig(SaveConfigCallback):
 
 
 def _config_files(arguments: Sequence[str]) -> list[Path]:
-    after = [value for option, value in pairwise(arguments) if option in {"-c", "--config"}]
-    joined = [argument.removeprefix("--config=") for argument in arguments if argument.startswith("--config=")]
-    return [path for path in map(Path, after + joined) if path.is_file()]
+    return [path for option, value in _given(arguments) if option in _CONFIG and (path := Path(value)).is_file()]
+
+
+def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Options with what stands behind them, in their order."""
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        option, joined, value = argument.partition("=")
+        yield option, value if joined else following
 
 
 def _refuse_other_than_checkpoint(parser: LightningArgumentParser, path: Path) -> None:

@@ -1,6 +1,7 @@
-"""The command ``repdyn``: sweep published or local checkpoints, draw what a store holds, replay it into loggers.
+"""The command ``repdyn``: sweep published or local checkpoints, study models, draw what a store holds, replay it.
 
 repdyn sweep --help
+repdyn study --help
 repdyn figures runs/quickstart/TIME/repdyn
 repdyn emit runs/quickstart/TIME/repdyn --to wandb tensorboard
 """
@@ -19,9 +20,10 @@ from typing import NoReturn
 
 from repdyn.redaction import redacted
 
-_COMMANDS = ("sweep", "figures", "emit")
+_COMMANDS = ("sweep", "study", "figures", "emit")
 _EXAMPLES = """examples:
   repdyn sweep runs/quickstart/TIME                       measure the checkpoints of a run
+  repdyn study convergence bert-base-uncased -o FOLDER    how its tokens approach their last layer
   repdyn figures runs/quickstart/TIME/repdyn              draw and summarise what a store holds
   repdyn emit runs/quickstart/TIME/repdyn --to wandb      replay it into W&B, offline
   repdyn COMMAND --help                                   every option of a command
@@ -48,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if given[:1] == ["sweep"]:
             _sweep(given[1:])
             return
+        if given[:1] == ["study"]:
+            _study(given[1:])
+            return
         options = parser.parse_args(given)
         options.act(options)
     except (ValueError, OSError) as error:
@@ -66,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"repdyn {version('repdyn')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     commands.add_parser("sweep", help="measure published or local checkpoints", add_help=False)
+    commands.add_parser("study", help="study one aspect of one or several models", add_help=False)
     figures = _add(
         commands, "figures", "write the figures of a store and print its summary", _FIGURES_EXAMPLES, _figures
     )
@@ -117,6 +123,12 @@ def _sweep(arguments: Sequence[str]) -> None:
     from repdyn.sweep.cli import main as sweep
 
     sweep(arguments, prog="repdyn sweep")
+
+
+def _study(arguments: Sequence[str]) -> None:
+    from repdyn.studies.cli import main as study
+
+    study(arguments, prog="repdyn study")
 
 
 def _figures(options: argparse.Namespace) -> None:

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Any, TypeAlias
 
-import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from repdyn.kernels import Undefined, exact_arithmetic
+from repdyn.earlier import Earlier
+from repdyn.layer_rows import OnError, rows_of_layer
+from repdyn.layers.attention import attention_weights
 from repdyn.layers.blocks import Layers, pattern_list, unwrapped
 from repdyn.layers.capture import capture, causality
 from repdyn.layers.forward import Forward, device_of
 from repdyn.layers.sharding import class_name, count_parameters, is_sharded, refuse_split_layers
-from repdyn.layers.states import STATES_BYTES
-from repdyn.metrics import DEFAULT_METRICS, LayerView, Metric, MetricLike, resolve
+from repdyn.layers.states import STATES_BYTES, Beside
+from repdyn.metrics import DEFAULT_METRICS, Companions, LayerView, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.ranks import ALONE, Ranks
-from repdyn.records import Checkpoint, Row, provenance, to_pandas, to_table
+from repdyn.records import Checkpoint, Row, to_pandas, to_table
 
-OnError: TypeAlias = Literal["raise", "record"]
 Progress: TypeAlias = Callable[[str, float], None]
 
 
@@ -56,7 +55,7 @@ class Profile:
 def measure(
     model: nn.Module,
     probe: Probe,
-    metrics: Sequence[MetricLike] = DEFAULT_METRICS,
+    metrics: str | Sequence[MetricLike] = DEFAULT_METRICS,
     layers: Layers = None,
     *,
     forward: Forward | None = None,
@@ -67,6 +66,7 @@ def measure(
     progress: Progress = untold,
     within: nn.Module | None = None,
     ranks: Ranks = ALONE,
+    earlier: Earlier | None = None,
 ) -> Profile:
     """Measure the geometry of every layer of a model on a probe.
 
@@ -76,7 +76,8 @@ def measure(
     Args:
         model: a Hugging Face model or any module built of a list of blocks.
         probe: the tokens, and which of their vectors are taken.
-        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects.
+        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects; "all" for every
+            metric that the probe has what it takes for.
         layers: name pattern of the blocks ("model.layers.*"), or several; patterns by name of the stack,
             ``{"encoder": "encoder.layers.*", "decoder": "decoder.layers.*"}``, where a model has several stacks; None
             finds them, both stacks of a Hugging Face encoder-decoder too.
@@ -93,9 +94,12 @@ def measure(
         within: what the model is a part of, where that is sharded as a whole (FSDP); None for the model itself.
         ranks: processes that measure together, ``Ranks.of_job()`` in a job of several. All of them call, and all get
             the whole profile; the forward passes and the layers are shared out. Needed for a sharded model.
+        earlier: where the states of the checkpoints before this one are kept, for metrics that compare with them, and
+            this one's will be.
 
     Returns:
-        A profile with one row for each layer (0 is the embedding output), metric and token subset, stack after stack.
+        A profile with one row for each layer (0 is the embedding output), metric and token subset, stack after stack;
+        and one for each attention head, where a metric has a value for each.
 
     Raises:
         ValueError: an unknown metric, blocks that cannot be told, states that depend on what stands in a padded probe's
@@ -104,23 +108,23 @@ def measure(
             pass states from one to the next; or a rank that failed.
         OSError: the temporary folder has too little space for the states beyond ``states_bytes``.
     """
-    pairs = resolve(metrics)
+    pairs = resolve(metrics, probe)
+    besides: frozenset[Beside] = frozenset().union(*(metric.besides for metric, _ in pairs))
     _refuse_what_cannot_be_shared(model if within is None else within, ranks)
     ranks.require_same(
         "what is measured",
-        {"probe": probe.hash, "metrics": metric_set(metrics, layers), "tokens_per_forward": tokens_per_forward},
+        {"probe": probe.hash, "metrics": metric_set(metrics, layers, probe), "tokens_per_forward": tokens_per_forward},
     )
     with ranks.together():
         causal = causality(model, probe, layers, forward=forward, states_bytes=states_bytes, within=within)
     measured = _described(checkpoint or Checkpoint(), model, within, _agreed(causal))
-    chosen = choice_of(layers)
     start = time.perf_counter()
-    subsets = sorted({subset for _, subset in pairs})
     states = capture(
         model,
         probe,
-        subsets,
+        sorted({subset for _, subset in pairs} | ({"all"} if "earlier" in besides else set())),
         layers,
+        besides=besides,
         forward=forward,
         tokens_per_forward=tokens_per_forward,
         states_bytes=states_bytes,
@@ -128,20 +132,27 @@ def measure(
         within=within,
         ranks=ranks,
     )
+    attention = None
+    if "attention_weights" in besides:
+        with ranks.together():
+            attention = attention_weights(model, probe, layers, forward=forward, within=within)
     captured = time.perf_counter()
-    of_layers = []
-    n_layers = len(states.layers)
-    asked = {
+    asked: dict[str, Any] = {
         "n_neighbours": max(metric.n_neighbours for metric, _ in pairs),
         "whole_spectrum": any(metric.whole_spectrum for metric, _ in pairs),
+        "companions": Companions(attention, earlier if "earlier" in besides else None, measured.step),
     }
+    of_layers = []
+    n_layers = len(states.layers)
     with ranks.together():
         for done in range(n_layers):
             progress("kernels", done / n_layers)
             named = replace(measured, causal=causal[states.layers[0].stack])
             # the layer has no name here, so that it is let go before the next one is taken
             of_layers.append(
-                _measure_layer(LayerView(states.take(), states, probe, model, **asked), pairs, named, chosen, on_error)
+                rows_of_layer(
+                    LayerView(states.take(), states, probe, model, **asked), pairs, named, choice_of(layers), on_error
+                )
             )
         progress("kernels", 1.0)
     return Profile(
@@ -171,14 +182,16 @@ def _of_all(of_layers: list[list[Row]], ranks: Ranks) -> list[Row]:
     return [Row(**row) for rows in in_order for row in rows]
 
 
-def metric_set(metrics: Sequence[MetricLike], layers: Layers = None, dtype: str = "auto") -> str:
+def metric_set(
+    metrics: str | Sequence[MetricLike], layers: Layers = None, probe: Probe | None = None, dtype: str = "auto"
+) -> str:
     """8 hexadecimal digits naming what is measured: metrics, their settings and subsets, and the choice of layers.
 
     Args:
-        metrics, layers: as for :func:`measure`.
+        metrics, layers, probe: as for :func:`measure`.
         dtype: precision the weights were turned into; "auto" for their own.
     """
-    chosen = sorted((metric.name, metric.settings_json, subset) for metric, subset in resolve(metrics))
+    chosen = sorted((metric.name, metric.settings_json, subset) for metric, subset in resolve(metrics, probe))
     turned = [] if dtype == "auto" else [dtype]
     return hashlib.sha256(json.dumps([chosen, choice_of(layers), *turned]).encode()).hexdigest()[:8]
 
@@ -211,63 +224,4 @@ def _described(checkpoint: Checkpoint, model: nn.Module, within: nn.Module | Non
         parameters=count_parameters(model, within),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         attention=getattr(getattr(model, "config", None), "_attn_implementation", None),
-    )
-
-
-def _measure_layer(
-    view: LayerView, pairs: Sequence[tuple[Metric, str]], checkpoint: Checkpoint, layers: str, on_error: OnError
-) -> list[Row]:
-    return [_measure_one(view, metric, subset, checkpoint, layers, on_error) for metric, subset in pairs]
-
-
-def _n_unique(view: LayerView, subset: str, reason: str | None, on_error: OnError) -> tuple[int, str | None]:
-    """Distinct vectors in the batch that has fewest, and why the value is undefined; 0 where they cannot be counted."""
-    try:
-        return min(cloud.n_unique for cloud in view.clouds(subset)), reason
-    except Exception as error:
-        if on_error == "raise":
-            raise
-        return 0, reason or f"{type(error).__name__}: {error}"
-
-
-def _measure_one(
-    view: LayerView, metric: Metric, subset: str, checkpoint: Checkpoint, layers: str, on_error: OnError
-) -> Row:
-    start = time.perf_counter()
-    values, reason = [], None
-    try:
-        with exact_arithmetic(view.layer.states.device):
-            for inputs in metric.needs(view, subset):
-                values.append(float(metric.kernel(*inputs, **metric.settings)))
-    except Undefined as undefined:
-        reason = f"batch {len(values)}: {undefined}"
-    except Exception as error:
-        if on_error == "raise":
-            raise
-        reason = f"{type(error).__name__}: {error}"
-    seconds = time.perf_counter() - start
-    n_unique, reason = _n_unique(view, subset, reason, on_error)
-    defined = reason is None
-    return Row(
-        **asdict(checkpoint),
-        layer=view.layer.index,
-        depth=view.layer.depth,
-        module=view.layer.module,
-        layers=layers,
-        stack=view.layer.stack,
-        metric=metric.name,
-        subset=subset,
-        settings=metric.settings_json,
-        value=float(np.mean(values)) if defined else math.nan,
-        std=float(np.std(values, ddof=1)) if defined and len(values) > 1 else math.nan,
-        n_batches=view.probe.n_batches,
-        n_vectors=view.probe.batch_vectors,
-        n_unique=n_unique,
-        on_distinct=metric.on_distinct,
-        reason=reason,
-        dim=view.layer.states.shape[1],
-        dtype=str(view.layer.states.dtype).removeprefix("torch."),
-        probe=view.probe.hash,
-        seconds=seconds,
-        **provenance(),
     )

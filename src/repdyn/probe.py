@@ -6,25 +6,35 @@ once, and named by a content hash that every stored row carries.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from repdyn.probe_content import read_probe, refuse_holes, refuse_other_than_sequences, writable, write_probe
-from repdyn.text_windows import windows_of
+from repdyn.probe_content import (
+    SUBSETS,
+    ProbeBatch,
+    as_classes,
+    as_topics,
+    batches_of,
+    content_hash,
+    refuse_other_than_classes,
+    refuse_other_than_sequences,
+    refuse_other_than_topics,
+    refuse_small_subsets,
+    sequences_of,
+    sinks_of,
+)
+from repdyn.probe_file import ProbeContent, read_probe, write_probe
+from repdyn.text_windows import sequences_of_texts
+from repdyn.words import TokenWords, refuse_unknown_classes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-SUBSETS = ("all", "no_sink")
 
 _SETTINGS = ("special_ids", "batch_vectors", "n_batches", "seed", "pad_id", "name")
 BATCH_VECTORS = 4096
@@ -32,18 +42,6 @@ MAX_VECTORS = 4 * BATCH_VECTORS
 
 # Text tokens taken for each vector that will be measured: a sample is a little thinner than the text it comes from.
 _TOKENS_PER_VECTOR = 1.25
-
-
-@dataclass(frozen=True)
-class ProbeBatch:
-    """A few sequences of the probe as a model takes them: both tensors (n_sequences, length), right-padded."""
-
-    input_ids: Tensor
-    attention_mask: Tensor
-    positions: np.ndarray
-    """Where in the padded batch, flattened, each valid token stands; in the probe's token order."""
-    first_token: int
-    """Index in the probe of the first valid token of this batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +52,9 @@ class Probe:
     permutation of these numbers: batch b of a subset is its b-th run of ``batch_vectors`` members. Neighbouring
     tokens, which are correlated, are thereby spread over all batches, and neither the padding side nor the batch
     size of the forward pass has any say in which vectors are taken.
+
+    The subsets are ``all`` tokens, ``no_sink``, and the probe's classes, whose batches are as many, and smaller where a
+    class has too few tokens for whole ones.
 
     Build one with :meth:`from_texts`, :meth:`from_tokens` or :meth:`enwik8`.
     """
@@ -71,25 +72,20 @@ class Probe:
     seed: int = 0
     pad_id: int = 0
     name: str = "tokens"
+    classes: Mapping[str, Tensor] = field(default_factory=dict)
+    """By name, in alphabetical order: (n_tokens,) bool, which tokens are in the class. A class is a subset to measure,
+    as in "alignment@rare"."""
+    topics: Tensor | None = None
+    """(n_tokens,) int64: number of each token's topic, -1 where it has none; None where no topics are known."""
 
     def __post_init__(self) -> None:
         refuse_other_than_sequences(self.tokens, self.lengths)
-        if self.batch_vectors < 3 or self.n_batches < 1:
-            raise ValueError(
-                f"expected batch_vectors >= 3 and at least one batch, got batch_vectors={self.batch_vectors} "
-                f"and {self.n_batches} batches; raise max_vectors or lower batch_vectors"
-            )
-        needed = self.batch_vectors * self.n_batches
-        for subset in SUBSETS:
-            available = len(self._members(subset))
-            if available < needed:
-                whole = available // self.batch_vectors * self.batch_vectors
-                fewer = f"max_vectors={whole}" if whole else f"max_vectors={available}, batch_vectors={available}"
-                raise ValueError(
-                    f"the probe is too small: {self.n_batches} batches of {self.batch_vectors} vectors need {needed} "
-                    f"tokens, but the subset {subset!r} has {available} of its {len(self.tokens)}; give "
-                    f"{needed - available} tokens of this subset more, or ask for fewer vectors with {fewer}"
-                )
+        refuse_other_than_classes(self.classes, len(self.tokens))
+        refuse_other_than_topics(self.topics, len(self.tokens))
+        # one order, whatever the order they were given or read in
+        object.__setattr__(self, "classes", dict(sorted(self.classes.items())))
+        available = {subset: len(self._members(subset)) for subset in self.subsets}
+        refuse_small_subsets(available, self.batch_vectors, self.n_batches)
 
     @classmethod
     def from_tokens(
@@ -120,24 +116,10 @@ class Probe:
         Raises:
             ValueError: wrong shape, padding between tokens, or too few tokens (with the number that is needed).
         """
-        ids = torch.as_tensor(input_ids).cpu()
-        if ids.ndim != 2 or ids.is_floating_point() or ids.numel() == 0:
-            raise ValueError(
-                f"expected input_ids of shape (n_sequences, length) and integer type, got {tuple(ids.shape)} of "
-                f"{ids.dtype}; a single sequence needs a leading dimension of 1"
-            )
-        mask = torch.ones_like(ids) if attention_mask is None else torch.as_tensor(attention_mask).cpu()
-        if mask.shape != ids.shape:
-            raise ValueError(
-                f"expected an attention_mask of the shape of input_ids, {tuple(ids.shape)}, got {tuple(mask.shape)}"
-            )
-        mask = mask != 0
-        refuse_holes(mask)
-        lengths = mask.sum(dim=1)
-        kept = lengths > 0
+        tokens, lengths = sequences_of(input_ids, attention_mask)
         return cls(
-            tokens=ids[mask].long(),
-            lengths=lengths[kept],
+            tokens=tokens,
+            lengths=lengths,
             special_ids=tuple(sorted({int(token) for token in special_ids})),
             seed=seed,
             pad_id=pad_id,
@@ -156,6 +138,7 @@ class Probe:
         batch_vectors: int | None = None,
         seed: int = 0,
         name: str = "texts",
+        classes: Sequence[str] = (),
     ) -> Probe:
         """A probe from texts and any Hugging Face tokenizer.
 
@@ -171,22 +154,25 @@ class Probe:
             batch_vectors: vectors per batch; by default 4096, or ``max_vectors`` when that is fewer.
             seed: of the sampling plan.
             name: what the text is, for figures and logs.
+            classes: of words that the probe is to know, as for :meth:`with_words`; words are counted in all texts.
 
         Raises:
             ValueError: too few tokens (with the number that is needed), or a ``sequence_length`` that the special
-                tokens fill already, or a text that UTF-8 cannot write.
+                tokens fill already, or a text that UTF-8 cannot write; or classes that cannot be told.
         """
-        looked_at = texts if isinstance(texts, str) else writable(texts)
-        windows = windows_of(looked_at, tokenizer, sequence_length, needed=int(max_vectors * _TOKENS_PER_VECTOR))
-        return cls(
-            tokens=torch.tensor([token for window in windows for token in window], dtype=torch.long),
-            lengths=torch.tensor([len(window) for window in windows], dtype=torch.long),
+        refuse_unknown_classes(classes)
+        needed = int(max_vectors * _TOKENS_PER_VECTOR)
+        tokens, lengths, words = sequences_of_texts(texts, tokenizer, sequence_length, needed, bool(classes))
+        probe = cls(
+            tokens=tokens,
+            lengths=lengths,
             special_ids=tuple(sorted(set(tokenizer.all_special_ids))),
             seed=seed,
             pad_id=cast(int, tokenizer.pad_token_id or 0),
             name=name,
             **_plan_size(max_vectors, batch_vectors),
         )
+        return probe if words is None else probe.with_words(words, classes)
 
     @classmethod
     def enwik8(cls, tokenizer: PreTrainedTokenizerBase, *, path: str | None = None, **settings: Any) -> Probe:
@@ -195,7 +181,7 @@ class Probe:
         Args:
             tokenizer: of the model that will be measured.
             path: a copy of enwik8 (plain, .gz, .xz or .zip); None downloads it once, with its checksum verified.
-            **settings: sequence_length, max_vectors, batch_vectors, seed: as for :meth:`from_texts`.
+            **settings: sequence_length, max_vectors, batch_vectors, seed, classes: as for :meth:`from_texts`.
         """
         from repdyn.data.source import load_corpus  # here, because it reads text that no other probe needs
 
@@ -205,41 +191,73 @@ class Probe:
 
     @cached_property
     def hash(self) -> str:
-        """16 hexadecimal digits naming tokens and plan."""
-        digest = hashlib.sha256()
+        """16 hexadecimal digits naming tokens and plan, and classes and topics where there are any."""
         plan = [list(self.special_ids), self.batch_vectors, self.n_batches, self.seed]
-        digest.update(json.dumps(plan).encode())
-        for tensor in (self.lengths, self.tokens):
-            digest.update(tensor.numpy().astype("<i8").tobytes())
-        return digest.hexdigest()[:16]
+        return content_hash(self.tokens, self.lengths, plan, self.classes, self.topics)
+
+    @property
+    def subsets(self) -> tuple[str, ...]:
+        """Names of the token subsets that can be measured."""
+        return (*SUBSETS, *self.classes)
+
+    @cached_property
+    def is_sink(self) -> Tensor:
+        """(n_tokens,) bool: first positions of sequences and special tokens, which ``no_sink`` leaves out."""
+        return sinks_of(self.tokens, self.lengths, self.special_ids)
+
+    def with_classes(self, classes: Mapping[str, Any]) -> Probe:
+        """The probe with these classes beside those it has; of two with the same name the new one counts.
+
+        Args:
+            classes: by name, bool for each token in the order of ``tokens``, whether it is in the class: a tensor, an
+                array or a list. ``members & ~probe.is_sink`` keeps first positions and special tokens out.
+
+        Raises:
+            ValueError: a name that no class may have, another type or length, or too few tokens in a class.
+        """
+        return replace(self, classes={**self.classes, **as_classes(classes)})
+
+    def with_words(self, words: TokenWords, classes: Sequence[str]) -> Probe:
+        """The probe with classes of words beside those it has; first positions and special tokens are in none of them.
+
+        Args:
+            words: the words of all tokens.
+            classes: among "function" (on a list of English function words), "content" (any other word), "frequent" (the
+                words that are met most and make up half of the text) and "rare" (those beyond the first 90 % of it).
+
+        Raises:
+            ValueError: other classes, a text in which they cannot be told, or too few tokens in one.
+        """
+        refuse_unknown_classes(classes)
+        return self.with_classes({name: members & ~self.is_sink for name, members in words.classes(classes).items()})
+
+    def with_topics(self, topics: Any) -> Probe:
+        """The probe with topics of its tokens, in place of any it has.
+
+        Args:
+            topics: (n_tokens,) integers in the order of ``tokens``, -1 for none: a tensor, an array or a list. Others,
+                and topics of no token at all, raise ValueError.
+        """
+        return replace(self, topics=as_topics(topics))
 
     def sample(self, subset: str) -> np.ndarray:
-        """Token numbers of every metric batch of a subset, (n_batches, batch_vectors)."""
-        members = self._members(subset)[: self.n_batches * self.batch_vectors]
-        return members.reshape(self.n_batches, self.batch_vectors)
+        """Token numbers of every metric batch of a subset, (n_batches, m): m is ``batch_vectors``, or what a class has
+        for each batch where that is less. ValueError where there is no such subset."""
+        members = self._members(subset)
+        size = min(self.batch_vectors, len(members) // self.n_batches)
+        return members[: self.n_batches * size].reshape(self.n_batches, size)
 
     def batches(self, n_sequences: int) -> Iterator[ProbeBatch]:
         """The whole probe in its order, at most ``n_sequences`` at a time, padded on the right to the longest of each.
 
         No batch is square: it would not tell states of shape (batch, length) from (length, batch).
         """
-        starts = np.concatenate([[0], np.cumsum(self.lengths.numpy())])
-        last = 0
-        while last < len(self.lengths):
-            first, last = last, min(last + n_sequences, len(self.lengths))
-            while last - first == int(self.lengths[first:last].max()) > 1:
-                last -= 1
-            lengths = self.lengths[first:last]
-            mask = torch.arange(int(lengths.max()))[None, :] < lengths[:, None]
-            input_ids = torch.full(mask.shape, self.pad_id, dtype=torch.long)
-            input_ids[mask] = self.tokens[starts[first] : starts[last]]
-            positions = np.flatnonzero(mask.numpy().ravel())
-            yield ProbeBatch(input_ids, mask.long(), positions, first_token=int(starts[first]))
+        return batches_of(self.tokens, self.lengths, self.pad_id, n_sequences)
 
     def save(self, path: str | Path) -> None:
         """Write the probe to a safetensors file, from which :meth:`load` gives an equal one (equal hash)."""
         settings = {name: getattr(self, name) for name in _SETTINGS}
-        write_probe(path, self.tokens, self.lengths, settings, self.hash)
+        write_probe(path, ProbeContent(self.tokens, self.lengths, settings, self.hash, self.classes, self.topics))
 
     @classmethod
     def load(cls, path: str | Path) -> Probe:
@@ -251,7 +269,7 @@ class Probe:
         """
         content = read_probe(path)
         try:
-            probe = cls(content.tokens, content.lengths, **content.settings)
+            probe = cls(**content.fields)
         except ValueError as error:
             raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
         if probe.hash != content.hash:
@@ -263,20 +281,18 @@ class Probe:
         # RandomState's stream is frozen by numpy's policy; Generator's and torch's may change between releases.
         return np.random.RandomState(self.seed).permutation(len(self.tokens))
 
-    @cached_property
-    def _is_sink(self) -> np.ndarray:
-        is_sink = np.isin(self.tokens.numpy(), self.special_ids)
-        is_sink[np.cumsum(self.lengths.numpy()) - self.lengths.numpy()] = True
-        return is_sink
-
     def _members(self, subset: str) -> np.ndarray:
+        if subset not in self.subsets:
+            raise ValueError(
+                f"expected a subset among {', '.join(self.subsets)}, got {subset!r}; classes of words come with "
+                "Probe.from_texts(..., classes=...), or --classes words in a sweep, others with Probe.with_classes"
+            )
         if subset == "all":
             return self._permutation
-        if subset == "no_sink":
-            return self._permutation[~self._is_sink[self._permutation]]
-        raise ValueError(f"expected a subset among {', '.join(SUBSETS)}, got {subset!r}")
+        members = {"no_sink": ~self.is_sink, **self.classes}[subset]
+        return self._permutation[members.numpy()[self._permutation]]
 
 
-def _plan_size(max_vectors: int, batch_vectors: int | None) -> dict[str, int]:
+def _plan_size(max_vectors: int, batch_vectors: int | None) -> dict[str, Any]:
     batch = min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
     return {"batch_vectors": batch, "n_batches": max_vectors // batch if batch > 0 else 0}

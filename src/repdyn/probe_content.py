@@ -1,95 +1,108 @@
-"""What a probe is made of: sequences of tokens, and the file it is kept in, safetensors with the plan in its header."""
+"""What a probe is made of: sequences of tokens, classes and topics of tokens, their checks, hash and batches."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from reprlib import repr as briefly
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-_PLAN = "repdyn_probe"
-_COUNTS = ("batch_vectors", "n_batches", "seed")
-_LARGEST_COUNT = (1 << 32) - 1
-_LARGEST_ID = (1 << 63) - 1
+SUBSETS = ("all", "no_sink")
+_SMALLEST_BATCH = 3
+_CLASS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
-class ProbeContent:
-    """What the file of a probe says, each part of the type it must have."""
+class ProbeBatch:
+    """A few sequences of the probe as a model takes them: both tensors (n_sequences, length), right-padded."""
 
-    tokens: Tensor
-    lengths: Tensor
-    settings: Mapping[str, Any]
-    """special_ids, batch_vectors, n_batches, seed, pad_id and name."""
-    hash: str
-    """As the file claims it."""
-
-
-def write_probe(path: str | Path, tokens: Tensor, lengths: Tensor, settings: Mapping[str, Any], hash: str) -> None:
-    """Write the parts of a probe, settings as in :class:`ProbeContent`."""
-    save_file({"tokens": tokens, "lengths": lengths}, path, metadata={_PLAN: json.dumps(settings), "hash": hash})
+    input_ids: Tensor
+    attention_mask: Tensor
+    positions: np.ndarray
+    """Where in the padded batch, flattened, each valid token stands; in the probe's token order."""
+    first_token: int
+    """Index in the probe of the first valid token of this batch."""
 
 
-def read_probe(path: str | Path) -> ProbeContent:
-    """Read what :func:`write_probe` wrote.
+def sinks_of(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> Tensor:
+    """(n_tokens,) bool: the first position of every sequence, and all special tokens."""
+    is_sink = torch.from_numpy(np.isin(tokens.numpy(), special_ids))
+    is_sink[torch.cumsum(lengths, 0) - lengths] = True
+    return is_sink
+
+
+def batches_of(tokens: Tensor, lengths: Tensor, pad_id: int, n_sequences: int) -> Iterator[ProbeBatch]:
+    """All sequences in their order, at most ``n_sequences`` at a time; see :meth:`repdyn.Probe.batches`."""
+    starts = np.concatenate([[0], np.cumsum(lengths.numpy())])
+    last = 0
+    while last < len(lengths):
+        first, last = last, min(last + n_sequences, len(lengths))
+        while last - first == int(lengths[first:last].max()) > 1:
+            last -= 1
+        some = lengths[first:last]
+        mask = torch.arange(int(some.max()))[None, :] < some[:, None]
+        input_ids = torch.full(mask.shape, pad_id, dtype=torch.long)
+        input_ids[mask] = tokens[starts[first] : starts[last]]
+        positions = np.flatnonzero(mask.numpy().ravel())
+        yield ProbeBatch(input_ids, mask.long(), positions, first_token=int(starts[first]))
+
+
+def content_hash(
+    tokens: Tensor, lengths: Tensor, plan: list[Any], classes: Mapping[str, Tensor], topics: Tensor | None
+) -> str:
+    """16 hexadecimal digits naming all of it; classes and topics have a say only where there are any."""
+    digest = hashlib.sha256()
+    digest.update(json.dumps(plan).encode())
+    for tensor in (lengths, tokens):
+        digest.update(tensor.numpy().astype("<i8").tobytes())
+    for name, members in sorted(classes.items()):
+        digest.update(json.dumps({"class": name}).encode())
+        digest.update(members.numpy().astype("u1").tobytes())
+    if topics is not None:
+        digest.update(json.dumps("topics").encode())
+        digest.update(topics.numpy().astype("<i8").tobytes())
+    return digest.hexdigest()[:16]
+
+
+def sequences_of(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
+    """Tokens (n_tokens,) and lengths (n_sequences,), both int64, of padded ids; see :meth:`repdyn.Probe.from_tokens`.
 
     Raises:
-        ValueError: the file is no such file, or says something else.
-        OSError: there is none, or it cannot be read.
+        ValueError: wrong shape or type, or padding between tokens.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"expected a probe written by Probe.save, found no file at {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if _PLAN not in metadata or "hash" not in metadata:
-                raise ValueError(f"expected a probe written by Probe.save, got {path} without its header")
-            return ProbeContent(
-                file.get_tensor("tokens"), file.get_tensor("lengths"), _settings(metadata[_PLAN]), metadata["hash"]
-            )
-    except (SafetensorError, _NoPlanError) as error:
-        raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
-
-
-class _NoPlanError(Exception):
-    """The header is not a probe's."""
-
-
-def _settings(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _NoPlanError(f"its plan is no JSON: {error}") from error
-    wanted = {"special_ids", *_COUNTS, "pad_id", "name"}
-    if not isinstance(found, dict) or set(found) != wanted:
-        got = briefly(sorted(found) if isinstance(found, dict) else found)
-        raise _NoPlanError(f"expected a plan of {', '.join(sorted(wanted))}, got {got}")
-    for name in _COUNTS:
-        if not _is_whole(found[name], 0, _LARGEST_COUNT):
-            raise _NoPlanError(
-                f"expected a whole number from 0 to {_LARGEST_COUNT} as {name}, got {briefly(found[name])}"
-            )
-    special_ids = found["special_ids"]
-    ids = [found["pad_id"], *special_ids] if isinstance(special_ids, list) else [None]
-    if not all(_is_whole(token, -_LARGEST_ID, _LARGEST_ID) for token in ids):
-        raise _NoPlanError(
-            f"expected token ids as pad_id and in special_ids, got {briefly(found['pad_id'])} and "
-            f"{briefly(special_ids)}"
+    ids = torch.as_tensor(input_ids).cpu()
+    if ids.ndim != 2 or ids.is_floating_point() or ids.numel() == 0:
+        raise ValueError(
+            f"expected input_ids of shape (n_sequences, length) and integer type, got {tuple(ids.shape)} of "
+            f"{ids.dtype}; a single sequence needs a leading dimension of 1"
         )
-    if not isinstance(found["name"], str):
-        raise _NoPlanError(f"expected a text as name, got {briefly(found['name'])}")
-    return {**found, "special_ids": tuple(special_ids)}
+    mask = torch.ones_like(ids) if attention_mask is None else torch.as_tensor(attention_mask).cpu()
+    if mask.shape != ids.shape:
+        raise ValueError(
+            f"expected an attention_mask of the shape of input_ids, {tuple(ids.shape)}, got {tuple(mask.shape)}"
+        )
+    mask = mask != 0
+    _refuse_holes(mask)
+    lengths = mask.sum(dim=1)
+    return ids[mask].long(), lengths[lengths > 0]
 
 
-def _is_whole(value: object, smallest: int, largest: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and smallest <= value <= largest
+def _refuse_holes(mask: Tensor) -> None:
+    """Raise ValueError where the true values of a row, (n_sequences, length), do not form one run."""
+    # Real tokens that form one run flip the mask at most twice, the borders of the row counted as padding.
+    flips = torch.diff(torch.nn.functional.pad(mask.int(), (1, 1)), dim=1).ne(0).sum(dim=1)
+    if bool((flips > 2).any()):
+        row = int(flips.gt(2).nonzero()[0])
+        raise ValueError(
+            f"expected padding on the left or on the right of each sequence, got masked positions between the tokens "
+            f"of sequence {row}; drop them from input_ids"
+        )
 
 
 def refuse_other_than_sequences(tokens: Tensor, lengths: Tensor) -> None:
@@ -111,32 +124,80 @@ def refuse_other_than_sequences(tokens: Tensor, lengths: Tensor) -> None:
         )
 
 
-def refuse_holes(mask: Tensor) -> None:
-    """Raise ValueError where the true values of a row, (n_sequences, length), do not form one run."""
-    # Real tokens that form one run flip the mask at most twice, the borders of the row counted as padding.
-    flips = torch.diff(torch.nn.functional.pad(mask.int(), (1, 1)), dim=1).ne(0).sum(dim=1)
-    if bool((flips > 2).any()):
-        row = int(flips.gt(2).nonzero()[0])
-        raise ValueError(
-            f"expected padding on the left or on the right of each sequence, got masked positions between the tokens "
-            f"of sequence {row}; drop them from input_ids"
-        )
-
-
-def writable(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, each looked at before a tokenizer is.
-
-    Raises:
-        ValueError: one is no text, or holds half of a surrogate pair, which no tokenizer takes.
-    """
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(f"expected texts, got {type(text).__name__} as number {number}; decode bytes first")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
+def refuse_other_than_classes(classes: Mapping[str, Tensor], n_tokens: int) -> None:
+    """Raise ValueError unless each class has a name that a subset may have, and one bool for each token."""
+    for name, members in classes.items():
+        if not isinstance(name, str) or not _CLASS_NAME.fullmatch(name) or name in SUBSETS:
             raise ValueError(
-                f"expected texts that UTF-8 can write, got {briefly(error.object[error.start : error.end])} in number "
-                f"{number}; decode files with errors='replace'"
-            ) from error
-        yield text
+                "expected a class named in lower case, such as 'rare' or 'verbs_2', and neither 'all' nor 'no_sink', "
+                f"got {name!r}; rename it"
+            )
+        if not isinstance(members, Tensor) or members.dtype != torch.bool or members.shape != (n_tokens,):
+            raise ValueError(
+                f"expected the class {name!r} as torch.bool of shape ({n_tokens},), got {_described(members)}; give "
+                "True or False for each token, in the order of probe.tokens"
+            )
+
+
+def refuse_other_than_topics(topics: Tensor | None, n_tokens: int) -> None:
+    """Raise ValueError unless there are none, or one int64 for each token, -1 for no topic, and not all of them -1."""
+    if topics is None:
+        return
+    if not isinstance(topics, Tensor) or topics.dtype != torch.int64 or topics.shape != (n_tokens,):
+        raise ValueError(
+            f"expected topics as torch.int64 of shape ({n_tokens},), got {_described(topics)}; give the number of each "
+            "token's topic, in the order of probe.tokens, -1 where it has none"
+        )
+    if bool((topics < -1).any()):
+        raise ValueError(f"expected topics >= -1, got {int(topics.min())}; number them from 0, with -1 for none")
+    if not bool((topics >= 0).any()):
+        raise ValueError("expected topics of some tokens, got -1 for all of them; leave topics out")
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)} of {value.dtype}"
+    return f"a {type(value).__name__}"
+
+
+def as_classes(classes: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Copies of the members of classes, as tensors on the CPU."""
+    return {name: torch.as_tensor(members).cpu().clone() for name, members in classes.items()}
+
+
+def as_topics(topics: Any) -> Tensor:
+    """A copy of topics on the CPU: int64 of integers of any kind, anything else as it is."""
+    given = torch.as_tensor(topics).cpu().clone()
+    is_whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+    return given.long() if is_whole else given
+
+
+def refuse_small_subsets(available: Mapping[str, int], batch_vectors: int, n_batches: int) -> None:
+    """Raise ValueError unless all and no_sink have whole batches, and each class at least batches of 3.
+
+    Args:
+        available: tokens of each subset of a probe.
+        batch_vectors, n_batches: its plan.
+    """
+    if batch_vectors < _SMALLEST_BATCH or n_batches < 1:
+        raise ValueError(
+            f"expected batch_vectors >= {_SMALLEST_BATCH} and at least one batch, got batch_vectors={batch_vectors} "
+            f"and {n_batches} batches; raise max_vectors or lower batch_vectors"
+        )
+    for subset, found in available.items():
+        if subset in SUBSETS and found < batch_vectors * n_batches:
+            needed, whole = batch_vectors * n_batches, found // batch_vectors * batch_vectors
+            fewer = f"max_vectors={whole}" if whole else f"max_vectors={found}, batch_vectors={found}"
+            raise ValueError(
+                f"the probe is too small: {n_batches} batches of {batch_vectors} vectors need {needed} tokens, but the "
+                f"subset {subset!r} has {found} of its {available['all']}; give {needed - found} tokens of this subset "
+                f"more, or ask for fewer vectors with {fewer}"
+            )
+        if subset not in SUBSETS and found < _SMALLEST_BATCH * n_batches:
+            needed, fewer = _SMALLEST_BATCH * n_batches, found // _SMALLEST_BATCH * batch_vectors
+            or_fewer = f", or ask for fewer batches with max_vectors={fewer}" if fewer else ""
+            raise ValueError(
+                f"the class {subset!r} is too small: {n_batches} batches of at least {_SMALLEST_BATCH} vectors need "
+                f"{needed} tokens, but {found} of the {available['all']} are in it; give {needed - found} tokens of "
+                f"this class more{or_fewer}, or leave it out"
+            )

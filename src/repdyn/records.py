@@ -59,12 +59,16 @@ class Row:
     stack: str | None
     """Name of the stack of blocks, "encoder" or "decoder", in a model that has several; None in any other. Each stack
     counts its layers from 0."""
+    head: int | None
+    """Number of the attention head the value is of; None for the layer's own value."""
     metric: str
     """Name in the table of metrics, or of the scalar."""
     subset: str | None
     """Which tokens: "all", or "no_sink" (without first positions and special tokens)."""
     settings: str
     """The metric's parameters as JSON, "{}" when it has none."""
+    compared_to: int | None
+    """Step of the earlier checkpoint that the value compares this one with; None for a value of one checkpoint."""
     value: float
     """Mean over the batches; NaN when undefined, and then ``reason`` says why."""
     std: float
@@ -172,9 +176,11 @@ def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, r
         module=None,
         layers="",
         stack=None,
+        head=None,
         metric=name,
         subset=None,
         settings="{}",
+        compared_to=None,
         value=value,
         std=math.nan,
         n_batches=1,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from repdyn.probe import Probe
 
 # What makes two rows the same measurement; of several, the newest counts.
-_IDENTITY = ["run", "step", "layers", "stack", "layer", "metric", "subset", "settings", "probe"]
+_IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset", "settings", "probe"]
 # Ends the name of a file that holds a failed measurement, so that it is not taken for a done one.
 _FAILED = "failed"
 _CHECKPOINT_DIGITS = 12
@@ -143,7 +143,8 @@ class Store:
     def to_pandas(self, run: str | None = None) -> pd.DataFrame:
         """All rows (of one run, where it is named), one column per field of :class:`repdyn.records.Row`.
 
-        Where two files hold the same measurement the newest counts. Sorted by run, step, stack, metric, subset, layer.
+        Where two files hold the same measurement the newest counts. Sorted by run, step, stack, metric, subset, layer
+        and head.
 
         Raises:
             ValueError: the store has no measurement (of this run), or a file in it cannot be read.
@@ -154,7 +155,7 @@ class Store:
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
         frame = to_pandas(pa.concat_tables([_read(path) for path in files]))
         frame = frame.sort_values("measured_at", kind="stable").drop_duplicates(_IDENTITY, keep="last")
-        order = ["run", "step", "stack", "metric", "subset", "layer"]
+        order = ["run", "step", "stack", "metric", "subset", "layer", "head"]
         return frame.sort_values(order, kind="stable").reset_index(drop=True)
 
     def _files(self) -> list[Path]:

@@ -11,6 +11,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from repdyn import Probe, Schedule, measure, open_store
 from repdyn.callbacks import HuggingFaceCheckpoints
+from repdyn.metrics import METRICS
 from repdyn.records import Checkpoint
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import Downloads
@@ -71,16 +72,23 @@ def test_values_are_those_of_measure_on_the_weights_of_that_step(tmp_path, probe
         )
 
 
-def test_checkpoints_saved_live_give_the_live_numbers(tmp_path, probe):
-    """The swept checkpoints of a run, bit for bit what the tracker measured in it."""
-    live = tracker(probe, 3)
-    trainer(tmp_path, live, HuggingFaceCheckpoints(3, tmp_path / "saved")).fit(tiny_language_model(), batches())
+@pytest.mark.parametrize("family", ["gpt_neox", "bert"])
+def test_checkpoints_saved_live_give_the_live_numbers(tmp_path, probe, family):
+    """The swept checkpoints of a run, bit for bit what the tracker measured in it, whatever is measured."""
+    probe = probe.with_topics(probe.tokens % 3)
+    live = tracker(probe, 3, metrics="all")
+    trainer(tmp_path, live, HuggingFaceCheckpoints(3, tmp_path / "saved")).fit(tiny_language_model(family), batches())
     kept = Probe.load(live.store.probe_path(probe.hash))
     tasks = [Task(target, kept) for target in find_checkpoints(tmp_path / "saved", "swept")]
     assert [task.target.step for task in tasks] == [0, 3, 6, 8]
     swept = open_store(tmp_path / "swept")
-    sweep(tasks, swept, Settings(), Downloads(tmp_path / "downloads", Hub()))
-    pd.testing.assert_series_equal(values(swept.to_pandas()), values(live.store.to_pandas()), check_exact=True)
+    sweep(tasks, swept, Settings("all"), Downloads(tmp_path / "downloads", Hub()))
+    measured = live.store.to_pandas()
+    assert set(measured.loc[measured.layer.notna(), "metric"]) == set(METRICS)
+    pd.testing.assert_series_equal(values(swept.to_pandas()), values(measured), check_exact=True)
+    later = measured[(measured.metric == "cka_previous") & (measured.step > 0)]
+    assert later.value.between(0, 1).all()
+    assert (later.compared_to == later.step.map({3: 0, 6: 3, 8: 6})).all()
 
 
 def test_scalars_and_tokens_are_stored_beside(tmp_path, probe):

@@ -10,6 +10,7 @@ import torch
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.datamodule import TextDataModule
+from repdyn.words import CLASSES
 
 # position i of the text can be read off bytes i to i + 4
 TEXT = "".join(f"{number:05d}" for number in range(8000)).encode()
@@ -136,9 +137,54 @@ def test_the_probe_carries_tokens_and_plan(source: str):
     assert probe.hash == data.probe().hash
 
 
+@pytest.fixture
+def prose(tmp_path: Path) -> Path:
+    path = tmp_path / "prose.txt"
+    rare = [f"{one}{other}x" for one in "bcdfgklmnprstvwz" for other in ("ab", "ec", "id", "of", "ug")]
+    lines = [f"The dog, the cat and the {word} of the king don't sleep at {i}." for i, word in enumerate(rare * 12)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize("objective", ["causal", "masked"])
+@pytest.mark.parametrize("saved", [False, True], ids=["bytes", "a tokenizer's folder"])
+def test_the_probe_knows_classes_of_words(prose: Path, tmp_path: Path, objective: Any, saved: bool):
+    name = "bytes"
+    if saved:
+        name = str(tmp_path / "tokenizer")
+        byte_tokenizer(for_encoder=objective == "masked").save_pretrained(name)
+    data = TextDataModule(
+        str(prose), name, objective, sequence_length=52, probe_max_vectors=800, probe_batch_vectors=400
+    )
+    plain = data.probe()
+    assert plain.subsets == ("all", "no_sink")
+    data.probe_classes = "words"
+    probe = data.probe()
+    assert torch.equal(probe.tokens, plain.tokens)
+    assert set(probe.subsets) == {"all", "no_sink", *CLASSES}
+    shown = {word: bytes(token for token in probe.tokens[probe.classes[word]].tolist()).decode() for word in CLASSES}
+    assert set(shown["function"].lower()) == set("theandofdon'tat")
+    assert "the" in shown["frequent"]
+    assert "x" in shown["rare"]
+    assert "x" not in shown["frequent"]
+    assert not set(shown["content"]) & set(" .,0123456789'")
+
+
+def test_token_ids_of_another_tokenizer_in_the_cache_are_refused(prose: Path, tmp_path: Path, cache: Path):
+    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    settings: dict[str, Any] = {"tokenizer": str(tmp_path / "tokenizer"), "sequence_length": 52}
+    settings |= {"probe_max_vectors": 400, "probe_batch_vectors": 400, "probe_classes": "words"}
+    assert len(TextDataModule(str(prose), **settings).probe().classes) == 4
+    for path in (cache / "tokens").iterdir():
+        np.save(path, np.load(path)[::-1])
+    with pytest.raises(ValueError, match=f"expected the token ids in the cache .* delete {cache / 'tokens'}"):
+        TextDataModule(str(prose), **settings).probe()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"probe_classes": "verbs"}, r'expected probe_classes "words" or "none", got "verbs"'),
         ({"objective": "mask"}, r'expected objective "causal" or "masked", got "mask"'),
         ({"sequence_length": 1}, r"expected sequence_length of at least 2 .*, got 1"),
         ({"sequence_length": 3, "objective": "masked"}, r"at least 4 \(two tokens of text and 2 special ones\), got 3"),

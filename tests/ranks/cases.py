@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +27,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from repdyn import Probe, Ranks, Tracker, measure
 from repdyn.callbacks import HuggingFaceTracker
+from repdyn.earlier import Earlier
 from repdyn.layers.states import Buffers
-from repdyn.metrics import METRICS, Metric
+from repdyn.metrics import Metric
+from repdyn.records import Checkpoint
 
 PROBE = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
 # 24 sequences of 12: with so many tokens in a forward pass there are 24, 5, 1 of them for two ranks
@@ -41,13 +44,43 @@ def fresh() -> HandWritten:
 
 def values(rows: list[Any]) -> list[list[Any]]:
     return [
-        [row.layer, row.module, row.metric, row.subset, row.value, row.std, row.n_unique, row.reason] for row in rows
+        [
+            row.layer,
+            row.module,
+            row.metric,
+            row.subset,
+            row.compared_to,
+            str(row.value),
+            str(row.std),
+            row.n_unique,
+            row.reason,
+        ]
+        for row in rows
     ]
 
 
 def shared(tokens_per_forward: int, **changes: Any) -> list[list[Any]]:
     settings = {"tokens_per_forward": tokens_per_forward, "ranks": Ranks.of_job()}
     return values(measure(fresh(), PROBE, **settings | changes).rows)
+
+
+def all_metrics() -> list[list[Any]]:
+    """Of two checkpoints, so that the second is compared with the first."""
+    with_topics, ranks = PROBE.with_topics(PROBE.tokens % 4), Ranks.of_job()
+    of_both = []
+    with tempfile.TemporaryDirectory() as folder:
+        earlier = Earlier(Path(folder), run="r", probe=with_topics.hash)
+        for step, model in enumerate([fresh(), changed()]):
+            at, given = Checkpoint(step=step), {"ranks": ranks, "earlier": earlier}
+            of_both += measure(model, with_topics, "all", tokens_per_forward=60, checkpoint=at, **given).rows
+    return values(of_both)
+
+
+def changed() -> HandWritten:
+    model = fresh()
+    for parameter in model.parameters():
+        parameter.data.mul_(torch.linspace(0.9, 1.1, parameter.numel()).view(parameter.shape))
+    return model
 
 
 def in_little_memory() -> list[list[Any]]:
@@ -266,7 +299,7 @@ def unwritable_store(folder: Path) -> list[Any]:
 def cases(folder: Path) -> dict[str, Callable[[], Any]]:
     return {
         **{f"shared {name}": lambda n=n: shared(n) for name, n in BATCHES.items()},
-        "all metrics": lambda: shared(60, metrics=list(METRICS)),
+        "all metrics": all_metrics,
         "little memory": in_little_memory,
         "one rank fails": one_rank_fails,
         "one kernel fails": one_kernel_fails,

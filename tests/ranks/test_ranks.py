@@ -46,9 +46,12 @@ def test_two_ranks_give_the_numbers_of_one_to_the_last_bit(folder, shares):
 
 
 def test_all_metrics_are_shared(folder):
-    shared, expected = outcome(folder, "all metrics"), alone(tokens_per_forward=60, metrics=list(METRICS))
-    assert shared == expected
+    shared = outcome(folder, "all metrics")
+    assert shared == json.loads(json.dumps(cases.all_metrics()))
     assert {row[2] for row in shared} == set(METRICS)
+    # a model that is not one of Hugging Face's has no eager implementation to ask, but what it puts out is looked through
+    undefined = {(row[2], row[8]) for row in shared if row[5] == "nan"}
+    assert {metric for metric, _ in undefined} <= {"cka_previous", "attention_topic_gap"}, undefined
 
 
 def test_states_in_files_are_shared(folder):

@@ -28,6 +28,7 @@ FUZZ = settings(
 )
 ROWS = [row(layer=layer, value=1.5 * layer) for layer in range(4)]
 TOKENS, LENGTHS = torch.arange(48), torch.full((4,), 12)
+MEMBERS = (TOKENS % 2).to(torch.uint8)
 PLAN = {"special_ids": [3], "batch_vectors": 8, "n_batches": 2, "seed": 0, "pad_id": 0, "name": "tokens"}
 
 
@@ -179,6 +180,7 @@ def test_a_sweep_measures_again_what_does_not_read(tmp_path, whole, small_probe)
 
 def probe_file(path: Path, plan: object = None, **changes: Any) -> Path:
     given = {"tokens": TOKENS, "lengths": LENGTHS, "hash": "0" * 16} | changes
+    given |= given.pop("more", {})
     metadata = {"repdyn_probe": plan if isinstance(plan, str) else json.dumps(PLAN if plan is None else plan)}
     metadata |= {"hash": given.pop("hash")} if given["hash"] is not None else {}
     given.pop("hash", None)
@@ -189,6 +191,9 @@ def probe_file(path: Path, plan: object = None, **changes: Any) -> Path:
 def test_a_probe_of_another_program_reads(tmp_path):
     probe = Probe(TOKENS, LENGTHS, special_ids=(3,), batch_vectors=8, n_batches=2)
     assert Probe.load(probe_file(tmp_path / "p", hash=probe.hash)).hash == probe.hash
+    probe = probe.with_classes({"rare": MEMBERS.bool()}).with_topics(TOKENS)
+    more = {"class.rare": MEMBERS, "topics": TOKENS.clone(), "somebody's own": TOKENS.clone()}
+    assert Probe.load(probe_file(tmp_path / "p", hash=probe.hash, more=more)).hash == probe.hash
 
 
 @pytest.mark.parametrize(
@@ -225,6 +230,31 @@ def test_a_probe_of_another_program_reads(tmp_path):
         ({"plan": PLAN | {"special_ids": 3}}, "expected token ids as pad_id and in special_ids"),
         ({"plan": PLAN | {"pad_id": None}}, "expected token ids as pad_id and in special_ids"),
         ({"plan": PLAN | {"name": 5}}, "expected a text as name, got 5"),
+        ({"more": {"class.rare": MEMBERS}}, "claims the hash 0000000000000000 but its content has "),
+        (
+            {"more": {"class.rare": MEMBERS.bool()}},
+            "expected zeros and ones of torch.uint8 in 'class.rare', got other torch.bool",
+        ),
+        ({"more": {"class.rare": MEMBERS * 3}}, "expected zeros and ones of torch.uint8 in 'class.rare'"),
+        ({"more": {"class.rare": MEMBERS.long()}}, "in 'class.rare', got other torch.int64"),
+        (
+            {"more": {"class.rare": MEMBERS[:-1]}},
+            r"expected the class 'rare' as torch.bool of shape \(48,\), got \(47,\)",
+        ),
+        ({"more": {"class.rare": MEMBERS.view(4, 12)}}, r"expected the class 'rare' .* got \(4, 12\)"),
+        ({"more": {"class.rare": MEMBERS[:0]}}, r"expected the class 'rare' .* got \(0,\)"),
+        ({"more": {"class.rare": MEMBERS * 0}}, "the class 'rare' is too small"),
+        ({"more": {"class.": MEMBERS}}, "expected a class named in lower case, .* got ''"),
+        ({"more": {"class.all": MEMBERS}}, "expected a class named in lower case, .* got 'all'"),
+        ({"more": {"class.../../x": MEMBERS}}, r"expected a class named in lower case, .* got '../../x'"),
+        ({"more": {"topics": TOKENS.clone()}}, "claims the hash 0000000000000000 but its content has "),
+        (
+            {"more": {"topics": TOKENS.int()}},
+            r"expected topics as torch.int64 of shape \(48,\), got \(48,\) of torch.int32",
+        ),
+        ({"more": {"topics": TOKENS[:5].clone()}}, r"expected topics as torch.int64 of shape \(48,\), got \(5,\)"),
+        ({"more": {"topics": TOKENS - 5}}, "expected topics >= -1, got -5"),
+        ({"more": {"topics": TOKENS * 0 - 1}}, "expected topics of some tokens, got -1 for all of them"),
     ],
 )
 def test_a_probe_that_is_not_what_it_should_be(tmp_path, changes, message):
@@ -275,6 +305,7 @@ def test_a_probe_that_is_a_folder_or_missing(tmp_path):
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=2))
 def test_a_probe_with_flipped_bits_is_refused_or_the_same(tmp_path, flips):
     probe = Probe.from_tokens(random_tokens(8, 6), special_ids=[7], max_vectors=24, batch_vectors=12)
+    probe = probe.with_classes({"rare": probe.tokens > 20}).with_topics(probe.tokens % 3)
     path = tmp_path / "probe.safetensors"
     probe.save(path)
     damaged = bytearray(path.read_bytes())

@@ -66,6 +66,12 @@ def test_shards_refused(text, refused):
     )
 
 
+def test_classes_of_words_are_told_apart_on_demand():
+    assert [parse("x", *given).classes for given in ([], ["--classes", "words"], ["--classes=none"])] == [
+        *("none", "words", "none")
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -80,6 +86,7 @@ def test_shards_refused(text, refused):
         (["--timeout=nan"], "argument --timeout: expected a whole number of at least 1, got 'nan'"),
         (["--device=gpu0"], "argument --device: expected a device such as cpu, cuda or cuda:1, got 'gpu0'"),
         (["--engine=slurm"], "argument --engine: invalid choice: 'slurm'"),
+        (["--classes=verbs"], "argument --classes: invalid choice: 'verbs'"),
         (["--dtype=fp8"], "argument --dtype: invalid choice: 'fp8'"),
         (["--max-dsk=1GB"], "unrecognized arguments: --max-dsk=1GB; did you mean --max-disk?"),
         (["x", "--sute", "pythia"], "unrecognized arguments: --sute pythia; did you mean --suite?"),

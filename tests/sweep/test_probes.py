@@ -6,6 +6,7 @@ import json
 import shutil
 import string
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.probes import ProbeText, hub_probe, local_probe
 from repdyn.sweep.suites import History, Published
 from repdyn.sweep.targets import Selection, select_targets
+from repdyn.words import CLASSES
 
 CONTEXT = 12
 SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 1, "n_heads": 2}
@@ -259,6 +261,18 @@ def test_builtin_text(save):
     folder = save("model", tokens=tokenizer())
     probe = ProbeText("builtin", max_vectors=256).probe("model", folder, AutoConfig.from_pretrained(folder))
     assert probe.name.startswith("language reference of Python")
+
+
+def test_classes_of_words(save, tmp_path):
+    text = "The dog of the king sees the birds, and the king of the birds sees the cat. " * 40
+    (tmp_path / "prose.txt").write_text(text)
+    folder = save("model", tokens=tokenizer())
+    config = AutoConfig.from_pretrained(folder)
+    plain = ProbeText(str(tmp_path / "prose.txt"), max_vectors=256)
+    probe = replace(plain, classes=CLASSES).probe("m", folder, config)
+    assert probe.subsets == ("all", "no_sink", *sorted(CLASSES))
+    assert torch.equal(probe.tokens, plain.probe("m", folder, config).tokens)
+    assert plain.probe("m", folder, config).subsets == ("all", "no_sink")
 
 
 # in a local folder

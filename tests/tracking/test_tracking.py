@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import CSVLogger
 from small import HandWritten
 
 from repdyn import Tracker, open_store
-from repdyn.metrics import METRICS, LayerView, Metric
+from repdyn.metrics import LayerView, Metric, resolve
 from repdyn.store import Store
 from repdyn.tracking.patience import Patience
 
@@ -262,7 +262,7 @@ def test_secrets_do_not_reach_the_store_or_the_log(tracked, monkeypatch, caplog)
         assert b"hf_abc" not in text
 
 
-def test_out_of_memory_in_the_forward_pass_costs_the_step(tracked, caplog):
+def test_out_of_memory_in_the_forward_pass_costs_the_step(tracked, small_probe):
     tracker, calls = tracked(), []
 
     def forward(model, batch):
@@ -271,11 +271,11 @@ def test_out_of_memory_in_the_forward_pass_costs_the_step(tracked, caplog):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return model(batch.input_ids)
 
-    tracker = tracked(forward=forward, metrics=list(METRICS))
+    tracker = tracked(forward=forward, metrics="all")
     steps(tracker, 1)
     assert tracker.store.steps("mine") == [1]
     frame = tracker.store.to_pandas()
-    assert set(frame.loc[frame["step"] == 0, "metric"]) == set(METRICS)
+    assert set(frame.loc[frame["step"] == 0, "metric"]) == {metric.name for metric, _ in resolve("all", small_probe)}
     assert set(frame.loc[frame["step"] == 0, "reason"]) == {
         "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
     }

@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader
 from repdyn.data.byte_tokenizer import bytes_to_ids
 from repdyn.data.source import load_corpus
 from repdyn.data.text import Corpus, cache_directory
-from repdyn.data.tokens import BYTES, encode, load_tokenizer
+from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer
 from repdyn.data.windows import CollateMasked, Windows, collate_causal
+from repdyn.words import CLASSES, NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe
@@ -57,6 +58,8 @@ class TextDataModule(LightningDataModule):
         seed: of the shuffling and the masks.
         probe_max_vectors: vectors the tracker measures per layer, in all batches together.
         probe_batch_vectors: vectors per batch of a metric.
+        probe_classes: "words" for a probe that tells function from content words and frequent from rare ones, counted
+            in the validation split, as metrics such as "alignment@rare" need it; "none" for one that does not.
         max_bytes: use only so many bytes from the start of the source, counted before cleaning; all by default.
         mask_probability: share of tokens to predict where the objective is masked.
 
@@ -79,6 +82,7 @@ class TextDataModule(LightningDataModule):
         probe_batch_vectors: int = 4096,
         max_bytes: int | None = None,
         mask_probability: float = 0.15,
+        probe_classes: Literal["words", "none"] = "none",
     ) -> None:
         super().__init__()
         self.source = source
@@ -94,6 +98,7 @@ class TextDataModule(LightningDataModule):
         self.probe_batch_vectors = probe_batch_vectors
         self.max_bytes = max_bytes
         self.mask_probability = mask_probability
+        self.probe_classes = probe_classes
         self.tokenizer = load_tokenizer(tokenizer, for_encoder=objective == "masked")
         self._before, self._after = self._special_tokens()
         self._refuse_bad_arguments()
@@ -140,13 +145,14 @@ class TextDataModule(LightningDataModule):
         """The fixed tokens that the tracker measures: windows from the whole validation split."""
         from repdyn.probe import Probe
 
-        return Probe.from_tokens(
+        probe = Probe.from_tokens(
             self.probe_windows(),
             special_ids=sorted(self.tokenizer.all_special_ids),
             max_vectors=self.probe_max_vectors,
             batch_vectors=self.probe_batch_vectors,
             name=f"{self._text.corpus.name}, validation split",
         )
+        return probe if self.probe_classes == "none" else probe.with_words(self._probe_words(), CLASSES)
 
     def probe_windows(self) -> np.ndarray:
         """Validation windows spread evenly over the split.
@@ -155,17 +161,30 @@ class TextDataModule(LightningDataModule):
             (n_sequences, sequence_length) int64 ids, 1.25 tokens for each vector to be measured, or every window
             where the split holds fewer.
         """
-        windows = self._windows(self._text.validation)
+        return self._spread(self._windows(self._text.validation))
+
+    def _spread(self, windows: Windows) -> np.ndarray:
         wanted = math.ceil(_PROBE_TOKENS_PER_VECTOR * self.probe_max_vectors / self.sequence_length)
         chosen = np.linspace(0, len(windows) - 1, min(wanted, len(windows))).round().astype(int)
         return np.stack([windows[index][1].numpy() for index in chosen])
 
+    def _probe_words(self) -> TokenWords:
+        """The words of the probe's tokens."""
+        lexicon, piece = Lexicon(), _pieces(self._text.corpus.data)[1]
+        if self.tokenizer_name == BYTES:
+            words = words_of_bytes(piece, lexicon)
+        else:
+            # piece by piece as the ids were made, which are the same only so
+            found = [words_of_tokens(text, self.tokenizer, lexicon) for text in chunks(piece.decode(errors="replace"))]
+            words = np.concatenate([numbers for _, numbers in found])
+            self._refuse_other_ids([token for ids, _ in found for token in ids])
+        no_words = [(NO_WORD,) * len(special) for special in (self._before, self._after)]
+        return TokenWords(self._spread(Windows(words, self.sequence_length, *no_words)).ravel(), lexicon)
+
     @cached_property
     def _text(self) -> _Text:
         corpus = load_corpus(self.source, clean=self.clean, max_bytes=self.max_bytes, cache_dir=self.cache_dir)
-        size = len(corpus.data)
-        ends = (size * _TRAIN_PERCENT // 100, size * (_TRAIN_PERCENT + _VALIDATION_PERCENT) // 100)
-        pieces = (corpus.data[: ends[0]], corpus.data[ends[0] : ends[1]], corpus.data[ends[1] :])
+        pieces = _pieces(corpus.data)
         train, validation, test = (self._encode(piece) for piece in pieces)
         self._refuse_short_text(corpus, min(len(validation), len(test)))
         return _Text(corpus, train, validation, test, bytes_per_token=len(pieces[1]) / len(validation))
@@ -215,6 +234,15 @@ class TextDataModule(LightningDataModule):
             )
         if not 0 < self.mask_probability <= 1:
             raise ValueError(f"expected mask_probability in (0, 1], got {self.mask_probability}")
+        if self.probe_classes not in ("words", "none"):
+            raise ValueError(f'expected probe_classes "words" or "none", got "{self.probe_classes}"')
+
+    def _refuse_other_ids(self, ids: list[int]) -> None:
+        if not np.array_equal(self._text.validation, ids):
+            raise ValueError(
+                f"expected the token ids in the cache to be those that {self.tokenizer_name} gives now, got others, of "
+                f"which no words can be told; delete {cache_directory(self.cache_dir) / 'tokens'}"
+            )
 
     def _refuse_short_text(self, corpus: Corpus, n_tokens: int) -> None:
         window = self.sequence_length - len(self._before) - len(self._after)
@@ -225,3 +253,9 @@ class TextDataModule(LightningDataModule):
                 f"validation and for testing hold a window of {window} each, got {n_tokens} tokens there from "
                 f"{len(corpus.data):,} bytes ({corpus.name}); use a longer text or a smaller sequence_length"
             )
+
+
+def _pieces(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """For training, validation and testing."""
+    ends = (len(data) * _TRAIN_PERCENT // 100, len(data) * (_TRAIN_PERCENT + _VALIDATION_PERCENT) // 100)
+    return data[: ends[0]], data[ends[0] : ends[1]], data[ends[1] :]

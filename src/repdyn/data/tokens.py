@@ -72,16 +72,16 @@ def _dtype(tokenizer: PreTrainedTokenizerBase) -> np.dtype:
 
 def _encode(data: bytes, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     dtype = _dtype(tokenizer)
-    chunks = list(_chunks(data.decode(errors="replace")))
+    parts = list(chunks(data.decode(errors="replace")))
     encoded: list[np.ndarray] = []
-    starts = range(0, len(chunks), _CHUNKS_PER_CALL)
+    starts = range(0, len(parts), _CHUNKS_PER_CALL)
     for start in track(starts, "tokenizing", transient=True, disable=not get_console().is_terminal):
-        batch = tokenizer(chunks[start : start + _CHUNKS_PER_CALL], add_special_tokens=False, verbose=False)
+        batch = tokenizer(parts[start : start + _CHUNKS_PER_CALL], add_special_tokens=False, verbose=False)
         encoded += [np.asarray(ids, dtype=dtype) for ids in batch.input_ids]
     return np.concatenate(encoded) if encoded else np.empty(0, dtype)
 
 
-def _chunks(text: str) -> Iterator[str]:
+def chunks(text: str) -> Iterator[str]:
     """Pieces that together are the text, each up to the last line end within reach."""
     start = 0
     while start < len(text):

@@ -10,7 +10,8 @@ stack of an encoder-decoder has its own layers, from 0 on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,6 +22,8 @@ from torch import Tensor, nn
 
 from repdyn.layers import trials
 from repdyn.layers.blocks import Block, Layers, find_blocks, listing, unwrapped
+from repdyn.layers.branches import find_branches
+from repdyn.layers.embeddings import EmbeddingSearch
 from repdyn.layers.forward import (
     Forward,
     all_in_base,
@@ -34,7 +37,7 @@ from repdyn.layers.forward import (
 )
 from repdyn.layers.recorder import Recorder
 from repdyn.layers.sharding import class_name, through
-from repdyn.layers.states import STATES_BYTES, Buffers, States
+from repdyn.layers.states import STATES_BYTES, Beside, Buffers, LayerStates, States
 from repdyn.layers.trials import Trial
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.ranks import ALONE, Ranks
@@ -50,6 +53,7 @@ def capture(
     subsets: Sequence[str],
     layers: Layers = None,
     *,
+    besides: Collection[Beside] = (),
     forward: Forward | None = None,
     tokens_per_forward: int = 8192,
     states_bytes: int = STATES_BYTES,
@@ -70,6 +74,7 @@ def capture(
         layers: name pattern of the blocks, ``*`` standing for one part of a dotted name ("model.layers.*"), or
             several; patterns by name of the stack where there are several stacks; None finds them. See
             :func:`repdyn.layers.blocks.find_blocks`.
+        besides: what to bring beside each layer's own states, of :data:`repdyn.layers.states.Beside`.
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and, where it takes one, ``attention_mask``; see
             :func:`repdyn.layers.forward.call_with_tokens`.
@@ -96,6 +101,7 @@ def capture(
     if forward is None:
         with ranks.together():
             _refuse_states_of_padding(model, probe, layers, **settings)
+    settings |= {"besides": besides, "first": next(probe.batches(1)) if "after_attention" in besides else None}
     if ranks.size == 1:
         return _run(model, _watched(batches, progress), rows, layers, **settings)
     places = [_rows_in(ranks.deal(batches, rank), rows) for rank in range(ranks.size)]
@@ -105,7 +111,7 @@ def capture(
         # A model in shards takes all ranks for every forward pass: who has none left runs one for the others' sake.
         share = [*ranks.deal(batches), batches[-1]][: -(-len(batches) // ranks.size)]
         parts = _run(model, _watched(share, progress), mine, layers, **settings)
-    return _exchanged(parts, rows, places, Buffers(states_bytes, len(parts.layers)), ranks)
+    return _exchanged(parts, rows, places, besides, Buffers(states_bytes, len(parts.layers)), ranks)
 
 
 def _rows_in(batches: Iterable[ProbeBatch], rows: np.ndarray) -> np.ndarray:
@@ -115,22 +121,49 @@ def _rows_in(batches: Iterable[ProbeBatch], rows: np.ndarray) -> np.ndarray:
     return np.sort(found[found >= 0])
 
 
-def _exchanged(parts: States, rows: np.ndarray, places: Sequence[np.ndarray], buffers: Buffers, ranks: Ranks) -> States:
-    """From every rank's rows of all layers to all rows of every size-th layer, one layer after the other."""
-    whole, failure = [], None
-    for number in range(len(parts.layers)):
-        part = parts.layers.pop(0)
-        pieces = ranks.gather(part.states, max(map(len, places)), owner=number % ranks.size)
-        if pieces is None or failure:
-            continue
+def _exchanged(
+    parts: States,
+    rows: np.ndarray,
+    places: Sequence[np.ndarray],
+    besides: Collection[Beside],
+    buffers: Buffers,
+    ranks: Ranks,
+) -> States:
+    """From every rank's rows of all layers to all rows of every size-th layer, and of those it is compared with."""
+    whole, failure = States([], rows, embeddings=parts.embeddings), None
+
+    def gathered(part: Tensor, owner: int) -> Tensor | None:
+        nonlocal failure
+        pieces = ranks.gather(part, max(map(len, places)), owner=owner)
         try:
-            whole.append(replace(part, states=_assembled(pieces, places, buffers, part.states)))
+            return None if pieces is None or failure else _assembled(pieces, places, buffers, part)
         except Exception as error:  # too little memory or disk here: the others still wait for what this rank has
             failure = error
+
+    for number in range(len(parts.layers)):
+        part = parts.layers.pop(0)
+        owner = number % ranks.size
+        states = gathered(part.states, owner)
+        between = part.after_attention
+        between = gathered(between, owner) if isinstance(between, Tensor) else between
+        if states is not None:
+            whole.layers.append(replace(part, states=states, after_attention=between))
+        for other in _also_wanted_by(part, owner, besides, ranks.size):
+            states = gathered(part.states, other)
+            if states is not None:
+                whole.beside.append(replace(part, states=states, after_attention=None))
     with ranks.together():
         if failure:
             raise failure
-    return States(whole, rows)
+    return whole
+
+
+def _also_wanted_by(layer: LayerStates, owner: int, besides: Collection[Beside], size: int) -> list[int]:
+    """The ranks beside its owner that compare their own layers with this one: of the one before it, or of all."""
+    wanted = set(range(size)) if "last" in besides and layer.is_last else set()
+    if "following" in besides and layer.index > 0:
+        wanted.add((owner - 1) % size)
+    return sorted(wanted - {owner})
 
 
 def _assembled(pieces: Sequence[Tensor], places: Sequence[np.ndarray], buffers: Buffers, like: Tensor) -> Tensor:
@@ -223,7 +256,13 @@ def _run(
     forward: Forward | None,
     states_bytes: int,
     within: nn.Module | None,
+    besides: Collection[Beside] = (),
+    first: ProbeBatch | None = None,
 ) -> States:
+    """
+    Args:
+        first: a sequence to learn on where each block's attention puts out what it adds, where that is asked for.
+    """
     outer = model if within is None else within
     model = unwrapped(model)
     refuse_prompts(model)
@@ -231,20 +270,24 @@ def _run(
     body = model if forward else smallest_with(blocks, model)
     call = forward or partial(call_with_tokens, logits=not all_in_base(blocks, model))
     n_layers = len(blocks) + len({block.stack for block in blocks})
-    recorder = Recorder(
-        blocks,
-        rows,
-        Buffers(states_bytes, n_layers),
-        chained=layers is None,
-        pads_right=pads_right(model),
-        lists=listing(model),
-    )
+    recorder_of = partial(Recorder, blocks, chained=layers is None, pads_right=pads_right(model), lists=listing(model))
     device = device_of(model, outer)
-    with undisturbed(model, device), recorder.attached(), through(outer, body) as run:
-        for batch in batches:
-            on_device = replace(
-                batch, input_ids=batch.input_ids.to(device), attention_mask=batch.attention_mask.to(device)
-            )
-            with recorder.expecting(batch):
-                run(partial(call, body, on_device))
-    return recorder.states()
+    search = EmbeddingSearch(model) if "embeddings" in besides else None
+    with undisturbed(model, device), through(outer, body) as run:
+
+        def pass_through(batch: ProbeBatch) -> None:
+            ids, mask = batch.input_ids.to(device), batch.attention_mask.to(device)
+            run(partial(call, body, replace(batch, input_ids=ids, attention_mask=mask)))
+
+        branches = None
+        if first is not None:
+            whole = recorder_of(np.arange(len(first.positions)), Buffers(states_bytes, n_layers))
+            branches = find_branches(blocks, whole, first, pass_through)
+        n_buffers = n_layers if branches is None else n_layers + len(branches)
+        recorder = recorder_of(rows, Buffers(states_bytes, n_buffers), branches=branches)
+        with recorder.attached(), search.attached() if search else nullcontext():
+            for batch in batches:
+                with recorder.expecting(batch), search.expecting(batch) if search else nullcontext():
+                    pass_through(batch)
+    states = recorder.states()
+    return states if search is None else replace(states, embeddings=search.table())

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from repdyn.layers.after_attention import AfterAttention, Branches, Slot, parts_of
 from repdyn.layers.blocks import Block, Blocks
 from repdyn.layers.states import Buffers, LayerStates, States
 from repdyn.probe import ProbeBatch
-
-Slot: TypeAlias = int | str
-"""Where states stand among a block's arguments or in its output: a position, or a name."""
 
 
 class Recorder:
@@ -34,6 +33,8 @@ class Recorder:
         chained: each block must take in what the one before it puts out, else the blocks are not the layers of a model.
         pads_right: the model lengthens sequences on the right by itself, to a multiple of something.
         lists: the lists of blocks in the model, for messages.
+        branches: where each block's attention is added to what entered it, if the sum is wanted too; see
+            :func:`repdyn.layers.branches.find_branches`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Recorder:
         chained: bool = False,
         pads_right: bool = False,
         lists: str = "none",
+        branches: Branches | None = None,
     ) -> None:
         self._blocks = blocks
         self._rows = rows
@@ -54,6 +56,7 @@ class Recorder:
         self._pads_right = pads_right
         self._lists = lists
         self._stacks = {block.stack: _Stack() for block in blocks}
+        self._after_attention = AfterAttention(branches or {}, self._n_rows, buffers)
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -62,6 +65,8 @@ class Recorder:
             for block in self._blocks:
                 handles.append(block.module.register_forward_pre_hook(partial(self._enter, block), with_kwargs=True))
                 handles.append(block.module.register_forward_hook(partial(self._leave, block)))
+            for stack, module in self._after_attention.modules:
+                handles.append(module.register_forward_hook(partial(self._attend, stack)))
             yield
         finally:
             for handle in handles:
@@ -77,7 +82,8 @@ class Recorder:
         self._seen = self._source if len(self._source) else torch.from_numpy(batch.positions)
         self._shape = tuple(batch.input_ids.shape)
         for stack in self._stacks.values():
-            stack.calls, stack.entered = [], False
+            stack.calls, stack.n_entered = [], 0
+        self._after_attention.begin(self._target)
         yield
         called = {name for stack in self._stacks.values() for name in stack.calls}
         silent = [block.name for block in self._blocks if block.name not in called]
@@ -95,10 +101,17 @@ class Recorder:
                     "expected the same blocks to run in the same order for every batch, got "
                     f"{_first_difference(stack.calls, stack.order)}; name the blocks that always run with layers="
                 )
+        self._after_attention.end(lambda place: self._stacks[place[0]].kept[place[1] - 1][1])
 
     def states(self) -> States:
         layers = [
-            LayerStates(index, index / (len(stack.kept) - 1), *stack.kept[index], stack=name)
+            LayerStates(
+                index,
+                index / (len(stack.kept) - 1),
+                *stack.kept[index],
+                stack=name,
+                after_attention=self._after_attention.of(name, index),
+            )
             for name, stack in self._stacks.items()
             for index in sorted(stack.kept)
         ]
@@ -107,8 +120,9 @@ class Recorder:
     def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
         stack = self._stacks[block.stack]
         given = {**dict(enumerate(args)), **kwargs}
-        if not stack.entered:
-            stack.entered = True
+        stack.n_entered += 1
+        stack.n_calls.clear()
+        if stack.n_entered == 1:
             self._pass(stack, 0, block, given)
         elif stack.order is None and stack.calls:
             self._link(stack, block, given)
@@ -116,7 +130,16 @@ class Recorder:
     def _leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
         stack = self._stacks[block.stack]
         stack.calls.append(block.name)
-        self._pass(stack, len(stack.calls), block, _parts(output))
+        self._pass(stack, len(stack.calls), block, parts_of(output))
+
+    def _attend(self, stack: str | None, module: nn.Module, _args: tuple, output: Any) -> None:
+        """Keep the sampled rows of what a block is about to add for its attention."""
+        place, calls = (stack, self._stacks[stack].n_entered), self._stacks[stack].n_calls
+        branch = self._after_attention.branch(place, module, calls[module])
+        calls[module] += 1
+        if branch is not None:
+            for rows in self.all_rows({branch.slot: parts_of(output).get(branch.slot)}).values():
+                self._after_attention.keep(place, rows[self._source.to(rows.device)])
 
     def _pass(self, stack: _Stack, layer: int, block: Block, parts: Mapping[Slot, Any]) -> None:
         """States pass by: kept where it is known which part they are, else held until the next block tells."""
@@ -137,7 +160,7 @@ class Recorder:
         if layer not in stack.waiting:
             return
         before, put_out = stack.waiting[layer]
-        taken_in = self._sampled(self._rows_by_slot(block.name, given) if self._chained else self._all_rows(given))
+        taken_in = self._sampled(self._rows_by_slot(block.name, given) if self._chained else self.all_rows(given))
         out, into = _passed_on(put_out, taken_in, stack.given)
         stack.given = taken_in
         if out is None and self._chained:
@@ -172,7 +195,7 @@ class Recorder:
 
     def _rows_by_slot(self, name: str, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
         """The parts that are states, at least one: each (n_sequences * length, dim), whichever way round it was."""
-        found = self._all_rows(parts)
+        found = self.all_rows(parts)
         if found:
             return found
         tensors = [part for part in parts.values() if isinstance(part, Tensor)]
@@ -183,9 +206,15 @@ class Recorder:
             "vector for each token with layers="
         )
 
-    def _all_rows(self, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
+    def all_rows(self, parts: Mapping[Slot, Any], *, flat: bool = False) -> dict[Slot, Tensor]:
+        """The parts that are states of the batch that passes, as rows; if ``flat`` also those that are rows already."""
         tensors = {k: part for k, part in parts.items() if isinstance(part, Tensor) and part.is_floating_point()}
-        return {slot: rows for slot, tensor in tensors.items() if (rows := self._rows_of(tensor)) is not None}
+        n_tokens = self._shape[0] * self._shape[1]
+        found = {
+            slot: tensor if flat and tensor.ndim == 2 and len(tensor) == n_tokens else self._rows_of(tensor)
+            for slot, tensor in tensors.items()
+        }
+        return {slot: rows for slot, rows in found.items() if rows is not None}
 
     def _rows_of(self, states: Tensor) -> Tensor | None:
         """States as rows, several streams of one token end to end; None where they are not one or more a token."""
@@ -212,19 +241,16 @@ class _Stack:
     order: list[str] | None = None
     """Names of the blocks as the first batch ran them."""
     calls: list[str] = field(default_factory=list)
-    entered: bool = False
+    n_entered: int = 0
+    """How many blocks the batch has entered."""
+    n_calls: Counter[nn.Module] = field(default_factory=Counter)
+    """Of the modules that attend, since a block was entered."""
     waiting: dict[int, tuple[str, dict[Slot, Tensor]]] = field(default_factory=dict)
     """Layers of the first batch of which it is not known yet which part the states are: all that could be."""
     given: dict[Slot, Tensor] = field(default_factory=dict)
     """What the last block took in that could be states, in the first batch."""
     linked: Slot | None = None
     """Which part of an output entered the next block last."""
-
-
-def _parts(value: Any) -> Mapping[Slot, Any]:
-    if isinstance(value, Mapping):
-        return value
-    return dict(enumerate(value)) if isinstance(value, tuple | list) else {0: value}
 
 
 def _passed_on(

@@ -10,14 +10,20 @@ import errno
 import mmap
 import os
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile, gettempdir
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 STATES_BYTES = 2 << 30
+
+Beside: TypeAlias = Literal["following", "last", "after_attention", "attention_weights", "embeddings", "earlier"]
+"""What may be captured beside a layer's own states: the next and the last layer's, the states between a block's
+attention and its feed-forward part, attention weights, the input embeddings; those of the checkpoint before."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,14 @@ class LayerStates:
     """Where the model had them."""
     stack: str | None = None
     """Name of the stack it belongs to, in a model that has several."""
+    after_attention: Tensor | str | None = None
+    """(n_sampled, dim) what entered the block with its attention's output added, or why there is none; None where it
+    was not asked for."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no layer of its stack comes after it."""
+        return self.depth == 1.0
 
 
 @dataclass(frozen=True)
@@ -43,11 +57,27 @@ class States:
     """Those that have not been taken."""
     rows: np.ndarray
     """(n_tokens,) each token's row in the states of every layer, -1 where it is not sampled."""
+    beside: list[LayerStates] = field(default_factory=list)
+    """Layers that other ranks measure, and those here are compared with."""
+    embeddings: Tensor | str = "the input embeddings were not asked for"
+    """(vocabulary, dim) the table that turned the probe's tokens into vectors; or why it is not known."""
 
     def take(self) -> LayerStates:
         """The next layer, its states on its device. Its memory is free again when the caller lets go of it."""
         layer = self.layers.pop(0)
+        self.beside[:] = [other for other in self.beside if other.is_last or not _is_past(other, layer)]
         return replace(layer, states=layer.states.to(layer.device))
+
+    def following(self, layer: LayerStates) -> Tensor:
+        """The states of the layer that comes after one that was taken, (n_sampled, dim), wherever they wait."""
+        return self._of(layer.stack, lambda other: other.index == layer.index + 1)
+
+    def last(self, layer: LayerStates) -> Tensor:
+        """The states of the last layer of a taken one's stack; those of the layer itself are not looked for."""
+        return self._of(layer.stack, lambda other: other.is_last)
+
+    def _of(self, stack: str | None, wanted: Callable[[LayerStates], bool]) -> Tensor:
+        return next(other.states for other in (*self.layers, *self.beside) if other.stack == stack and wanted(other))
 
     def rows_of(self, tokens: np.ndarray) -> slice | Tensor:
         """Where the given token numbers stand in each layer's states, as a slice (a view, no copy) where they can be.
@@ -62,6 +92,10 @@ class States:
                 "subset in capture(..., subsets)"
             )
         return slice(rows[0], rows[-1] + 1) if (np.diff(rows) == 1).all() else torch.from_numpy(rows)
+
+
+def _is_past(other: LayerStates, layer: LayerStates) -> bool:
+    return other.stack == layer.stack and other.index <= layer.index
 
 
 class Buffers:

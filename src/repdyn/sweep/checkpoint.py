@@ -12,8 +12,9 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
+from repdyn.earlier import KEPT, Earlier
 from repdyn.layers.blocks import Layers
-from repdyn.measurement import Progress, measure, metric_set, untold
+from repdyn.measurement import Progress, choice_of, measure, metric_set, untold
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.records import Checkpoint, Row, failure_rows, scalar_row
@@ -33,14 +34,13 @@ class Settings:
     layers: Layers = None
     loading: Loading = field(default_factory=Loading)
     tokens_per_forward: int = 8192
-
-    @property
-    def chosen(self) -> str:
-        """The set of metrics as the store names it."""
-        return metric_set(self.metrics, self.layers, self.loading.dtype)
+    in_order: bool = True
+    """One checkpoint after the other, in one process: metrics that compare a checkpoint with the one before need it."""
 
     def key(self, task: Task) -> Key:
-        return task.target.key(task.probe.hash, self.chosen)
+        """Where in the store the rows of a task are."""
+        chosen = metric_set(self.metrics, self.layers, task.probe, self.loading.dtype)
+        return task.target.key(task.probe.hash, chosen)
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ def measure_checkpoint(
         CheckpointError: the model does not load, or cannot be measured.
     """
     target, probe = task.target, task.probe
+    earlier = _earlier(task, store, settings)
     start = time.perf_counter()
     progress("load", 0.0)
     with TemporaryDirectory(prefix="repdyn-offload-") as offload_folder:
@@ -92,20 +93,32 @@ def measure_checkpoint(
                 tokens_per_forward=settings.tokens_per_forward,
                 checkpoint=target.checkpoint,
                 progress=progress,
+                earlier=earlier,
             )
         del model
         _free_memory()
     timing = Timing(fetched.seconds, load_seconds, profile.forward_seconds, profile.kernel_seconds)
     store.write(settings.key(task), [*profile.rows, *_costs(profile.checkpoint, timing, fetched.bytes_fetched, probe)])
     store.discard_failures(settings.key(task))
+    if earlier is not None:
+        earlier.forget_before(target.checkpoint.step)
     return timing
 
 
 def file_failure(task: Task, store: Store, settings: Settings, reason: str) -> None:
     """Record why a checkpoint was not measured, where a later sweep finds it."""
-    names = [metric.name for metric, _ in resolve(settings.metrics)]
+    names = [metric.name for metric, _ in resolve(settings.metrics, task.probe)]
     rows = failure_rows(task.target.checkpoint, names, reason, probe=task.probe.hash)
     store.write(settings.key(task).failed, rows)
+
+
+def _earlier(task: Task, store: Store, settings: Settings) -> Earlier | None:
+    """Where the states of the checkpoint before are, if a metric compares with them."""
+    asked = resolve(settings.metrics, task.probe)
+    if not settings.in_order or not any("earlier" in metric.besides for metric, _ in asked):
+        return None
+    run = task.target.checkpoint.run
+    return Earlier(store.folder_of(run) / KEPT, run=run, probe=task.probe.hash, layers=choice_of(settings.layers))
 
 
 def _load(path: Path, loading: Loading, offload_folder: Path) -> nn.Module:

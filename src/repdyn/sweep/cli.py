@@ -17,6 +17,7 @@ from huggingface_hub import logging as hub_logging
 from rich.console import Console
 
 from repdyn.metrics import resolve
+from repdyn.probe import SUBSETS
 from repdyn.redaction import redacted
 from repdyn.store import Store, open_store
 from repdyn.sweep.board import Board
@@ -30,6 +31,7 @@ from repdyn.sweep.plan import Part, notes, print_plan, print_suites
 from repdyn.sweep.sources import Source, sources
 from repdyn.sweep.weights import Loading
 from repdyn.views.show import show_store
+from repdyn.words import CLASSES
 
 FAILED, MISTAKEN, STOPPED, INTERRUPTED = 1, 2, 3, 130
 _WIDE = 200
@@ -99,7 +101,8 @@ def _run(options: Namespace, console: Console) -> int:
 
 def _settings(options: Namespace) -> Settings:
     # what is mistaken is better told before anything is asked of the hub
-    resolve(options.metrics)
+    known = None if options.probe else (*SUBSETS, *(CLASSES if options.classes == "words" else ()))
+    resolve(options.metrics, subsets=known)
     if options.engine == "serial":
         _require_device(options.device)
     is_local = options.source is not None and Path(options.source).exists()
@@ -107,7 +110,8 @@ def _settings(options: Namespace) -> Settings:
     # their size alone, and rounding the states too would be seen in the dimension.
     dtype = options.dtype or ("auto" if is_local else "float32")
     loading = Loading(options.device, dtype, options.device_map, options.trust_remote_code)
-    return Settings(options.metrics, options.layers, loading, options.tokens_per_forward)
+    in_order = options.engine == "serial" and options.shard is None
+    return Settings(options.metrics, options.layers, loading, options.tokens_per_forward, in_order)
 
 
 def _require_device(device: str) -> None:

@@ -17,6 +17,7 @@ from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.probe import MAX_VECTORS
 from repdyn.sweep.probes import TEXT
 from repdyn.sweep.weights import DTYPES
+from repdyn.words import CLASSES
 
 _EXAMPLES = """examples:
   %(prog)s --list-suites
@@ -90,6 +91,12 @@ def _add_probe(group: argparse._ArgumentGroup) -> None:
         "--max-vectors",
         type=_at_least(3),
         help=f"vectors measured per layer (default: {MAX_VECTORS})",
+    )
+    group.add_argument(
+        "--classes",
+        choices=["words", "none"],
+        default="none",
+        help=f"words tells {', '.join(CLASSES)} words apart, as token_rank@rare needs it (default: %(default)s)",
     )
 
 

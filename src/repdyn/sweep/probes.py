@@ -40,11 +40,13 @@ class ProbeText:
         source: "enwik8" (its held-out last 5 %), "builtin", or the path of a text.
         sequence_length: tokens in a sequence; None for 256, or the model's context where that is shorter.
         max_vectors: vectors measured per layer.
+        classes: of words that the probe is to know, among :data:`repdyn.words.CLASSES`.
     """
 
     source: str = TEXT
     sequence_length: int | None = None
     max_vectors: int = MAX_VECTORS
+    classes: Sequence[str] = ()
 
     def probe(self, name: str, tokenizer: Path, config: PreTrainedConfig, *, trust_remote_code: bool = False) -> Probe:
         """The probe of a model.
@@ -57,7 +59,8 @@ class ProbeText:
 
         Raises:
             CheckpointError: the tokenizer does not load.
-            ValueError: the text is too short, or the sequences are longer than the model's context.
+            ValueError: the text is too short, or the sequences are longer than the model's context; or classes of words
+                cannot be told.
             SweepStoppedError: the text cannot be downloaded.
         """
         with model_errors(f"the tokenizer of {name} does not load"), without_reports():
@@ -71,7 +74,11 @@ class ProbeText:
                 f"expected sequences no longer than the context of {name}, {context} tokens, got {length}; lower "
                 "--sequence-length"
             )
-        settings: dict[str, Any] = {"sequence_length": length, "max_vectors": self.max_vectors}
+        settings: dict[str, Any] = {
+            "sequence_length": length,
+            "max_vectors": self.max_vectors,
+            "classes": self.classes,
+        }
         try:
             if self.source == "enwik8":
                 return Probe.enwik8(loaded, **settings)

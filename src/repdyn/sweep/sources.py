@@ -19,6 +19,7 @@ from repdyn.sweep.probes import TEXT, ProbeText, hub_probe, local_probe
 from repdyn.sweep.revisions import DEFAULT_PATTERN, Revision, match, select
 from repdyn.sweep.suites import History, Published, find_histories, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
+from repdyn.words import CLASSES
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def _refuse_contradictions(options: Namespace) -> None:
     if options.probe and _asks_for_text(options):
         raise ValueError(
             "expected either --probe or what a probe is made of (--text, --tokenizer, --sequence-length, "
-            "--max-vectors), got both; leave one out"
+            "--max-vectors, --classes), got both; leave one out"
         )
     if options.tokenizer:
         _is_here(options.tokenizer)
@@ -86,7 +87,7 @@ def _is_here(name: str) -> bool:
 
 def _asks_for_text(options: Namespace) -> bool:
     asked = (options.text, options.tokenizer, options.sequence_length, options.max_vectors)
-    return any(option is not None for option in asked)
+    return options.classes != "none" or any(option is not None for option in asked)
 
 
 def _listed(histories: Sequence[History], options: Namespace, hub: Hub) -> tuple[list[Source], list[str]]:
@@ -196,4 +197,5 @@ def _local_probe(folder: Path, targets: Sequence[Target], options: Namespace, hu
 
 
 def _text(options: Namespace) -> ProbeText:
-    return ProbeText(options.text or TEXT, options.sequence_length, options.max_vectors or MAX_VECTORS)
+    classes = CLASSES if options.classes == "words" else ()
+    return ProbeText(options.text or TEXT, options.sequence_length, options.max_vectors or MAX_VECTORS, classes)

@@ -15,7 +15,7 @@ from repdyn.probe import Probe
 OnFailure: TypeAlias = Literal["warn", "raise"]
 
 
-def refuse_unusable(metrics: Sequence[MetricLike], on_error: str) -> None:
+def refuse_unusable(metrics: str | Sequence[MetricLike], on_error: str) -> None:
     """What can be told to be wrong before there is a training.
 
     Raises:
@@ -44,4 +44,4 @@ class Asked:
 
     @property
     def metric_set(self) -> str:
-        return metric_set(self.metrics, self.layers)
+        return metric_set(self.metrics, self.layers, self.probe)

@@ -17,8 +17,9 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
+from repdyn.earlier import KEPT, Earlier
 from repdyn.layers.sharding import class_name
-from repdyn.measurement import measure
+from repdyn.measurement import choice_of, measure
 from repdyn.metrics import resolve
 from repdyn.ranks import ALONE, Ranks
 from repdyn.records import Checkpoint, Row, failure_rows, scalar_row
@@ -66,6 +67,8 @@ class Tracking:
 
     def __post_init__(self) -> None:
         self._keeping = Safekeeping(self.store, self.asked.probe)
+        self._comparing: set[str] = set()
+        self._earlier: Earlier | None = None
 
     def begin(self, ranks: Ranks, schedule: Schedule, resumed: bool) -> None:
         """Make the store ready: continued for a run that goes on, but a new run never on top of another.
@@ -76,16 +79,21 @@ class Tracking:
             resumed: whether the run goes on.
 
         Raises:
-            ValueError: the store holds another run of this name, or the run was measured on another probe; or the ranks
-                differ.
+            ValueError: the store holds another run of this name, or the run was measured on another probe; a metric
+                needs what the probe lacks; or the ranks differ.
             OSError: it cannot be written.
             RuntimeError: on ranks other than the first, when it failed there.
         """
         self._ranks = ranks
+        pairs = resolve(self.asked.metrics, self.asked.probe)
         run = {"goes on": resumed, "schedule": str(schedule), "probe": self.asked.probe.hash}
         ranks.require_same("what a run is tracked by", run)
         self.run = ranks.tell(self.run)[0]  # names may hold the time, by each rank's own clock
         ranks.on_first(lambda: self._keeping.begin(self.run, resumed))
+        self._comparing = {metric.name for metric, _ in pairs if "earlier" in metric.besides}
+        if self._comparing and self.store is not None:
+            kept, of = self.store.folder_of(self.run) / KEPT, self.asked
+            self._earlier = Earlier(kept, run=self.run, probe=of.probe.hash, layers=choice_of(of.layers))
 
     def measure(
         self,
@@ -174,6 +182,7 @@ class Tracking:
                 on_error="raise" if self.on_error == "raise" else "record",
                 within=within,
                 ranks=self._ranks,
+                earlier=self._earlier,
             )
         except Exception as error:
             self._file_failure(key, checkpoint, error)
@@ -183,6 +192,8 @@ class Tracking:
             self._say_what_is_undefined(profile.rows)
             self._keeping.take(key, [*profile.rows, *self._loss_row(checkpoint, loss)])
         self._ranks.on_first(self._store_and_log)
+        if self._earlier is not None:
+            self._earlier.forget_before(key.step)
 
     def _key(self, step: int) -> Key:
         return Key(self.run, step, self.asked.probe.hash, self.asked.metric_set)
@@ -229,7 +240,7 @@ class Tracking:
         """A row for each metric that says why it is missing."""
         if not self._ranks.first:
             return
-        names = [metric.name for metric, _ in resolve(self.asked.metrics)]
+        names = [metric.name for metric, _ in resolve(self.asked.metrics, self.asked.probe)]
         try:
             self._keeping.file_failure(key, failure_rows(checkpoint, names, _said(error), probe=key.probe))
         except OSError as unwritable:
@@ -253,7 +264,9 @@ class Tracking:
     def _say_what_is_undefined(self, rows: Sequence[Row]) -> None:
         """The log says once of each metric what its rows say each time."""
         for row in rows:
-            if row.reason and self._is_new(f"undefined {row.metric}"):
+            # at the first step there is nothing to compare with, and what could not be kept has been said
+            expected = row.reason is None or row.metric in self._comparing
+            if not expected and self._is_new(f"undefined {row.metric}"):
                 told = (row.step, row.metric, row.layer, row.reason)
                 log.warning("step %d: %s of layer %s is undefined, training goes on: %s", *told)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from repdyn.layers.blocks import Layers, find_blocks, unwrapped
 from repdyn.layers.forward import Forward
-from repdyn.metrics import DEFAULT_METRICS, MetricLike
+from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple
 from repdyn.probe import Probe
 from repdyn.ranks import Ranks
 from repdyn.schedule import Agenda, ScheduleLike
@@ -38,7 +38,8 @@ class Tracker:
         probe: the tokens to measure on.
         schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; with "checkpoints", call :meth:`measure`
             where you save one.
-        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects.
+        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects; "all" for every
+            one that the probe has what it takes for.
         layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
         store: folder for the rows.
         on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
@@ -62,7 +63,7 @@ class Tracker:
         model: nn.Module,
         probe: Probe,
         schedule: ScheduleLike = "pythia",
-        metrics: Sequence[MetricLike] = DEFAULT_METRICS,
+        metrics: str | Sequence[MetricLike] = DEFAULT_METRICS,
         layers: Layers = None,
         store: str | Path = "repdyn",
         on_error: OnFailure = "warn",
@@ -88,7 +89,11 @@ class Tracker:
         self._store = open_store(store)
         self._tracking = Tracking(
             asked=Asked(
-                probe=probe, metrics=metrics, layers=layers, forward=forward, tokens_per_forward=tokens_per_forward
+                probe=probe,
+                metrics=as_tuple(metrics),
+                layers=layers,
+                forward=forward,
+                tokens_per_forward=tokens_per_forward,
             ),
             run=run or Path(store).resolve().name,
             store=self._store,

@@ -6,40 +6,40 @@ stacks of a model that has several are drawn like models of their own.
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from repdyn.views.attempts import Attempt, attempts
-from repdyn.views.drawing import Curve, drawn, entitle, lines, log_steps, log_tokens, name_values, save, scale
+from repdyn.views.drawing import (
+    Curve,
+    drawn,
+    entitle,
+    lines,
+    log_steps,
+    log_tokens,
+    name_values,
+    save,
+    scale,
+    side_by_side,
+    subplots,
+)
+from repdyn.views.families import has_own_figures, overview_families
+from repdyn.views.family_comparison import compare_family
 from repdyn.views.frames import LayerMean, counts, in_order, layer_mean, metrics_of, of_metric, select_steps
-from repdyn.views.runs import Key, MeasuredRun, differences, listed, measured_runs, spans
-from repdyn.views.style import KIND_COLOURS, KINDS, metric_title, metric_unit, styled, subset_title
+from repdyn.views.looks import BAND, DEPTHS, Look, comparable, ends, legend, legend_width, looks_of, numbers, profile
+from repdyn.views.runs import Key, MeasuredRun, listed, spans
+from repdyn.views.style import metric_title, metric_unit, styled, subset_title
 
-Look: TypeAlias = dict[str, Any]
-"""Colour and marker of a run, as matplotlib takes them."""
-
-_MARKERS = "os^DvPX*<>"
 _N_MARKED = 8
-_SHADES = (0.42, 1.0)
-_ONLY_SHADE = 0.75
-_BAND = 0.1
-_LEGEND_ROWS = 20
 _MIN_WIDTH = 7.2
-_DEPTHS = (-0.04, 1.04)
 _MAX_NAMES = 3
 _TITLE_WIDTH = 66
 _MAX_WHO = 30
@@ -59,34 +59,36 @@ def profiles(frame: pd.DataFrame, metric: str) -> Figure:
     Raises:
         ValueError: a run with several models or probes; runs that do not compare; ``metric`` not among their rows.
     """
-    runs = _comparable(frame)
-    looks = _looks(runs)
+    runs = comparable(frame)
+    looks = looks_of(runs)
     drawn = [run for run in runs if metric in metrics_of(run.rows)]
     if not drawn:
         measured = ", ".join(sorted({metric for run in runs for metric in metrics_of(run.rows)}))
         raise ValueError(f"expected a measured metric, got {metric!r}; measured were {measured}")
     rows = pd.concat([of_metric(run.at_end(), metric) for run in drawn])
     subsets = in_order(rows["subset"].unique())
-    when, ends = _ends(drawn)
-    labels = [run.label + end for run, end in zip(drawn, ends, strict=True)]
-    figure = Figure(figsize=(max(_MIN_WIDTH, 4.4 * len(subsets) + _legend_width(labels)), 4.6))
-    panels = figure.subplots(1, len(subsets), squeeze=False, sharex=True)[0]
+    when, at_ends = ends(drawn)
+    labels = [run.label + end for run, end in zip(drawn, at_ends, strict=True)]
+    columns, n_rows = side_by_side(len(subsets))
+    figure = Figure(figsize=(max(_MIN_WIDTH, 4.4 * columns + legend_width(labels)), 4.6 * n_rows))
+    panels = subplots(figure, len(subsets))
     for panel, subset in zip(panels, subsets, strict=True):
-        lines(panel, [_profile(run, metric, subset, looks[run.key]) for run in drawn], shade=_BAND)
+        lines(panel, [profile(run, metric, subset, looks[run.key]) for run in drawn], shade=BAND)
         panel.set_title(subset_title(subset))
         panel.set_xlabel("relative depth (0 = embedding output, 1 = last layer)")
-        panel.set_xlim(*_DEPTHS)
+        panel.set_xlim(*DEPTHS)
         scale(panel, metric, of_metric(rows, metric, subset)["value"].to_numpy(float))
-    panels[0].set_ylabel(metric_unit(metric))
-    _legend(figure, drawn, looks, labels)
+    for panel in panels[::columns]:
+        panel.set_ylabel(metric_unit(metric))
+    legend(figure, drawn, looks, labels)
     caption = f"{when}; {counts(rows)}{_left_out(drawn, metric)}"
-    entitle(figure, f"{metric_title(metric)} over depth, {_numbers(drawn)}", caption)
+    entitle(figure, f"{metric_title(metric)} over depth, {numbers(drawn)}", caption)
     return figure
 
 
 @styled
-def means_over_layers(frame: pd.DataFrame) -> Figure:
-    """Every metric averaged over layers against training, one line per run, one panel per metric and token subset.
+def means_over_layers(frame: pd.DataFrame, metrics: Sequence[str] | None = None) -> Figure:
+    """Metrics averaged over layers against training, one line per run, one panel per metric and token subset.
 
     Training is counted in tokens where all the drawn runs know theirs, else in steps; the axis is logarithmic and
     shows its zero. Runs with one checkpoint are left out, and the title says how many. The band is the spread of
@@ -95,42 +97,51 @@ def means_over_layers(frame: pd.DataFrame) -> Figure:
 
     Args:
         frame: rows of several runs, each measured on one probe.
+        metrics: those that were not measured are left out; None for those of geometry and the user's own.
 
     Raises:
-        ValueError: a run with several models or probes; runs that do not compare; no run with two checkpoints.
+        ValueError: a run with several models or probes; runs that do not compare; no run with two checkpoints; none of
+            ``metrics`` among their rows.
     """
-    runs = _comparable(frame)
-    looks = _looks(runs)
+    runs = comparable(frame)
+    looks = looks_of(runs)
     drawn = [run for run in runs if len(run.steps) > 1]
     if not drawn:
         raise ValueError("expected a run with several checkpoints, got none; draw profiles instead")
     rows = pd.concat([run.rows for run in drawn])
-    panes = [(m, s) for m in reversed(metrics_of(rows)) for s in in_order(of_metric(rows, m)["subset"].unique())]
+    wanted = [m for m in metrics_of(rows) if (has_own_figures(m) if metrics is None else m in metrics)]
+    panes = [(m, s) for m in reversed(wanted) for s in in_order(of_metric(rows, m)["subset"].unique())]
+    if not panes:
+        raise ValueError(f"expected other metrics, got rows of {', '.join(metrics_of(rows))}; name some of these")
     means = {pane: _means(drawn, *pane) for pane in panes}
     used = {run.key: [found[run.key] for found in means.values() if run.key in found] for run in drawn}
     labels = [run.label + _layers_used(used[run.key]) for run in drawn]
     varying = [run for run in drawn if _varies(used[run.key])]
-    figure = Figure(figsize=(6.4 + _legend_width(labels), 1.3 + 2.4 * len(panes)))
+    figure = Figure(figsize=(6.4 + legend_width(labels), 1.3 + 2.4 * len(panes)))
     panels = figure.subplots(len(panes), 1, squeeze=False, sharex=True)[:, 0]
     by_tokens = all(run.tokens.max() > 0 for run in drawn)
     for panel, (metric, subset) in zip(panels, panes, strict=True):
         found = means[metric, subset]
         courses = [_course(run, found[run.key], by_tokens, looks[run.key]) for run in drawn if run.key in found]
-        lines(panel, courses, shade=_BAND)
+        lines(panel, courses, shade=BAND)
         title = f"{metric_title(metric)}, {subset_title(subset)}{_fewer(varying, found)}"
         panel.set_title(textwrap.fill(title, _TITLE_WIDTH, break_on_hyphens=False), loc="left")
         name_values(panel, metric)
         scale(panel, metric, np.concatenate([values for values, *_ in courses]))
     _name_course(panels[-1], drawn, by_tokens)
-    _legend(figure, drawn, looks, labels)
+    legend(figure, drawn, looks, labels)
     n_left = len(runs) - len(drawn)
     left = f"; {n_left} with one checkpoint left out" if n_left else ""
-    entitle(figure, f"Mean over layers during training, {_numbers(drawn)}{left}", counts(rows))
+    shown = rows.loc[rows["metric"].isin(wanted)]
+    entitle(figure, f"Mean over layers during training, {numbers(drawn)}{left}", counts(shown))
     return figure
 
 
 def comparison_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> dict[str, Figure]:
     """Every comparison these runs have the rows for, by name.
+
+    A metric of geometry, or of the user's own, has its profiles and its place in the means over layers; any other
+    family has its profiles in one overview.
 
     Args:
         frame: rows of several runs, each measured on one probe.
@@ -139,11 +150,18 @@ def comparison_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> d
     Raises:
         ValueError: a run with several models or probes; runs that do not compare.
     """
-    runs = _comparable(frame)
-    metrics = sorted({metric for run in runs for metric in metrics_of(run.rows)})
-    drawings = {f"profiles_{metric}": partial(profiles, frame, metric) for metric in metrics}
-    if any(len(run.steps) > 1 for run in runs):
-        drawings["means_over_layers"] = partial(means_over_layers, frame)
+    runs = comparable(frame)
+    at_end = pd.concat([run.at_end() for run in runs])
+    metrics = sorted(at_end["metric"].unique())
+    own = [metric for metric in metrics if has_own_figures(metric)]
+    # a profile needs the end alone, and to check all rows for each figure takes longer than to draw it
+    drawings: dict[str, Callable[[], Figure]] = {f"profiles_{m}": partial(profiles, at_end, m) for m in own}
+    if any(run.rows.loc[run.rows["metric"].isin(own), "step"].nunique() > 1 for run in runs):
+        # a run that has none of these metrics keeps its place among the colours
+        kept = pd.concat([frame.loc[frame["metric"].isin(own)], at_end.loc[~at_end["metric"].isin(own)]])
+        drawings["means_over_layers"] = partial(means_over_layers, kept)
+    for family in overview_families(at_end.loc[at_end["value"].notna(), "metric"].unique()):
+        drawings[f"compare_{family}"] = partial(compare_family, at_end, family)
     return drawn(drawings, attempt)
 
 
@@ -164,32 +182,6 @@ def write_comparison(frame: pd.DataFrame, folder: Path, attempt: Attempt | None 
     """
     with attempts(attempt) as each:
         return save(comparison_figures(frame, each), Path(folder), each)
-
-
-def _comparable(frame: pd.DataFrame) -> list[MeasuredRun]:
-    runs = measured_runs(frame)
-    if why := differences(runs):
-        raise ValueError(f"expected runs that compare, got {why}; choose among them")
-    return runs
-
-
-def _looks(runs: Sequence[MeasuredRun]) -> dict[Key, Look]:
-    """Colours from light to dark within each kind, and a marker for each run of a kind."""
-    looks: dict[Key, Look] = {}
-    for kind, members in groupby(runs, key=lambda run: run.causal):
-        group = list(members)
-        shades = np.linspace(*_SHADES, len(group)) if len(group) > 1 else [_ONLY_SHADE]
-        for number, (run, shade) in enumerate(zip(group, shades, strict=True)):
-            colour = to_hex(colormaps[KIND_COLOURS[kind]](shade))
-            looks[run.key] = {"color": colour, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 4.5}
-    return looks
-
-
-def _profile(run: MeasuredRun, metric: str, subset: str, look: Look) -> Curve:
-    cells = of_metric(run.at_end(), metric, subset)
-    depths = cells["depth"].to_numpy(float)
-    values, spreads = (pd.Series(cells[column].to_numpy(float), index=depths) for column in ("value", "std"))
-    return values, spreads, look
 
 
 def _means(runs: Sequence[MeasuredRun], metric: str, subset: str) -> dict[Key, LayerMean]:
@@ -251,43 +243,3 @@ def _name_course(axes: Axes, runs: Sequence[MeasuredRun], by_tokens: bool) -> No
         log_tokens(axes, [count for run in runs for count in run.tokens])
     else:
         log_steps(axes, [step for run in runs for step in run.steps])
-
-
-def _legend(figure: Figure, runs: Sequence[MeasuredRun], looks: Mapping[Key, Look], labels: Sequence[str]) -> None:
-    """The runs, under a heading for each kind, in the order of the comparison."""
-    handles: list[Line2D] = []
-    for kind, members in groupby(zip(runs, labels, strict=True), key=lambda member: member[0].causal):
-        group = list(members)
-        handles.append(Line2D([], [], linestyle="none", label=_plural(kind, len(group))))
-        handles += [Line2D([], [], label=label, **looks[run.key]) for run, label in group]
-    legend = figure.legend(handles=handles, loc="outside right center", ncols=math.ceil(len(handles) / _LEGEND_ROWS))
-    for text, handle in zip(legend.get_texts(), handles, strict=True):
-        if handle.get_linestyle() == "None":
-            text.set_fontweight("bold")
-
-
-def _legend_width(labels: Sequence[str]) -> float:
-    """Inches."""
-    n_columns = math.ceil((len(labels) + len(KINDS)) / _LEGEND_ROWS)
-    return n_columns * (0.7 + 0.085 * max(map(len, labels)))
-
-
-def _numbers(runs: Sequence[MeasuredRun]) -> str:
-    """How many of each kind there are."""
-    kinds = [(kind, len(list(members))) for kind, members in groupby(runs, key=lambda run: run.causal)]
-    return ", ".join(f"{number} {_plural(kind, number)}" for kind, number in kinds)
-
-
-def _plural(kind: bool | None, number: int) -> str:
-    return f"{KINDS[kind]}{'s' * (number > 1)}" if kind is not None else "of unknown kind"
-
-
-def _ends(runs: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
-    """Which checkpoints the profiles are of: in a few words, and what to add to each run's name where they differ."""
-    last = {run.steps[-1] for run in runs if not run.finished}
-    nothing = [""] * len(runs)
-    if not last:
-        return "finished models", nothing
-    if len(last) == 1:
-        return f"at step {last.pop():,}{' or finished' * any(run.finished for run in runs)}", nothing
-    return "at the last measured step", ["" if run.finished else f", step {run.steps[-1]:,}" for run in runs]

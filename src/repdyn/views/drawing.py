@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,11 +15,13 @@ import pandas as pd
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import CenteredNorm, LogNorm, Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from repdyn.views.attempts import Attempt, attempts
-from repdyn.views.style import FROM_ZERO, metric_unit, short_count, styled
+from repdyn.views.frames import counts, stack_of
+from repdyn.views.style import FROM_ZERO, LOG_IF_WIDE, LOG_VALUES, SIGNED, WIDE, metric_unit, short_count, styled
 
 MAX_TICKS = 12
 
@@ -26,6 +29,9 @@ _MARGIN = 0.04
 """Share of an axis left free at either end."""
 _ZERO_WIDTH = 0.4
 """Room between 0 and the first power of ten, in decades."""
+_MAX_BESIDE = 3
+_MAX_POWERS = 6
+"""Of ten that an axis of values names."""
 _APART = 2.5
 """Ratio of two numbers on a logarithmic axis from which on their labels do not touch."""
 _COVERED = 0.01
@@ -66,12 +72,83 @@ def _hides(upper: pd.Series, lower: pd.Series, near: float) -> bool:
     return bool(((upper - lower).abs() <= near).sum() >= max(1.0, 0.5 * lower.count()))
 
 
+def side_by_side(n_panels: int) -> tuple[int, int]:
+    """Columns and rows of panels of one metric, three beside each other at most.
+
+    >>> side_by_side(2), side_by_side(4)
+    ((2, 1), (3, 2))
+    """
+    return min(n_panels, _MAX_BESIDE), math.ceil(n_panels / _MAX_BESIDE)
+
+
+def subplots(figure: Figure, n_panels: int) -> list[Axes]:
+    """As many panels, in the rows of :func:`side_by_side`."""
+    columns, n_rows = side_by_side(n_panels)
+    panels = figure.subplots(n_rows, columns, squeeze=False, sharex=n_rows == 1).ravel().tolist()
+    for panel in panels[n_panels:]:
+        panel.remove()
+    return panels[:n_panels]
+
+
 def scale(axes: Axes, metric: str, values: np.ndarray) -> None:
-    """Start shares at 0; say so where there is nothing to see."""
+    """The scale of a metric: shares start at 0, ranks are logarithmic; it is said where there is nothing to see."""
     if np.isnan(values).all():
         axes.text(0.5, 0.5, "no value at any layer or step", transform=axes.transAxes, ha="center")
-    elif metric in FROM_ZERO:
+        return
+    lowest = log_from(metric, values)
+    if metric in SIGNED:
+        axes.axhline(0, color="0.5", linewidth=1, zorder=1.5)
+    if lowest is not None:
+        _log_values(axes, lowest, values)
+    elif metric in FROM_ZERO or metric in LOG_VALUES:
         axes.set_ylim(0, 1.03 * axes.get_ylim()[1])
+
+
+def log_from(metric: str, values: np.ndarray) -> float | None:
+    """The power of ten from which on the values of a metric are shown logarithmically; None where they are not at all.
+
+    >>> log_from("token_rank", np.array([0.0, 3.0, 700.0])), log_from("token_rank", np.array([0.0, 3.0]))
+    (1.0, None)
+    >>> log_from("norm", np.array([0.3, 500.0])), log_from("anisotropy", np.array([1e-6, 1.0]))
+    (0.1, None)
+    """
+    positive = values[values > 0]
+    if not len(positive) or metric not in LOG_IF_WIDE | LOG_VALUES.keys():
+        return None
+    low, high = float(positive.min()), float(positive.max())
+    lowest = max(10.0 ** math.floor(math.log10(low)), LOG_VALUES.get(metric, 0.0))
+    wide = high >= 10 * lowest if metric in LOG_VALUES else high > WIDE * low
+    return lowest if wide else None
+
+
+def _log_values(axes: Axes, lowest: float, values: np.ndarray) -> None:
+    """A logarithmic axis of values that shows its zero where there is one."""
+    highest = float(np.nanmax(values))
+    axes.set_yscale("symlog", linthresh=lowest, linscale=_ZERO_WIDTH)
+    powers = range(round(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
+    every = math.ceil(len(powers) / _MAX_POWERS)
+    with_zero = bool(np.nanmin(values) < lowest)
+    axes.yaxis.set_major_locator(FixedLocator([*([0.0] if with_zero else []), *(10.0**p for p in powers[::every])]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value < 1 else short_count(value)))
+    places = axes.yaxis.get_transform()
+    ends = [0.0 if with_zero else float(np.nanmin(values)), highest]
+    first, last = places.transform(np.array(ends))
+    margin = _MARGIN * (last - first)
+    axes.set_ylim(*places.inverted().transform(np.array([first - margin, last + margin])))
+
+
+def colours(metric: str, cells: np.ma.MaskedArray) -> Normalize:
+    """How the values of a metric become colours, on the scale that :func:`scale` gives their axis."""
+    if cells.count() == 0:
+        return Normalize(0, 1)
+    low, high = float(cells.min()), float(cells.max())
+    lowest = log_from(metric, cells.compressed())
+    if metric in SIGNED:
+        return CenteredNorm(0, max(abs(low), abs(high)) or 1.0)
+    if lowest is not None:
+        return SymLogNorm(lowest, linscale=_ZERO_WIDTH, vmin=0, vmax=high) if low < lowest else LogNorm(low, high)
+    return Normalize(0 if metric in FROM_ZERO or metric in LOG_VALUES else low, high)
 
 
 def name_values(axes: Axes, metric: str) -> None:
@@ -156,6 +233,14 @@ def entitle(figure: Figure, text: str, caption: str) -> None:
     figure.suptitle("\n".join(wrapped), fontsize=10.5)
 
 
+def entitle_run(figure: Figure, rows: pd.DataFrame, text: str, *more: str) -> None:
+    """A title over the name of the run, its model and how much each value of ``rows`` rests on, and more lines."""
+    first, stack = rows.iloc[0], stack_of(rows)
+    # the pictures of two stacks are alike but for this
+    text = text if stack is None else f"{stack}: {text}"
+    entitle(figure, text, "\n".join([f"{first['run']}, {first['model']}, {counts(rows)}", *filter(None, more)]))
+
+
 def drawn(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
     """The figures that could be drawn, by name; the failures of the others are kept, or let out, by ``attempt``."""
     figures = {}
@@ -189,6 +274,18 @@ def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = 
             with each():
                 figure.savefig(png, dpi=150)
                 written.append(png)
-                figure.savefig(svg, metadata={"Date": None})
+                with _as_laid_out(figure):
+                    figure.savefig(svg, metadata={"Date": None})
                 written.append(svg)
     return written
+
+
+@contextmanager
+def _as_laid_out(figure: Figure) -> Iterator[None]:
+    """The parts of a figure stay where they are: to place those of many panels takes longer than to draw them."""
+    engine = figure.get_layout_engine()
+    figure.set_layout_engine("none")
+    try:
+        yield
+    finally:
+        figure.set_layout_engine(engine)

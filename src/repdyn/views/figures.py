@@ -1,5 +1,8 @@
 """Pictures of one run, or of one stack of its model: profiles over depth, means over layers against step, heatmaps.
 
+Metrics of geometry, and those that the table of metrics does not know, have such pictures each; those of any other
+family are drawn together, see ``repdyn.views.overviews``.
+
 Everything goes through matplotlib's object interface: no global state, no display, safe inside a training process.
 """
 
@@ -20,35 +23,38 @@ from matplotlib.ticker import MaxNLocator
 
 from repdyn.records import FINISHED
 from repdyn.views.attempts import Attempt, attempts
+from repdyn.views.convergence import GRADIENT, convergence
 from repdyn.views.drawing import (
-    MAX_TICKS,
     drawn,
-    entitle,
+    entitle_run,
     line,
     log_steps,
-    name_ticks,
     name_values,
     save,
     scale,
+    side_by_side,
+    subplots,
     tokens_above,
 )
+from repdyn.views.families import has_own_figures, is_between, members_of, overview_families, places
 from repdyn.views.frames import (
     LayerMean,
-    counts,
     grid,
     is_finished,
     layer_mean,
     measurements,
     metrics_of,
     of_metric,
+    of_training,
     scalar,
     select_steps,
-    stack_of,
     subsets_of,
     tokens_by_step,
 )
+from repdyn.views.heatmaps import heads_heatmap, heatmap, measured_by_head
+from repdyn.views.overviews import depth_overview, steps_overview
+from repdyn.views.scales import DIMENSIONS, has_scales, scales
 from repdyn.views.style import (
-    FROM_ZERO,
     LOSS_COLOUR,
     SEQUENTIAL,
     SUBSET_COLOURS,
@@ -62,7 +68,6 @@ LOSS = "train/loss"
 """The scalar drawn beside the means over layers."""
 
 _MAX_STEPS = 8
-_MAX_COLUMNS = 48
 
 
 @styled
@@ -82,26 +87,30 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
     """
     rows = measurements(frame)
     subsets, finished = subsets_of(rows, metric), is_finished(rows)
-    figure = Figure(figsize=(max(7.2, 4.6 * len(subsets) + 1.4), 4.3))
-    panels = figure.subplots(1, len(subsets), squeeze=False, sharex=True)[0]
+    columns, n_rows = side_by_side(len(subsets))
+    figure = Figure(figsize=(max(7.2, 4.6 * columns + 1.4), 4.3 * n_rows))
+    panels = subplots(figure, len(subsets))
     steps = select_steps(sorted(of_metric(rows, metric)["step"].unique()), _MAX_STEPS)
     colours = colormaps[SEQUENTIAL](np.linspace(0, 0.92, len(steps)))
     for panel, subset in zip(panels, subsets, strict=True):
         values, spreads = grid(rows, metric, subset), grid(rows, metric, subset, "std")
+        layers = values.index
+        values, spreads = (table.set_axis(places(metric, layers.tolist())) for table in (values, spreads))
         for step, colour in zip(steps, colours, strict=True):
             if step in values:
                 name = FINISHED if finished else f"{step:,}"
                 line(panel, values.loc[:, step], spreads.loc[:, step], color=colour, label=name, marker="o")
         panel.set_title(subset_title(subset))
-        panel.set_xlabel(f"layer (0 = embedding output, last measured: {values.index[-1]})")
+        panel.set_xlabel(f"layer (0 = embedding output, {_last(metric, layers)})")
         panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         margin = 0.04 * max(1, values.index[-1] - values.index[0])
         panel.set_xlim(values.index[0] - margin, values.index[-1] + margin)
         scale(panel, metric, values.to_numpy(float))
-    panels[0].set_ylabel(metric_unit(metric))
+    for panel in panels[::columns]:
+        panel.set_ylabel(metric_unit(metric))
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles[::-1], names[::-1], title=None if finished else "step", loc="outside right center")
-    _title(figure, of_metric(rows, metric), f"{metric_title(metric)} over depth")
+    entitle_run(figure, of_metric(rows, metric), f"{metric_title(metric)} over depth")
     return figure
 
 
@@ -123,7 +132,7 @@ def mean_over_layers(
         ValueError: rows of several runs, models, probes or stacks, or none; none of ``metrics`` among them; a finished
             model, which has no steps.
     """
-    rows = _of_training(frame)
+    rows = of_training(frame, "profile_over_depth")
     present = [metric for metric in metrics if metric in metrics_of(rows)]
     if not present:
         raise ValueError(
@@ -139,59 +148,16 @@ def mean_over_layers(
     tokens = tokens_by_step(rows)
     if len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique:  # else no place for a count
         tokens_above(panels[0], tokens)
-    _title(figure, rows, "Mean over layers during training")
-    return figure
-
-
-@styled
-def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
-    """A metric by layer (upwards) and measured step (to the right, equally spaced); hatched where it has no value.
-
-    Of more than 48 measured steps, log-spaced ones are drawn.
-
-    Args:
-        frame: rows of one run.
-        metric: a measured metric.
-        subset: a token subset it was measured on.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none; ``metric`` or ``subset`` not among them; a
-            finished model, which has no steps.
-    """
-    rows = _of_training(frame)
-    values = grid(rows, metric, subset)
-    steps = select_steps(values.columns.tolist(), _MAX_COLUMNS)
-    everything = len(steps) == values.shape[1]
-    selection = "measured" if everything else f"{len(steps)} of {values.shape[1]} measured, log-spaced"
-    values = values[steps]
-    figure = Figure(figsize=(7.2, 4.3))
-    axes = figure.subplots()
-    axes.grid(False)
-    axes.patch.set(facecolor="0.88", hatch="////", edgecolor="0.65")
-    cells = np.ma.masked_invalid(values.to_numpy(float))
-    image = axes.imshow(cells, origin="lower", aspect="auto", interpolation="nearest", cmap=SEQUENTIAL)
-    if cells.count() == 0:
-        image.set_clim(0, 1)
-    elif metric in FROM_ZERO:
-        image.set_clim(0, cells.max())
-    figure.colorbar(image, label=metric_unit(metric))
-    name_ticks(axes.xaxis, [f"{step:,}" for step in steps])
-    name_ticks(axes.yaxis, [str(layer) for layer in values.index])
-    axes.tick_params(axis="x", rotation=0 if len(steps) <= MAX_TICKS and steps[-1] < 10_000 else 45)
-    axes.set(xlabel=f"step ({selection})", ylabel="layer (0 = embedding output)")
-    note = "; hatched: none that compares" if np.ma.is_masked(cells) else ""
-    _title(
-        figure,
-        of_metric(rows, metric, subset),
-        f"{metric_title(metric)} by layer and step, {subset_title(subset)}{note}",
-    )
+    entitle_run(figure, rows, "Mean over layers during training")
     return figure
 
 
 def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> dict[str, Figure]:
     """Every figure this run has the rows for, by name (a stem for a file, a key for a logger).
 
-    A model of which only the end is published has profiles alone.
+    A metric of geometry, or of the user's own, has a profile, its place in the means over layers, and heatmaps. Any
+    other family has an overview over depth and one against step, and what suits it alone. A model of which only the end
+    is published has nothing against step.
 
     Args:
         frame: rows of one run.
@@ -201,16 +167,43 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> dict[str
         ValueError: rows of several runs, models, probes or stacks, or none.
     """
     rows = measurements(frame)
-    metrics = metrics_of(rows)
+    own = [metric for metric in metrics_of(rows) if has_own_figures(metric)]
     drawings: dict[str, Callable[[], Figure]] = {
-        f"profile_{metric}": partial(profile_over_depth, frame, metric) for metric in metrics
+        f"profile_{metric}": partial(profile_over_depth, of_metric(rows, metric), metric) for metric in own
     }
-    if not is_finished(rows):
-        drawings["mean_over_layers"] = partial(mean_over_layers, frame, sorted(metrics, reverse=True))
-        for metric in metrics:
-            for subset in subsets_of(rows, metric):
-                drawings[f"heatmap_{metric}_{subset}"] = partial(heatmap, frame, metric, subset)
-    return drawn(drawings, attempt)
+    if own and not is_finished(rows):
+        with_loss = frame.loc[frame["layer"].isna() | frame["metric"].isin(own)]
+        drawings["mean_over_layers"] = partial(mean_over_layers, with_loss, sorted(own, reverse=True))
+        for metric in own:
+            drawings |= _heatmaps(of_metric(rows, metric), metric)
+    return drawn(drawings | _overviews(frame, rows), attempt)
+
+
+def _overviews(frame: pd.DataFrame, rows: pd.DataFrame) -> dict[str, Callable[[], Figure]]:
+    """Of each family that has a value; what has none is named in the summary."""
+    trained, valued = not is_finished(rows), rows.loc[rows["value"].notna()]
+    drawings: dict[str, Callable[[], Figure]] = {}
+    for family in overview_families(valued["metric"].unique()):
+        of_family = rows.loc[rows["metric"].isin(members_of(rows, family))]
+        drawings[f"depth_{family}"] = partial(depth_overview, of_family, family)
+        if trained:
+            drawings[f"steps_{family}"] = partial(steps_overview, of_family, family)
+        if family == "dimension" and has_scales(valued):
+            drawings["scales"] = partial(scales, rows.loc[rows["metric"].isin([*DIMENSIONS])])
+        if family == "convergence" and bool((valued["metric"] == GRADIENT).any()):
+            drawings["convergence"] = partial(convergence, of_family)
+        if family == "change" and trained:
+            for metric in members_of(valued, family):
+                drawings |= _heatmaps(of_family, metric)
+    of_heads = frame.loc[frame["head"].notna()]
+    for metric, subset in measured_by_head(of_heads):
+        ending = "" if subset == "all" else f"_{subset}"
+        drawings[f"heads_{metric}{ending}"] = partial(heads_heatmap, of_heads, metric, subset)
+    return drawings
+
+
+def _heatmaps(rows: pd.DataFrame, metric: str) -> dict[str, Callable[[], Figure]]:
+    return {f"heatmap_{metric}_{one}": partial(heatmap, rows, metric, one) for one in subsets_of(rows, metric)}
 
 
 def write_figures(frame: pd.DataFrame, folder: Path, attempt: Attempt | None = None) -> list[Path]:
@@ -230,6 +223,10 @@ def write_figures(frame: pd.DataFrame, folder: Path, attempt: Attempt | None = N
     """
     with attempts(attempt) as each:
         return save(all_figures(frame, each), Path(folder), each)
+
+
+def _last(metric: str, layers: pd.Index) -> str:
+    return "each value between two" if is_between(metric) else f"last measured: {layers[-1]}"
 
 
 def _draw_means(panel: Axes, rows: pd.DataFrame, metric: str) -> None:
@@ -266,20 +263,3 @@ def _draw_loss(panel: Axes, losses: pd.Series, name: str) -> None:
     )
     twin.set_ylabel(f"{name} (dashed)", color=LOSS_COLOUR)
     twin.tick_params(axis="y", colors=LOSS_COLOUR)
-
-
-def _of_training(frame: pd.DataFrame) -> pd.DataFrame:
-    rows = measurements(frame)
-    if is_finished(rows):
-        raise ValueError(
-            f"expected checkpoints of a training, got the finished model {rows['run'].iloc[0]!r}, whose step 0 is for "
-            "want of a number; draw its profile_over_depth"
-        )
-    return rows
-
-
-def _title(figure: Figure, rows: pd.DataFrame, text: str) -> None:
-    first, stack = rows.iloc[0], stack_of(rows)
-    # the pictures of two stacks are alike but for this
-    text = text if stack is None else f"{stack}: {text}"
-    entitle(figure, text, f"{first['run']}, {first['model']}, {counts(rows)}")

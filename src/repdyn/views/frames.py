@@ -51,8 +51,9 @@ def stack_of(rows: pd.DataFrame) -> str | None:
 def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     """The geometry of one run, or of one of its stacks: the rows that have a layer, sorted by step and layer.
 
-    A metric that knows no token subset is filed under "all". Values that compare with no other (see
-    ``repdyn.records.is_thin``) are NaN here, with that as their reason; the store keeps them.
+    Values of single attention heads are not among them; :func:`of_heads` has those. A metric that knows no token subset
+    is filed under "all". Values that compare with no other (see ``repdyn.records.is_thin``) are NaN here, with that as
+    their reason; the store keeps them.
 
     Args:
         frame: rows of one run, and where its model has several stacks of one of them, as from :func:`by_stack`; columns
@@ -65,21 +66,35 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
         ValueError: no row with a layer; rows of several runs, models, probes or stacks; a metric measured twice; a
             finished model among the steps of a training.
     """
-    rows = frame.loc[frame["layer"].notna()] if "layer" in frame else frame
+    rows = frame.loc[frame["layer"].notna() & frame["head"].isna()] if "layer" in frame else frame
     if rows.empty:
         raise ValueError("expected the measured rows of one run, got none; measure at least one checkpoint first")
-    for column in ("run", "model", "probe", "layers"):
-        _require_one(rows, column)
-    _require_one_stack(rows)
-    # a nullable column, as some readers give, holds NA where arithmetic needs NaN
-    rows = rows.astype({"layer": int, "depth": float, "value": float, "std": float})
-    rows = rows.assign(subset=rows["subset"].fillna("all"))
-    _require_distinct(rows)
-    _require_steps_or_end(rows)
-    thin = [is_thin(*cell) for cell in zip(rows["on_distinct"], rows["n_unique"], rows["n_vectors"], strict=True)]
-    rows.loc[thin, ["value", "std"]] = np.nan
-    rows.loc[thin, "reason"] = THIN
-    return rows.sort_values(["step", "layer"], kind="stable", ignore_index=True)
+    return _checked(rows, _CELL)
+
+
+def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
+    """The values of single attention heads, as :func:`measurements` gives the layers'; empty where there are none.
+
+    Raises:
+        ValueError: as :func:`measurements`; a metric measured twice of one head.
+    """
+    rows = frame.loc[frame["layer"].notna() & frame["head"].notna()]
+    return rows if rows.empty else _checked(rows, [*_CELL, "head"]).astype({"head": int})
+
+
+def of_training(frame: pd.DataFrame, instead: str) -> pd.DataFrame:
+    """:func:`measurements` of a run that has steps; of a finished model ``instead`` names what draws it.
+
+    Raises:
+        ValueError: as :func:`measurements`; a finished model.
+    """
+    rows = measurements(frame)
+    if is_finished(rows):
+        raise ValueError(
+            f"expected checkpoints of a training, got the finished model {rows['run'].iloc[0]!r}, whose step 0 is for "
+            f"want of a number; draw its {instead}"
+        )
+    return rows
 
 
 def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
@@ -124,7 +139,7 @@ def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
     Raises:
         ValueError: ``metric`` is not in ``rows``; the message names those that are.
     """
-    found = of_metric(rows, metric)["subset"].unique()
+    found = of_metric(rows.loc[:, ["metric", "subset"]], metric)["subset"].unique()
     if not len(found):
         raise ValueError(f"expected a measured metric, got {metric!r}; measured were {', '.join(metrics_of(rows))}")
     return in_order(found)
@@ -144,7 +159,7 @@ def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") ->
     measured = subsets_of(rows, metric)
     if subset not in measured:
         raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {', '.join(measured)}")
-    cells = of_metric(rows, metric, subset)
+    cells = of_metric(rows.loc[:, ["metric", "subset", "layer", "step", column]], metric, subset)
     return cells.pivot(index="layer", columns="step", values=column).sort_index().sort_index(axis=1)
 
 
@@ -219,6 +234,23 @@ def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
 
 
+def _checked(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
+    """Rows that have a layer, each ``cell`` of them there once, as arithmetic takes them, in their order."""
+    for column in ("run", "model", "probe", "layers"):
+        _require_one(rows, column)
+    _require_one_stack(rows)
+    # a nullable column, as some readers give, holds NA where arithmetic needs NaN
+    rows = rows.astype({"layer": int, "depth": float, "value": float, "std": float})
+    rows = rows.assign(subset=rows["subset"].fillna("all"))
+    _require_distinct(rows, list(cell))
+    _require_steps_or_end(rows)
+    counted = (rows[column].tolist() for column in ("on_distinct", "n_unique", "n_vectors"))
+    thin = [is_thin(*counts) for counts in zip(*counted, strict=True)]
+    rows.loc[thin, ["value", "std"]] = np.nan
+    rows.loc[thin, "reason"] = THIN
+    return rows.sort_values(["step", "layer"], kind="stable", ignore_index=True)
+
+
 def _require_one_stack(rows: pd.DataFrame) -> None:
     stacks = list(by_stack(rows))
     if len(stacks) > 1:
@@ -240,7 +272,8 @@ def _require_one(rows: pd.DataFrame, column: str) -> None:
 
 
 def _finished(rows: pd.DataFrame) -> list[bool]:
-    return [stage == FINISHED for stage in rows["stage"].fillna("")]
+    """Of each stage among the rows."""
+    return [stage == FINISHED for stage in rows["stage"].fillna("").unique()]
 
 
 def _require_steps_or_end(rows: pd.DataFrame) -> None:
@@ -252,15 +285,16 @@ def _require_steps_or_end(rows: pd.DataFrame) -> None:
         )
 
 
-def _require_distinct(rows: pd.DataFrame) -> None:
-    repeated = rows[rows.duplicated(_CELL, keep=False)]
+def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
+    repeated = rows[rows.duplicated(cell, keep=False)]
     if repeated.empty:
         return
     first = repeated.iloc[0]
-    same = repeated[(repeated[_CELL] == first[_CELL]).all(axis="columns")]
+    same = repeated[(repeated[cell] == first[cell]).all(axis="columns")]
     settings = " and ".join(sorted(same["settings"].astype(str)))
+    head = f", head {first['head']}" if "head" in cell else ""
     raise ValueError(
-        f"expected one value per step, layer, metric and subset, got {len(same)} of {first['metric']} "
-        f"({first['subset']}) at step {first['step']}, layer {first['layer']}, with settings {settings}; "
+        f"expected one value per {', '.join(cell[:-1])} and {cell[-1]}, got {len(same)} of {first['metric']} "
+        f"({first['subset']}) at step {first['step']}, layer {first['layer']}{head}, with settings {settings}; "
         "select one of them"
     )

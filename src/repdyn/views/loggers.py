@@ -31,19 +31,21 @@ def keyed(rows: Sequence[Row]) -> dict[str, float]:
     a section of its own in W&B and TensorBoard. In a model with several stacks that of the stack comes before the
     subset: ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``. ``anisotropy/mean`` is the mean
     over the layers that have a value at this step, and one that compares (see ``repdyn.records.is_thin``); NaN when
-    none has; one for each stack. Scalar rows are left out: the loggers have them from the training itself.
+    none has; one for each stack. A value of a single attention head is in a section of heads, which has no mean:
+    ``attention_topic_gap_heads/layer_03_head_05``. Scalar rows are left out: the loggers have them from the training
+    itself.
 
     Args:
         rows: of one run and one step.
 
     Returns:
-        Finite values and NaN; layer numbers padded to the width of the deepest layer, two digits at least.
+        Finite values and NaN; numbers of layers and heads padded to the width of the largest, two digits at least.
 
     Raises:
         ValueError: two rows claim the same name.
     """
-    layers = [row.layer for row in rows if row.layer is not None]
-    width = max(2, len(str(max(layers, default=0))))
+    width = _width(row.layer for row in rows)
+    width_of_heads = _width(row.head for row in rows)
     values: dict[str, float] = {}
     sections: defaultdict[str, list[float]] = defaultdict(list)
     for row in rows:
@@ -51,13 +53,16 @@ def keyed(rows: Sequence[Row]) -> dict[str, float]:
             continue
         section = "_".join(filter(None, [row.metric, row.stack, None if row.subset == "all" else row.subset]))
         key = f"{section}/layer_{row.layer:0{width}d}"
+        if row.head is not None:
+            key = f"{section}_heads/layer_{row.layer:0{width}d}_head_{row.head:0{width_of_heads}d}"
         if key in values:
             raise ValueError(
                 f"expected one row for each name, got two for {key!r} (the second: step {row.step}, settings "
                 f"{row.settings}); log one step at a time, and one setting of a metric"
             )
         values[key] = row.value
-        sections[section].append(math.nan if is_thin(row.on_distinct, row.n_unique, row.n_vectors) else row.value)
+        if row.head is None:
+            sections[section].append(math.nan if is_thin(row.on_distinct, row.n_unique, row.n_vectors) else row.value)
     return values | {f"{section}/mean": _mean(found) for section, found in sections.items()}
 
 
@@ -161,6 +166,11 @@ def _define(run: Any, names: Iterable[str]) -> None:
         if name not in defined:
             run.define_metric(name, step_metric=STEP_KEY)
             defined.add(name)
+
+
+def _width(numbers: Iterable[int | None]) -> int:
+    """Digits of the largest number, two at least."""
+    return max(2, len(str(max((number for number in numbers if number is not None), default=0))))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -14,8 +14,21 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from repdyn.views.frames import by_stack, causality, failures, is_finished, measurements, of_metric, tokens_by_step
+from repdyn.views.families import OWN, family_of
+from repdyn.views.frames import (
+    SUBSETS,
+    by_stack,
+    causality,
+    failures,
+    is_finished,
+    measurements,
+    of_metric,
+    tokens_by_step,
+)
 from repdyn.views.style import of_stack
+
+_OF_A_SIZE = frozenset({"geometry", "dimension", "spectrum", OWN})
+"""Families whose estimates change with the number of vectors, on whichever tokens."""
 
 Key: TypeAlias = tuple[str, str | None]
 """The name of a run and that of a stack of its model, None where the blocks have none."""
@@ -95,15 +108,30 @@ def never_measured(frame: pd.DataFrame) -> list[str]:
 def differences(runs: Sequence[MeasuredRun]) -> str | None:
     """Why the values of these runs do not compare; None where they do.
 
-    Estimates change with the number of vectors and with a metric's settings.
+    Estimates change with the number of vectors and with a metric's settings. Means over a class of tokens do not change
+    with the number, and tokenizers do not find equally many.
     """
-    by_size: dict[str, list[str]] = {}
+    return _of_different_sizes(runs) or _of_different_settings(runs)
+
+
+def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
+    by_cell: dict[tuple[str, str], dict[str, list[str]]] = {}
     for run in runs:
-        sizes = " and ".join(f"{size:,}" for size in sorted(run.rows["n_vectors"].unique()))
-        by_size.setdefault(sizes, []).append(run.label)
-    if len(by_size) > 1:
-        return f"batches of different numbers of vectors: {listed(by_size)}"
-    for metric in sorted({metric for run in runs for metric in run.rows["metric"]}):
+        columns = (run.rows[name].tolist() for name in ("metric", "subset", "n_vectors"))
+        for (metric, subset), cells in groupby(sorted(set(zip(*columns, strict=True))), key=lambda cell: cell[:2]):
+            if subset in SUBSETS or family_of(metric) in _OF_A_SIZE:
+                sizes = " and ".join(f"{size:,}" for *_, size in cells)
+                by_cell.setdefault((metric, subset), {}).setdefault(sizes, []).append(run.label)
+    different = {cell: by_size for cell, by_size in by_cell.items() if len(by_size) > 1}
+    if not different:
+        return None
+    (metric, subset), by_size = next(iter(different.items()))
+    where = "" if len(different) == len(by_cell) else f" for {metric} ({subset})"
+    return f"batches of different numbers of vectors{where}: {listed(by_size)}"
+
+
+def _of_different_settings(runs: Sequence[MeasuredRun]) -> str | None:
+    for metric in sorted({metric for run in runs for metric in run.rows["metric"].unique()}):
         by_settings: dict[str, list[str]] = {}
         for run in runs:
             for settings in sorted(of_metric(run.rows, metric)["settings"].unique()):

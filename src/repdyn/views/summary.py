@@ -15,6 +15,8 @@ from rich.text import Text
 
 from repdyn.records import FINISHED
 from repdyn.views.accounts import cost, failed
+from repdyn.views.every_metric import beyond_default, print_every_metric
+from repdyn.views.families import commonest_reason, undefined, without_first
 from repdyn.views.findings import COLOURS, Finding, findings
 from repdyn.views.frames import (
     causality,
@@ -27,7 +29,7 @@ from repdyn.views.frames import (
     stack_of,
     subsets_of,
 )
-from repdyn.views.style import KINDS, of_stack, plain, short_value
+from repdyn.views.style import KINDS, of_stack, plain, short_value, sparkline
 
 MAX_LINES = 30
 _MIN_ROWS, _MAX_ROWS = 3, 13
@@ -35,7 +37,6 @@ _MAX_CURVES = 3
 _HEADING_LINES = 2
 _SPARKLINE = 7
 _COURSE = "first max last"
-_BARS = "▁▂▃▄▅▆▇█"
 
 
 def print_summary(
@@ -48,6 +49,8 @@ def print_summary(
     console: Console | None = None,
 ) -> None:
     """Print one screen about a run: 80 columns and 30 lines, for which some layers are left out of a deep model.
+
+    Where more than the default metrics were measured a line for each follows, with what it cost.
 
     Each curve of a layer shows at most seven steps, log-spaced, between its own lowest and highest value. What a sweep
     stored of its cost and its failures has a line each.
@@ -82,18 +85,9 @@ def print_summary(
     table = _table(rows, max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken)), sparklines=unicode)
     for part in [*before, table, *after]:
         console.print(part if unicode else _ascii(part, console), highlight=False)
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """The values as bars between their lowest and highest; a blank for NaN, the lowest bar throughout if all are equal.
-
-    >>> sparkline([0.0, 0.5, math.nan, 1.0])
-    '▁▅ █'
-    """
-    known = [value for value in values if not math.isnan(value)]
-    low, extent = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
-    unit = extent / (len(_BARS) - 1) or 1.0
-    return "".join(" " if math.isnan(value) else _BARS[int((value - low) / unit + 0.5)] for value in values)
+    if beyond_default(rows):
+        console.print()
+        print_every_metric(frame, console)
 
 
 def _head(rows: pd.DataFrame) -> list[Text]:
@@ -148,18 +142,19 @@ def _finding(finding: Finding) -> Iterator[Text | Padding]:
 
 
 def _left_out(rows: pd.DataFrame) -> Iterator[Text]:
-    if others := _curves(rows)[_MAX_CURVES:]:
+    others = _curves(rows)[_MAX_CURVES:]
+    if others and not beyond_default(rows):
         yield Text(f"also measured: {', '.join(f'{metric} ({subset})' for metric, subset in others)}")
 
 
 def _missing(rows: pd.DataFrame) -> Iterator[Text]:
-    missing = rows.loc[rows["value"].isna()]
-    if missing.empty:
-        return
-    reasons = missing["reason"].fillna("no reason given").value_counts()
-    yield Text(
-        f"warning: {len(missing)} of {len(rows)} values are left out, mostly: {reasons.index[0]}", style="yellow"
-    )
+    """What is left out here and there; what has no value at all is named with the metrics."""
+    expected = without_first(rows)
+    nowhere = [name for names in undefined(rows).values() for name in names]
+    missing = expected.loc[expected["value"].isna() & ~expected["metric"].isin(nowhere)]
+    if len(missing):
+        reason = commonest_reason(missing)
+        yield Text(f"warning: {len(missing)} of {len(rows)} values are left out, mostly: {reason}", style="yellow")
 
 
 def _failed(frame: pd.DataFrame) -> Iterator[Text]:

@@ -1,0 +1,95 @@
+"""What each metric costs, beside the two that are measured unless others are asked for.
+
+    python benchmarks/metric_cost.py
+    python benchmarks/metric_cost.py --hidden-size 256 --vocabulary 8192 --repeats 5
+    python benchmarks/metric_cost.py -o docs/metric_cost.md
+
+A decoder with weights at random reads random tokens. Each metric is measured alone, with nothing to share, and its
+time is given as a ratio to anisotropy and two_nn together, all in one process, the median over interleaved repeats.
+The last column is its share of the metrics' time where all are measured at once: then the search for neighbours, the
+spectrum and the ranks among the vocabulary are charged to the first metric that asks for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+
+import torch
+from machine import facts
+from tqdm import tqdm
+from transformers import GPTNeoXConfig, GPTNeoXModel
+
+from repdyn import Probe, measure
+from repdyn.earlier import Earlier
+from repdyn.measurement import Profile
+from repdyn.metrics import DEFAULT_METRICS, METRICS, MetricLike
+from repdyn.records import Checkpoint
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hidden-size", type=int, default=768, help="dimension of the vectors (default: %(default)s)")
+    parser.add_argument("--vocabulary", type=int, default=50_304, help="input embeddings (default: %(default)s)")
+    parser.add_argument("--vectors", type=int, default=8192, help="measured per layer (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="interleaved repeats (default: %(default)s)")
+    parser.add_argument("-o", "--output", type=Path, help="write the table to this file too")
+    options = parser.parse_args()
+    report = _report(_measured(options), _described(options))
+    print(report)
+    if options.output:
+        options.output.write_text(report)
+
+
+def _measured(options: argparse.Namespace) -> dict[str, list[Profile]]:
+    """Profiles of each metric alone, of the defaults and of all, by name."""
+    torch.manual_seed(0)
+    size = options.hidden_size
+    shape = {"hidden_size": size, "intermediate_size": 4 * size, "num_attention_heads": size // 64}
+    model = GPTNeoXModel(GPTNeoXConfig(vocab_size=options.vocabulary, num_hidden_layers=2, **shape)).eval()
+    n_sequences = options.vectors // 200
+    tokens = torch.randint(options.vocabulary, (n_sequences, 256))
+    probe = Probe.from_tokens(tokens, max_vectors=options.vectors).with_topics(tokens.flatten() % 10)
+    asked: dict[str, list[MetricLike]] = {"default": list(DEFAULT_METRICS), "all": ["all"], **{m: [m] for m in METRICS}}
+    profiles: dict[str, list[Profile]] = {name: [] for name in asked}
+    with tempfile.TemporaryDirectory() as folder, tqdm(total=options.repeats * len(asked), unit="measurement") as bar:
+        earlier = Earlier(Path(folder), run="r", probe=probe.hash)
+        measure(model, probe, "all", earlier=earlier)  # warms up, and leaves the states to compare with
+        for _ in range(options.repeats):
+            for name, metrics in asked.items():
+                bar.set_postfix_str(name)
+                profiles[name].append(measure(model, probe, metrics, checkpoint=Checkpoint(step=1), earlier=earlier))
+                bar.update()
+    return profiles
+
+
+def _described(options: argparse.Namespace) -> str:
+    told = facts("python benchmarks/metric_cost.py")
+    size = f"3 layers of {options.vectors} vectors of {options.hidden_size}, {options.vocabulary} input embeddings"
+    return f"{size}; {told['machine']}, {told['threads']} threads, {told['versions']}, {told['date']}"
+
+
+def _report(profiles: dict[str, list[Profile]], described: str) -> str:
+    default = [profile.kernel_seconds for profile in profiles["default"]]
+    lines = [
+        "| metric | time alone / default two | range | share of all |",
+        "|---|---|---|---|",
+    ]
+    together: dict[str, float] = {}
+    for row in profiles["all"][-1].rows:
+        if row.head is None:
+            together[row.metric] = together.get(row.metric, 0.0) + row.seconds
+    for name in ("all", *METRICS):
+        ratios = sorted(own.kernel_seconds / two for own, two in zip(profiles[name], default, strict=True))
+        share = 1.0 if name == "all" else together[name] / sum(together.values())
+        middle = statistics.median(ratios)
+        lines.append(f"| {name} | {middle:.2f} | {ratios[0]:.2f} to {ratios[-1]:.2f} | {share:.0%} |")
+    forward = [a.forward_seconds / d.forward_seconds for a, d in zip(profiles["all"], profiles["default"], strict=True)]
+    passes = f"The forward passes of all metrics take {statistics.median(forward):.2f} times those of the default two."
+    return "\n".join(["# What each metric costs", "", described, "", *lines, "", passes, ""])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Documents of known topics as a LightningDataModule, with a probe that knows them too."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerFast
+
+from repdyn.data.byte_tokenizer import CLS, MASK, PAD, SEP, SPECIAL_TOKENS
+from repdyn.data.lda import Documents, TopicModel
+from repdyn.data.windows import CollateMasked, Windows, collate_causal
+
+if TYPE_CHECKING:
+    from repdyn.probe import Probe
+
+# Tokens in a probe for each vector measured: some are special tokens and first positions, which one subset leaves out.
+_PROBE_TOKENS_PER_VECTOR = 1.25
+# What is drawn from one seed, each with a stream of its own.
+_TRAINING, _VALIDATION, _PROBE = range(3)
+
+
+class TopicDataModule(LightningDataModule):
+    """Documents that a topic model (LDA) writes, for next-token or masked-token training; each is one sequence.
+
+    A batch is a dict of int64 tensors (batch, sequence_length): input_ids, attention_mask, labels. Training documents
+    are shuffled anew each epoch; validation documents, and their masks, are always the same. The probe knows which
+    topic wrote each of its words.
+
+    Args:
+        source: "lda", which sets this apart from the sources of text.
+        objective: "causal" to predict the next token (decoders), "masked" to predict masked ones (encoders).
+        sequence_length: tokens in a document, [CLS] and [SEP] counted where the objective is masked.
+        batch_size: documents in a batch.
+        n_topics: topics.
+        n_words: different words.
+        alpha: concentration of a document's shares of the topics; the smaller, the fewer topics make up a document.
+        beta: concentration of a topic's shares of the words; None for topics that share no word and use theirs alike.
+        n_documents: documents to train on; a tenth of them to validate on.
+        num_workers: processes that prepare batches.
+        seed: of the documents, the shuffling and the masks.
+        probe_max_vectors: vectors the tracker measures per layer, in all batches together.
+        probe_batch_vectors: vectors per batch of a metric.
+        mask_probability: share of tokens to predict where the objective is masked.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+
+    def __init__(
+        self,
+        source: Literal["lda"] = "lda",
+        objective: Literal["causal", "masked"] = "causal",
+        sequence_length: int = 128,
+        batch_size: int = 32,
+        n_topics: int = 10,
+        n_words: int = 100,
+        alpha: float = 0.1,
+        beta: float | None = None,
+        n_documents: int = 10000,
+        num_workers: int = 0,
+        seed: int = 0,
+        probe_max_vectors: int = 16384,
+        probe_batch_vectors: int = 4096,
+        mask_probability: float = 0.15,
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.objective = objective
+        self.sequence_length = sequence_length
+        self.batch_size = batch_size
+        self.n_documents = n_documents
+        self.num_workers = num_workers
+        self.seed = seed
+        self.probe_max_vectors = probe_max_vectors
+        self.probe_batch_vectors = probe_batch_vectors
+        self.mask_probability = mask_probability
+        self._refuse_bad_arguments()
+        if beta is None:
+            self.topic_model = TopicModel.disjoint(n_topics, n_words, alpha)
+        else:
+            self.topic_model = TopicModel.overlapping(n_topics, n_words, alpha, beta, seed)
+        words = f"each with {n_words // n_topics} words" if beta is None else f"over {n_words} words, beta {beta}"
+        self._told = f"{n_topics} topics {words}, alpha {alpha}"
+        self.tokenizer = word_tokenizer(n_words, for_encoder=objective == "masked")
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, special tokens included."""
+        return len(self.tokenizer)
+
+    @property
+    def pad_token_id(self) -> int:
+        """Id of the padding token, which no document has."""
+        return cast(int, self.tokenizer.pad_token_id)
+
+    @property
+    def bytes_per_token(self) -> float:
+        """1: a word of so small a vocabulary is written as one byte, so that bits per byte are bits per word."""
+        return 1.0
+
+    @property
+    def description(self) -> str:
+        """What the documents are, for logs."""
+        return f"{self.n_documents:,} documents that a topic model wrote: {self._told}, seed {self.seed}"
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return self._loader(self._documents(self.n_documents, _TRAINING), shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return self._loader(self._documents(max(1, self.n_documents // 10), _VALIDATION), shuffle=False)
+
+    def probe(self) -> Probe:
+        """The fixed tokens that the tracker measures, with their topics: documents that nothing is trained on."""
+        from repdyn.probe import Probe
+
+        wanted = math.ceil(_PROBE_TOKENS_PER_VECTOR * self.probe_max_vectors / self.sequence_length)
+        documents = self._documents(wanted, _PROBE)
+        topics = np.pad(documents.topics, ((0, 0), (self._n_special, self._n_special)), constant_values=-1)
+        return Probe.from_tokens(
+            np.stack([ids.numpy() for _, ids in self._windows(documents)]),
+            special_ids=sorted(self.tokenizer.all_special_ids),
+            max_vectors=self.probe_max_vectors,
+            batch_vectors=self.probe_batch_vectors,
+            name=f"documents of {self._told}",
+        ).with_topics(topics.ravel())
+
+    @property
+    def _n_special(self) -> int:
+        """Special tokens on either side of a document."""
+        return int(self.objective == "masked")
+
+    def _documents(self, n_documents: int, stream: int) -> Documents:
+        length = self.sequence_length - 2 * self._n_special
+        return self.topic_model.documents(n_documents, length, seed=(self.seed, stream))
+
+    def _windows(self, documents: Documents) -> Windows:
+        ids = len(SPECIAL_TOKENS) + documents.words.ravel()
+        before, after = ((cast(int, self.tokenizer.convert_tokens_to_ids(token)),) for token in (CLS, SEP))
+        return Windows(ids, self.sequence_length, before * self._n_special, after * self._n_special)
+
+    def _loader(self, documents: Documents, shuffle: bool) -> DataLoader[Any]:
+        collate = collate_causal
+        if self.objective == "masked":
+            collate = CollateMasked(self.tokenizer, self.mask_probability, self.seed, fixed=not shuffle)
+        return DataLoader(
+            self._windows(documents),
+            batch_size=self.batch_size,
+            shuffle=shuffle,
+            collate_fn=collate,
+            num_workers=self.num_workers,
+            pin_memory=torch.cuda.is_available(),
+            # an own generator even where nothing is shuffled: without one, iterating draws from the global state
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+
+    def _refuse_bad_arguments(self) -> None:
+        if self.source != "lda":
+            raise ValueError(f'expected source "lda", got "{self.source}"; text is read by TextDataModule')
+        if self.objective not in ("causal", "masked"):
+            raise ValueError(f'expected objective "causal" or "masked", got "{self.objective}"')
+        shortest = 2 + 2 * self._n_special
+        if self.sequence_length < shortest:
+            raise ValueError(
+                f"expected sequence_length of at least {shortest} (two words and {shortest - 2} special tokens), got "
+                f"{self.sequence_length}"
+            )
+        if self.n_documents < 1:
+            raise ValueError(f"expected n_documents of at least 1, got {self.n_documents}")
+        if not 0 < self.mask_probability <= 1:
+            raise ValueError(f"expected mask_probability in (0, 1], got {self.mask_probability}")
+
+
+def word_tokenizer(n_words: int, for_encoder: bool = False) -> PreTrainedTokenizerFast:
+    """Tokenizer of the words "w0", "w1", ..., in texts that part them by spaces; other words raise.
+
+    Args:
+        n_words: different words; word w has the id w + 4, after [PAD], [CLS], [SEP] and [MASK].
+        for_encoder: whether a sequence is put between [CLS] and [SEP] unless ``add_special_tokens=False``.
+
+    >>> word_tokenizer(3, for_encoder=True)("w2 w0").input_ids
+    [1, 6, 4, 2]
+    """
+    tokens = (*SPECIAL_TOKENS, *(f"w{number}" for number in range(n_words)))
+    backend = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if for_encoder:
+        ids = [(token, backend.token_to_id(token)) for token in (CLS, SEP)]
+        backend.post_processor = processors.TemplateProcessing(single=f"{CLS} $A {SEP}", special_tokens=ids)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD,
+        cls_token=CLS,
+        sep_token=SEP,
+        mask_token=MASK,
+        model_input_names=["input_ids", "attention_mask"],
+    )

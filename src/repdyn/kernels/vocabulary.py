@@ -1,0 +1,101 @@
+"""The rows of a model's input embedding, prepared for what is compared with them layer after layer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from repdyn.kernels.cloud import FLOAT_DTYPES, exact_arithmetic, row_chunks
+
+# so many answers are remembered: those of a layer's batches, subsets and states
+_REMEMBERED = 64
+
+
+class Vocabulary:
+    """The rows of a model's input embedding, which tokens of all layers are compared with.
+
+    Args:
+        table: (n_rows, dim), float16, bfloat16, float32 or float64, any device. It is kept, not copied: do not write
+            to it while the vocabulary is in use.
+        added: (dim,) a vector added to every row, such as a position's embedding; in float64. None for none.
+
+    Raises:
+        ValueError: for another shape or dtype.
+    """
+
+    def __init__(self, table: Tensor, added: Tensor | None = None) -> None:
+        if table.ndim != 2 or 0 in table.shape or table.dtype not in FLOAT_DTYPES:
+            raise ValueError(
+                "expected an embedding table of shape (n_rows, dim) in float16, bfloat16, float32 or float64, got "
+                f"{tuple(table.shape)} of {table.dtype}; give the weight of an nn.Embedding"
+            )
+        if added is not None and added.shape != table.shape[1:]:
+            raise ValueError(
+                f"expected a vector of shape {tuple(table.shape[1:])} to add to every row, got {tuple(added.shape)}"
+            )
+        self.table = table.detach()
+        self.added = None if added is None else added.detach().to(table.device).double()
+        self._remembered: dict[tuple, Tensor] = {}
+
+    @property
+    def n_rows(self) -> int:
+        return self.table.shape[0]
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """(n_rows,) float64: Euclidean norms of the rows."""
+        with exact_arithmetic(self.table.device):
+            return torch.cat([row_norms(self._widened(rows)) for rows in row_chunks(self.table)])
+
+    @cached_property
+    def problem(self) -> str:
+        """Why nothing can be compared with it; "" where all is well."""
+        if bool(self.norms.isfinite().all()):
+            return ""
+        return f"the input embeddings contain {'NaN' if bool(self.norms.isnan().any()) else 'inf'}"
+
+    def units(self, rows: Tensor) -> Tensor:
+        """The given rows (indices of any shape) at unit length, (..., dim) float64; NaN where a row is zero."""
+        rows = rows.to(self.table.device)
+        return self._widened(self.table[rows]) / self.norms[rows].unsqueeze(-1)
+
+    def unit_tiles(self, n_rows: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+        """All rows at unit length, so many at a time: the number of the first, and (at most n_rows, dim) float64."""
+        for start in range(0, self.n_rows, n_rows):
+            rows, norms = self.table[start : start + n_rows], self.norms[start : start + n_rows]
+            yield start, self._widened(rows.to(device)) / norms.to(device).unsqueeze(1)
+
+    def once(self, compute: Callable[[Tensor, Tensor, Vocabulary], Tensor], x: Tensor, ids: Tensor) -> Tensor:
+        """``compute(x, ids, self)``, remembered by the content of both: metrics that share it compute it once."""
+        key = (compute, x.dtype, tuple(x.shape), _digest(x), _digest(ids))
+        if key not in self._remembered:
+            if len(self._remembered) == _REMEMBERED:
+                self._remembered.pop(next(iter(self._remembered)))
+            self._remembered[key] = compute(x, ids, self)
+        return self._remembered[key]
+
+    def _widened(self, rows: Tensor) -> Tensor:
+        return rows.double() if self.added is None else rows.double() + self.added.to(rows.device)
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """Vectors (n, dim) of any dtype at unit length, float64; NaN where a vector is zero."""
+    return x.double() / row_norms(x).unsqueeze(1)
+
+
+def row_norms(x: Tensor) -> Tensor:
+    """Euclidean norms (n,), float64, of rows of any magnitude whose norm is a number."""
+    wide = x.double()
+    largest = wide.abs().amax(1)
+    # the scale of each row is its own: squares of 1e200 would leave the range
+    scale = largest.where((largest > 0) & largest.isfinite(), 1.0)
+    return torch.linalg.vector_norm(wide / scale.unsqueeze(1), dim=1) * scale
+
+
+def _digest(values: Tensor) -> bytes:
+    """The same for the same numbers, wherever they stand: slices of a layer are made anew for each metric."""
+    return hashlib.sha256(values.contiguous().view(torch.uint8).cpu().numpy().tobytes()).digest()

@@ -1,0 +1,78 @@
+"""The input embedding of any model: the table that is asked for exactly the tokens of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from repdyn.probe import ProbeBatch
+
+NONE_FOUND = "no nn.Embedding of the model is given the token ids"
+NOT_HERE = "the weights of the input embedding are not in this process's memory"
+NOT_A_TABLE = "the input embedding is not stored as one row of numbers for each token"
+
+
+class EmbeddingSearch:
+    """Watches every ``nn.Embedding`` of a model until one is given the ``input_ids`` of a batch; the first one is it.
+
+    Args:
+        model: without wrappers that hold its modules under other names; its modules are watched wherever they are.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._candidates = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        self._ids: Tensor | None = None
+        self.found: nn.Embedding | None = None
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        handles = [
+            module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True) for module in self._candidates
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def expecting(self, batch: ProbeBatch) -> Iterator[None]:
+        """While one batch passes."""
+        self._ids = batch.input_ids
+        yield
+        self._ids = None
+
+    def table(self) -> Tensor | str:
+        """The rows, (vocabulary, dim), as they are (no copy, no gradient); or why there are none.
+
+        Shards of FSDP2 are brought together: all ranks call.
+        """
+        if self.found is None:
+            return NONE_FOUND
+        weight = self.found.weight.detach()
+        if isinstance(weight, DTensor):
+            weight = weight.full_tensor()
+        if weight.is_floating_point() and not _is_here(weight):
+            return NOT_HERE
+        return weight if weight.ndim == 2 and weight.is_floating_point() else NOT_A_TABLE
+
+    def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        if self.found is None and isinstance(module, nn.Embedding) and self._ids is not None:
+            given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+            if any(_same(ids, self._ids) or _same(ids.mT, self._ids) for ids in given if ids.ndim == 2):
+                self.found = module
+
+
+def _is_here(weight: Tensor) -> bool:
+    """Whether it is whole: accelerate fetches weights when they are needed, FSDP1 keeps them flat and in pieces."""
+    if weight.device.type == "meta" or weight.ndim == 1:
+        return False
+    return weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize
+
+
+def _same(ids: Tensor, others: Tensor) -> bool:
+    return ids.shape == others.shape and torch.equal(ids.to(others), others)

@@ -1,0 +1,67 @@
+"""One metric: a kernel, what it is given, and what people are told of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from repdyn.layers.states import Beside
+from repdyn.metrics.layer_view import LayerView, clouds
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One quantity of a layer."""
+
+    name: str
+    kernel: Callable[..., Tensor]
+    """Turns the inputs of one batch into a 0-d tensor, or raises :class:`repdyn.kernels.Undefined`."""
+    meaning: str
+    """One line for people."""
+    range: tuple[float, float]
+    source: str
+    family: str = "own"
+    """What it is drawn and listed with."""
+    needs: Callable[[LayerView, str], Sequence[tuple]] = clouds
+    """Picks the kernel's positional arguments for every batch of a subset out of what can be reached from a layer."""
+    besides: frozenset[Beside] = frozenset()
+    """What ``needs`` reaches for beside the layer's own states."""
+    subsets: tuple[str, ...] = ("all",)
+    """Token subsets measured when none is asked for by name."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the kernel, recorded in every row."""
+    between: bool = False
+    """It lies between a layer and the next, so that the last layer has none."""
+    first_layer: int = 0
+    """1 where the embedding output has none."""
+    per_head: bool = False
+    """The kernel gives one value for each attention head; the layer's is their mean."""
+    requires: str = ""
+    """What the probe must know, "topics" or nothing."""
+    on_distinct: bool = False
+    """Equal vectors count once, so that a layer with few distinct ones is in truth a smaller sample."""
+    whole_spectrum: bool = False
+    """It is read off all eigenvalues of the covariance."""
+    neighbours: str = ""
+    """The setting that says how many nearest neighbours of each vector it looks at, if not two or none."""
+
+    def with_settings(self, **settings: Any) -> Metric:
+        """The same metric with other kernel parameters, as ``METRICS["two_nn"].with_settings(discard=0.8)``."""
+        return replace(self, settings={**self.settings, **settings})
+
+    @property
+    def n_neighbours(self) -> int:
+        """How many nearest neighbours of each vector are to be searched for it, at least."""
+        return self.settings[self.neighbours] if self.neighbours else 2
+
+    @property
+    def settings_json(self) -> str:
+        return json.dumps(dict(self.settings), sort_keys=True)
+
+    def is_of(self, view: LayerView) -> bool:
+        """Whether the layer has such a value at all."""
+        return view.layer.index >= self.first_layer and not (self.between and view.layer.is_last)

@@ -1,0 +1,66 @@
+"""Metrics of tokens against the vocabulary: how much of its own input embedding a token's vector still shows."""
+
+from __future__ import annotations
+
+from math import inf
+
+from repdyn.kernels import token_cosine_of, token_kept_of, token_rank_of
+from repdyn.metrics.layer_view import tokens_after_attention, tokens_of_states
+from repdyn.metrics.metric import Metric
+
+_SOURCE = "token encodings across the attention layers of RoBERTa"
+
+METRICS = [
+    Metric(
+        name="token_cosine",
+        family="tokens",
+        kernel=token_cosine_of,
+        needs=tokens_of_states,
+        besides=frozenset({"embeddings"}),
+        meaning="mean cosine of each token's vector to its input embedding",
+        range=(-1.0, 1.0),
+        source=_SOURCE,
+    ),
+    Metric(
+        name="token_rank",
+        family="tokens",
+        kernel=token_rank_of,
+        needs=tokens_of_states,
+        besides=frozenset({"embeddings"}),
+        meaning="input embeddings closer to a token's vector than its own, median over tokens",
+        range=(0.0, inf),
+        source=_SOURCE,
+    ),
+    Metric(
+        name="token_kept",
+        family="tokens",
+        kernel=token_kept_of,
+        needs=tokens_of_states,
+        besides=frozenset({"embeddings"}),
+        meaning="share of tokens whose vector is closer to its own input embedding than to any other",
+        range=(0.0, 1.0),
+        source=_SOURCE,
+    ),
+    Metric(
+        name="token_cosine_attention",
+        family="tokens",
+        kernel=token_cosine_of,
+        needs=tokens_after_attention,
+        besides=frozenset({"embeddings", "after_attention"}),
+        meaning="token_cosine of the state after the block's attention, before its feed-forward part",
+        range=(-1.0, 1.0),
+        source=_SOURCE,
+        first_layer=1,
+    ),
+    Metric(
+        name="token_rank_attention",
+        family="tokens",
+        kernel=token_rank_of,
+        needs=tokens_after_attention,
+        besides=frozenset({"embeddings", "after_attention"}),
+        meaning="token_rank of the state after the block's attention, before its feed-forward part",
+        range=(0.0, inf),
+        source=_SOURCE,
+        first_layer=1,
+    ),
+]

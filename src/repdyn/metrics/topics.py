@@ -1,0 +1,47 @@
+"""Metrics of topic structure, on probes whose tokens have topics."""
+
+from __future__ import annotations
+
+from math import inf
+
+from repdyn.kernels import attention_topic_gap_of, topic_gap_dot_of, topic_gap_of
+from repdyn.metrics.layer_view import attention_with_topics, with_topics
+from repdyn.metrics.metric import Metric
+
+_SOURCE = "Li, Li, Risteski 2023, How Do Transformers Learn Topic Structure (ICML)"
+
+METRICS = [
+    Metric(
+        name="topic_gap",
+        family="topics",
+        kernel=topic_gap_of,
+        needs=with_topics,
+        meaning="mean cosine between vectors of different words of one topic, minus that between topics",
+        range=(-2.0, 2.0),
+        source=_SOURCE,
+        requires="topics",
+    ),
+    Metric(
+        name="topic_gap_dot",
+        family="topics",
+        kernel=topic_gap_dot_of,
+        needs=with_topics,
+        meaning="the same of inner products",
+        range=(-inf, inf),
+        source=_SOURCE,
+        requires="topics",
+    ),
+    Metric(
+        name="attention_topic_gap",
+        family="topics",
+        kernel=attention_topic_gap_of,
+        needs=attention_with_topics,
+        besides=frozenset({"attention_weights"}),
+        meaning="mean attention weight between positions of one topic, minus that between topics",
+        range=(-1.0, 1.0),
+        source=_SOURCE,
+        first_layer=1,
+        per_head=True,
+        requires="topics",
+    ),
+]

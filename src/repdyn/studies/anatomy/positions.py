@@ -1,0 +1,206 @@
+"""How a position table is laid out: similarity against offset, principal components, turns, and where order ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+N_COMPONENTS = 6
+"""Principal components among which a turn is looked for."""
+MIN_TURNS = N_COMPONENTS
+"""A slow drift bends through its first k principal components at most k / 2 times: fewer turns would prove nothing."""
+
+ORDERED = 0.5
+"""Share of the steps that must follow the turn for a stretch of positions to count as turning."""
+CLEAR = 0.5
+"""Purity from which on a plane is said to turn; noise, walks and positions in random order stay below 0.25."""
+
+_FASTEST = 0.45  # turns per position: at one half, left and right cannot be told
+_PADDED = 16
+_WINDOW_TURNS = 3
+_MIN_WINDOW = 16
+_N_OFFSETS = 8
+
+MIN_POSITIONS = 2 * (_MIN_WINDOW + _N_OFFSETS)
+"""Positions from which on an end of their order can be told."""
+_NULL_DRAWS = 2000
+_NULL_QUANTILE = 0.99
+
+
+def cosine_matrix(rows: Tensor) -> np.ndarray:
+    """Cosines of all pairs of rows (n, dim), (n, n) float64; NaN with a row that is zero."""
+    x = rows.detach().cpu().double().numpy()
+    with np.errstate(invalid="ignore"):
+        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return np.clip(unit @ unit.T, -1, 1)
+
+
+def by_offset(matrix: np.ndarray) -> pd.DataFrame:
+    """Cosines against how far apart two positions are: columns offset, n, mean, std, q05, q95."""
+    records = []
+    for offset in range(len(matrix)):
+        values = np.diagonal(matrix, offset)
+        low, high = np.nanquantile(values, [0.05, 0.95])
+        spread = float(np.nanstd(values))
+        records.append((offset, len(values), float(np.nanmean(values)), spread, float(low), float(high)))
+    return pd.DataFrame(records, columns=["offset", "n", "mean", "std", "q05", "q95"])
+
+
+class Components(NamedTuple):
+    """Principal components of centred rows."""
+
+    scores: np.ndarray
+    """(n, k) coordinates, the component with most variance first."""
+    shares: np.ndarray
+    """(k,) share of the variance along each."""
+
+
+def principal(rows: Tensor, k: int = N_COMPONENTS) -> Components:
+    """The first ``k`` principal components (fewer where there are fewer) of rows (n, dim), in float64."""
+    x = rows.detach().cpu().double().numpy()
+    left, values, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
+    squares = values**2
+    return Components((left * values)[:, :k], squares[:k] / squares.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """A pair of principal components in which the positions go round."""
+
+    components: tuple[int, int]
+    """Numbers of the two, from 0."""
+    period: float
+    """Positions per turn, at the peak of the spectrum."""
+    share: float
+    """Share of the whole table's variance that goes round in this plane: net rotary power, in [0, 1]."""
+    purity: float
+    """The same as a share of the variance in the plane alone: 1 for a circle, about 0 for noise."""
+    windows: pd.DataFrame
+    """Stretches of positions, half overlapping: start, stop, period, ordered (the share of steps that follow the
+    turn, 1 for a circle, about 0 for noise), radius."""
+
+    @property
+    def is_clear(self) -> bool:
+        return self.purity >= CLEAR
+
+    @property
+    def ends(self) -> int:
+        """The last position of the first run of stretches that turn, the number of positions where that is to the end;
+        0 where not even the first stretch turns."""
+        turning = (self.windows["ordered"] >= ORDERED).to_numpy()
+        n_turning = len(turning) if turning.all() else int(turning.argmin())
+        return int(self.windows["stop"].iloc[n_turning - 1]) if n_turning else 0
+
+
+def find_turn(components: Components) -> Turn | None:
+    """The plane of two principal components that turns most, None where there are too few positions or
+    components to look for one.
+
+    With z = x_a + i x_b the plane's path as complex numbers and Z its windowed Fourier transform, what goes round one
+    way and not the other is ``|Z(f)|^2 - |Z(-f)|^2`` (rotary spectrum: Gonella, Deep-Sea Research 19, 1972). The plane
+    with the largest sum of it over f from ``MIN_TURNS / n`` to 0.45 is taken, and the period from its peak.
+
+    Args:
+        components: of positions in their order; at least 8 times :data:`MIN_TURNS` of them are needed.
+    """
+    scores = components.scores
+    n, k = scores.shape
+    if n < 8 * MIN_TURNS or k < 2:
+        return None
+    taper = np.hanning(n + 2)[1:-1]
+    n_padded = 1 << math.ceil(math.log2(_PADDED * n))
+    spectra = np.fft.fft((scores - scores.mean(0)) * taper[:, None], n_padded, axis=0)
+    frequencies = np.arange(n_padded // 2 + 1) / n_padded
+    searched = (frequencies >= MIN_TURNS / n) & (frequencies <= _FASTEST)
+    best: tuple[float, tuple[int, int], int, float] | None = None
+    for a, b in combinations(range(k), 2):
+        net, whole = _rotary(spectra[:, a], spectra[:, b])
+        round_ = float(net[searched].sum())
+        if best is None or abs(round_) > abs(best[0]):
+            peak = int(np.argmax(np.where(searched, net * np.sign(round_), -math.inf)))
+            best = round_, (a, b), peak, whole
+    if best is None:
+        return None
+    round_, (a, b), peak, whole = best
+    purity = abs(round_) / whole
+    share = purity * float(components.shares[a] + components.shares[b])
+    frequency = _refined(np.abs(_rotary(spectra[:, a], spectra[:, b])[0]), peak) / n_padded
+    path = scores[:, a] + 1j * scores[:, b]
+    direction = path if round_ > 0 else path.conj()
+    return Turn((a, b), 1 / frequency, share, purity, _windows(direction, frequency))
+
+
+def _rotary(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, float]:
+    """Power at f minus power at -f of ``first + i second``, for f from 0 to 1/2, and the power at all f together."""
+    power = np.abs(first + 1j * second) ** 2
+    half = len(power) // 2
+    mirrored = np.roll(power[::-1], 1)
+    return (power - mirrored)[: half + 1], float(power.sum())
+
+
+def _refined(power: np.ndarray, peak: int) -> float:
+    """The top of a parabola through the logarithms at a peak and beside it."""
+    if not 0 < peak < len(power) - 1 or (power[peak - 1 : peak + 2] <= 0).any():
+        return float(peak)
+    below, at, above = np.log(power[peak - 1 : peak + 2])
+    bend = below - 2 * at + above
+    return peak + (0.5 * (below - above) / bend if bend < 0 else 0.0)
+
+
+def _windows(path: np.ndarray, frequency: float) -> pd.DataFrame:
+    """The turn in stretches of three turns (16 positions at least): each centred, then compared with itself one
+    position later (the pulse-pair estimate of a frequency)."""
+    length = min(len(path), max(_MIN_WINDOW, round(_WINDOW_TURNS / frequency)))
+    starts = [*range(0, len(path) - length, max(1, length // 2)), len(path) - length]
+    records = []
+    for start in dict.fromkeys(starts):
+        stretch = path[start : start + length]
+        stretch = stretch - stretch.mean()
+        steps = (stretch[1:] * stretch[:-1].conj()).sum()
+        weight = 0.5 * float((np.abs(stretch[1:]) ** 2 + np.abs(stretch[:-1]) ** 2).sum())
+        angle = math.atan2(steps.imag, steps.real) % (2 * math.pi)
+        ordered = float((steps * np.exp(-2j * math.pi * frequency)).real) / weight if weight else 0.0
+        radius = float(np.sqrt(np.mean(np.abs(stretch) ** 2)))
+        records.append((start, start + length, 2 * math.pi / angle if angle else math.inf, ordered, radius))
+    return pd.DataFrame(records, columns=["start", "stop", "period", "ordered", "radius"])
+
+
+def order_ends(rows: Tensor, *, seed: int = 0) -> int:
+    """The number of positions before the first stretch that looks like positions in no order.
+
+    A stretch is 16 positions with those up to 8 further on; its order is the largest, over the offsets 1 to 8, of the
+    mean cosine of the centred positions that far apart, in absolute value. It looks ordered where that is above 99 % of
+    what as many pairs of different positions give that are drawn at random from the same table.
+
+    Args:
+        rows: (n, dim) positions in their order, at least :data:`MIN_POSITIONS`.
+
+    Returns:
+        n where every stretch is ordered, 0 where the first is not.
+
+    Raises:
+        ValueError: fewer positions.
+    """
+    n = len(rows)
+    if n < MIN_POSITIONS:
+        raise ValueError(f"expected at least {MIN_POSITIONS} positions, got {n}; too few to tell where order ends")
+    x = rows.detach().cpu().double()
+    cosines = np.nan_to_num(cosine_matrix(x - x.mean(0)))
+    random = np.random.RandomState(seed)
+    draws = (_NULL_DRAWS, _N_OFFSETS, _MIN_WINDOW)
+    one, other = random.randint(n, size=draws), random.randint(n - 1, size=draws)
+    by_chance = np.abs(cosines[one, other + (other >= one)].mean(2)).max(1)
+    found = np.zeros(n - _MIN_WINDOW - _N_OFFSETS + 1)
+    for offset in range(1, _N_OFFSETS + 1):
+        means = np.convolve(np.diagonal(cosines, offset), np.full(_MIN_WINDOW, 1 / _MIN_WINDOW), mode="valid")
+        found = np.maximum(found, np.abs(means[: len(found)]))
+    unordered = np.flatnonzero(found <= np.quantile(by_chance, _NULL_QUANTILE))
+    if not len(unordered):
+        return n
+    return int(unordered[0]) + (_MIN_WINDOW if unordered[0] else 0)

@@ -1,0 +1,79 @@
+"""The states of every token of a few sentences, at every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from repdyn.layers.capture import capture
+from repdyn.probe import Probe
+
+_FIRSTS = "first_positions"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Which layer, as :mod:`repdyn.layers.capture` counts them: 0 is what enters the first block."""
+
+    index: int
+    stack: str | None
+    """Name of the stack it belongs to, in a model that has several."""
+
+    @property
+    def name(self) -> str:
+        """
+        >>> Layer(3, None).name, Layer(3, "encoder").name
+        ('3', 'encoder 3')
+        """
+        return f"{self.index}" if self.stack is None else f"{self.stack} {self.index}"
+
+
+def probe_of(sequences: Sequence[Sequence[int]]) -> Probe:
+    """A probe of whole sequences, each token of which is sampled by "no_sink" or by the class of first positions.
+
+    Copies of the longest sequence follow where the sequences are too few or too short for a probe.
+
+    Raises:
+        ValueError: no sequence, an empty one, or none of at least two tokens.
+    """
+    lengths = [len(sequence) for sequence in sequences]
+    if not lengths or min(lengths) < 1 or max(lengths) < 2:
+        raise ValueError(
+            f"expected sentences of at least one token, one of them of two or more, got lengths {lengths[:5]}; leave "
+            "empty texts out"
+        )
+    longest = max(sequences, key=len)
+    whole = list(sequences)
+    while len(whole) < 3 or sum(map(len, whole)) < 2 * len(whole):
+        whole.append(longest)
+    ids = torch.zeros(len(whole), len(longest), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, sequence in enumerate(whole):
+        ids[row, : len(sequence)] = torch.tensor(sequence)
+        mask[row, : len(sequence)] = 1
+    n_tokens = int(mask.sum())
+    firsts = torch.zeros(n_tokens, dtype=torch.bool)
+    firsts[mask.sum(1).cumsum(0) - mask.sum(1)] = True
+    n_others = n_tokens - len(whole)
+    return Probe.from_tokens(ids, mask, max_vectors=n_others, batch_vectors=n_others).with_classes({_FIRSTS: firsts})
+
+
+def token_states(model: nn.Module, sequences: Sequence[Sequence[int]]) -> Iterator[tuple[Layer, Tensor]]:
+    """Layer after layer the states of all tokens, (n_tokens, dim) in the model's dtype, sequence after sequence.
+
+    Args:
+        model: any model that :func:`repdyn.layers.capture.capture` takes; left as it was found.
+        sequences: token ids as the model takes them, special tokens included.
+
+    Raises:
+        ValueError: as :func:`probe_of`, or a model that cannot be captured.
+    """
+    states = capture(model, probe_of(sequences), ("no_sink", _FIRSTS))
+    rows = states.rows_of(np.arange(sum(map(len, sequences))))
+    while states.layers:
+        layer = states.take()
+        yield Layer(layer.index, layer.stack), layer.states[rows]

@@ -1,0 +1,106 @@
+"""Whether one kind of change moves sentence vectors in one direction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from repdyn.studies.sentences.separation import cosines_of
+
+N_PERMUTATIONS = 2000
+
+
+class Consistency(NamedTuple):
+    """How alike the differences of one kind of change are, against those of the other kinds."""
+
+    kind: str
+    """:data:`ALL_KINDS` for all of them together."""
+    n: int
+    """Differences of this kind."""
+    within: float
+    """Mean cosine of two differences of this kind, in [-1, 1]."""
+    across: float
+    """Mean cosine of one of this kind and one of another."""
+    p: float
+    """Share of permutations of the kinds' labels that give as large a ``within - across``, in (0, 1]."""
+    length: float
+    """Mean length of a difference over the mean length of the vectors it is between."""
+
+
+ALL_KINDS = "all kinds"
+
+
+def consistency(
+    before: np.ndarray, after: np.ndarray, kinds: Sequence[str], sources: Sequence[str], *, seed: int = 0
+) -> list[Consistency]:
+    """The differences ``after - before`` compared within a kind and across kinds: all kinds together, then each.
+
+    Two differences that start from the same sentence share a vector, which makes them alike: they are not compared.
+    The permutation test deals the labels of the kinds out anew over all differences; no value is corrected for how many
+    are looked at.
+
+    Args:
+        before, after: (n, dim) vectors of the sentences before and after the change.
+        kinds: (n,) kind of each change; at least two kinds of two changes or more.
+        sources: (n,) the sentence that each starts from.
+        seed: of the permutations.
+
+    Raises:
+        ValueError: fewer kinds or changes; a kind with no two changes of different sentences; a change that leaves the
+            vector as it was.
+    """
+    names = list(dict.fromkeys(kinds))
+    labels = np.array([names.index(kind) for kind in kinds])
+    counts = np.bincount(labels)
+    if len(names) < 2 or counts.min() < 2:
+        told = ", ".join(f"{count} of {name!r}" for name, count in zip(names, counts, strict=True))
+        raise ValueError(f"expected at least two kinds of two changes or more, got {told}; give more")
+    relative = _relative_lengths(before, after)
+    compared = np.asarray(sources)[:, None] != np.asarray(sources)[None, :]
+    cosines = np.where(compared, cosines_of(after - before), 0.0)
+    random = np.random.RandomState(seed)
+    drawn = np.stack([labels, *(random.permutation(labels) for _ in range(N_PERMUTATIONS))])
+    within, across = _means(cosines, compared, drawn, len(names))
+    gaps = within - across
+    if np.isnan(gaps[0]).any():
+        name = names[int(np.isnan(gaps[0]).argmax())]
+        raise ValueError(f"expected changes of different sentences in every kind, got a single one in {name!r}")
+    # as large but for rounding counts; the observed labels are one of the ways to deal them
+    p = (~(gaps < gaps[0] - 1e-12)).mean(0)
+    whose = [*(labels == number for number in range(len(names))), np.ones(len(labels), dtype=bool)]
+    found = [
+        Consistency(name, int(mine.sum()), *map(float, (*of_one, relative[mine].mean())))
+        for name, mine, of_one in zip(
+            [*names, ALL_KINDS], whose, zip(within[0], across[0], p, strict=True), strict=True
+        )
+    ]
+    return [found[-1], *found[:-1]]
+
+
+def _relative_lengths(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    moved = np.linalg.norm(after - before, axis=1)
+    if not (moved > 0).all():
+        raise ValueError(
+            f"expected changes that move the vector, got {int((~(moved > 0)).sum())} of {len(moved)} that do not; the "
+            "tokenizer may not tell the sentences apart, or the states are not finite"
+        )
+    return moved / (0.5 * (np.linalg.norm(before, axis=1) + np.linalg.norm(after, axis=1)))
+
+
+def _means(
+    cosines: np.ndarray, compared: np.ndarray, labels: np.ndarray, n_kinds: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean cosines within and across, (n_draws, n_kinds + 1), all kinds together last, of labels (n_draws, n)."""
+    sums_in, counts_in, sums_out, counts_out = ([] for _ in range(4))
+    for kind in range(n_kinds):
+        mine = (labels == kind).astype(float)
+        for values, inside, outside in ((cosines, sums_in, sums_out), (compared.astype(float), counts_in, counts_out)):
+            reached = mine @ values
+            inside.append((reached * mine).sum(1))
+            outside.append((reached * (1 - mine)).sum(1))
+    with np.errstate(invalid="ignore"):
+        parts = [np.stack(part, axis=1) for part in (sums_in, counts_in, sums_out, counts_out)]
+        sum_in, count_in, sum_out, count_out = (np.hstack([part, part.sum(1, keepdims=True)]) for part in parts)
+        return sum_in / count_in, sum_out / count_out

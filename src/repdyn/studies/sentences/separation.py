@@ -1,0 +1,129 @@
+"""Whether paraphrases lie closer together than sentences of different meaning, and by how much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+N_BOOTSTRAP = 2000
+
+
+class Interval(NamedTuple):
+    """A value with the 95 % interval of its bootstrap."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Separation(NamedTuple):
+    """Cosines of two sentences of one group against those of two of different groups."""
+
+    within: Interval
+    """Mean cosine of two different sentences of a group."""
+    between: Interval
+    """Mean cosine of two sentences of different groups."""
+    effect: Interval
+    """(within - between) over the root of the mean of the two variances (Cohen's d)."""
+    probability: Interval
+    """That a pair from within is closer than one from between, ties by half (area under the ROC curve), in [0, 1]."""
+    nearest: float
+    """Share of sentences whose nearest other sentence is of their own group, in [0, 1]."""
+
+
+def cosines_of(vectors: np.ndarray) -> np.ndarray:
+    """(n, n) cosines of vectors (n, dim); NaN with a vector that is zero."""
+    with np.errstate(invalid="ignore"):
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (unit @ unit.T).clip(-1, 1)
+
+
+def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> Separation:
+    """How far apart groups are, with intervals from a bootstrap over groups.
+
+    Groups, not sentences, are drawn anew, for the sentences of a group are not independent; pairs between two copies
+    of one drawn group are left out.
+
+    Args:
+        cosines: (n, n) of all pairs of sentences, all finite.
+        groups: (n,) the group of each sentence, 0, 1, ...; at least 3 groups, of two sentences or more.
+        seed: of the bootstrap.
+
+    Raises:
+        ValueError: fewer groups, a group of one sentence, or cosines that are not finite.
+    """
+    members = _members(cosines, groups)
+    blocks = _blocks(cosines, members)
+    random = np.random.RandomState(seed)
+    drawn = random.randint(len(members), size=(N_BOOTSTRAP, len(members)))
+    weights = np.stack([(drawn == group).sum(1) for group in range(len(members))], axis=1).astype(float)
+    observed = _statistics(blocks, np.ones((1, len(members))))
+    spread = _statistics(blocks, weights)
+    intervals = [_interval(float(value[0]), draws) for value, draws in zip(observed, spread, strict=True)]
+    return Separation(*intervals, nearest=_nearest(cosines, np.asarray(groups)))
+
+
+def _interval(value: float, draws: np.ndarray) -> Interval:
+    """A draw without a value, of one and the same group over and over, does not count."""
+    there = draws[~np.isnan(draws)]
+    low, high = np.quantile(there, [0.025, 0.975]) if len(there) else (math.nan, math.nan)
+    return Interval(value, float(low), float(high))
+
+
+def _members(cosines: np.ndarray, groups: Sequence[int]) -> list[np.ndarray]:
+    labels = np.asarray(groups)
+    members = [np.flatnonzero(labels == group) for group in np.unique(labels)]
+    if len(members) < 3 or min(map(len, members)) < 2:
+        raise ValueError(
+            f"expected at least 3 groups of two sentences or more, got {len(members)} of "
+            f"{sorted(set(map(len, members)))} sentences; give more groups, or paraphrases of each sentence"
+        )
+    if not np.isfinite(cosines).all():
+        raise ValueError("expected finite cosines, got some that are not; sentence vectors are zero, inf or NaN")
+    return members
+
+
+class _Blocks(NamedTuple):
+    """Of the cosines within each group, and between each two groups."""
+
+    within: np.ndarray
+    """(n_groups, 3): number, sum and sum of squares."""
+    between: np.ndarray
+    """(n_pairs, 3)"""
+    pairs: np.ndarray
+    """(n_pairs, 2) which two groups."""
+    closer: np.ndarray
+    """(n_groups, n_pairs) how many times one from within is larger than one from between, ties by half."""
+
+
+def _blocks(cosines: np.ndarray, members: Sequence[np.ndarray]) -> _Blocks:
+    inside = [cosines[np.ix_(one, one)][np.triu_indices(len(one), 1)] for one in members]
+    pairs = [(a, b) for a in range(len(members)) for b in range(a + 1, len(members))]
+    across = [np.sort(cosines[np.ix_(members[a], members[b])].ravel()) for a, b in pairs]
+    closer = [
+        [(np.searchsorted(other, one, "left") + np.searchsorted(other, one, "right")).sum() / 2 for other in across]
+        for one in inside
+    ]
+    sums = [[(len(x), x.sum(), (x**2).sum()) for x in parts] for parts in (inside, across)]
+    return _Blocks(np.array(sums[0]), np.array(sums[1]), np.array(pairs), np.array(closer))
+
+
+def _statistics(blocks: _Blocks, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """within, between, effect and probability, each (n_draws,); groups count by ``weights`` (n_draws, n_groups)."""
+    of_pairs = weights[:, blocks.pairs[:, 0]] * weights[:, blocks.pairs[:, 1]]
+    (n_in, sum_in, square_in), (n_out, sum_out, square_out) = (weights @ blocks.within).T, (of_pairs @ blocks.between).T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        within, between = sum_in / n_in, sum_out / n_out
+        variances = square_in / n_in - within**2 + square_out / n_out - between**2
+        effect = (within - between) / np.sqrt(variances.clip(0) / 2)
+        closer = ((weights @ blocks.closer) * of_pairs).sum(1) / (n_in * n_out)
+    return within, between, np.where(variances > 0, effect, math.nan), closer
+
+
+def _nearest(cosines: np.ndarray, groups: np.ndarray) -> float:
+    others = cosines.copy()
+    np.fill_diagonal(others, -math.inf)
+    return float((groups[others.argmax(1)] == groups).mean())

@@ -1,0 +1,117 @@
+"""The tokens of one sentence against the vocabulary, at every layer and after every attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from repdyn.kernels.token_rank import nearest_rows
+from repdyn.kernels.tokens import token_cosines, token_ranks
+from repdyn.kernels.vocabulary import Vocabulary
+
+State: TypeAlias = Literal["block", "attention"]
+"""What a block puts out (layer 0: what enters the first one), or what it has after its attention."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerVectors:
+    """The vectors of a sentence's tokens in one state."""
+
+    stack: str | None
+    layer: int
+    state: State
+    vectors: Tensor
+    """(n_tokens, dim)"""
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectories:
+    """Where the tokens of a sentence go."""
+
+    tokens: tuple[str, ...]
+    """As they are shown."""
+    table: pd.DataFrame
+    """One line for each state and token: stack, layer, state, position, token_id, token, cosine, rank."""
+    nearest: pd.DataFrame
+    """The first columns, and place (1 for the nearest), nearest_id, nearest, cosine."""
+
+
+def trajectories(
+    layers: Sequence[LayerVectors],
+    ids: Sequence[int],
+    table: Tensor,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    k: int,
+    positions: Tensor | None = None,
+) -> Trajectories:
+    """Cosine and rank of every token's own row of the input embeddings, and the rows that lie nearest, state by state.
+
+    Args:
+        layers: the vectors, in any order.
+        ids: (n_tokens) of the sentence.
+        table: (vocabulary, dim) input embeddings.
+        tokenizer: names the tokens.
+        k: nearest rows of each vector.
+        positions: (n_tokens, dim) the embedding of each token's position, added to every row of the table before the
+            token's vectors are compared with it; None for the table as it is.
+
+    Raises:
+        Undefined: a vector or a token's own row without a direction, or of another dimension.
+        ValueError: fewer rows than ``k``.
+    """
+    names = token_names(tokenizer, ids)
+    states = torch.stack([layer.vectors for layer in layers])  # (n_states, n_tokens, dim)
+    own = torch.tensor(ids, device=states.device)
+    if positions is None:
+        compared = [_compared(states.flatten(0, 1), own.repeat(len(layers)), Vocabulary(table), k)]
+        cosines, ranks, near, rows = (part.unflatten(0, (len(layers), len(ids))) for part in compared[0])
+    else:
+        compared = [
+            _compared(states[:, place], own[place].repeat(len(layers)), Vocabulary(table, vector), k)
+            for place, vector in enumerate(positions)
+        ]
+        cosines, ranks, near, rows = (torch.stack(parts, 1) for parts in zip(*compared, strict=True))
+    labels = [(layer.stack, layer.layer, layer.state) for layer in layers]
+    keys = pd.DataFrame(
+        [(*label, place, ids[place], names[place]) for label in labels for place in range(len(ids))],
+        columns=["stack", "layer", "state", "position", "token_id", "token"],
+    )
+    found = keys.assign(cosine=cosines.flatten().cpu().numpy(), rank=ranks.flatten().cpu().numpy())
+    nearest = keys.loc[keys.index.repeat(k)].reset_index(drop=True)
+    numbers = rows.flatten().tolist()
+    nearest["place"] = np.tile(np.arange(1, k + 1), len(keys))
+    nearest["nearest_id"] = numbers
+    nearest["nearest"] = token_names(tokenizer, numbers)
+    nearest["cosine"] = near.flatten().cpu().numpy()
+    return Trajectories(tuple(names), found, nearest)
+
+
+def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+    """Tokens as they are read: decoded, "▁" where one begins with a space; as the vocabulary has them where that fails.
+
+    A number that is no token, of a row that pads the table, is shown as "#50300".
+    """
+    known = {number: _name(tokenizer, number) for number in set(ids)}
+    return [known[number] for number in ids]
+
+
+def _name(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
+    token = tokenizer.convert_ids_to_tokens(number) if number < len(tokenizer) else None
+    if not isinstance(token, str):
+        return f"#{number}"
+    text = tokenizer.convert_tokens_to_string([token])
+    space = "▁" if token[0] in "Ġ▁" or text.startswith(" ") else ""
+    readable = text.strip().isprintable() and bool(text.strip()) and "\N{REPLACEMENT CHARACTER}" not in text
+    return space + text.strip() if readable else token
+
+
+def _compared(x: Tensor, ids: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (token_cosines(x, ids, vocabulary), token_ranks(x, ids, vocabulary), *nearest_rows(x, vocabulary, k))

@@ -1,0 +1,147 @@
+"""``repdyn study topics``: topics found in a text, and how far embeddings and attention of models follow them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+
+from repdyn.data.source import load_corpus
+from repdyn.files import write_atomically
+from repdyn.studies import subjects
+from repdyn.studies.subjects import Subject
+from repdyn.studies.topics import figures, summary
+from repdyn.studies.topics.gaps import AttentionGap
+from repdyn.studies.topics.measured import Measured, measure_topics
+from repdyn.sweep.failures import model_errors
+from repdyn.sweep.probes import TEXT
+from repdyn.topics import CERTAINTY, N_TOPICS, TextTopics, TokensOfWords, documents_of, find_topics
+from repdyn.views.drawing import save
+from repdyn.views.style import of_stack
+
+HELP = "Whether words of one topic lie closer together, and attend more to each other, than words of different topics."
+EXAMPLES = """examples:
+  repdyn study topics bert-base-uncased roberta-base --text enwik8 -o FOLDER
+  repdyn study topics gpt2 --text wikipedia.txt.xz --topics 50 --documents 10000 -o FOLDER
+  repdyn study topics stories260K-hf --tokens-of-words last --text enwik8 -o FOLDER      words of several tokens
+
+Topics are found by Latent Dirichlet Allocation: pip install 'repdyn[topics]'. Every gap has a control beside it: the
+same tokens under the topics of another document.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which text, how many topics, how much of it."""
+    subjects.add_options(parser)
+    group = parser.add_argument_group("topics")
+    group.add_argument(
+        "--text",
+        default=TEXT,
+        help="enwik8, builtin, or a path; documents are what stands between blank lines (default: %(default)s)",
+    )
+    group.add_argument(
+        "--topics", type=subjects.at_least(2), default=N_TOPICS, metavar="N", help="to find (default: %(default)s)"
+    )
+    group.add_argument(
+        "--documents",
+        type=subjects.at_least(2),
+        default=3000,
+        metavar="N",
+        help="to find them in, of at least 100 words each, drawn from the text (default: %(default)s)",
+    )
+    group.add_argument("--seed", type=subjects.at_least(0), default=0, help="of all that is drawn (default: 0)")
+    group = parser.add_argument_group("what the models read")
+    group.add_argument(
+        "--sequences",
+        type=subjects.at_least(2),
+        default=128,
+        metavar="N",
+        help="beginnings of so many of the documents (default: %(default)s)",
+    )
+    group.add_argument(
+        "--sequence-length",
+        type=subjects.at_least(8),
+        default=128,
+        help="tokens in each, at most the model's context (default: %(default)s)",
+    )
+    group.add_argument(
+        "--tokens-of-words",
+        choices=get_args(TokensOfWords),
+        default="whole",
+        help="tokens with a topic: those that are a whole word, or the last one of each word (default: %(default)s)",
+    )
+    group.add_argument(
+        "--certainty",
+        type=float,
+        default=CERTAINTY,
+        help="probability from which on a word has a topic (default: %(default)s)",
+    )
+    group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the study of each model, and write its tables and figures.
+
+    Raises:
+        ValueError, OSError, CheckpointError: a mistaken option, a text that is too short, scikit-learn missing, or a
+            model that cannot be studied.
+    """
+    topics, name = _topics(options)
+    summary.print_topics(topics, name)
+    found: dict[str, Measured] = {}
+    for subject in subjects.subjects(options):
+        for one in _measured(subject, topics, name, options):
+            title = of_stack(subject.name, one.stack)
+            summary.print_gaps(title, one)
+            found[title] = one
+    tables = {
+        "topics": _topics_table(topics),
+        "embeddings": pd.concat([one.embeddings_table().assign(model=title) for title, one in found.items()]),
+        "attention": pd.concat([one.attention_table().assign(model=title) for title, one in found.items()]),
+    }
+    files = [options.output / f"{stem}.csv" for stem in tables]
+    for file, table in zip(files, tables.values(), strict=True):
+        write_atomically(file, lambda path, rows=table: rows.to_csv(path, index=False))
+    drawn = {"depth": figures.depth_figure(found)}
+    for title, one in found.items():
+        if any(isinstance(gap, AttentionGap) for gap in one.attention.values()):
+            drawn[f"{subjects.file_name(title)} heads"] = figures.heads_figure(title, one)
+    summary.print_written([*files, *save(drawn, options.output)])
+
+
+def _topics(options: argparse.Namespace) -> tuple[TextTopics, str]:
+    """The topics of the text, and its name."""
+    if not 0 <= options.certainty <= 1:
+        raise ValueError(f"expected --certainty between 0 and 1, got {options.certainty}")
+    corpus = load_corpus(options.text)
+    documents = documents_of(corpus.data.decode(errors="replace"))
+    if len(documents) > options.documents:
+        drawn = np.random.RandomState(options.seed).choice(len(documents), options.documents, replace=False)
+        documents = [documents[number] for number in sorted(drawn)]
+    return find_topics(documents, options.topics, seed=options.seed), corpus.name
+
+
+def _measured(subject: Subject, topics: TextTopics, name: str, options: argparse.Namespace) -> list[Measured]:
+    probe = topics.probe(
+        subject.tokenizer,
+        sequence_length=min(options.sequence_length, subject.context),
+        n_sequences=options.sequences,
+        tokens_of_words=options.tokens_of_words,
+        certainty=options.certainty,
+        seed=options.seed,
+        name=name,
+    )
+    with model_errors(f"{subject.name} cannot be measured"):
+        return measure_topics(subject.model, probe, options.layers, title=subject.name, seed=options.seed)
+
+
+def _topics_table(topics: TextTopics) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "topic": range(len(topics.word_shares)),
+            "share": topics.document_shares.mean(axis=0),
+            "words": [" ".join(words) for words in topics.top_words(20)],
+        }
+    )

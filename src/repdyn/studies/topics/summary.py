@@ -1,0 +1,76 @@
+"""What a study of topics says in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from repdyn.studies.topics.gaps import AttentionGap, Gap
+from repdyn.studies.topics.measured import Measured
+from repdyn.topics import TextTopics
+
+_WORDS = 8
+
+
+def print_topics(found: TextTopics, name: str, console: Console | None = None) -> None:
+    """The topics by the words they use most."""
+    console = console or Console()
+    documents, words = len(found.documents), len(found.words)
+    console.print(Text.assemble((name, "bold"), f"  {documents:,} documents, {words:,} words with topics"))
+    table = _table("topic", "share", "words")
+    shares = found.document_shares.mean(axis=0)
+    for topic, used in enumerate(found.top_words(_WORDS)):
+        table.add_row(str(topic), f"{shares[topic]:.3f}", " ".join(used))
+    console.print(table)
+    console.print()
+
+
+def print_gaps(name: str, one: Measured, console: Console | None = None) -> None:
+    """The gaps of a model layer by layer."""
+    console = console or Console()
+    tokens, words = len(one.ids), len(one.ids.unique())
+    console.print(Text.assemble((name, "bold"), f"  {tokens:,} tokens with topics, {words:,} different"))
+    table = _table("layer", "cosine", "control", "attention", "control", "gap - control", "largest head")
+    for (layer, product), gap in one.embeddings.items():
+        if product == "cosine":
+            cells = [f"{gap.value:.4f}", f"{gap.control:.4f}"] if isinstance(gap, Gap) else ["", ""]
+            of_layer = one.attention.get(layer) if isinstance(layer, int) else None
+            table.add_row(str(layer), *cells, *(_attention(of_layer) if isinstance(of_layer, AttentionGap) else []))
+    console.print(table)
+    reasons = [gap for gap in (*one.embeddings.values(), *one.attention.values()) if isinstance(gap, str)]
+    for reason in dict.fromkeys(reasons):
+        _say(console, f"no value where {reason}")
+    _say(console, f"attention in weights; even attention over a sequence is {1 / one.length:.5f} to each position")
+    console.print()
+
+
+def print_written(files: Sequence[Path], console: Console | None = None) -> None:
+    """Where everything lies."""
+    folders = sorted({str(file.parent) for file in files})
+    _say(console or Console(), f"tables and figures: {folders[0]} ({len(files)} files)")
+
+
+def _attention(gap: AttentionGap) -> list[str]:
+    mean, largest = gap.mean_over_heads, int(gap.difference.argmax())
+    return [
+        f"{mean.value[0]:.5f}",
+        f"{mean.control[0]:.5f}",
+        f"{mean.difference[0]:.5f} ± {mean.error[0]:.5f}",
+        f"{largest}: {gap.difference[largest]:.5f} ± {gap.error[largest]:.5f}",
+    ]
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        words = column == "words"
+        table.add_column(column, justify="left" if words else "right", no_wrap=not words)
+    return table
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False)

@@ -1,0 +1,108 @@
+"""The table of metrics for people: in the terminal, and as the Markdown of which docs/all_metrics.md consists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from repdyn.metrics import DEFAULT_METRICS, METRICS, Metric
+from repdyn.views.style import FAMILIES, metric_unit, plain
+
+_BESIDES = {
+    "following": "the next layer",
+    "last": "the last layer",
+    "earlier": "the checkpoint measured before",
+    "embeddings": "the input embeddings",
+    "after_attention": "the states after attention",
+    "attention_weights": "the attention weights",
+}
+_HEADING = """# All metrics
+
+    repdyn metrics                  what can be measured, in the terminal
+    repdyn metrics --markdown       this file
+
+What each one is and how to read it stands in [metrics.md](metrics.md). Unless something is asked for these are
+measured: {default}. `all` stands for every metric that the probe has what it needs for. A name alone is
+measured on the tokens given here, `NAME@SUBSET` on others: `all`, `no_sink` (without first positions and special
+tokens), or a class of tokens that the probe knows, such as `rare`.
+"""
+_COLUMNS = ("metric", "meaning", "range", "unit", "tokens", "settings", "lies", "needs", "source")
+
+
+def markdown() -> str:
+    """The whole table, a section for each family; ends with a newline."""
+    parts = [_HEADING.format(default=", ".join(f"`{name}`" for name in DEFAULT_METRICS))]
+    for family, title in _families():
+        rows = [_cells(metric) for metric in METRICS.values() if metric.family == family]
+        lines = [_line(_COLUMNS), _line("---" for _ in _COLUMNS), *map(_line, rows)]
+        parts.append("\n".join([f"## {title}", "", *lines, ""]))
+    return "\n".join(parts)
+
+
+def print_metrics(console: Console | None = None) -> None:
+    """Print name, meaning and range of every metric, by family, and what a probe must know for it.
+
+    Args:
+        console: where to; standard output unless given.
+    """
+    console = console or Console()
+    for family, title in _families():
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True, width=max(map(len, METRICS)))
+        table.add_column(overflow="fold", ratio=1)
+        table.add_column(no_wrap=True, width=max(len(_range(metric)) for metric in METRICS.values()))
+        for metric in METRICS.values():
+            if metric.family == family:
+                known = f" (needs a probe with {metric.requires})" if metric.requires else ""
+                table.add_row(metric.name, plain(f"{metric.meaning}{known}", console), _range(metric))
+        console.print(Text(title, style="bold"))
+        console.print(table, highlight=False)
+        console.print()
+    console.print(f"by default: {', '.join(DEFAULT_METRICS)}; every one that the probe allows: all", highlight=False)
+
+
+def _families() -> Iterator[tuple[str, str]]:
+    """Those of the table, with their titles, in the order in which they are shown; unknown ones last."""
+    there = dict.fromkeys(metric.family for metric in METRICS.values())
+    yield from ((family, title) for family, title in FAMILIES.items() if family in there)
+    yield from ((family, family) for family in there if family not in FAMILIES)
+
+
+def _cells(metric: Metric) -> list[str]:
+    settings = ", ".join(f"`{name}={value!r}`" for name, value in metric.settings.items())
+    subsets = ", ".join(f"`{subset}`" for subset in metric.subsets)
+    what = [f"`{metric.name}`", metric.meaning, _range(metric), metric_unit(metric.name)]
+    return [*what, subsets, settings, _lies(metric), _needs(metric), metric.source]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _range(metric: Metric) -> str:
+    low, high = metric.range
+    opening, closing = "(" if math.isinf(low) else "[", ")" if math.isinf(high) else "]"
+    return f"{opening}{low:g}, {high:g}{closing}"
+
+
+def _lies(metric: Metric) -> str:
+    where = "between a layer and the next" if metric.between else "at each layer"
+    where = f"{where} from {metric.first_layer} on" if metric.first_layer else where
+    return f"{where}, of each head" if metric.per_head else where
+
+
+def _needs(metric: Metric) -> str:
+    """What it takes beside the layer's own states; empty where nothing."""
+    needs = [words for beside, words in _BESIDES.items() if beside in metric.besides]
+    needs += sorted(metric.besides - _BESIDES.keys())
+    if metric.requires:
+        needs.append(f"{metric.requires} of the tokens")
+    if metric.whole_spectrum:
+        needs.append("the whole spectrum")
+    if metric.neighbours:
+        needs.append(f"{metric.n_neighbours} neighbours of each vector")
+    return ", ".join(needs)

@@ -1,0 +1,32 @@
+"""Small saved models for the studies, and the hub of the sweep's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from sweep.conftest import hub, waits
+
+from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.models import build_model
+
+__all__ = ["hub", "waits"]
+
+SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 64}
+
+
+@pytest.fixture
+def save_model(tmp_path: Path) -> Callable[..., Path]:
+    """Saves an untrained model, and with it a tokenizer of bytes, in a folder of its own."""
+
+    def save(name: str = "model", family: str = "bert", *, seed: int = 0, tokenizer: bool = True, **sizes: int) -> Path:
+        folder = tmp_path / name
+        torch.manual_seed(seed)
+        build_model(family, **{**SIZES, **sizes}).save_pretrained(folder)
+        if tokenizer:
+            byte_tokenizer().save_pretrained(folder)
+        return folder
+
+    return save

@@ -1,0 +1,390 @@
+"""Kept states: right, or a reason; whatever is killed, damaged, full, moved or gone back to."""
+
+import errno
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from repdyn.earlier import Earlier
+from repdyn.kernels import Undefined
+
+HERE = {"run": "run", "probe": "0123456789abcdef", "layers": ""}
+
+
+def states(seed: int = 0, shape: tuple[int, int] = (12, 5), dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@pytest.fixture
+def earlier(tmp_path) -> Earlier:
+    return Earlier(tmp_path / "earlier", **HERE)
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def the_file(folder):
+    (path,) = (path for path in folder.rglob("*") if path.is_file())
+    return path
+
+
+def reason(earlier: Earlier, step: int = 16, stack: str | None = None, layer: int = 1, like=None) -> str:
+    with pytest.raises(Undefined) as caught:
+        earlier.before(step, stack, layer, states() if like is None else like)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_states_come_back_bit_by_bit(earlier, dtype):
+    kept = states(dtype=dtype)
+    kept[0, 0] = torch.nan
+    earlier.keep(8, None, 1, kept)
+    step, found = earlier.before(16, None, 1, kept.float())
+    assert step == 8
+    assert (found.dtype, found.shape) == (dtype, kept.shape)
+    assert torch.equal(found.view(torch.uint8), kept.view(torch.uint8))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif("not torch.cuda.is_available()")
+def test_states_of_a_gpu_come_back_to_it(earlier):
+    earlier.keep(8, None, 1, states().cuda())
+    found = earlier.before(16, None, 1, states().cuda())[1]
+    assert found.is_cuda
+    assert torch.equal(found.cpu(), states())
+
+
+def test_what_is_kept_is_a_copy_of_a_view(earlier, tmp_path):
+    """The rows of one batch among those of all, of a tensor that asks for gradients."""
+    whole = states(shape=(100, 10)).requires_grad_()
+    earlier.keep(8, None, 1, whole[20:32, ::2])
+    assert torch.equal(earlier.before(16, None, 1, states())[1], whole[20:32, ::2])
+    assert the_file(tmp_path).stat().st_size < 12 * 5 * 4 + 1000
+
+
+def test_the_newest_step_before_is_taken(earlier):
+    for step in (0, 2, 4, 1000):
+        earlier.keep(step, None, 1, states(step))
+    for asked, newest in {1: 0, 3: 2, 4: 2, 5: 4, 1000: 4, 10**10: 1000}.items():
+        step, found = earlier.before(asked, None, 1, states())
+        assert step == newest
+        assert torch.equal(found, states(newest))
+
+
+def test_none_before(earlier):
+    assert reason(earlier, step=8) == "no states of a step before 8 are kept"
+    earlier.keep(8, None, 1, states())
+    assert reason(earlier, step=8) == "no states of a step before 8 are kept"
+    assert reason(earlier, step=4) == "no states of a step before 4 are kept, only of step 8"
+
+
+def test_layers_and_stacks_stay_apart(earlier, tmp_path):
+    places = [(None, 0), (None, 1), ("encoder", 1), ("decoder", 1), ("../up/é", 1), (".hidden", 1)]
+    for number, (stack, layer) in enumerate(places):
+        earlier.keep(8, stack, layer, states(number))
+    for number, (stack, layer) in enumerate(places):
+        assert torch.equal(earlier.before(16, stack, layer, states())[1], states(number))
+    assert reason(earlier, layer=2) == "the states of step 8 are kept without this layer"
+    assert reason(earlier, stack="third") == "the states of step 8 are kept without this layer"
+    assert all(path.split(os.sep)[0] == "earlier" for path in files(tmp_path))
+    assert len(files(tmp_path)) == len(places)
+
+
+@pytest.mark.parametrize("other", [{"run": "another"}, {"probe": "f" * 16}, {"layers": '["blocks.*"]'}], ids=str)
+def test_runs_probes_and_choices_share_a_folder(tmp_path, other):
+    one, another = Earlier(tmp_path, **HERE), Earlier(tmp_path, **{**HERE, **other})
+    one.keep(8, None, 1, states())
+    assert reason(another) == "no states of a step before 16 are kept"
+    another.keep(8, None, 1, states(1))
+    another.forget_before(100)
+    assert torch.equal(one.before(16, None, 1, states())[1], states())
+
+
+def test_a_file_tells_what_it_is(earlier, tmp_path):
+    earlier.keep(8, "encoder", 3, states(dtype=torch.bfloat16))
+    path = the_file(tmp_path)
+    assert path.name == "layer003.safetensors"
+    assert path.parent.name == "encoder"
+    assert path.parent.parent.name == "step000000008"
+    with safe_open(path, framework="pt") as file:
+        told = file.metadata()
+        assert file.get_slice("states").get_dtype() == "BF16"
+    assert len(told.pop("content")) == 64
+    assert told == {**HERE, "step": "8", "stack": "encoder", "layer": "3"}
+
+
+def rewritten(path, **changes):
+    with safe_open(path, framework="pt") as file:
+        told = file.metadata()
+    save_file(load_file(path), path, metadata={**told, **changes})
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "wanted"),
+    [
+        ("run", "another", "run"),
+        ("probe", "f" * 16, "0123456789abcdef"),
+        ("layers", "[]", ""),
+        ("step", "4", "8"),
+        ("stack", "encoder", ""),
+        ("layer", "2", "1"),
+    ],
+)
+def test_files_in_the_wrong_place(earlier, tmp_path, name, other, wanted):
+    """As when somebody moves or copies them."""
+    earlier.keep(8, None, 1, states())
+    rewritten(the_file(tmp_path), **{name: other})
+    assert reason(earlier) == f"the states of step 8 are those of {name} {other!r}, not {wanted!r}"
+
+
+def test_other_shapes_do_not_fit(earlier):
+    earlier.keep(8, None, 1, states())
+    wide = states(shape=(12, 6))
+    assert reason(earlier, like=wide) == "the states of step 8 are of shape (12, 5), those of step 16 of (12, 6)"
+    assert reason(earlier, like=wide[:11, :5]).endswith("of shape (12, 5), those of step 16 of (11, 5)")
+
+
+def _truncated(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+DAMAGED = {
+    "half_written": (_truncated, "the states of step 8 do not read: "),
+    "empty": (lambda content: b"", "the states of step 8 do not read: "),
+    "other_file": (lambda content: b"PK\x03\x04" + 200 * b"x", "the states of step 8 do not read: "),
+    "pickle": (lambda content: b"\x80\x04cos\nsystem\n(S'true'\ntR.", "the states of step 8 do not read: "),
+    "flipped_bit": (
+        lambda content: content[:-7] + bytes([content[-7] ^ 1]) + content[-6:],
+        "the states of step 8 are damaged: they are not what was written",
+    ),
+    "no_such_tensor": (lambda content: content.replace(b'"states"', b'"others"'), "the states of step 8 do not read: "),
+    "other_type": (
+        lambda content: content.replace(b'"F32"', b'"I32"'),
+        "the states of step 8 are damaged: they are not what was written",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "expected"), DAMAGED.values(), ids=DAMAGED)
+def test_damaged_files(earlier, tmp_path, damage, expected):
+    earlier.keep(4, None, 1, states())
+    path = the_file(tmp_path)
+    earlier.forget_before(8)
+    earlier.keep(8, None, 1, states())
+    path = the_file(tmp_path)
+    before = path.read_bytes()
+    path.write_bytes(damage(before))
+    assert path.read_bytes() != before
+    assert reason(earlier).startswith(expected)
+    # the next attempt mends it
+    earlier.keep(8, None, 1, states())
+    assert earlier.before(16, None, 1, states())[0] == 8
+
+
+def test_damage_is_not_hidden_behind_an_older_step(earlier, tmp_path):
+    """All layers of a step are compared with one and the same earlier step."""
+    for step in (4, 8):
+        for layer in (0, 1):
+            earlier.keep(step, None, layer, states(step))
+    (path,) = tmp_path.rglob("step000000008/layer001.safetensors")
+    path.unlink()
+    assert earlier.before(16, None, 0, states())[0] == 8
+    assert reason(earlier) == "the states of step 8 are kept without this layer"
+
+
+def test_a_folder_in_the_place_of_a_file(earlier, tmp_path, caplog):
+    earlier.keep(8, None, 1, states())
+    path = the_file(tmp_path)
+    path.unlink()
+    path.mkdir()
+    assert reason(earlier).startswith("the states of step 8 do not read: ")
+    earlier.keep(8, None, 1, states())
+    assert "The states of layer 1 at step 8 were not kept for the next step: " in caplog.text
+
+
+def test_what_else_lies_in_the_folder_is_left_alone(earlier, tmp_path):
+    earlier.keep(8, None, 1, states())
+    folder = the_file(tmp_path).parents[1]
+    for name in ("notes", "step8", "step-00000001", "step000000004.bak"):
+        (folder / name).mkdir()
+    assert earlier.before(16, None, 1, states())[0] == 8
+    earlier.forget_before(100)
+    assert sorted(path.name for path in folder.iterdir()) == ["notes", "step-00000001", "step000000004.bak", "step8"]
+
+
+@pytest.fixture
+def full_disk():
+    """No file may grow beyond a hundred bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def fill(full: bool) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100 if full else soft, hard))
+
+    yield fill
+    fill(False)
+    signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_full_disk_costs_a_comparison_alone(earlier, tmp_path, full_disk, caplog):
+    earlier.keep(4, None, 1, states(4))
+    with caplog.at_level(logging.WARNING):
+        full_disk(True)
+        earlier.keep(8, None, 1, states(8))
+        full_disk(False)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("The states of layer 1 at step 8 were not kept for the next step: ")
+    assert "File too large" in record.getMessage()
+    # step 8 itself still finds its own
+    assert earlier.before(8, None, 1, states())[0] == 4
+    earlier.forget_before(8)
+    assert files(tmp_path) == []
+    said = reason(earlier)
+    assert said.startswith("the states of step 8 were not kept: ")
+    assert "File too large" in said
+    # with room again the run goes on
+    earlier.keep(16, None, 1, states(16))
+    earlier.forget_before(16)
+    assert earlier.before(32, None, 1, states())[0] == 16
+    assert "were not kept" not in reason(earlier, step=16)
+
+
+def test_another_process_knows_at_least_that_something_is_missing(earlier, tmp_path, full_disk):
+    full_disk(True)
+    earlier.keep(8, None, 1, states(8))
+    full_disk(False)
+    assert reason(Earlier(tmp_path / "earlier", **HERE)) == "the states of step 8 are kept without this layer"
+
+
+def test_states_that_cannot_be_kept_do_not_leave_older_ones_of_the_step(earlier, tmp_path, full_disk):
+    """A step measured again, after a rollback, has other weights."""
+    earlier.keep(8, None, 1, states(1))
+    full_disk(True)
+    earlier.keep(8, None, 1, states(2))
+    full_disk(False)
+    assert files(tmp_path) == []
+    earlier.keep(8, None, 1, states(2))
+    assert torch.equal(earlier.before(16, None, 1, states())[1], states(2))
+
+
+def test_a_disk_that_does_not_answer(earlier, monkeypatch):
+    earlier.keep(8, None, 1, states())
+
+    def fail(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "iterdir", fail)
+    assert reason(earlier) == "the states of earlier steps do not read: [Errno 5] Input/output error"
+    earlier.forget_before(16)
+    earlier.forget_after(4)
+    monkeypatch.undo()
+    assert earlier.before(16, None, 1, states())[0] == 8
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path, caplog):
+    (tmp_path / "earlier").write_text("")
+    earlier = Earlier(tmp_path / "earlier", **HERE)
+    earlier.keep(8, None, 1, states())
+    assert "were not kept for the next step" in caplog.text
+    assert reason(earlier).startswith("the states of step 8 were not kept: ")
+    earlier.forget_before(16)
+    assert reason(earlier) == "no states of a step before 16 are kept"
+
+
+def test_forgetting(earlier, tmp_path):
+    for step in (2, 4, 8, 16):
+        for layer in (0, 1):
+            earlier.keep(step, "encoder", layer, states(step))
+    earlier.forget_before(8)
+    assert {path.split(os.sep)[2] for path in files(tmp_path)} == {"step000000008", "step000000016"}
+    earlier.forget_after(8)
+    assert {path.split(os.sep)[2] for path in files(tmp_path)} == {"step000000008"}
+    earlier.forget_before(8)
+    earlier.forget_after(8)
+    assert earlier.before(16, "encoder", 1, states())[0] == 8
+
+
+def test_forgetting_takes_along_what_a_killed_process_left(earlier, tmp_path):
+    earlier.keep(8, None, 1, states())
+    (the_file(tmp_path).parent / ".0123.safetensors").write_bytes(b"half")
+    assert earlier.before(16, None, 1, states())[0] == 8
+    earlier.forget_before(16)
+    assert files(tmp_path) == []
+
+
+def test_a_rollback_does_not_compare_with_the_branch_it_left(earlier):
+    for step in (8, 16, 32):
+        earlier.keep(step, None, 1, states(step))
+        earlier.forget_before(step)
+    # the training goes back to step 8, measures step 16 with other weights
+    assert reason(earlier, step=16) == "no states of a step before 16 are kept, only of step 32"
+    earlier.keep(16, None, 1, states(1016))
+    earlier.forget_before(16)
+    earlier.forget_after(16)
+    step, found = earlier.before(40, None, 1, states())
+    assert step == 16
+    assert torch.equal(found, states(1016))
+
+
+def test_a_step_measured_again_finds_what_it_found(earlier):
+    """Killed between keeping and storing, or between storing and forgetting."""
+    earlier.keep(4, None, 1, states(4))
+    first = earlier.before(8, None, 1, states())
+    earlier.keep(8, None, 1, states(8))
+    again = earlier.before(8, None, 1, states())
+    assert first[0] == again[0] == 4
+    assert torch.equal(first[1], again[1])
+    # its rows are stored, and the process dies before it forgets
+    assert earlier.before(16, None, 1, states())[0] == 8
+
+
+def test_ranks_share_a_folder(tmp_path):
+    """Each keeps every second layer; the one that is ahead forgets."""
+    ranks = [Earlier(tmp_path, **HERE) for _ in range(2)]
+    for step in (4, 8):
+        for layer in range(5):
+            ranks[layer % 2].keep(step, None, layer, states(10 * step + layer))
+    for layer in range(5):
+        step, found = ranks[layer % 2].before(16, None, layer, states())
+        assert step == 8
+        assert torch.equal(found, states(80 + layer))
+    ranks[0].forget_before(8)
+    ranks[1].forget_before(8)
+    assert ranks[1].before(16, None, 1, states())[0] == 8
+
+
+KEEPING = """
+import sys, torch
+from pathlib import Path
+from repdyn.earlier import Earlier
+earlier = Earlier(Path(sys.argv[1]), run="run", probe="0123456789abcdef", layers="")
+print("ready", flush=True)
+for number in range(10**6):
+    earlier.keep(8, None, 1, torch.full((400, 300), float(number)))
+"""
+
+
+def test_a_process_killed_at_any_moment_leaves_whole_states(tmp_path):
+    earlier = Earlier(tmp_path, **HERE)
+    for after in (0.0, 0.02):
+        process = subprocess.Popen([sys.executable, "-c", KEEPING, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        while not list(tmp_path.rglob("layer001.safetensors")):
+            time.sleep(0.001)
+        time.sleep(after)
+        process.kill()
+        process.wait()
+        found = earlier.before(16, None, 1, torch.zeros(400, 300))[1]
+        assert (found == found[0, 0]).all()
