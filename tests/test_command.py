@@ -10,6 +10,7 @@ from views.made_up import fill, make_failures, make_published, make_two_stacks
 
 from repdyn import command
 from repdyn.command import main
+from repdyn.metrics import METRICS
 
 
 @pytest.fixture
@@ -60,8 +61,8 @@ def test_version(capsys):
     [
         ("figres", "expected a command, got 'figres'; did you mean 'figures'?"),
         ("swep", "expected a command, got 'swep'; did you mean 'sweep'?"),
-        ("qqq", "expected a command, got 'qqq'; there are sweep, figures, emit"),
-        ("", "expected a command, got none; there are sweep, figures, emit"),
+        ("qqq", "expected a command, got 'qqq'; there are sweep, study, metrics, figures, emit"),
+        ("", "expected a command, got none; there are sweep, study, metrics, figures, emit"),
     ],
 )
 def test_a_mistyped_command_says_what_was_meant(typed, message, capsys):
@@ -195,3 +196,10 @@ def test_a_model_with_two_stacks(tmp_path, capsys):
         assert (store.path / "figures" / folder / "mean_over_layers.png").exists()
     main(["emit", str(store.path), "--to", "csv"])
     assert capsys.readouterr().out == f"quick/1: 2 checkpoints in {store.path}/emitted/csv/quick/1/version_0\n"
+
+
+def test_the_metrics_are_listed(capsys):
+    main(["metrics"])
+    assert set(METRICS) <= set(capsys.readouterr().out.split())
+    main(["metrics", "--markdown"])
+    assert capsys.readouterr().out == (Path(__file__).parents[1] / "docs" / "all_metrics.md").read_text()

@@ -20,10 +20,11 @@ from typing import NoReturn
 
 from repdyn.redaction import redacted
 
-_COMMANDS = ("sweep", "study", "figures", "emit")
+_COMMANDS = ("sweep", "study", "metrics", "figures", "emit")
 _EXAMPLES = """examples:
   repdyn sweep runs/quickstart/TIME                       measure the checkpoints of a run
   repdyn study convergence bert-base-uncased -o FOLDER    how its tokens approach their last layer
+  repdyn metrics                                          what can be measured
   repdyn figures runs/quickstart/TIME/repdyn              draw and summarise what a store holds
   repdyn emit runs/quickstart/TIME/repdyn --to wandb      replay it into W&B, offline
   repdyn COMMAND --help                                   every option of a command
@@ -72,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     commands.add_parser("sweep", help="measure published or local checkpoints", add_help=False)
     commands.add_parser("study", help="study one aspect of one or several models", add_help=False)
+    metrics = commands.add_parser("metrics", help="list every metric", description="List every metric.")
+    metrics.add_argument("--markdown", action="store_true", help="with settings, needs and sources, as docs/all_metrics.md")
+    metrics.set_defaults(act=_metrics)
     figures = _add(
         commands, "figures", "write the figures of a store and print its summary", _FIGURES_EXAMPLES, _figures
     )
@@ -129,6 +133,15 @@ def _study(arguments: Sequence[str]) -> None:
     from repdyn.studies.cli import main as study
 
     study(arguments, prog="repdyn study")
+
+
+def _metrics(options: argparse.Namespace) -> None:
+    from repdyn.views.metric_table import markdown, print_metrics
+
+    if options.markdown:
+        print(markdown(), end="")
+    else:
+        print_metrics()
 
 
 def _figures(options: argparse.Namespace) -> None:

@@ -29,7 +29,7 @@ then."""
 N_TOPICS = 20
 FEWEST_DOCUMENTS = 5
 """A word with a topic is in so many documents at least ..."""
-LARGEST_SHARE = 0.2
+LARGEST_SHARE = 0.5
 """... and in this share of them at most: other words say nothing, or nothing in particular."""
 SHORTEST_WORD = 3
 CERTAINTY = 0.5

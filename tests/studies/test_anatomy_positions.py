@@ -41,10 +41,8 @@ def walk(kept: float, n=512, dim=64, seed=0) -> torch.Tensor:
 
 
 def test_cosines_of_a_circle_fall_off_as_the_cosine():
-    circle = helix(n=66, noise=0)[:, :] - helix(n=66, noise=0).mean(0)
     angle = 2 * math.pi * np.arange(66) / 22
     points = torch.from_numpy(np.stack([np.cos(angle), np.sin(angle)], axis=1))
-    assert circle.shape == (66, 32)
     offsets = by_offset(cosine_matrix(points))
     np.testing.assert_allclose(offsets["mean"], np.cos(2 * math.pi * offsets["offset"] / 22), atol=1e-12)
     np.testing.assert_allclose(offsets["std"], 0, atol=1e-12)
@@ -133,7 +131,6 @@ def test_what_does_not_turn_is_not_said_to(make, seed):
     turn = find_turn(principal(make(seed)))
     assert turn is not None
     assert not turn.is_clear
-    assert turn.purity < 0.35
 
 
 @pytest.mark.parametrize("rows", [helix(n=40), torch.arange(100.0)[:, None]], ids=["short", "a line"])

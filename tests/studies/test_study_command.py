@@ -101,14 +101,17 @@ def test_every_failure_is_one_line(failure, kind, capsys):
     assert refused(capsys, "topics", "a") == "error: expected a model, got https://host"
 
 
-def test_a_missing_package_is_said_by_name(monkeypatch, capsys):
-    def missing(name):
-        raise ModuleNotFoundError("No module named 'scipy.stats'", name="scipy.stats")
+@pytest.mark.parametrize("when", ["imported", "run"])
+def test_a_missing_package_is_said_by_name(when, kind, monkeypatch, capsys):
+    def missing(_):
+        raise ModuleNotFoundError("No module named 'lxml.etree'", name="lxml.etree")
 
-    monkeypatch.setattr(cli, "import_module", missing)
+    kind.run = missing
+    if when == "imported":
+        monkeypatch.setattr(cli, "import_module", missing)
     assert refused(capsys, "topics", "a") == (
-        "error: expected the package 'scipy', which this study needs, found none; install the optional packages of "
-        "studies with pip install 'repdyn[studies]'"
+        "error: expected the package 'lxml', which this study needs, found none; pip install 'repdyn[topics,train]' "
+        "brings the optional packages of studies"
     )
 
 

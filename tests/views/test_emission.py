@@ -12,6 +12,7 @@ import yaml
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from views.made_up import make_rows
+from views.made_up_families import make_everything
 
 from repdyn.views.emission import emit, emit_store, opened, provenance
 from repdyn.views.figures import heatmap
@@ -64,6 +65,19 @@ def test_the_row_is_what_a_live_run_logs(store, published, tmp_path):
     logger.save()
     last = table(tmp_path / "log")[-1]
     assert {name: float(last[name]) for name in keyed(rows)} == keyed(rows)
+
+
+def test_single_heads_and_comparisons_are_emitted_as_a_live_run_logs_them(filled, tmp_path):
+    metrics = ("anisotropy", "attention_topic_gap", "cka_previous")
+    rows = make_everything(n_blocks=2, steps=(0, 8), metrics=metrics, n_heads=3, loss=False)
+    logger = CSVLogger(tmp_path / "log", name="", version="")
+    assert emit(filled(tmp_path / "store", rows), "decoder-quickstart", [logger]) == 2
+    logger.save()
+    last, logged = table(tmp_path / "log")[-1], keyed([row for row in rows if row.step == 8])
+    assert {name: float(last[name]) for name in logged} == logged
+    assert "attention_topic_gap_heads/layer_02_head_02" in logged
+    assert "attention_topic_gap_heads/mean" not in last
+    assert table(tmp_path / "log")[0]["cka_previous/layer_01"] == "nan"
 
 
 def test_the_training_loss_has_its_own_name(filled, tmp_path):

@@ -8,6 +8,7 @@ from matplotlib import pyplot
 from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.figure import Figure
 from PIL import Image
+from views.made_up_families import make_run_of_everything
 
 from repdyn.views.drawing import save
 from repdyn.views.figures import all_figures, heatmap, mean_over_layers, profile_over_depth, write_figures
@@ -192,6 +193,78 @@ def test_heatmap_without_any_value(run):
 def test_titles_state_run_model_and_counts(run):
     for name, figure in all_figures(run(steps=(0, 4), run="my run", model="MyModel", n_vectors=5000)).items():
         assert "my run, MyModel, 5,000 vectors in each of 8 batches" in figure.get_suptitle(), name
+
+
+GEOMETRY = [
+    "profile_anisotropy",
+    "profile_two_nn",
+    "mean_over_layers",
+    "heatmap_anisotropy_all",
+    "heatmap_anisotropy_no_sink",
+    "heatmap_two_nn_all",
+]
+FAMILIES = ("dimension", "spectrum", "similarity", "convergence", "evolution", "change", "tokens", "topics")
+
+
+@pytest.fixture
+def names_of(monkeypatch):
+    """The names of all figures, none of which is drawn."""
+    drawn = ("profile_over_depth", "mean_over_layers", "heatmap", "heads_heatmap", "scales", "convergence")
+    for name in (*drawn, "depth_overview", "steps_overview"):
+        monkeypatch.setattr(f"repdyn.views.figures.{name}", lambda *_: Figure())
+    return lambda frame: list(all_figures(frame))
+
+
+def test_every_family_beyond_geometry_has_overviews(names_of):
+    found = names_of(make_run_of_everything(n_blocks=2, steps=(0, 8), n_heads=2))
+    assert found[:6] == GEOMETRY
+    overviews = {f"{kind}_{family}" for family in FAMILIES for kind in ("depth", "steps")}
+    alone = {"scales", "convergence", "heatmap_cka_previous_all", "heads_attention_topic_gap"}
+    assert set(found[6:]) == overviews | alone
+    assert [name.removeprefix("depth_") for name in found if name.startswith("depth_")] == list(FAMILIES)
+
+
+def test_everything_of_a_finished_model(names_of):
+    frame = make_run_of_everything(n_blocks=2, steps=(0,), n_heads=2, stage="finished", loss=False)
+    overviews = {f"depth_{family}" for family in FAMILIES if family != "change"}
+    alone = {"scales", "convergence", "heads_attention_topic_gap"}
+    assert set(names_of(frame)) == {*GEOMETRY[:2], *overviews, *alone}
+
+
+def test_the_users_own_metrics_are_drawn_like_geometry(names_of, run):
+    frame = run(steps=(0, 8))
+    own = frame[frame["metric"] == "two_nn"].assign(metric="mine")
+    assert set(names_of(pd.concat([frame, own]))) == {*GEOMETRY, "profile_mine", "heatmap_mine_all"}
+
+
+def test_without_geometry_there_are_no_means_over_layers(names_of):
+    frame = make_run_of_everything(n_blocks=2, steps=(0, 8), metrics=("norm", "gride_2"))
+    assert names_of(frame) == ["depth_dimension", "steps_dimension", "depth_evolution", "steps_evolution"]
+
+
+def test_a_family_without_a_value_has_no_figure(names_of):
+    frame = make_run_of_everything(n_blocks=2, steps=(0, 8), metrics=("norm", "alignment_gradient"))
+    frame.loc[frame["metric"] == "alignment_gradient", "value"] = NAN
+    assert names_of(frame) == ["depth_evolution", "steps_evolution"]
+
+
+def test_a_run_of_everything_can_be_drawn_and_any_metric_alone():
+    frame = make_run_of_everything(n_blocks=2, steps=(0, 8), n_heads=2)
+    assert len(all_figures(frame)) == 26
+    profile = profile_over_depth(frame, "step_length").axes[0]
+    np.testing.assert_array_equal(profile.lines[-1].get_xdata(), [0.5, 1.5])
+    assert profile.get_xlabel() == "layer (0 = embedding output, each value between two)"
+    assert heatmap(frame, "token_rank", "rare").axes[1].get_ylabel() == "input embeddings closer"
+    assert len(mean_over_layers(frame, ["norm", "token_rank"]).axes) == 3, "two panels and the loss"
+
+
+def test_many_subsets_stand_in_rows_of_three(run):
+    frame = run(steps=(0,))
+    more = [frame[frame["metric"] == "two_nn"].assign(subset=name) for name in ("a", "b", "c")]
+    figure = profile_over_depth(pd.concat([frame, *more]), "two_nn")
+    assert [axes.get_title() for axes in figure.axes] == ["all tokens", "a", "b", "c"]
+    assert figure.get_size_inches().tolist() == pytest.approx([3 * 4.6 + 1.4, 8.6])
+    assert [axes.get_ylabel() for axes in figure.axes] == ["dimension", "", "", "dimension"]
 
 
 def test_long_titles_are_wrapped(run):

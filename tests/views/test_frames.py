@@ -14,6 +14,8 @@ from repdyn.views.frames import (
     layer_mean,
     measurements,
     metrics_of,
+    of_heads,
+    of_training,
     scalar,
     select_steps,
     stack_of,
@@ -32,6 +34,49 @@ def test_measurements_leave_out_scalars_and_sort(run):
     assert rows["layer"].dtype.kind == "i"
     assert rows[["step", "layer"]].to_numpy().tolist() == sorted(rows[["step", "layer"]].to_numpy().tolist())
     assert len(rows) == len(frame) - 2
+
+
+def with_heads(run, n_heads=2):
+    """A layer's values and, for one metric, those of its heads."""
+    frame = run(steps=(0, 4), n_blocks=1)
+    layers = frame[frame["metric"] == "two_nn"]
+    return pd.concat([frame, *(layers.assign(head=head, value=100.0 + head) for head in range(n_heads))])
+
+
+def test_values_of_heads_are_apart(run):
+    frame = with_heads(run)
+    rows, heads = measurements(frame), of_heads(frame)
+    assert rows["head"].isna().all()
+    assert rows["value"].max() < 100
+    assert sorted(heads["head"].unique()) == [0, 1]
+    assert set(heads["value"]) == {100.0, 101.0}
+    assert len(heads) == 8
+    assert layer_mean(rows, "two_nn", "all").mean.max() < 100
+    assert of_heads(run(steps=(0,))).empty
+
+
+def test_a_head_measured_twice_is_an_error(run):
+    frame = with_heads(run, n_heads=1)
+    twice = frame[frame["head"].notna()].assign(settings='{"k": 2}')
+    expected = (
+        "expected one value per step, layer, metric, subset and head, got 2 of two_nn (all) at step 0, layer 0, head 0, "
+        'with settings {"discard": 0.1} and {"k": 2}; select one of them'
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        of_heads(pd.concat([frame, twice]))
+    measurements(pd.concat([frame, twice]))
+
+
+def test_heads_alone_are_no_measurement_of_a_layer(run):
+    frame = with_heads(run)
+    with pytest.raises(ValueError, match="^expected the measured rows of one run, got none"):
+        measurements(frame[frame["head"].notna()])
+
+
+def test_a_finished_model_is_no_training(run):
+    assert len(of_training(run(steps=(0, 4)), "it"))
+    with pytest.raises(ValueError, match="whose step 0 is for want of a number; draw its profile$"):
+        of_training(run(steps=(0,), stage="finished"), "profile")
 
 
 def test_a_metric_without_a_subset_is_filed_under_all(run):

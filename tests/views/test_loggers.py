@@ -52,6 +52,33 @@ def test_names_are_padded_to_the_deepest_layer(row):
     }
 
 
+def test_heads_have_a_section_of_their_own_without_a_mean(row):
+    rows = [
+        row(metric="attention_topic_gap", layer=layer, head=head, value=layer + (0.5 if head is None else head))
+        for layer in (1, 2)
+        for head in (None, 0, 1)
+    ]
+    assert keyed(rows) == {
+        "attention_topic_gap/layer_01": 1.5,
+        "attention_topic_gap/layer_02": 2.5,
+        "attention_topic_gap/mean": 2.0,
+        "attention_topic_gap_heads/layer_01_head_00": 1,
+        "attention_topic_gap_heads/layer_01_head_01": 2,
+        "attention_topic_gap_heads/layer_02_head_00": 2,
+        "attention_topic_gap_heads/layer_02_head_01": 3,
+    }
+
+
+def test_heads_of_a_stack_and_a_subset(row):
+    rows = [row(layer=3, head=head, stack="decoder", subset="no_sink") for head in (7, 120)]
+    assert set(keyed(rows)) == {
+        "anisotropy_decoder_no_sink_heads/layer_03_head_007",
+        "anisotropy_decoder_no_sink_heads/layer_03_head_120",
+    }
+    with pytest.raises(ValueError, match="got two for 'anisotropy_heads/layer_03_head_07'"):
+        keyed([row(layer=3, head=7), row(layer=3, head=7)])
+
+
 def test_mean_of_nothing_is_nan(row):
     assert math.isnan(keyed([row(layer=0, value=NAN)])["anisotropy/mean"])
 

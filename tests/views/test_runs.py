@@ -2,14 +2,13 @@ import doctest
 import re
 
 import pytest
+from views.made_up import make_row
 
-from repdyn.views import accounts, attempts, frames, runs, style, summary
+from repdyn.views import accounts, attempts, frames, runs, style
 from repdyn.views.runs import differences, measured_runs, never_measured, short_names
 
 
-@pytest.mark.parametrize(
-    "module", [accounts, attempts, frames, runs, style, summary], ids=lambda module: module.__name__
-)
+@pytest.mark.parametrize("module", [accounts, attempts, frames, runs, style], ids=lambda module: module.__name__)
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(module)
     assert results.attempted > 0
@@ -92,6 +91,25 @@ def test_differences(published, frame_of):
     frame.loc[(frame["run"] == "lab/c") & frame["layer"].notna(), "n_vectors"] = 512
     expected = "batches of different numbers of vectors: 4,096 (a, b), 512 (c)"
     assert differences(measured_runs(frame)) == expected
+
+
+def test_differences_of_one_metric_name_it(published, frame_of):
+    frame = frame_of(published("lab/a"), published("lab/b"))
+    frame.loc[(frame["run"] == "lab/b") & (frame["subset"] == "no_sink"), "n_vectors"] = 512
+    expected = "batches of different numbers of vectors for anisotropy (no_sink): 4,096 (a), 512 (b)"
+    assert differences(measured_runs(frame)) == expected
+
+
+def test_a_metric_that_takes_fewer_vectors_is_no_difference(published, frame_of):
+    more = [make_row(metric="token_rank", n_vectors=1024, run="lab/b", probe="b")]
+    frame = frame_of(published("lab/a"), published("lab/b", probe="b"), more)
+    assert differences(measured_runs(frame)) is None
+
+
+@pytest.mark.parametrize(("metric", "differs"), [("alignment", False), ("two_nn", True), ("my_metric", True)])
+def test_classes_of_tokens_may_differ_in_size_for_means_but_not_for_estimates(frame_of, metric, differs):
+    rows = [make_row(run=run, metric=metric, subset="rare", n_vectors=n) for run, n in (("a", 900), ("b", 870))]
+    assert bool(differences(measured_runs(frame_of(rows)))) == differs
 
 
 def test_a_metric_with_other_settings_differs(published, frame_of):

@@ -150,10 +150,37 @@ def test_kind_of_model(run, causal, kind):
     assert printed(run(steps=(0,), causal=causal)).splitlines()[0].endswith(kind)
 
 
-def test_metrics_beyond_the_third_are_named(run):
+def test_curves_beyond_the_third_are_named(run):
     frame = run(steps=(0,))
+    more = frame[frame["metric"] == "two_nn"].assign(subset="no_sink")
+    assert "also measured: two_nn (no_sink)" in printed(pd.concat([frame, more]))
+
+
+def test_more_than_the_default_metrics_have_a_line_each_below_the_screen(run):
+    frame = run(steps=(0, 8))
     more = frame[frame["metric"] == "two_nn"].assign(metric="zeta")
-    assert "also measured: zeta (all)" in printed(pd.concat([frame, more]))
+    lines = printed(pd.concat([frame, more]), **EVERYTHING).splitlines()
+    screen = lines[: lines.index("figures: runs/first/figures (2 files)") + 1]
+    assert len(screen) <= MAX_LINES
+    assert not any("also measured" in line for line in lines)
+    assert lines[len(screen) + 1].startswith("family    metric")
+    assert any(line.startswith("own       zeta") for line in lines)
+    assert "s: seconds per checkpoint" in " ".join(line.strip() for line in lines[-3:])
+
+
+def test_what_has_no_value_at_all_is_no_warning_but_named_with_the_metrics(run):
+    frame = run(steps=(0, 8))
+    more = frame[frame["metric"] == "two_nn"].assign(metric="isoscore", value=NAN, reason="batch 0: infinite")
+    text = printed(pd.concat([frame, more]))
+    assert "warning" not in text
+    assert "no value of isoscore: infinite" in text
+
+
+def test_a_first_checkpoint_without_one_before_it_is_no_warning(run):
+    frame = run(steps=(0, 8))
+    more = frame[frame["metric"] == "two_nn"].assign(metric="cka_previous")
+    more.loc[more["step"] == 0, ["value", "reason"]] = [NAN, "batch 0: no earlier checkpoint of this run is at hand"]
+    assert "warning" not in printed(pd.concat([frame, more]))
 
 
 def test_large_and_small_values_keep_their_columns(run):

@@ -47,6 +47,11 @@ def resolve(
                     "come with Probe.from_texts(..., classes=...), or --classes words in a sweep, others with "
                     "Probe.with_classes"
                 )
+            if "earlier" in metric.besides and subset != "all":
+                raise ValueError(
+                    f"expected {metric.name} on all tokens, got {subset!r}; what is kept of a checkpoint to be compared "
+                    "with is its first batch of all"
+                )
             pairs[metric.name, metric.settings_json, subset] = (metric, subset)
     return list(pairs.values())
 

@@ -8,7 +8,6 @@ import difflib
 import re
 from collections.abc import Sequence
 from importlib import import_module
-from types import ModuleType
 from typing import NamedTuple, NoReturn
 
 
@@ -44,16 +43,16 @@ def main(arguments: Sequence[str], prog: str = "repdyn study") -> None:
         SystemExit: after help, or options that are mistaken.
     """
     kind = _parser(prog).parse_args(arguments[:1]).kind
-    study = _imported(kind)
-    parser = _SuggestingParser(
-        prog=f"{prog} {kind}",
-        description=study.HELP,
-        epilog=study.EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    study.add_options(parser)
-    _run(study, parser.parse_args(arguments[1:]))
+    try:
+        _study(kind, arguments[1:], prog)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in {"", "repdyn"}:
+            raise
+        raise ValueError(
+            f"expected the package {package!r}, which this study needs, found none; pip install 'repdyn[topics,train]' "
+            "brings the optional packages of studies"
+        ) from error
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -70,23 +69,20 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _imported(kind: str) -> ModuleType:
-    try:
-        return import_module(KINDS[kind].module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "repdyn":
-            raise
-        raise ValueError(
-            f"expected the package {error.name.partition('.')[0]!r}, which this study needs, found none; install the "
-            "optional packages of studies with pip install 'repdyn[studies]'"
-        ) from error
-
-
-def _run(study: ModuleType, options: argparse.Namespace) -> None:
+def _study(kind: str, arguments: Sequence[str], prog: str) -> None:
     from repdyn.sweep.failures import CheckpointError, SweepStoppedError
 
+    study = import_module(KINDS[kind].module)
+    parser = _SuggestingParser(
+        prog=f"{prog} {kind}",
+        description=study.HELP,
+        epilog=study.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    study.add_options(parser)
     try:
-        study.run(options)
+        study.run(parser.parse_args(arguments))
     except (CheckpointError, SweepStoppedError) as error:
         raise ValueError(str(error)) from error
 

@@ -194,6 +194,7 @@ class Tracking:
         self._ranks.on_first(self._store_and_log)
         if self._earlier is not None:
             self._earlier.forget_before(key.step)
+            self._earlier.forget_after(key.step)  # of a branch that the training has gone back from
 
     def _key(self, step: int) -> Key:
         return Key(self.run, step, self.asked.probe.hash, self.asked.metric_set)

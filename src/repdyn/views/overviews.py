@@ -233,7 +233,7 @@ def compared(rows: pd.DataFrame) -> str:
         return ""
     steps = sorted(rows["step"].unique().tolist())
     before = dict(zip(steps[1:], steps, strict=False))
-    others = [(step, to) for step, to in pairs.itertuples(index=False) if before.get(step) != to]
+    others = [(step, to) for step, to in pairs.itertuples(index=False) if before.get(step, to) != to]
     text = "each checkpoint compared with the one measured before it"
     return f"{text}, but {_listed(others)}" if others else text
 

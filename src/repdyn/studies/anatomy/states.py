@@ -13,6 +13,7 @@ from repdyn.layers.capture import capture
 from repdyn.probe import Probe
 
 _FIRSTS = "first_positions"
+_LONG = 4
 
 
 @dataclass(frozen=True)
@@ -35,22 +36,20 @@ class Layer:
 def probe_of(sequences: Sequence[Sequence[int]]) -> Probe:
     """A probe of whole sequences, each token of which is sampled by "no_sink" or by the class of first positions.
 
-    Copies of the longest sequence follow where the sequences are too few or too short for a probe.
+    Copies of the longest sequence, of four tokens at least, follow where these are too few or too short for a probe.
 
     Raises:
-        ValueError: no sequence, an empty one, or none of at least two tokens.
+        ValueError: no sequence, or an empty one.
     """
     lengths = [len(sequence) for sequence in sequences]
-    if not lengths or min(lengths) < 1 or max(lengths) < 2:
-        raise ValueError(
-            f"expected sentences of at least one token, one of them of two or more, got lengths {lengths[:5]}; leave "
-            "empty texts out"
-        )
-    longest = max(sequences, key=len)
-    whole = list(sequences)
+    if not lengths or min(lengths) < 1:
+        raise ValueError(f"expected sentences of at least one token, got lengths {lengths[:5]}; leave empty texts out")
+    longest = list(max(sequences, key=len))
+    more = longest * (-(-_LONG // len(longest)))
+    whole = [list(sequence) for sequence in sequences]
     while len(whole) < 3 or sum(map(len, whole)) < 2 * len(whole):
-        whole.append(longest)
-    ids = torch.zeros(len(whole), len(longest), dtype=torch.long)
+        whole.append(more)
+    ids = torch.zeros(len(whole), max(map(len, whole)), dtype=torch.long)
     mask = torch.zeros_like(ids)
     for row, sequence in enumerate(whole):
         ids[row, : len(sequence)] = torch.tensor(sequence)

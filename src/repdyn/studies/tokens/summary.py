@@ -29,7 +29,8 @@ def print_sentence(name: str, table: pd.DataFrame, reasons: Sequence[str], conso
     of_blocks = only(table, "state", "block")
     ranks = of_blocks.pivot(index="position", columns="layer", values="rank")
     layers = ranks.columns[np.unique(np.linspace(0, ranks.shape[1] - 1, _MAX_LAYERS).round().astype(int))]
-    console.print(Text(f"{name}: rank of each token's own row among the input embeddings", style="bold"))
+    title = f"{name}: rank of each token's own row among the input embeddings"
+    console.print(Text(title, style="bold"), soft_wrap=True)
     printed = Table("token", box=None, pad_edge=False)
     for layer in layers:
         printed.add_column(f"layer {layer}", justify="right")
@@ -43,7 +44,7 @@ def print_sentence(name: str, table: pd.DataFrame, reasons: Sequence[str], conso
 def print_classes(name: str, table: pd.DataFrame, console: Console | None = None) -> None:
     """Mean cosine, median rank and share of rank 0 of each class, layer by layer of one stack."""
     console = console or Console()
-    console.print(Text(name, style="bold"))
+    console.print(Text(name, style="bold"), soft_wrap=True)
     printed = Table(box=None, pad_edge=False)
     for column in ("layer", "state", "class", "tokens", "cosine", "median rank", "kept"):
         printed.add_column(column, justify="left" if column in {"state", "class"} else "right")

@@ -15,7 +15,7 @@ from repdyn.views.drawing import entitle
 from repdyn.views.style import DIVERGING, SUBSET_COLOURS, styled
 
 TELLING = 3.0
-"""Standard errors from which on a head's gap is printed in black."""
+"""Standard errors from 0, from which on a head's gap is printed in bold."""
 _MOST_NUMBERS = 16
 """Heads beside each other that leave room for a number in each cell."""
 _EVEN = "times even attention"
@@ -58,7 +58,7 @@ def heads_figure(name: str, one: Measured) -> Figure:
     figure = Figure(figsize=(min(11.0, 2.5 + 0.6 * n_heads), 1.8 + 0.4 * len(gaps)))
     axes = figure.subplots()
     limit = float(np.nanmax(np.abs(values))) or 1.0
-    image = axes.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto")
+    image = axes.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", origin="lower")
     figure.colorbar(image, ax=axes, label=f"gap minus control,\n{_EVEN}")
     axes.grid(False)
     axes.set_xlabel("head")
@@ -67,7 +67,7 @@ def heads_figure(name: str, one: Measured) -> Figure:
     axes.set_yticks(range(len(gaps)), [str(layer) for layer in gaps])
     if n_heads <= _MOST_NUMBERS:
         _numbers(axes, values, errors, limit)
-    entitle(figure, f"{name}: topic gap of each head", f"Grey numbers: less than {TELLING:g} standard errors from 0.")
+    entitle(figure, f"{name}: topic gap of each head", f"Bold: {TELLING:g} standard errors from 0, or more.")
     return figure
 
 
@@ -93,7 +93,6 @@ def _attention(axes: Axes, one: Measured, colour: str) -> None:
 
 def _numbers(axes: Axes, values: np.ndarray, errors: np.ndarray, limit: float) -> None:
     for (row, column), value in np.ndenumerate(values):
-        telling = abs(value) >= TELLING * errors[row, column]
-        dark = abs(value) > 0.6 * limit
-        colour = ("white" if dark else "black") if telling else "0.55"
-        axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=colour)
+        weight = "bold" if abs(value) >= TELLING * errors[row, column] else "normal"
+        colour = "white" if abs(value) > 0.6 * limit else "black"
+        axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=colour, weight=weight)

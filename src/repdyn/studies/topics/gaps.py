@@ -17,7 +17,7 @@ from torch import Tensor
 
 from repdyn.kernels import Undefined, attention_topic_gap
 
-SHIFTS = 20
+SHIFTS = 10
 """Other documents whose topics are laid over each; fewer where there are fewer sequences."""
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.studies.topics.gaps import AttentionGap, Gap
-from repdyn.studies.topics.measured import Measured
+from repdyn.studies.topics.measured import TABLE, Measured
 from repdyn.topics import TextTopics
 
 _WORDS = 8
@@ -34,17 +34,19 @@ def print_gaps(name: str, one: Measured, console: Console | None = None) -> None
     console = console or Console()
     tokens, words = len(one.ids), len(one.ids.unique())
     console.print(Text.assemble((name, "bold"), f"  {tokens:,} tokens with topics, {words:,} different"))
-    table = _table("layer", "cosine", "control", "attention", "control", "gap - control", "largest head")
+    table = _table("layer", "cosine", "control", "attention", "control", "difference", "largest head")
     for (layer, product), gap in one.embeddings.items():
         if product == "cosine":
             cells = [f"{gap.value:.4f}", f"{gap.control:.4f}"] if isinstance(gap, Gap) else ["", ""]
             of_layer = one.attention.get(layer) if isinstance(layer, int) else None
-            table.add_row(str(layer), *cells, *(_attention(of_layer) if isinstance(of_layer, AttentionGap) else []))
+            if isinstance(of_layer, AttentionGap):
+                cells += _attention(of_layer, one.length)
+            table.add_row("input" if layer == TABLE else str(layer), *cells)
     console.print(table)
     reasons = [gap for gap in (*one.embeddings.values(), *one.attention.values()) if isinstance(gap, str)]
     for reason in dict.fromkeys(reasons):
         _say(console, f"no value where {reason}")
-    _say(console, f"attention in weights; even attention over a sequence is {1 / one.length:.5f} to each position")
+    _say(console, f"attention: mean over heads, times even attention (a weight of 1 / {one.length}); ± standard error")
     console.print()
 
 
@@ -54,13 +56,13 @@ def print_written(files: Sequence[Path], console: Console | None = None) -> None
     _say(console or Console(), f"tables and figures: {folders[0]} ({len(files)} files)")
 
 
-def _attention(gap: AttentionGap) -> list[str]:
+def _attention(gap: AttentionGap, length: int) -> list[str]:
     mean, largest = gap.mean_over_heads, int(gap.difference.argmax())
     return [
-        f"{mean.value[0]:.5f}",
-        f"{mean.control[0]:.5f}",
-        f"{mean.difference[0]:.5f} ± {mean.error[0]:.5f}",
-        f"{largest}: {gap.difference[largest]:.5f} ± {gap.error[largest]:.5f}",
+        f"{length * mean.value[0]:.3f}",
+        f"{length * mean.control[0]:.3f}",
+        f"{length * mean.difference[0]:.3f} ± {length * mean.error[0]:.3f}",
+        f"{largest}: {length * gap.difference[largest]:.2f} ± {length * gap.error[largest]:.2f}",
     ]
 
 
