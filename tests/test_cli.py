@@ -68,6 +68,7 @@ def test_no_argument_is_the_quickstart(monkeypatch):
         (["--model.hiden_size", "3"], "did you mean 'model.hidden_size'?"),
         (["--tracker.shedule", "3"], "did you mean 'tracker.schedule'?"),
         (["--config", "typo.yaml"], "did you mean 'data.batch_size'?"),
+        (["--tracker.metrics", "[anisotropi]"], "did you mean 'anisotropy'?"),
     ],
 )
 def test_a_mistyped_key_says_what_was_meant(tmp_path, typed, meant):

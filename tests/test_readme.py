@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from repdyn.metrics import METRICS
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -66,3 +68,7 @@ def test_findings_page_states_the_criteria_of_the_code():
     page = " ".join((ROOT / "docs" / "findings.md").read_text().split())
     for criterion in (findings.BELL, findings.UNIFORM_PROFILE, findings.GROWTH, findings.RISE_AND_FALL):
         assert criterion in page
+
+
+def test_the_number_of_metrics_is_that_of_the_table():
+    assert f"{len(METRICS)} in all" in README

@@ -154,12 +154,12 @@ def test_documents_are_what_stands_between_blank_lines():
         (
             made_up(6, 5),
             20,
-            "expected at least 20 documents and as many words for 20 topics, got 6 documents and 0 words that are in 5 of them or more, and in at most 50%; give more text",
+            "expected at least 20 documents and as many words for 20 topics, got 6 documents and 0 words that are in 5 of them or more, and in at most 20%; give more text",
         ),
         (
             [],
             20,
-            "expected at least 20 documents and as many words for 20 topics, got 0 documents and 0 words that are in 5 of them or more, and in at most 50%; give more text",
+            "expected at least 20 documents and as many words for 20 topics, got 0 documents and 0 words that are in 5 of them or more, and in at most 20%; give more text",
         ),
     ],
 )
@@ -175,6 +175,11 @@ def test_too_little_to_make_a_probe_of(found):
         found.probe(tokenizer, sequence_length=20, n_sequences=61)
     assert str(raised.value) == (
         "expected 61 documents of at least 20 tokens, got 60 among 60; give more or longer documents, or ask for fewer or shorter sequences"
+    )
+    with pytest.raises(ValueError, match="expected") as raised:
+        found.probe(byte_tokenizer(), sequence_length=64, n_sequences=2)
+    assert str(raised.value) == (
+        'expected tokens with topics, got none among 128: no word of a topic is a token of its own; take tokens_of_words="last" (--tokens-of-words last), or longer documents'
     )
     with pytest.raises(ValueError, match='^expected tokens_of_words "whole" or "last", got \'first\'$'):
         found.probe(tokenizer, tokens_of_words="first")

@@ -31,6 +31,7 @@ from repdyn.files import write_atomically
 from repdyn.models import LanguageModel, objective_of
 from repdyn.redaction import redacted
 from repdyn.sweep.plain_yaml import read_yaml
+from repdyn.tracking.asked import refuse_unusable
 
 _EXAMPLES = """examples:
   train.py                                              the quickstart
@@ -152,6 +153,10 @@ class TrainCLI(LightningCLI):
                 parser.error(str(error))
         super().parse_arguments(parser, args)
         fit = self.config[self.config.subcommand]
+        try:
+            refuse_unusable(fit.tracker.metrics, fit.tracker.on_error)
+        except ValueError as error:
+            parser.error(f"tracker: {error}")
         # a checkpoint that somebody else made may hold code, which Lightning would run where nothing is said
         fit.weights_only = True if fit.weights_only is None else fit.weights_only
         if fit.ckpt_path and fit.weights_only and Path(fit.ckpt_path).is_file():

@@ -29,7 +29,7 @@ then."""
 N_TOPICS = 20
 FEWEST_DOCUMENTS = 5
 """A word with a topic is in so many documents at least ..."""
-LARGEST_SHARE = 0.5
+LARGEST_SHARE = 0.2
 """... and in this share of them at most: other words say nothing, or nothing in particular."""
 SHORTEST_WORD = 3
 CERTAINTY = 0.5
@@ -59,8 +59,8 @@ class TextTopics:
     def of_words(self, document: int, words: Sequence[str], certainty: float = CERTAINTY) -> np.ndarray:
         """The topic that most likely wrote each of some words in a document.
 
-        Its probability is ``phi_kw theta_dk``, divided by the sum over topics k: phi are the topics' shares of the words
-        w, theta the document's shares of the topics.
+        Its probability is ``phi_kw theta_dk``, divided by the sum over topics k: phi are the topics' shares of the
+        words, theta the document's shares of the topics.
 
         Args:
             document: number of the document.
@@ -128,6 +128,12 @@ class TextTopics:
                 f"{len(self.documents)}; give more or longer documents, or ask for fewer or shorter sequences"
             )
         ids, topics = (np.stack(arrays) for arrays in zip(*found, strict=True))
+        if (topics < 0).all():
+            raise ValueError(
+                f"expected tokens with topics, got none among {ids.size}: no word of a topic is "
+                + ("a token of its own" if tokens_of_words == "whole" else "in these sequences")
+                + '; take tokens_of_words="last" (--tokens-of-words last), or longer documents'
+            )
         return _probe(ids, topics, tokenizer, seed, name)
 
 

@@ -1,5 +1,7 @@
 """Tokens against the vocabulary: a naive float64 reference on tables made to mislead, and what is undefined."""
 
+import importlib
+
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -143,8 +145,10 @@ def test_tiles_and_slices_leave_the_ranks_alone(monkeypatch):
     x, ids = tokens_of(table)
     whole = token_ranks(x, ids, Vocabulary(table))
     cosines, rows = nearest_rows(x, Vocabulary(table), 5)
-    monkeypatch.setattr("repdyn.kernels.token_rank._ROWS", {"cpu": 7})
-    monkeypatch.setattr("repdyn.kernels.token_rank._VECTORS", 11)
+    # by its name: the package has a function of the same
+    module = importlib.import_module("repdyn.kernels.token_rank")
+    monkeypatch.setattr(module, "_ROWS", {"cpu": 7})
+    monkeypatch.setattr(module, "_VECTORS", 11)
     assert torch.equal(token_ranks(x, ids, Vocabulary(table)), whole)
     in_tiles = nearest_rows(x, Vocabulary(table), 5)
     assert torch.equal(in_tiles[1], rows)

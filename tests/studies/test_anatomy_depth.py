@@ -136,7 +136,9 @@ def test_every_token_is_sampled_however_few_there_are(sequences):
 
 @pytest.mark.parametrize("sequences", [[], [[]], [[5, 6], []]], ids=["none", "empty", "one empty"])
 def test_sentences_that_make_no_probe(sequences):
-    with pytest.raises(ValueError, match=r"^expected sentences of at least one token, got lengths \[.*\]; leave empty texts out$"):
+    with pytest.raises(
+        ValueError, match=r"^expected sentences of at least one token, got lengths \[.*\]; leave empty texts out$"
+    ):
         probe_of(sequences)
 
 

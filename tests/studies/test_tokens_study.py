@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -372,6 +374,25 @@ def test_blocks_without_attention_are_told(tmp_path, capsys):
     expected = "no state after attention at layer 1: no part of the block is named attention and 1 more"
     assert expected in capsys.readouterr().out
     assert set(pd.read_csv(tmp_path / "out" / "mamba" / "tokens.csv")["state"]) == {"block"}
+
+
+@pytest.mark.real_data
+def test_a_trained_decoder_leaves_its_tokens(tmp_path):
+    folder = Path(os.environ.get("REPDYN_DATA", "")) / "stories260K-hf"
+    if not folder.is_dir():
+        pytest.skip("no trained weights; set REPDYN_DATA")
+    ran(folder, "-o", tmp_path)
+    tokens = pd.read_csv(tmp_path / "stories260K-hf" / "tokens.csv")
+    blocks = tokens[tokens["state"] == "block"]
+    medians = blocks.groupby("layer")["rank"].median().tolist()
+    assert medians == sorted(medians)
+    assert medians[:3] == [0, 0, 0]
+    assert medians[-1] > 10
+    # the two bytes of a character that its stories lack
+    assert blocks.loc[(blocks["layer"] == 2) & blocks["token"].str.startswith("<0x"), "rank"].tolist() == [225, 254]
+    nearest = pd.read_csv(tmp_path / "stories260K-hf" / "nearest.csv")
+    last = nearest[(nearest["layer"] == 5) & (nearest["state"] == "block") & (nearest["place"] == 1)]
+    assert last.loc[last["token"] == "<s>", "nearest"].tolist() == ["▁Once"]
 
 
 def saved(model, folder):

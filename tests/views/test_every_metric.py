@@ -21,7 +21,7 @@ def rows(frame_of):
 
 def printed(frame, **given):
     stream = io.StringIO()
-    print_every_metric(frame, Console(file=stream, width=80, **given))
+    print_every_metric(measurements(frame), Console(file=stream, width=80, **given))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -85,7 +85,7 @@ def test_without_unicode_there_are_no_curves(rows):
     stream = io.TextIOWrapper(raw, encoding="ascii")
     frame = rows("norm")
     frame.loc[frame["metric"] == "norm", ["value", "reason"]] = [NAN, "zu groß"]
-    print_every_metric(frame, Console(file=stream, width=80))
+    print_every_metric(measurements(frame), Console(file=stream, width=80))
     stream.flush()
     assert "no value of norm: zu gro?" in raw.getvalue().decode("ascii")
 

@@ -54,6 +54,14 @@ def test_classes_that_are_held_against_each_other_share_a_panel(rows):
     ]
 
 
+def test_metrics_with_fewer_panels_come_after_those_that_fill_a_row(rows):
+    found = rows("token_cosine", "token_rank", "token_kept", classes=("frequent", "rare", "function", "content"))
+    found = found.loc[(found["metric"] != "token_rank") | (found["subset"] == "all")]
+    panes = depth_panes(found, "tokens")
+    assert [pane.metric for pane in panes] == ["token_cosine"] * 3 + ["token_kept"] * 3 + ["token_rank"]
+    assert n_columns(panes) == 3
+
+
 def test_a_class_without_its_counterpart_is_alone(rows):
     _, alone = depth_panes(rows("token_cosine", classes=("rare",)), "tokens")
     assert (alone.tokens, alone.pair) == ("rare", False)

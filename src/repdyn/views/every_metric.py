@@ -12,7 +12,7 @@ from rich.text import Text
 
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.views.families import defined_subsets, family_of, undefined
-from repdyn.views.frames import in_order, is_finished, layer_mean, measurements, metrics_of, of_metric, select_steps
+from repdyn.views.frames import in_order, is_finished, layer_mean, metrics_of, of_metric, select_steps
 from repdyn.views.style import FAMILIES, plain, short_subset_title, sparkline
 
 _SPARKLINE = 7
@@ -24,7 +24,7 @@ _SHARED = (
 
 def beyond_default(rows: pd.DataFrame) -> bool:
     """Whether more was measured than what is measured unless something is asked for."""
-    return not set(rows["metric"]) <= set(DEFAULT_METRICS)
+    return not set(rows["metric"].unique()) <= set(DEFAULT_METRICS)
 
 
 def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
@@ -37,17 +37,14 @@ def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
     return took.median()
 
 
-def print_every_metric(frame: pd.DataFrame, console: Console) -> None:
+def print_every_metric(rows: pd.DataFrame, console: Console) -> None:
     """Print a table with a line for each metric, by family; below it those without a value, and why.
 
     Args:
-        frame: rows of one run, or of one of its stacks.
+        rows: from :func:`repdyn.views.frames.measurements`.
         console: where to; in an encoding other than Unicode the table is plain ASCII without the curves.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none.
     """
-    rows, unicode = measurements(frame), not console.options.ascii_only
+    unicode = not console.options.ascii_only
     several = len(rows["step"].unique()) > 1
     console.print(_table(rows, several, unicode), highlight=False)
     for line in [*_undefined(rows), Text(_SHARED, style="dim")]:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics import METRICS
-from repdyn.views.frames import metrics_of, of_metric
+from repdyn.views.frames import in_order, metrics_of, of_metric
 from repdyn.views.style import FAMILIES
 
 OWN = "own"
@@ -80,14 +80,16 @@ def defined_subsets(rows: pd.DataFrame, metric: str) -> list[str]:
 
 def undefined(rows: pd.DataFrame) -> dict[str, list[str]]:
     """The metrics of overviews without a value anywhere, by reason; with the subset where they have one on others."""
+    valued = rows.loc[rows["value"].notna(), ["metric", "subset"]].drop_duplicates()
+    empty = rows.loc[rows["value"].isna()]
     found: dict[str, list[str]] = {}
-    for metric in metrics_of(rows):
-        cells = of_metric(rows, metric)
-        there = set() if has_own_figures(metric) else set(cells["subset"])
-        missing = sorted(there - set(defined_subsets(rows, metric)))
-        for subset in missing:
+    for metric in metrics_of(empty):
+        if has_own_figures(metric):
+            continue
+        cells, there = of_metric(empty, metric), set(of_metric(valued, metric)["subset"])
+        for subset in in_order(set(cells["subset"]) - there):
             reason = commonest_reason(cells.loc[cells["subset"] == subset])
-            name = metric if len(missing) == len(there) else f"{metric} ({subset})"
+            name = f"{metric} ({subset})" if there else metric
             if name not in found.setdefault(reason, []):
                 found[reason].append(name)
     return found

@@ -80,7 +80,7 @@ def depth_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
         ((metric, _),) = group.items()
         panes += [_single(title, metric, subset) for subset in subsets if subset in SUBSETS]
         panes += _of_classes(title, metric, subsets)
-    return panes
+    return _in_rows(panes)
 
 
 def step_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
@@ -99,7 +99,7 @@ def step_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
         if traces:
             panes.append(Pane(title, *_with_embeddings(rows, traces)))
         panes += _of_classes(title, metric, subsets)
-    return panes
+    return _in_rows(panes)
 
 
 def single_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
@@ -115,7 +115,7 @@ def single_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
         unpaired = [subset for subset in subsets if not any(subset in pair for pair in pairs)]
         panes += [_single(title, metric, subset) for subset in unpaired]
         panes += [_pair(title, metric, pair) for pair in pairs]
-    return panes
+    return _in_rows(panes)
 
 
 def subsets_named(panes: Sequence[Pane]) -> list[str]:
@@ -124,14 +124,28 @@ def subsets_named(panes: Sequence[Pane]) -> list[str]:
 
 
 def n_columns(panes: Sequence[Pane]) -> int:
-    """How many panels stand side by side, such that those of one metric share a row where all have as many."""
-    each = set(Counter(pane.metric for pane in panes).values())
-    of_one = each.pop() if len(each) == 1 else 1
-    if 1 < of_one <= _MAX_COLUMNS:
-        return _MAX_COLUMNS if of_one == 2 and len(panes) > 6 else of_one
+    """How many panels stand side by side, such that those of one metric share a row where they can."""
+    counts = set(_n_panels(panes).values())
+    of_one = max(counts)
+    if 2 < of_one <= _MAX_COLUMNS:
+        return of_one
+    if counts == {2}:
+        return _MAX_COLUMNS if len(panes) > 6 else 2
     if len(panes) in {4, 2, 1}:
         return min(2, len(panes))
     return 3 if len(panes) <= 9 and len(panes) not in {7, 8} else _MAX_COLUMNS
+
+
+def _in_rows(panes: list[Pane]) -> list[Pane]:
+    """The panels, in their order; where a row is as wide as one metric's panels those that have fewer come last."""
+    counts = _n_panels(panes)
+    of_one = max(counts.values(), default=0)
+    return sorted(panes, key=lambda pane: counts[pane.metric] < of_one) if 2 < of_one <= _MAX_COLUMNS else panes
+
+
+def _n_panels(panes: Sequence[Pane]) -> Counter[str]:
+    """By metric, or by the first of those that share panels."""
+    return Counter(pane.metric for pane in panes)
 
 
 def _groups(rows: pd.DataFrame, family: str) -> list[tuple[str, dict[str, list[str]], list[str]]]:

@@ -87,7 +87,7 @@ def print_summary(
         console.print(part if unicode else _ascii(part, console), highlight=False)
     if beyond_default(rows):
         console.print()
-        print_every_metric(frame, console)
+        print_every_metric(rows, console)
 
 
 def _head(rows: pd.DataFrame) -> list[Text]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,8 +87,9 @@ def run(options: argparse.Namespace) -> None:
     for subject in subjects.subjects(options):
         findings = _Findings()
         summary.print_name(subject.name)
+        paths = journeys(subject, options.pair)
         _tables(subject, options, findings)
-        _depth(subject, options.pair, findings)
+        _depth(subject, paths, findings)
         folder = options.output / subjects.file_name(subject.name)
         files = [folder / f"{name}.csv" for name in findings.tables]
         for file, table in zip(files, findings.tables.values(), strict=True):
@@ -136,8 +138,8 @@ def _positions(subject: Subject, table: Table, words: Table, findings: _Findings
     summary.print_positions(table, offsets, turn, ends, starts, measured.start_and_position(words, table, starts))
 
 
-def _depth(subject: Subject, pair: tuple[str, str], findings: _Findings) -> None:
-    for stack, one, other in journeys(subject, pair):
+def _depth(subject: Subject, paths: Sequence[tuple[str | None, Journey, Journey]], findings: _Findings) -> None:
+    for stack, one, other in paths:
         name, stem = of_stack(subject.name, stack), "depth" if stack is None else f"depth_{stack}"
         frames = [evolution(journey).assign(sentence=number) for number, journey in ((1, one), (2, other))]
         findings.tables[stem] = pd.concat(frames, ignore_index=True)

@@ -15,7 +15,7 @@ from repdyn.studies.anatomy.states import Layer, probe_of, token_states
 FIRST, MEAN, LAST = KINDS = "first token", "mean", "last token"
 """The ways to make one vector of a sentence's tokens."""
 
-_AT_ONCE = 256
+_AT_ONCE = 64
 
 
 @dataclass(frozen=True, eq=False)

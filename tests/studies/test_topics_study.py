@@ -1,0 +1,285 @@
+"""``repdyn study topics``: what its control takes away, and from a saved model to tables and figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import BertConfig, BertModel, MambaConfig, MambaModel
+
+from repdyn import Probe
+from repdyn.command import main
+from repdyn.kernels import Undefined, attention_topic_gap, topic_gap, topic_gap_dot
+from repdyn.layers.attention import attention_weights
+from repdyn.layers.capture import capture
+from repdyn.studies.topics.figures import depth_figure, heads_figure
+from repdyn.studies.topics.gaps import AttentionGap, Gap, attention_gap, permuted, topics_of_others
+from repdyn.studies.topics.measured import TABLE, measure_topics
+
+THEMES = [[f"{consonant}olo{letter}" for letter in "abcdefghij"] for consonant in "bdfghklmnp"]
+
+
+@pytest.fixture
+def text(tmp_path):
+    """30 documents of two themes each, with short ones between that are none."""
+    random = np.random.RandomState(0)
+    documents = []
+    for number in range(30):
+        own = THEMES[number % 10] + THEMES[(number + 1 + number // 10) % 10]
+        documents += ["A title", " ".join(random.choice(own, 120))]
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(documents))
+    return path
+
+
+def ran(*arguments):
+    main(["study", "topics", *map(str, arguments)])
+
+
+def short(text, output):
+    return [
+        "--text",
+        text,
+        "--topics",
+        5,
+        "--sequences",
+        8,
+        "--sequence-length",
+        64,
+        "--tokens-of-words",
+        "last",
+        "-o",
+        output,
+    ]
+
+
+def stretches(n_sequences=40, length=32, seed=0):
+    """(n_sequences, length) topics that last for eight places."""
+    random = np.random.RandomState(seed)
+    return torch.from_numpy(random.randint(3, size=(n_sequences, length // 8))).repeat_interleave(8, dim=1)
+
+
+def words_of(topics, seed=1):
+    """Words of which each topic has ten."""
+    return 10 * topics + torch.randint(10, topics.shape, generator=torch.Generator().manual_seed(seed))
+
+
+# the control
+
+
+def test_topics_of_others_are_those_of_another_sequence_place_by_place():
+    topics = stretches(5)
+    others = topics_of_others(topics, n_shifts=20)
+    assert len(others) == 4
+    for shift, labels in enumerate(others, start=1):
+        for number in range(5):
+            assert torch.equal(labels[number], topics[(number - shift) % 5])
+
+
+def test_one_sequence_has_no_others():
+    with pytest.raises(ValueError, match=r"^expected at least 2 sequences, got 1; raise --sequences$"):
+        topics_of_others(stretches(1))
+
+
+def gap_of_attention(scores_of):
+    topics = stretches()
+    ids = words_of(topics)
+    tokens = np.arange(topics.numel()).reshape(topics.shape)
+    weights = [(scores_of(labels).softmax(-1)[None], numbers) for labels, numbers in zip(topics, tokens, strict=True)]
+    others = [labels.flatten() for labels in topics_of_others(topics)]
+    return attention_gap(weights, ids.flatten(), topics.flatten(), *others)
+
+
+def test_attention_that_goes_by_position_has_a_gap_and_the_same_under_the_topics_of_others():
+    place = torch.arange(32)
+    gap = gap_of_attention(lambda _: -0.3 * (place[:, None] - place).abs().double())
+    assert gap.value > 0.02
+    assert gap.control == pytest.approx(gap.value, rel=0.1)
+    assert abs(gap.difference) < 4 * gap.error
+
+
+def test_attention_that_goes_by_topic_has_none_under_the_topics_of_others():
+    gap = gap_of_attention(lambda labels: (labels[:, None] == labels).double())
+    assert gap.value > 0.01
+    # stretches begin at the same places in all sequences, so that some of it is left
+    assert gap.difference > 0.5 * gap.value
+    assert gap.difference > 10 * gap.error
+
+
+def test_the_gap_over_sequences_against_numpy():
+    random = np.random.RandomState(0)
+    values, controls = random.random_sample((2, 6, 3))
+    gap = AttentionGap(values, controls)
+    difference = values - controls
+    np.testing.assert_allclose(gap.value, values.mean(0))
+    np.testing.assert_allclose(gap.control, controls.mean(0))
+    np.testing.assert_allclose(gap.difference, difference.mean(0))
+    np.testing.assert_allclose(gap.error, difference.std(0, ddof=1) / np.sqrt(6))
+    np.testing.assert_allclose(gap.mean_over_heads.difference, difference.mean())
+    without = AttentionGap(np.vstack([values, [[np.nan] * 3]]), np.vstack([controls, [[np.nan] * 3]]))
+    assert without.n_sequences == 6
+    np.testing.assert_allclose(without.error, gap.error)
+
+
+def test_no_sequence_with_pairs_of_both_kinds():
+    weights = [(torch.full((1, 4, 4), 0.25), np.arange(4)), (torch.full((1, 4, 4), 0.25), np.arange(4, 8))]
+    topics = torch.zeros(8, dtype=torch.long)
+    with pytest.raises(Undefined, match=r"^0 of 2 sequences have pairs of one topic and of different topics$"):
+        attention_gap(weights, torch.arange(8), topics, topics)
+
+
+def test_permuted_topics_are_the_same_ones():
+    topics = torch.tensor([0, 0, 1, 2, 2, 2])
+    found = permuted(topics, 5, seed=0)
+    assert len(found) == 5
+    assert all(torch.equal(labels.sort().values, topics) for labels in found)
+    assert len({tuple(labels.tolist()) for labels in found}) > 1
+
+
+# a model
+
+
+def model_and_probe():
+    torch.manual_seed(0)
+    model = BertModel(
+        BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    )
+    topics = stretches(8, 32)
+    ids = 3 + words_of(topics)
+    ids[:, 0], topics[:, 0] = 2, -1
+    probe = Probe.from_tokens(ids, special_ids=[2], max_vectors=64, batch_vectors=32)
+    return model.eval(), probe.with_topics(topics.flatten())
+
+
+def test_every_number_against_the_kernels():
+    model, probe = model_and_probe()
+    [found] = measure_topics(model, probe, seed=3)
+    tokens = np.flatnonzero(~probe.is_sink.numpy())
+    whole = replace(probe, batch_vectors=len(tokens), n_batches=1)
+    states = capture(model, whole, ["no_sink"])
+    weights = attention_weights(model, probe)
+    rolled = probe.topics.view(8, 32).roll(2, dims=0).flatten()
+    for layer in states.layers:
+        x = layer.states[states.rows_of(tokens)]
+        for product, kernel in (("cosine", topic_gap), ("dot", topic_gap_dot)):
+            gap = found.embeddings[layer.index, product]
+            assert isinstance(gap, Gap)
+            assert gap.value == pytest.approx(kernel(x, probe.tokens[tokens], probe.topics[tokens]).item(), rel=1e-6)
+            assert gap.controls[1] == pytest.approx(kernel(x, probe.tokens[tokens], rolled[tokens]).item(), rel=1e-6)
+            assert len(gap.controls) == 7
+    assert set(found.attention) == {1, 2}
+    for layer, gap in found.attention.items():
+        assert isinstance(gap, AttentionGap)
+        for number, (of_sequence, numbers) in enumerate(weights.of(None, layer)):
+            expected = attention_topic_gap(of_sequence, probe.tokens[numbers], probe.topics[numbers])
+            np.testing.assert_allclose(gap.values[number], expected)
+    assert len(found.ids) == 8 * 31
+    assert found.length == 32
+
+
+def test_input_embeddings_count_each_word_once():
+    model, probe = model_and_probe()
+    [found] = measure_topics(model, probe)
+    words = probe.tokens[probe.topics >= 0].unique()
+    table = model.get_input_embeddings().weight.detach()
+    gap = found.embeddings[TABLE, "cosine"]
+    assert isinstance(gap, Gap)
+    assert gap.value == pytest.approx(topic_gap(table[words], words, (words - 3) // 10).item(), rel=1e-6)
+    assert abs(gap.control) < 4 * gap.control_std
+
+
+@pytest.mark.parametrize("change", ["topics", "lengths"])
+def test_another_kind_of_probe_is_refused(change):
+    model, probe = model_and_probe()
+    if change == "topics":
+        probe = replace(probe, topics=None)
+    else:
+        probe = replace(probe, lengths=torch.tensor([31, 33, *[32] * 6]))
+    with pytest.raises(
+        ValueError, match=r"^expected a probe with topics and sequences of one length, as TextTopics.probe makes one$"
+    ):
+        measure_topics(model, probe)
+
+
+def test_a_model_without_attention_is_drawn_without_it():
+    torch.manual_seed(0)
+    _, probe = model_and_probe()
+    model = MambaModel(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=2, state_size=4))
+    [found] = measure_topics(model, probe)
+    assert all(isinstance(gap, str) and "puts out attention weights" in gap for gap in found.attention.values())
+    assert found.attention_table().empty
+    assert len(depth_figure({"mamba": found}).axes) == 2
+
+
+def test_heads_are_drawn_with_their_numbers():
+    model, probe = model_and_probe()
+    [found] = measure_topics(model, probe)
+    figure = heads_figure("small", found)
+    gap = found.attention[2]
+    assert isinstance(gap, AttentionGap)
+    drawn = {(round(text.get_position()[1]), round(text.get_position()[0])): text for text in figure.axes[0].texts}
+    assert len(drawn) == 4
+    assert drawn[1, 0].get_text() == f"{32 * gap.difference[0]:.2f}"
+    bold = abs(gap.difference[0]) >= 3 * gap.error[0]
+    assert drawn[1, 0].get_weight() == ("bold" if bold else "normal")
+
+
+# the command
+
+
+def test_from_saved_models_to_tables_and_figures(text, tmp_path, save_model, capsys):
+    pytest.importorskip("sklearn")
+    encoder, decoder = save_model("encoder"), save_model("decoder", "gpt_neox")
+    ran(encoder, decoder, *short(text, tmp_path / "out"))
+    embeddings, attention, topics = (
+        pd.read_csv(tmp_path / "out" / f"{name}.csv") for name in ("embeddings", "attention", "topics")
+    )
+    assert list(embeddings.columns) == ["layer", "product", "gap", "control", "control_std", "model"]
+    assert set(embeddings["layer"]) == {TABLE, "0", "1", "2"}
+    assert len(embeddings) == 2 * 4 * 2
+    assert list(attention.columns) == ["layer", "head", "gap", "control", "difference", "standard_error", "model"]
+    assert len(attention) == 2 * 2 * 3
+    assert attention["head"].isna().sum() == 4
+    of_layer = attention[(attention["model"] == "encoder") & (attention["layer"] == 2)]
+    assert of_layer["gap"].iloc[-1] == pytest.approx(of_layer["gap"].iloc[:-1].mean())
+    assert len(topics) == 5
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"depth.png", "encoder heads.png", "decoder heads.svg"} <= written
+    said = capsys.readouterr().out
+    assert "30 documents" in said
+    assert "even attention (a weight of 1 / 64)" in said.replace("\n", " ")
+
+
+def test_the_same_command_writes_the_same(text, tmp_path, save_model):
+    pytest.importorskip("sklearn")
+    model = save_model()
+    for folder in ("first", "second"):
+        ran(model, *short(text, tmp_path / folder))
+    for name in ("embeddings.csv", "attention.csv", "topics.csv", "depth.png"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--certainty", 1.5], "expected --certainty between 0 and 1, got 1.5"),
+        (["--sequences", 31], "expected 31 documents of at least 64 tokens, got 30 among 30"),
+        (["--topics", 40], "expected at least 40 documents and as many words for 40 topics, got 30 documents"),
+    ],
+)
+def test_mistakes_are_named(text, tmp_path, save_model, more, message, capsys):
+    pytest.importorskip("sklearn")
+    with pytest.raises(SystemExit):
+        ran(save_model(), *short(text, tmp_path / "out"), *more)
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_byte_tokenizer_has_no_whole_words(text, tmp_path, save_model, capsys):
+    pytest.importorskip("sklearn")
+    with pytest.raises(SystemExit):
+        ran(save_model(), *short(text, tmp_path / "out"), "--tokens-of-words", "whole")
+    assert "--tokens-of-words last" in " ".join(capsys.readouterr().err.split())
