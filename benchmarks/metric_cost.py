@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden-size", type=int, default=768, help="dimension of the vectors (default: %(default)s)")
     parser.add_argument("--vocabulary", type=int, default=50_304, help="input embeddings (default: %(default)s)")
-    parser.add_argument("--vectors", type=int, default=8192, help="measured per layer (default: %(default)s)")
+    parser.add_argument("--vectors", type=int, default=4096, help="measured per layer (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="interleaved repeats (default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, help="write the table to this file too")
     options = parser.parse_args()

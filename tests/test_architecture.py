@@ -36,7 +36,8 @@ ALLOWED = {
     "store": {"files", "probe", "records"},
     "models": set(),
     "data": {"files", "probe", "redaction", "words"},
-    "views": {"kernels", "metrics", "records", "redaction", "store"},
+    "alignment_profile": set(),
+    "views": {"alignment_profile", "kernels", "metrics", "records", "redaction", "store"},
     "tracking": {
         *("earlier", "layers", "measurement", "metrics", "probe", "ranks", "records", "redaction", "schedule", "store"),
         "views",

@@ -140,7 +140,3 @@ def test_sentences_that_make_no_probe(sequences):
         ValueError, match=r"^expected sentences of at least one token, got lengths \[.*\]; leave empty texts out$"
     ):
         probe_of(sequences)
-
-
-def test_a_layer_is_named_after_its_stack():
-    assert (Layer(3, None).name, Layer(3, "encoder").name) == ("3", "encoder 3")

@@ -162,6 +162,13 @@ def test_an_empty_sentence(save_model, tmp_path, capsys, monkeypatch):
     assert message == "error: expected two sentences with tokens, got '' and 'a'; give others with --pair"
 
 
+def test_a_sentence_longer_than_the_context(save_model, tmp_path, capsys):
+    message = refused(capsys, save_model("small"), "--pair", "long " * 20, "a", "-o", tmp_path / "out")
+    assert message == (
+        "error: expected sentences of at most 64 tokens, what fits into small, got one of 100; give shorter ones with --pair"
+    )
+
+
 @pytest.mark.parametrize("option", ["--closest", "--pairs"])
 def test_a_number_too_small(option, save_model, tmp_path, capsys):
     message = refused(capsys, save_model(), option, "0", "-o", tmp_path / "out")

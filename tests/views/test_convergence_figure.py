@@ -5,7 +5,8 @@ import pytest
 from matplotlib.patches import StepPatch
 from views.made_up_families import make_everything
 
-from repdyn.views.convergence import convergence, isotonic_fit, lower_envelope
+from repdyn.alignment_profile import isotonic_fit, lower_envelope
+from repdyn.views.convergence import convergence
 
 BOTH = ("alignment", "alignment_gradient")
 

@@ -174,6 +174,9 @@ def test_what_has_no_value_at_all_is_no_warning_but_named_with_the_metrics(run):
     text = printed(pd.concat([frame, more]))
     assert "warning" not in text
     assert "no value of isoscore: infinite" in text
+    text = printed(pd.concat([frame, more, more.assign(subset="no_sink", value=0.5)]))
+    assert "warning" not in text
+    assert "no value of isoscore (all): infinite" in text
 
 
 def test_a_first_checkpoint_without_one_before_it_is_no_warning(run):

@@ -49,8 +49,8 @@ def resolve(
                 )
             if "earlier" in metric.besides and subset != "all":
                 raise ValueError(
-                    f"expected {metric.name} on all tokens, got {subset!r}; what is kept of a checkpoint to be compared "
-                    "with is its first batch of all"
+                    f"expected {metric.name} on all tokens, got {subset!r}; what is kept of a checkpoint, to be "
+                    "compared with the next, is its first batch of all"
                 )
             pairs[metric.name, metric.settings_json, subset] = (metric, subset)
     return list(pairs.values())

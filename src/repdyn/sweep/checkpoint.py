@@ -17,7 +17,7 @@ from repdyn.layers.blocks import Layers
 from repdyn.measurement import Progress, choice_of, measure, metric_set, untold
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe
-from repdyn.records import Checkpoint, Row, failure_rows, scalar_row
+from repdyn.records import FINISHED, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store import Key, Store
 from repdyn.sweep.downloads import Fetched
 from repdyn.sweep.failures import model_errors
@@ -115,10 +115,12 @@ def file_failure(task: Task, store: Store, settings: Settings, reason: str) -> N
 def _earlier(task: Task, store: Store, settings: Settings) -> Earlier | None:
     """Where the states of the checkpoint before are, if a metric compares with them."""
     asked = resolve(settings.metrics, task.probe)
-    if not settings.in_order or not any("earlier" in metric.besides for metric, _ in asked):
+    of = task.target.checkpoint
+    comparing = any("earlier" in metric.besides for metric, _ in asked)
+    if not comparing or not settings.in_order or of.stage == FINISHED:
         return None
-    run = task.target.checkpoint.run
-    return Earlier(store.folder_of(run) / KEPT, run=run, probe=task.probe.hash, layers=choice_of(settings.layers))
+    kept = store.folder_of(of.run) / KEPT
+    return Earlier(kept, run=of.run, probe=task.probe.hash, layers=choice_of(settings.layers))
 
 
 def _load(path: Path, loading: Loading, offload_folder: Path) -> nn.Module:

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from repdyn.alignment_profile import isotonic_fit, lower_envelope
 from repdyn.records import FINISHED
 from repdyn.views.drawing import entitle_run, line
 from repdyn.views.families import defined_subsets
@@ -18,26 +19,6 @@ from repdyn.views.overviews import last_place, over_depth
 from repdyn.views.style import LOSS_COLOUR, SUBSET_COLOURS, metric_title, metric_unit, styled, subset_title
 
 ALIGNMENT, GRADIENT = "alignment", "alignment_gradient"
-
-
-def lower_envelope(gradient: np.ndarray) -> np.ndarray:
-    """The largest function of depth that does not fall and lies nowhere above the gradient: min over j >= l of G_j.
-
-    >>> lower_envelope(np.array([0.3, 0.1, 0.2, 0.4])).tolist()
-    [0.1, 0.1, 0.2, 0.4]
-    """
-    return np.minimum.accumulate(gradient[::-1])[::-1]
-
-
-def isotonic_fit(gradient: np.ndarray) -> np.ndarray:
-    """The function of depth that does not fall and comes closest to the gradient in squares; no bound from below.
-
-    >>> isotonic_fit(np.array([0.3, 0.1, 0.2, 0.4])).round(9).tolist()
-    [0.2, 0.2, 0.2, 0.4]
-    """
-    from scipy.optimize import isotonic_regression  # slow to import
-
-    return isotonic_regression(gradient).x
 
 
 @styled

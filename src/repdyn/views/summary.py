@@ -151,7 +151,9 @@ def _missing(rows: pd.DataFrame) -> Iterator[Text]:
     """What is left out here and there; what has no value at all is named with the metrics."""
     expected = without_first(rows)
     nowhere = [name for names in undefined(rows).values() for name in names]
-    missing = expected.loc[expected["value"].isna() & ~expected["metric"].isin(nowhere)]
+    missing = expected.loc[expected["value"].isna()]
+    named = missing["metric"].isin(nowhere) | (missing["metric"] + " (" + missing["subset"] + ")").isin(nowhere)
+    missing = missing.loc[~named]
     if len(missing):
         reason = commonest_reason(missing)
         yield Text(f"warning: {len(missing)} of {len(rows)} values are left out, mostly: {reason}", style="yellow")

@@ -24,14 +24,6 @@ class Layer:
     stack: str | None
     """Name of the stack it belongs to, in a model that has several."""
 
-    @property
-    def name(self) -> str:
-        """
-        >>> Layer(3, None).name, Layer(3, "encoder").name
-        ('3', 'encoder 3')
-        """
-        return f"{self.index}" if self.stack is None else f"{self.stack} {self.index}"
-
 
 def probe_of(sequences: Sequence[Sequence[int]]) -> Probe:
     """A probe of whole sequences, each token of which is sampled by "no_sink" or by the class of first positions.

@@ -172,12 +172,17 @@ def journeys(subject: Subject, pair: tuple[str, str]) -> list[tuple[str | None, 
     """Both sentences through each stack of the model's layers: its name, the first sentence, the second.
 
     Raises:
-        ValueError: a sentence without tokens.
+        ValueError: a sentence without tokens, or longer than the model's context.
     """
     ids = [list(subject.tokenizer(sentence)["input_ids"]) for sentence in pair]
     if not all(ids):
         raise ValueError(
             f"expected two sentences with tokens, got {pair[0]!r} and {pair[1]!r}; give others with --pair"
+        )
+    if (longest := max(map(len, ids))) > subject.context:
+        raise ValueError(
+            f"expected sentences of at most {subject.context} tokens, what fits into {subject.name}, got one of "
+            f"{longest}; give shorter ones with --pair"
         )
     names = [tuple(map(str, subject.tokenizer.convert_ids_to_tokens(sequence))) for sequence in ids]
     of_stacks: dict[str | None, list[tuple[Layer, np.ndarray]]] = {}

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from repdyn.alignment_profile import isotonic_fit, lower_envelope
 from repdyn.studies.convergence.bootstrap import Interval
 from repdyn.studies.convergence.loss import SUMMARIES, Correlation
-from repdyn.studies.convergence.profiles import isotonic_fit, lower_envelope
 from repdyn.studies.convergence.results import Uncertain
 from repdyn.studies.convergence.splits import Gap
 from repdyn.views.drawing import entitle

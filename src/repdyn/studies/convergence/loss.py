@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from repdyn.studies.convergence.profiles import average_rate, gradient
+from repdyn.alignment_profile import average_rate, gradient
 from repdyn.views.figures import LOSS
 from repdyn.views.frames import grid, measurements, scalar
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from repdyn.alignment_profile import average_rate, gradient, isotonic_fit, lower_envelope
 from repdyn.studies.convergence.bootstrap import Interval, SequenceSums, percentiles, resampled
-from repdyn.studies.convergence.profiles import average_rate, gradient, isotonic_fit, lower_envelope
 from repdyn.studies.convergence.splits import Gap, paired_gap, unpaired_gap
 
 SPLITS: dict[tuple[str, str], Callable[[SequenceSums, SequenceSums], Gap]] = {

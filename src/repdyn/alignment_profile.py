@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import isotonic_regression
 
 
 def gradient(alignment: ArrayLike) -> np.ndarray:
@@ -66,6 +65,8 @@ def isotonic_fit(steps: ArrayLike) -> np.ndarray:
     >>> isotonic_fit([0.5, 0.25, 0.25, 1.0]).round(4).tolist()
     [0.3333, 0.3333, 0.3333, 1.0]
     """
+    from scipy.optimize import isotonic_regression  # slow to import, and wanted by few of those who import this
+
     return isotonic_regression(_steps(steps)).x
 
 
