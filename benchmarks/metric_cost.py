@@ -28,6 +28,16 @@ from repdyn.measurement import Profile
 from repdyn.metrics import DEFAULT_METRICS, METRICS, MetricLike
 from repdyn.records import Checkpoint
 
+_HEADING = """# What each metric costs
+
+    OMP_NUM_THREADS=1 python benchmarks/metric_cost.py -o docs/metric_cost.md
+
+Each metric measured alone, as a ratio to anisotropy and two_nn together, all in one process: the median over
+interleaved repeats. The last column is its share where all are measured at once; then the search for neighbours, the
+spectrum and the ranks among the vocabulary are charged to the first that asks. What a metric costs in your own run
+stands in its summary.
+"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -66,9 +76,9 @@ def _measured(options: argparse.Namespace) -> dict[str, list[Profile]]:
 
 
 def _described(options: argparse.Namespace) -> str:
-    told = facts("python benchmarks/metric_cost.py")
+    told = facts("")
     size = f"3 layers of {options.vectors} vectors of {options.hidden_size}, {options.vocabulary} input embeddings"
-    return f"{size}; {told['machine']}, {told['threads']} threads, {told['versions']}, {told['date']}"
+    return f"{size}; {told['machine']}, threads: {told['threads']}, {told['versions']}, {told['date']}"
 
 
 def _report(profiles: dict[str, list[Profile]], described: str) -> str:
@@ -88,7 +98,7 @@ def _report(profiles: dict[str, list[Profile]], described: str) -> str:
         lines.append(f"| {name} | {middle:.2f} | {ratios[0]:.2f} to {ratios[-1]:.2f} | {share:.0%} |")
     forward = [a.forward_seconds / d.forward_seconds for a, d in zip(profiles["all"], profiles["default"], strict=True)]
     passes = f"The forward passes of all metrics take {statistics.median(forward):.2f} times those of the default two."
-    return "\n".join(["# What each metric costs", "", described, "", *lines, "", passes, ""])
+    return "\n".join([_HEADING, described + ".", "", *lines, "", passes, ""])
 
 
 if __name__ == "__main__":

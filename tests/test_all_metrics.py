@@ -13,7 +13,16 @@ import pytest
 import torch
 from scipy.stats import rankdata
 from small import random_tokens
-from transformers import AutoModel, BertConfig, GPTNeoXConfig, PreTrainedModel, T5Config
+from torch import nn
+from transformers import (
+    AutoModel,
+    BertConfig,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
+    GPTNeoXConfig,
+    PreTrainedModel,
+    T5Config,
+)
 
 from repdyn import Probe, measure
 from repdyn.earlier import Earlier
@@ -168,6 +177,61 @@ def test_all_are_those_that_the_probe_has_what_it_takes_for(probe):
         ValueError, match=r"expected a probe whose tokens have topics for topic_gap, got one without; make"
     ):
         resolve(["topic_gap"], plain)
+
+
+class Widening(nn.Module):
+    """Blocks of which one puts out wider vectors than it takes in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Embedding(50, 16)
+        self.blocks = nn.ModuleList(nn.Linear(*widths) for widths in [(16, 16), (16, 24), (24, 24)])
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.token(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_layers_of_other_widths_cost_their_own_rows(probe):
+    torch.manual_seed(0)
+    frame = measure(Widening(), probe, ["alignment", "step_length", "cka_next"], "blocks.*").to_pandas()
+    reasons = frame.set_index(["metric", "layer"])["reason"]
+    told = "batch 0: the layers have vectors of 16 and 24 coordinates"
+    assert reasons["alignment"].tolist() == [told, told, None, None]
+    assert reasons["step_length"].tolist() == [None, told, None]
+    assert frame.loc[frame["metric"] == "cka_next", "value"].notna().all()
+
+
+def test_two_tables_of_two_stacks_are_not_mixed_up(probe):
+    torch.manual_seed(0)
+    config = EncoderDecoderConfig.from_encoder_decoder_configs(BertConfig(**SMALL), BertConfig(**SMALL))
+    frame = measure(EncoderDecoderModel(config).eval(), probe, ["token_cosine"]).to_pandas()
+    told = "batch 0: the stacks have input embeddings of their own, and which is whose is not told"
+    assert set(frame["reason"]) == {told}
+
+
+def test_attention_heeds_the_subset_and_leaves_out_what_has_no_pairs(probe):
+    model, names = model_of("bert"), ["attention_topic_gap", "attention_topic_gap@even"]
+    frame = measure(model, probe, names).to_pandas()
+    own = frame[frame["head"].isna()].set_index(["subset", "layer"])
+    assert (own.loc["all", "value"] != own.loc["even", "value"]).all()
+    assert set(own.loc["all", "n_batches"]) == {20}
+    assert set(own["n_vectors"]) == set(own["n_unique"]) == {16}
+    topics = probe.topics.clone()
+    topics[16:32] = -1
+    without = measure(model, probe.with_topics(topics), names[:1]).to_pandas()
+    assert set(without["n_batches"]) == {19}
+    assert without["value"].notna().all()
+
+
+def test_no_sequence_is_cut_for_want_of_room():
+    tokens = random_tokens(14, 200)
+    long = Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96).with_topics(tokens.flatten() % 4)
+    frame = measure(model_of("bert"), long, ["attention_topic_gap"]).to_pandas()
+    assert set(frame["n_batches"]) == {10}
+    assert set(frame["n_vectors"]) == {200}
 
 
 def _cosines(x: np.ndarray, y: np.ndarray) -> np.ndarray:

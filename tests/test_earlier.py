@@ -18,6 +18,15 @@ from safetensors.torch import load_file, save_file
 from repdyn.earlier import Earlier
 from repdyn.kernels import Undefined
 
+
+class Sealed(Earlier):
+    """Every step is whole with the one layer that is kept of it."""
+
+    def keep(self, step, *given):
+        super().keep(step, *given)
+        self.seal(step)
+
+
 HERE = {"run": "run", "probe": "0123456789abcdef", "layers": ""}
 
 
@@ -27,15 +36,17 @@ def states(seed: int = 0, shape: tuple[int, int] = (12, 5), dtype: torch.dtype =
 
 @pytest.fixture
 def earlier(tmp_path) -> Earlier:
-    return Earlier(tmp_path / "earlier", **HERE)
+    return Sealed(tmp_path / "earlier", **HERE)
 
 
 def files(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != "whole"
+    )
 
 
 def the_file(folder):
-    (path,) = (path for path in folder.rglob("*") if path.is_file())
+    (path,) = (path for path in folder.rglob("*") if path.is_file() and path.name != "whole")
     return path
 
 
@@ -103,7 +114,7 @@ def test_layers_and_stacks_stay_apart(earlier, tmp_path):
 
 @pytest.mark.parametrize("other", [{"run": "another"}, {"probe": "f" * 16}, {"layers": '["blocks.*"]'}], ids=str)
 def test_runs_probes_and_choices_share_a_folder(tmp_path, other):
-    one, another = Earlier(tmp_path, **HERE), Earlier(tmp_path, **{**HERE, **other})
+    one, another = Sealed(tmp_path, **HERE), Sealed(tmp_path, **{**HERE, **other})
     one.keep(8, None, 1, states())
     assert reason(another) == "no states of a step before 16 are kept"
     another.keep(8, None, 1, states(1))
@@ -264,7 +275,7 @@ def test_another_process_knows_at_least_that_something_is_missing(earlier, tmp_p
     full_disk(True)
     earlier.keep(8, None, 1, states(8))
     full_disk(False)
-    assert reason(Earlier(tmp_path / "earlier", **HERE)) == "the states of step 8 are kept without this layer"
+    assert reason(Sealed(tmp_path / "earlier", **HERE)) == "the states of step 8 are kept without this layer"
 
 
 def test_states_that_cannot_be_kept_do_not_leave_older_ones_of_the_step(earlier, tmp_path, full_disk):
@@ -294,7 +305,7 @@ def test_a_disk_that_does_not_answer(earlier, monkeypatch):
 
 def test_a_file_in_the_place_of_the_folder(tmp_path, caplog):
     (tmp_path / "earlier").write_text("")
-    earlier = Earlier(tmp_path / "earlier", **HERE)
+    earlier = Sealed(tmp_path / "earlier", **HERE)
     earlier.keep(8, None, 1, states())
     assert "were not kept for the next step" in caplog.text
     assert reason(earlier).startswith("the states of step 8 were not kept: ")
@@ -351,7 +362,7 @@ def test_a_step_measured_again_finds_what_it_found(earlier):
 
 def test_ranks_share_a_folder(tmp_path):
     """Each keeps every second layer; the one that is ahead forgets."""
-    ranks = [Earlier(tmp_path, **HERE) for _ in range(2)]
+    ranks = [Sealed(tmp_path, **HERE) for _ in range(2)]
     for step in (4, 8):
         for layer in range(5):
             ranks[layer % 2].keep(step, None, layer, states(10 * step + layer))
@@ -376,7 +387,7 @@ for number in range(10**6):
 
 
 def test_a_process_killed_at_any_moment_leaves_whole_states(tmp_path):
-    earlier = Earlier(tmp_path, **HERE)
+    earlier = Sealed(tmp_path, **HERE)
     for after in (0.0, 0.02):
         process = subprocess.Popen([sys.executable, "-c", KEEPING, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         assert process.stdout
@@ -386,5 +397,16 @@ def test_a_process_killed_at_any_moment_leaves_whole_states(tmp_path):
         time.sleep(after)
         process.kill()
         process.wait()
+        earlier.seal(8)
         found = earlier.before(16, None, 1, torch.zeros(400, 300))[1]
         assert (found == found[0, 0]).all()
+
+
+def test_a_measurement_that_failed_half_way_is_not_compared_with(tmp_path):
+    earlier = Earlier(tmp_path, **HERE)
+    for step in (4, 8):
+        earlier.keep(step, None, 0, states(step))
+        earlier.seal(4)
+    assert earlier.before(16, None, 0, states())[0] == 4
+    earlier.seal(8)
+    assert earlier.before(16, None, 0, states())[0] == 8

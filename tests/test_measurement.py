@@ -178,7 +178,10 @@ def test_resolve():
         (["two_nn@sinks"], "expected a subset among all, no_sink, got 'sinks' for two_nn; classes of words come with"),
         ("two_nn", r'expected a sequence of metrics such as \("anisotropy", "two_nn"\), or "all", got \'two_nn\''),
         ([], "expected a sequence of metrics"),
-        (["cka_previous@no_sink"], "expected cka_previous on all tokens, got 'no_sink'; what is kept of a checkpoint, to be"),
+        (
+            ["cka_previous@no_sink"],
+            "expected cka_previous on all tokens, got 'no_sink'; what is kept of a checkpoint, to be",
+        ),
     ],
 )
 def test_refused_metrics(metrics, message, small_probe):

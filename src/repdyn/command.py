@@ -74,9 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("sweep", help="measure published or local checkpoints", add_help=False)
     commands.add_parser("study", help="study one aspect of one or several models", add_help=False)
     metrics = commands.add_parser("metrics", help="list every metric", description="List every metric.")
-    metrics.add_argument(
-        "--markdown", action="store_true", help="with settings and sources, as docs/all_metrics.md"
-    )
+    metrics.add_argument("--markdown", action="store_true", help="with settings and sources, as docs/all_metrics.md")
     metrics.set_defaults(act=_metrics)
     figures = _add(
         commands, "figures", "write the figures of a store and print its summary", _FIGURES_EXAMPLES, _figures

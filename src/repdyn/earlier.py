@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 KEPT = "kept_states"
 """Folder beside a run's rows in which they are kept."""
 _STATES = "states"
+_SEAL = "whole"
 _STEP = re.compile(r"step(\d{9,})")
 
 
@@ -70,6 +71,16 @@ class Earlier:
             with suppress(OSError):
                 target.unlink(missing_ok=True)
 
+    def seal(self, step: int) -> None:
+        """Say that all layers of a step have been kept: only then will another step be compared with it.
+
+        A measurement that failed half way leaves none behind to be compared with.
+        """
+        try:
+            write_atomically(self._of_step(step) / _SEAL, lambda path: path.write_text("whole\n"))
+        except OSError as error:
+            log.warning("Step %d will not be compared with: %s", step, error)
+
     def before(self, step: int, stack: str | None, layer: int, like: Tensor) -> tuple[int, Tensor]:
         """The newest step before this one that is kept, and the layer's states at it.
 
@@ -85,7 +96,7 @@ class Earlier:
                 layers of a step are compared with the same one.
         """
         try:
-            kept = sorted(self._kept())
+            kept = sorted(self._whole())
         except OSError as error:
             raise Undefined(f"the states of earlier steps do not read: {error}") from error
         earlier = [other for other in kept if other < step]
@@ -126,6 +137,11 @@ class Earlier:
         """Steps of which something was kept, or was to be."""
         found = [_STEP.fullmatch(path.name) for path in self._folder.iterdir()] if self._folder.exists() else []
         return {int(match[1]) for match in found if match} | {lost for lost, _, _ in self._not_kept}
+
+    def _whole(self) -> set[int]:
+        """Steps that are kept with all their layers, or were to be."""
+        lost = {lost for lost, _, _ in self._not_kept}
+        return {step for step in self._kept() if step in lost or (self._of_step(step) / _SEAL).exists()}
 
     def _read(self, step: int, stack: str | None, layer: int) -> Tensor:
         try:

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from torch import Tensor
 
 from repdyn.kernels import Cloud, Undefined, exact_arithmetic
 from repdyn.metrics import LayerView, Metric
@@ -41,9 +42,9 @@ def _measured(
     view: LayerView, metric: Metric, subset: str, checkpoint: Checkpoint, layers: str, on_error: OnError
 ) -> list[Row]:
     start = time.perf_counter()
-    n_vectors, values, reason = _values(view, metric, subset, on_error)
+    batches, values, reason = _values(view, metric, subset, on_error)
     seconds = time.perf_counter() - start
-    n_unique, reason = _n_unique(view, subset, reason, on_error)
+    n_vectors, n_unique, reason = _sizes(view, metric, subset, batches, reason, on_error)
     of_heads = np.array(values if reason is None else [math.nan] * view.probe.n_batches, ndmin=2)
     of_heads = of_heads if metric.per_head and reason is None else of_heads.reshape(-1, 1)
     row = Row(
@@ -75,37 +76,51 @@ def _measured(
 
 def _values(
     view: LayerView, metric: Metric, subset: str, on_error: OnError
-) -> tuple[int, list[np.ndarray | float], str | None]:
-    """How many vectors a batch has, what the kernel makes of each batch, and why it makes nothing of them."""
-    n_vectors, values = view.probe.sample(subset).shape[1], []
+) -> tuple[Sequence[tuple], list[np.ndarray | float], str | None]:
+    """What the kernel is given for each batch, what it makes of them, and why it makes nothing of them."""
+    batches: Sequence[tuple] = []
+    values: list[np.ndarray | float] = []
+    undefined = None
     try:
         with exact_arithmetic(view.layer.states.device):
-            for inputs in metric.needs(view, subset):
-                n_vectors = min(n_vectors, _n_vectors(inputs[0]))
-                value = metric.kernel(*inputs, **metric.settings)
-                values.append(value.cpu().numpy() if metric.per_head else float(value))
-    except Undefined as undefined:
-        return n_vectors, values, f"batch {len(values)}: {undefined}"
+            batches = metric.needs(view, subset)
+            for number, inputs in enumerate(batches):
+                try:
+                    value = metric.kernel(*inputs, **metric.settings)
+                    values.append(value.cpu().numpy() if metric.per_head else float(value))
+                except Undefined as error:
+                    undefined = undefined or f"batch {number}: {error}"
+    except Undefined as error:
+        undefined = f"batch 0: {error}"
     except Exception as error:
         if on_error == "raise":
             raise
-        return n_vectors, values, f"{type(error).__name__}: {error}"
-    return n_vectors, values, None
+        return batches, values, f"{type(error).__name__}: {error}"
+    # the batches of heads are sequences, of which some may have nothing to compare; all others are parts of one sample
+    return batches, values, None if values and metric.per_head else undefined
 
 
-def _n_vectors(batch: Any) -> int:
-    """Of a cloud, of points (n, dim), or of attention weights (heads, n, n)."""
-    return batch.n_vectors if isinstance(batch, Cloud) else batch.shape[-2]
+def _sizes(
+    view: LayerView, metric: Metric, subset: str, batches: Sequence[tuple], reason: str | None, on_error: OnError
+) -> tuple[int, int, str | None]:
+    """Vectors and distinct vectors in the batch that has fewest, and why the value is undefined.
 
-
-def _n_unique(view: LayerView, subset: str, reason: str | None, on_error: OnError) -> tuple[int, str | None]:
-    """Distinct vectors in the batch that has fewest, and why the value is undefined; 0 where they cannot be counted."""
+    0 where the distinct ones cannot be counted. Attention weights are of positions, which are all counted.
+    """
+    given = [inputs[0] for inputs in batches]
     try:
-        return min(cloud.n_unique for cloud in view.clouds(subset)), reason
+        if given and metric.per_head:
+            positions = min(weights.shape[-1] for weights in given)
+            return positions, positions, reason
+        points = [
+            each if isinstance(each, Cloud) else Cloud(each) for each in given if isinstance(each, Cloud | Tensor)
+        ]
+        clouds = points or view.clouds(subset)
+        return min(cloud.n_vectors for cloud in clouds), min(cloud.n_unique for cloud in clouds), reason
     except Exception as error:
         if on_error == "raise":
             raise
-        return 0, reason or f"{type(error).__name__}: {error}"
+        return view.probe.sample(subset).shape[1], 0, reason or f"{type(error).__name__}: {error}"
 
 
 def _mean_and_spread(values: np.ndarray) -> dict[str, Any]:

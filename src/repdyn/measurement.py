@@ -155,6 +155,8 @@ def measure(
                 )
             )
         progress("kernels", 1.0)
+    if asked["companions"].earlier is not None:
+        asked["companions"].earlier.seal(measured.step)
     return Profile(
         _of_all(of_layers, ranks),
         measured,

@@ -84,7 +84,7 @@ class Probe:
         refuse_other_than_topics(self.topics, len(self.tokens))
         # one order, whatever the order they were given or read in
         object.__setattr__(self, "classes", dict(sorted(self.classes.items())))
-        available = {subset: len(self._members(subset)) for subset in self.subsets}
+        available = {subset: len(self.members(subset)) for subset in self.subsets}
         refuse_small_subsets(available, self.batch_vectors, self.n_batches)
 
     @classmethod
@@ -243,7 +243,7 @@ class Probe:
     def sample(self, subset: str) -> np.ndarray:
         """Token numbers of every metric batch of a subset, (n_batches, m): m is ``batch_vectors``, or what a class has
         for each batch where that is less. ValueError where there is no such subset."""
-        members = self._members(subset)
+        members = self.members(subset)
         size = min(self.batch_vectors, len(members) // self.n_batches)
         return members[: self.n_batches * size].reshape(self.n_batches, size)
 
@@ -281,7 +281,8 @@ class Probe:
         # RandomState's stream is frozen by numpy's policy; Generator's and torch's may change between releases.
         return np.random.RandomState(self.seed).permutation(len(self.tokens))
 
-    def _members(self, subset: str) -> np.ndarray:
+    def members(self, subset: str) -> np.ndarray:
+        """Token numbers of a subset, in the order in which they are sampled."""
         if subset not in self.subsets:
             raise ValueError(
                 f"expected a subset among {', '.join(self.subsets)}, got {subset!r}; classes of words come with "

@@ -330,7 +330,7 @@ def test_command(run, command):
         (["./nowhere"], "expected a folder that exists, or a hub repository, got './nowhere'"),
         (["runs/quickstart/TIME"], "expected a folder that exists, or a hub repository, got 'runs/quickstart/TIME'"),
         (["RUN/repdyn"], "expected checkpoints (folders such as step512"),
-        (["RUN", "--metrics", "twonn"], "participation_ratio, effective_rank, got 'twonn'"),
+        (["RUN", "--metrics", "twonn"], "or all, got 'twonn'; did you mean 'two_nn'?"),
         (["RUN/hf_checkpoints"], "name a probe with --probe FILE, or a folder or hub repository with --tokenizer"),
         (["RUN", "--probe", "none.safetensors"], "none.safetensors"),
         (["RUN", "--probe", "RUN/hf_checkpoints/step0/model.safetensors"], "expected a probe written by Probe.save"),

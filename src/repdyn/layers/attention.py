@@ -118,13 +118,19 @@ def attention_weights(
 
 
 def _first_sequences(probe: Probe, n_tokens: int) -> Iterator[ProbeBatch]:
-    """One by one, so that none is padded, and no more than one sequence's weights are at hand beside what is kept."""
+    """One by one, so that none is padded, and no more than one sequence's weights are at hand beside what is kept.
+
+    None is cut for want of room: a few positions tell less than many, and would weigh as much.
+    """
     left, first_token = n_tokens, 0
     for tokens in probe.tokens.split(probe.lengths.tolist()):
-        cut = tokens[: min(LENGTH, left)]
+        cut = tokens[:LENGTH]
+        if len(cut) > left:
+            return
         if len(cut) > 1:
             yield ProbeBatch(cut[None], torch.ones_like(cut[None]), np.arange(len(cut)), first_token)
-        left, first_token = left - len(cut), first_token + len(tokens)
+            left -= len(cut)
+        first_token += len(tokens)
 
 
 @contextmanager

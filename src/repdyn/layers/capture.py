@@ -272,7 +272,7 @@ def _run(
     n_layers = len(blocks) + len({block.stack for block in blocks})
     recorder_of = partial(Recorder, blocks, chained=layers is None, pads_right=pads_right(model), lists=listing(model))
     device = device_of(model, outer)
-    search = EmbeddingSearch(model) if "embeddings" in besides else None
+    search = EmbeddingSearch(model, len({block.stack for block in blocks})) if "embeddings" in besides else None
     with undisturbed(model, device), through(outer, body) as run:
 
         def pass_through(batch: ProbeBatch) -> None:

@@ -13,6 +13,7 @@ from repdyn.probe import ProbeBatch
 
 NONE_FOUND = "no nn.Embedding of the model is given the token ids"
 NOT_HERE = "the weights of the input embedding are not in this process's memory"
+SEVERAL = "the stacks have input embeddings of their own, and which is whose is not told"
 NOT_A_TABLE = "the input embedding is not stored as one row of numbers for each token"
 
 
@@ -21,9 +22,12 @@ class EmbeddingSearch:
 
     Args:
         model: without wrappers that hold its modules under other names; its modules are watched wherever they are.
+        n_stacks: stacks of blocks in the model; where there are several, so may be their tables.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, n_stacks: int = 1) -> None:
+        self._several_stacks = n_stacks > 1
+        self._several = False
         self._candidates = [module for module in model.modules() if isinstance(module, nn.Embedding)]
         self._ids: Tensor | None = None
         self.found: nn.Embedding | None = None
@@ -53,6 +57,8 @@ class EmbeddingSearch:
         """
         if self.found is None:
             return NONE_FOUND
+        if self._several:
+            return SEVERAL
         weight = self.found.weight.detach()
         if isinstance(weight, DTensor):
             weight = weight.full_tensor()
@@ -61,10 +67,12 @@ class EmbeddingSearch:
         return weight if weight.ndim == 2 and weight.is_floating_point() else NOT_A_TABLE
 
     def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        if self.found is None and isinstance(module, nn.Embedding) and self._ids is not None:
+        wanted = self.found is None or self._several_stacks
+        if wanted and isinstance(module, nn.Embedding) and self._ids is not None:
             given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
             if any(_same(ids, self._ids) or _same(ids.mT, self._ids) for ids in given if ids.ndim == 2):
-                self.found = module
+                self.found = module if self.found is None else self.found
+                self._several |= module.weight is not self.found.weight
 
 
 def _is_here(weight: Tensor) -> bool:

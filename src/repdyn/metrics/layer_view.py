@@ -129,7 +129,7 @@ def clouds(layer: LayerView, subset: str) -> list[tuple[Cloud]]:
 
 def with_last(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
     """The layer's point cloud and its stack's last one."""
-    return list(zip(layer.clouds(subset), layer.last(subset), strict=True))
+    return _in_one_space(layer.clouds(subset), layer.last(subset))
 
 
 def with_following(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
@@ -137,9 +137,14 @@ def with_following(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
     return list(zip(layer.clouds(subset), layer.following(subset), strict=True))
 
 
+def with_following_in_one_space(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
+    """The same, of layers that have the same coordinates."""
+    return _in_one_space(layer.clouds(subset), layer.following(subset))
+
+
 def with_following_and_last(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud, Cloud]]:
     """The layer's point cloud, the next layer's and the last one's."""
-    return list(zip(layer.clouds(subset), layer.following(subset), layer.last(subset), strict=True))
+    return _in_one_space(layer.clouds(subset), layer.following(subset), layer.last(subset))
 
 
 def with_earlier(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
@@ -172,8 +177,18 @@ def attention_with_topics(layer: LayerView, subset: str) -> list[tuple[Tensor, T
     attention = layer.companions.attention
     if layer.probe.topics is None or attention is None:
         raise Undefined(NO_TOPICS)
+    members = torch.zeros(len(layer.probe.tokens), dtype=torch.bool)
+    members[torch.from_numpy(layer.probe.members(subset))] = True
+    topics = layer.probe.topics.masked_fill(~members, -1)
     of_sequences = attention.of(layer.layer.stack, layer.layer.index)
-    return [(weights, layer.probe.tokens[tokens], layer.probe.topics[tokens]) for weights, tokens in of_sequences]
+    return [(weights, layer.probe.tokens[tokens], topics[tokens]) for weights, tokens in of_sequences]
+
+
+def _in_one_space(*clouds: list[Cloud]) -> list[tuple]:
+    widths = [of_layer[0].x.shape[1] for of_layer in clouds]
+    if len(set(widths)) > 1:
+        raise Undefined(f"the layers have vectors of {' and '.join(map(str, sorted(set(widths))))} coordinates")
+    return list(zip(*clouds, strict=True))
 
 
 def _against_vocabulary(layer: LayerView, clouds: list[Cloud], subset: str) -> list[tuple[Tensor, Tensor, Vocabulary]]:

@@ -112,13 +112,18 @@ def file_failure(task: Task, store: Store, settings: Settings, reason: str) -> N
     store.write(settings.key(task).failed, rows)
 
 
+def is_comparing(task: Task, settings: Settings) -> bool:
+    """Whether a metric compares the checkpoint with the one before."""
+    asked = resolve(settings.metrics, task.probe)
+    comparing = any("earlier" in metric.besides for metric, _ in asked)
+    return comparing and settings.in_order and task.target.checkpoint.stage != FINISHED
+
+
 def _earlier(task: Task, store: Store, settings: Settings) -> Earlier | None:
     """Where the states of the checkpoint before are, if a metric compares with them."""
-    asked = resolve(settings.metrics, task.probe)
-    of = task.target.checkpoint
-    comparing = any("earlier" in metric.besides for metric, _ in asked)
-    if not comparing or not settings.in_order or of.stage == FINISHED:
+    if not is_comparing(task, settings):
         return None
+    of = task.target.checkpoint
     kept = store.folder_of(of.run) / KEPT
     return Earlier(kept, run=of.run, probe=task.probe.hash, layers=choice_of(settings.layers))
 

@@ -101,11 +101,12 @@ def _run(options: Namespace, console: Console) -> int:
 
 def _settings(options: Namespace) -> Settings:
     # what is mistaken is better told before anything is asked of the hub
-    known = None if options.probe else (*SUBSETS, *(CLASSES if options.classes == "words" else ()))
-    resolve(options.metrics, subsets=known)
+    is_local = options.source is not None and Path(options.source).exists()
+    classes = CLASSES if options.classes == "words" else ()
+    # a run's own probe, or one from a file, may know other classes
+    resolve(options.metrics, subsets=None if options.probe or is_local else (*SUBSETS, *classes))
     if options.engine == "serial":
         _require_device(options.device)
-    is_local = options.source is not None and Path(options.source).exists()
     # Live runs measure in the precision of their weights; published ones are often rounded to half precision for
     # their size alone, and rounding the states too would be seen in the dimension.
     dtype = options.dtype or ("auto" if is_local else "float32")

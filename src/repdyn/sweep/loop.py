@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from filelock import BaseFileLock
+from filelock import BaseFileLock, FileLock, Timeout
 
+from repdyn.earlier import KEPT
 from repdyn.measurement import choice_of
 from repdyn.records import Row
 from repdyn.store import Store, read_rows
 from repdyn.sweep.board import Board
-from repdyn.sweep.checkpoint import Settings, Task, file_failure, measure_checkpoint
+from repdyn.sweep.checkpoint import Settings, Task, file_failure, is_comparing, measure_checkpoint
 from repdyn.sweep.downloads import Downloads, Fetched, one_ahead
 from repdyn.sweep.failures import CheckpointError, OutOfBoundsError, SweepStoppedError
 from repdyn.sweep.targets import place_of
@@ -113,9 +114,37 @@ def sweep(
 
     Raises:
         SweepStoppedError: no connection, or no space on the disk; what was measured is in the store.
+        ValueError: another process is at work in the store, and a metric compares checkpoints.
     """
     board = board or Board(len(tasks), shown=False)
     report = Report()
+    with _alone_where_checkpoints_are_compared(tasks, store, settings):
+        _sweep(tasks, store, settings, downloads, board, report)
+    return report
+
+
+@contextmanager
+def _alone_where_checkpoints_are_compared(tasks: Sequence[Task], store: Store, settings: Settings) -> Iterator[None]:
+    """Two processes would compare with, and forget, one another's checkpoints."""
+    if not any(is_comparing(task, settings) for task in tasks):
+        yield
+        return
+    lock = FileLock(store.path / ".claims" / f"{KEPT}.lock")
+    (store.path / ".claims").mkdir(parents=True, exist_ok=True)
+    try:
+        held = lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ValueError(
+            f"expected one process at a time in {store.path} for metrics that compare a checkpoint with the one before "
+            "(cka_previous), but another is at work; leave them out, wait, or give another --store"
+        ) from error
+    with held:
+        yield
+
+
+def _sweep(
+    tasks: Sequence[Task], store: Store, settings: Settings, downloads: Downloads, board: Board, report: Report
+) -> None:
     for probe in {task.probe.hash: task.probe for task in tasks}.values():
         store.save_probe(probe)
     with board, downloads.opened():
@@ -132,7 +161,6 @@ def sweep(
                 finally:
                     taken.release(downloads)
                 stop_if_all_fail_alike(report)
-    return report
 
 
 def stop_if_all_fail_alike(report: Report) -> None:
