@@ -107,7 +107,9 @@ def test_checkpoints_that_are_not_announced_are_refused(tmp_path, probe):
 def test_bad_arguments_are_refused_at_once(probe):
     with pytest.raises(ValueError, match='expected on_error "warn" or "raise", got \'ignore\''):
         RepresentationDynamics(probe, on_error="ignore")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="expected metrics among anisotropy, two_nn, .*effective_rank, .* or all, got 'twonn'"):
+    with pytest.raises(
+        ValueError, match="expected metrics among anisotropy, two_nn, .*effective_rank, .* or all, got 'twonn'"
+    ):
         RepresentationDynamics(probe, metrics=["twonn"])
 
 

@@ -49,9 +49,9 @@ def test_all_metrics_are_shared(folder):
     shared = outcome(folder, "all metrics")
     assert shared == json.loads(json.dumps(cases.all_metrics()))
     assert {row[2] for row in shared} == set(METRICS)
-    # a model that is not one of Hugging Face's has no eager implementation to ask, but what it puts out is looked through
+    # a width of 16 has too few eigenvalues for a power law, and a first checkpoint none before it
     undefined = {(row[2], row[8]) for row in shared if row[5] == "nan"}
-    assert {metric for metric, _ in undefined} <= {"cka_previous", "attention_topic_gap"}, undefined
+    assert {metric for metric, _ in undefined} <= {"alpha_req", "cka_previous"}, undefined
 
 
 def test_states_in_files_are_shared(folder):

@@ -18,6 +18,7 @@ import pytest
 from hub_server import HubServer
 
 from repdyn import open_store
+from repdyn.measurement import metric_set
 from repdyn.store import Key, Store
 from repdyn.sweep import cli
 from repdyn.sweep.checkpoint import Settings, measure_checkpoint
@@ -143,7 +144,7 @@ def test_what_another_process_keeps_in_hand_is_said_and_no_success(hub, commits,
     store = open_store("sweeps")
     (probe,) = (path.stem for path in (store.path / "probes").iterdir())
     settings = Settings(loading=Loading(dtype="float32"))
-    claim = store.claim(Key("lab/model", 8, probe, settings.chosen, commits[8]))
+    claim = store.claim(Key("lab/model", 8, probe, metric_set(settings.metrics, dtype="float32"), commits[8]))
     assert claim is not None
     status, _, err = command("lab/model")
     assert (status, lines(err)[-1]) == (1, "not measured: lab/model step8: another process has it in hand")

@@ -72,7 +72,9 @@ class EmbeddingSearch:
             given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
             if any(_same(ids, self._ids) or _same(ids.mT, self._ids) for ids in given if ids.ndim == 2):
                 self.found = module if self.found is None else self.found
-                self._several |= module.weight is not self.found.weight
+                # BART's positions are given the ids too, for their shape
+                is_of_positions = "position" in type(module).__name__.lower()
+                self._several |= module.weight is not self.found.weight and not is_of_positions
 
 
 def _is_here(weight: Tensor) -> bool:

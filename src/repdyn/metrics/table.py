@@ -65,10 +65,11 @@ def as_tuple(metrics: str | Sequence[MetricLike]) -> tuple[MetricLike, ...]:
     >>> as_tuple("all"), as_tuple(["two_nn"])
     (('all',), ('two_nn',))
     """
-    named = (metrics,) if metrics == ALL else metrics
-    if not isinstance(named, Sequence) or isinstance(named, str | bytes) or not named:
+    if metrics == ALL:
+        return (ALL,)
+    if not isinstance(metrics, Sequence) or isinstance(metrics, str | bytes) or not metrics:
         raise ValueError(f'expected a sequence of metrics such as ("anisotropy", "two_nn"), or "all", got {metrics!r}')
-    return tuple(named)
+    return tuple(metrics)
 
 
 def _every(probe: Probe | None) -> list[tuple[Metric, str]]:

@@ -61,7 +61,7 @@ def _table(rows: pd.DataFrame, several: bool, unicode: bool) -> Table:
     seconds, before = seconds_by_metric(rows), ""
     whole = float(seconds.sum())
     for metric in _by_family(rows):
-        family, took = family_of(metric), float(seconds[metric])
+        family, took = family_of(metric), float(seconds.loc[metric])
         cost = (f"{took:,.2f}", f"{took / whole:.0%}" if whole else "")
         table.add_row(family if family != before else "", *_course(rows, metric, several, unicode), *cost)
         before = family
@@ -80,7 +80,7 @@ def _course(rows: pd.DataFrame, metric: str, several: bool, unicode: bool) -> It
     yield metric if subset == "all" else f"{metric} ({short_subset_title(subset)})"
     mean = layer_mean(rows, metric, subset).mean
     steps = mean.index.tolist()
-    values = [mean[step] for step in select_steps(steps, _SPARKLINE)]
+    values: list[float] = mean.reindex(select_steps(steps, _SPARKLINE)).tolist()
     yield from (_number(value) for value in _ends(values, several))
     if several and unicode:
         yield sparkline(values)
