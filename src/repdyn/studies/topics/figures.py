@@ -41,7 +41,7 @@ def depth_figure(found: Mapping[str, Measured]) -> Figure:
         figure,
         "Topic gaps: words of one topic minus words of different topics",
         "Left: solid as the topics are, dashed with the topics of other documents (band: its standard deviation over "
-        "them), square for the input embeddings. Right: bars are two standard errors over sequences.",
+        "them); square: input embeddings, each word once (bar: the same). Right: bars of two standard errors.",
     )
     return figure
 
@@ -80,7 +80,7 @@ def _embeddings(axes: Axes, one: Measured, name: str, colour: str) -> None:
     axes.plot(places, control, color=colour, linestyle="--", linewidth=1.2)
     axes.fill_between(places, control - spread, control + spread, color=colour, alpha=0.18, linewidth=0)
     if isinstance(table := gaps.get(TABLE), Gap):
-        axes.plot([-0.35], [table.value], color=colour, marker="s", markersize=5, linestyle="")
+        axes.errorbar([-0.35], [table.value], table.control_std, color=colour, marker="s", markersize=5, capsize=2)
 
 
 def _attention(axes: Axes, one: Measured, colour: str) -> None:
