@@ -255,6 +255,8 @@ def test_killed_in_the_middle_of_a_write_the_store_still_reads(tmp_path):
         process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.readline()
+        while not list(tmp_path.glob("store/*/step*.parquet")):
+            time.sleep(0.001)  # on a busy machine the first write alone may take longer than the delay
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.wait()
