@@ -15,8 +15,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from repdyn import Profile, measure
 from repdyn.earlier import Earlier
 from repdyn.kernels import Undefined
+from repdyn.metrics import Metric
+from repdyn.records import Checkpoint
 
 
 class Sealed(Earlier):
@@ -410,3 +413,45 @@ def test_a_measurement_that_failed_half_way_is_not_compared_with(tmp_path):
     assert earlier.before(16, None, 0, states())[0] == 4
     earlier.seal(8)
     assert earlier.before(16, None, 0, states())[0] == 8
+
+
+def test_a_step_measured_anew_is_not_compared_with_until_it_is_whole_again(tmp_path):
+    """After a rollback: layers of other weights lie beside those that were reached."""
+    earlier = Earlier(tmp_path, **HERE)
+    for step in (4, 8):
+        for layer in (0, 1):
+            earlier.keep(step, None, layer, states(step))
+        earlier.seal(step)
+    earlier.begin(8)
+    earlier.keep(8, None, 0, states(1008))
+    assert [earlier.before(16, None, layer, states())[0] for layer in (0, 1)] == [4, 4]
+    earlier.keep(8, None, 1, states(1008))
+    earlier.seal(8)
+    assert all(torch.equal(earlier.before(16, None, layer, states())[1], states(1008)) for layer in (0, 1))
+
+
+def test_what_could_not_be_kept_is_forgotten_when_the_step_is_measured_anew(tmp_path, full_disk):
+    earlier = Earlier(tmp_path, **HERE)
+    full_disk(True)
+    earlier.keep(8, None, 1, states())
+    full_disk(False)
+    earlier.begin(8)
+    assert reason(earlier) == "no states of a step before 16 are kept"
+
+
+def test_a_measurement_that_fails_takes_the_seal_of_the_one_before_along(hand_written, small_probe, tmp_path):
+    earlier = Earlier(tmp_path, **HERE)
+
+    def measured(*metrics: Metric) -> Profile:
+        checkpoint = Checkpoint(step=8)
+        return measure(hand_written, small_probe, ["cka_previous", *metrics], checkpoint=checkpoint, earlier=earlier)
+
+    def fail(cloud):
+        raise RuntimeError("out of memory")
+
+    like = states(shape=(96, 16))
+    measured()
+    assert earlier.before(16, None, 0, like)[0] == 8
+    with pytest.raises(RuntimeError, match="out of memory"):
+        measured(Metric("broken", fail, "always fails", (0, 1), "nobody"))
+    assert reason(earlier, layer=0, like=like) == "no states of a step before 16 are kept"

@@ -77,6 +77,20 @@ def test_undefined_has_a_reason(small_probe):
     assert frame["causal"].isna().all()
 
 
+def test_nothing_is_computed_after_the_first_undefined_batch(hand_written, small_probe):
+    """One batch without a value leaves the layer without one, whatever the others would give."""
+    calls = []
+
+    def kernel(cloud):
+        calls.append(cloud)
+        raise kernels.Undefined("no value")
+
+    frame = measure(hand_written, small_probe, [Metric("none", kernel, "never defined", (0, 1), "nobody")]).to_pandas()
+    assert set(frame["reason"]) == {"batch 0: no value"}
+    assert frame["n_batches"].tolist() == [small_probe.n_batches] * 4
+    assert len(calls) == 4
+
+
 def test_a_failing_kernel_is_raised_or_recorded(hand_written, small_probe):
     def kernel(cloud):
         raise RuntimeError("out of memory")

@@ -2,8 +2,8 @@
 
 import os
 import re
+import runpy
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,14 +20,15 @@ def block(name: str) -> str:
     return found[1]
 
 
-def test_example_runs_as_printed(tmp_path):
+def test_example_runs_as_printed(tmp_path, monkeypatch, capsys):
     (tmp_path / "example.py").write_text(block("example"))
-    result = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    table = result.stdout[result.stdout.rindex("step ") :]
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("example.py", run_name="__main__")
+    printed = capsys.readouterr().out
+    table = printed[printed.rindex("step ") :]
     assert table.split("\n")[0].split() == ["step", "0", "10", "20", "30", "40"]
     assert len(re.findall(r"^(?:two_nn|anisotropy)? +(?:all|no_sink)? +\d", table, re.MULTILINE)) == 12
-    assert "MyTransformer (decoder)" in result.stdout
+    assert "MyTransformer (decoder)" in printed
     assert list(tmp_path.glob("**/figures/**/profile_anisotropy.png"))
 
 

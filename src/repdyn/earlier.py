@@ -52,6 +52,17 @@ class Earlier:
         self._folder = folder / digest[:16]
         self._not_kept: dict[tuple[int, str | None, int], str] = {}
 
+    def begin(self, step: int) -> None:
+        """Say that a step is being measured: only :meth:`seal` makes it whole.
+
+        What an earlier attempt at it has kept is of other weights, perhaps; with some layers of this one it would be a
+        mixture.
+        """
+        self._not_kept = {lost: why for lost, why in self._not_kept.items() if lost[0] != step}
+        # where a file cannot be removed none can be written either, which is told then
+        with suppress(OSError):
+            (self._of_step(step) / _SEAL).unlink(missing_ok=True)
+
     def keep(self, step: int, stack: str | None, layer: int, states: Tensor) -> None:
         """Keep the states of a layer, (n, dim), in place of any that the step has.
 

@@ -90,6 +90,8 @@ def _values(
                     values.append(value.cpu().numpy() if metric.per_head else float(value))
                 except Undefined as error:
                     undefined = undefined or f"batch {number}: {error}"
+                    if not metric.per_head:
+                        break
     except Undefined as error:
         undefined = f"batch 0: {error}"
     except Exception as error:

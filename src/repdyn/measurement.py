@@ -118,6 +118,9 @@ def measure(
     with ranks.together():
         causal = causality(model, probe, layers, forward=forward, states_bytes=states_bytes, within=within)
     measured = _described(checkpoint or Checkpoint(), model, within, _agreed(causal))
+    kept = earlier if "earlier" in besides else None
+    if kept is not None:
+        kept.begin(measured.step)
     start = time.perf_counter()
     states = capture(
         model,
@@ -140,7 +143,7 @@ def measure(
     asked: dict[str, Any] = {
         "n_neighbours": max(metric.n_neighbours for metric, _ in pairs),
         "whole_spectrum": any(metric.whole_spectrum for metric, _ in pairs),
-        "companions": Companions(attention, earlier if "earlier" in besides else None, measured.step),
+        "companions": Companions(attention, kept, measured.step),
     }
     of_layers = []
     n_layers = len(states.layers)
@@ -155,8 +158,8 @@ def measure(
                 )
             )
         progress("kernels", 1.0)
-    if asked["companions"].earlier is not None:
-        asked["companions"].earlier.seal(measured.step)
+    if kept is not None:
+        kept.seal(measured.step)
     return Profile(
         _of_all(of_layers, ranks),
         measured,

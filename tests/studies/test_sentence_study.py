@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 from repdyn.command import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.studies.anatomy.states import Layer
-from repdyn.studies.sentences import results, study, vectors
+from repdyn.studies.sentences import results, vectors
 from repdyn.studies.sentences.changes import ALL_KINDS
 from repdyn.studies.sentences.figures import change_figure, collection_figure, separation_figure
 from repdyn.studies.sentences.inputs import read_changes, read_collection, read_groups
@@ -50,7 +50,7 @@ def files(tmp_path) -> list[str | Path]:
 def drawn(monkeypatch) -> list[set[str]]:
     """Names of the figures of each model, which take longer to write than all else."""
     names: list[set[str]] = []
-    monkeypatch.setattr(study, "save", lambda figures, folder: names.append(set(figures)) or [])
+    monkeypatch.setattr("repdyn.studies.output.save", lambda figures, folder: names.append(set(figures)) or [])
     return names
 
 

@@ -11,7 +11,7 @@ import torch
 from huggingface_hub import constants
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.studies.subjects import Subject, add_options, at_least, file_name, subjects
+from repdyn.studies.subjects import Subject, add_options, file_name, subjects
 from repdyn.sweep.failures import CheckpointError
 
 
@@ -266,13 +266,6 @@ def test_how_many_models(capsys):
     with pytest.raises(SystemExit):
         options()
     assert "the following arguments are required: MODEL" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["2", "x", "-5", "3.0"])
-def test_whole_numbers(text):
-    assert at_least(3)("3") == 3
-    with pytest.raises(argparse.ArgumentTypeError, match=f"expected a whole number of at least 3, got '{text}'"):
-        at_least(3)(text)
 
 
 def test_names_as_files():

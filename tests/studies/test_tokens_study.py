@@ -345,7 +345,7 @@ def test_again_gives_the_same_files(save_model, text, tmp_path):
 def test_without_the_mask_there_is_a_second_folder(save_model, tmp_path):
     out = tmp_path / "out"
     ran(save_model("a", "llama"), "--no-causal-mask", "--sentence", SENTENCE, "-o", out)
-    with_mask, without = (pd.read_csv(out / name / "tokens.csv") for name in ("a", "a (no causal mask)"))
+    with_mask, without = (pd.read_csv(out / name / "tokens.csv") for name in ("a", "a-no-causal-mask"))
     last = with_mask["position"].max()
     same = with_mask["cosine"] == without["cosine"]
     # the last token sees all tokens either way, in the first block; the first one does not

@@ -41,7 +41,7 @@ from repdyn.sweep.weights import Loading
 # read when Ray is imported; without them it would keep a token in the user's home
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-pytest.importorskip("ray")
+ray = pytest.importorskip("ray")
 
 SETTINGS = Settings(loading=Loading(dtype="float32"))
 STEPS = tuple(range(0, 48, 8))
@@ -71,7 +71,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 
 @pytest.fixture(autouse=True)
-def _in_this_environment(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_this_environment(
+    request: pytest.FixtureRequest, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "cluster" not in request.fixturenames:
+        ray.shutdown()
     for name in ("HF_HUB_OFFLINE", "RAY_ADDRESS", "RAY_task_oom_retries"):
         monkeypatch.setenv(name, "")  # so that it is put back
         monkeypatch.delenv(name)
@@ -89,6 +93,7 @@ def cluster_address(environment: dict[str, str]) -> Iterator[str]:
         told = Path(environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster"
         wait_until(lambda: told.exists() and told.read_text())
         yield told.read_text().strip()
+        ray.shutdown()
         for child in psutil.Process(process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 child.kill()
@@ -97,6 +102,13 @@ def cluster_address(environment: dict[str, str]) -> Iterator[str]:
 
 @pytest.fixture
 def cluster(cluster_address: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Tests that follow each other share a connection: each has workers of its own, which are slow to start."""
+    if not ray.is_initialized():
+        before = signal.getsignal(signal.SIGTERM)
+        ray.init(cluster_address, log_to_driver=False, logging_level="error")
+        signal.signal(signal.SIGTERM, before)
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setenv("RAY_ADDRESS", cluster_address)
     return cluster_address
 
@@ -296,7 +308,7 @@ def test_no_network_in_a_worker_ends_the_sweep_with_a_plain_message(tasks, store
     with pytest.raises(
         SweepStoppedError, match="^the hub may not be asked, because HF_HUB_OFFLINE is set; unset it$"
     ) as raised:
-        sweep_with_ray(tasks, store, SETTINGS, Hub(), options())
+        sweep_with_ray(tasks, store, SETTINGS, Hub(), options("--workers", "1"))
     assert type(raised.value) is SweepStoppedError
     assert "Traceback" not in "".join(capfd.readouterr())
     assert sort_out(tasks, store, SETTINGS).waiting == tasks
@@ -342,12 +354,15 @@ def test_the_disk_s_budget_holds_for_all_workers_together(hub, published, probe,
     assert f"GB, more than the {budget} GB of --max-disk" in report.failed[0][1]
 
 
-def analyze(environment: dict[str, str], hub: HubServer, folder: Path, **more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, SCRIPT, "lab/model", "--engine", "ray", "--workers", "2", "--device", "cpu"]
+ANALYZE = ("lab/model", "--engine", "ray", "--workers", "2", "--device", "cpu", "--text", "builtin")
+ANALYZE += ("--max-vectors", "512")
+
+
+def analyze(environment: dict[str, str], hub: HubServer, folder: Path) -> subprocess.Popen[str]:
     own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "home"), "REPDYN_CACHE": str(folder / "cache")}
     return subprocess.Popen(
-        [*command, "--text", "builtin", "--max-vectors", "512", "--store", folder / "store"],
-        env=environment | own | more,
+        [sys.executable, SCRIPT, *ANALYZE, "--store", folder / "store"],
+        env=environment | own,
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -356,7 +371,9 @@ def analyze(environment: dict[str, str], hub: HubServer, folder: Path, **more: s
     )
 
 
-def test_stopped_with_ctrl_c_and_finished_from_the_command_line(cluster_address, environment, hub, published, tmp_path):
+def test_stopped_with_ctrl_c_and_finished_by_the_same_command_on_a_cluster(
+    cluster, environment, hub, published, tmp_path, monkeypatch, capsys
+):
     at = {step: hub.repositories["lab/model"].branches[f"step{step}"] for step in STEPS}
     for step in (16, 24):
         hub.fault(f"{at[step]}/model.safetensors", "slow", bytes_per_second=1000)
@@ -375,9 +392,10 @@ def test_stopped_with_ctrl_c_and_finished_from_the_command_line(cluster_address,
     stamps = {path: path.stat().st_mtime_ns for path in store.path.rglob("step*.parquet")}
 
     hub.faults.clear()
-    process = analyze(environment, hub, tmp_path, RAY_ADDRESS=cluster_address)
-    printed = process.communicate()[0]
-    assert process.returncode == 0, printed
+    monkeypatch.setattr(cli, "show_store", lambda *_: None)
+    with pytest.raises(SystemExit, match="^0$"):
+        cli.main([*ANALYZE, "--downloads", str(downloads), "--store", str(store.path)])
+    printed = capsys.readouterr().err
     assert f"2 of 6 checkpoints are in {store.path} already" in printed
     assert "[4/4] lab/model step" in printed
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps, "something measured was measured again"
@@ -411,8 +429,6 @@ def test_without_ray_the_command_says_what_to_install(options, store, monkeypatc
 
 
 def test_nothing_to_do_starts_no_cluster_and_ray_tells_nobody(options, store, monkeypatch):
-    import ray
-
     monkeypatch.setattr(ray, "init", None)
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
     assert sweep_with_ray([], store, SETTINGS, Hub(), options()) == Report()

@@ -7,4 +7,6 @@ vocabulary        distinct bytes and characters of a text
 byte_tokenizer    the default vocabulary
 tokens, windows   a text as token ids, token ids as batches
 datamodule        all of it as a LightningDataModule
+lda               documents that a topic model writes, each word with its topic
+topic_datamodule  these as a LightningDataModule
 """

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
@@ -16,7 +14,7 @@ from repdyn.data.byte_tokenizer import bytes_to_ids
 from repdyn.data.source import load_corpus
 from repdyn.data.text import Corpus, cache_directory
 from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer
-from repdyn.data.windows import CollateMasked, Windows, collate_causal
+from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal, probe_sequences
 from repdyn.words import CLASSES, NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
 
 if TYPE_CHECKING:
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 
 # The customary split of enwik8, 90, 5 and 5 million bytes in the order of the text.
 _TRAIN_PERCENT, _VALIDATION_PERCENT = 90, 5
-# Tokens in a probe for each vector measured: some are special tokens and first positions, which one subset leaves out.
-_PROBE_TOKENS_PER_VECTOR = 1.25
 
 
 @dataclass(frozen=True)
@@ -164,7 +160,7 @@ class TextDataModule(LightningDataModule):
         return self._spread(self._windows(self._text.validation))
 
     def _spread(self, windows: Windows) -> np.ndarray:
-        wanted = math.ceil(_PROBE_TOKENS_PER_VECTOR * self.probe_max_vectors / self.sequence_length)
+        wanted = probe_sequences(self.probe_max_vectors, self.sequence_length)
         chosen = np.linspace(0, len(windows) - 1, min(wanted, len(windows))).round().astype(int)
         return np.stack([windows[index][1].numpy() for index in chosen])
 
@@ -201,15 +197,13 @@ class TextDataModule(LightningDataModule):
         collate = collate_causal
         if self.objective == "masked":
             collate = CollateMasked(self.tokenizer, self.mask_probability, self.seed, fixed=not shuffle)
-        return DataLoader(
+        return batches(
             self._windows(tokens),
+            collate,
             batch_size=self.batch_size,
             shuffle=shuffle,
-            collate_fn=collate,
             num_workers=self.num_workers,
-            pin_memory=torch.cuda.is_available(),
-            # an own generator even where nothing is shuffled: without one, iterating draws from the global state
-            generator=torch.Generator().manual_seed(self.seed),
+            seed=self.seed,
         )
 
     def _special_tokens(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

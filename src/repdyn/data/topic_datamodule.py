@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-import torch
 from lightning.pytorch import LightningDataModule
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.utils.data import DataLoader
@@ -14,13 +12,11 @@ from transformers import PreTrainedTokenizerFast
 
 from repdyn.data.byte_tokenizer import CLS, MASK, PAD, SEP, SPECIAL_TOKENS
 from repdyn.data.lda import Documents, TopicModel
-from repdyn.data.windows import CollateMasked, Windows, collate_causal
+from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal, probe_sequences
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe
 
-# Tokens in a probe for each vector measured: some are special tokens and first positions, which one subset leaves out.
-_PROBE_TOKENS_PER_VECTOR = 1.25
 # What is drawn from one seed, each with a stream of its own.
 _TRAINING, _VALIDATION, _PROBE = range(3)
 
@@ -119,7 +115,7 @@ class TopicDataModule(LightningDataModule):
         """The fixed tokens that the tracker measures, with their topics: documents that nothing is trained on."""
         from repdyn.probe import Probe
 
-        wanted = math.ceil(_PROBE_TOKENS_PER_VECTOR * self.probe_max_vectors / self.sequence_length)
+        wanted = probe_sequences(self.probe_max_vectors, self.sequence_length)
         documents = self._documents(wanted, _PROBE)
         topics = np.pad(documents.topics, ((0, 0), (self._n_special, self._n_special)), constant_values=-1)
         return Probe.from_tokens(
@@ -148,15 +144,13 @@ class TopicDataModule(LightningDataModule):
         collate = collate_causal
         if self.objective == "masked":
             collate = CollateMasked(self.tokenizer, self.mask_probability, self.seed, fixed=not shuffle)
-        return DataLoader(
+        return batches(
             self._windows(documents),
+            collate,
             batch_size=self.batch_size,
             shuffle=shuffle,
-            collate_fn=collate,
             num_workers=self.num_workers,
-            pin_memory=torch.cuda.is_available(),
-            # an own generator even where nothing is shuffled: without one, iterating draws from the global state
-            generator=torch.Generator().manual_seed(self.seed),
+            seed=self.seed,
         )
 
     def _refuse_bad_arguments(self) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 Batch = dict[str, Tensor]
 IGNORED = -100
 """The label that a loss skips."""
+
+# Tokens in a probe for each vector measured: some are special tokens and first positions, which one subset leaves out.
+_PROBE_TOKENS_PER_VECTOR = 1.25
 
 
 class Windows(Dataset[tuple[int, Tensor]]):
@@ -84,3 +91,34 @@ class CollateMasked:
             # a worker starts afresh every epoch, with a seed of its own drawn from the loader's generator
             self._generator = torch.Generator().manual_seed(worker.seed if worker else self._seed)
         return self._generator
+
+
+def batches(
+    windows: Windows,
+    collate: Callable[[list[tuple[int, Tensor]]], Batch],
+    *,
+    batch_size: int,
+    shuffle: bool,
+    num_workers: int,
+    seed: int,
+) -> DataLoader[Any]:
+    """Windows in batches; iterating leaves the global random state alone."""
+    return DataLoader(
+        windows,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        collate_fn=collate,
+        num_workers=num_workers,
+        pin_memory=torch.cuda.is_available(),
+        # an own generator even where nothing is shuffled: without one, iterating draws from the global state
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+def probe_sequences(max_vectors: int, sequence_length: int) -> int:
+    """How many sequences a probe of so many vectors takes.
+
+    >>> probe_sequences(16384, 128)
+    160
+    """
+    return math.ceil(_PROBE_TOKENS_PER_VECTOR * max_vectors / sequence_length)

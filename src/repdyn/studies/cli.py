@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import re
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
+
+from repdyn.arguments import SuggestingParser
 
 
 class Kind(NamedTuple):
@@ -58,7 +58,8 @@ def main(arguments: Sequence[str], prog: str = "repdyn study") -> None:
 def _parser(prog: str) -> argparse.ArgumentParser:
     width = max(map(len, KINDS))
     kinds = "\n".join(f"  {name:{width}}  {kind.does}" for name, kind in KINDS.items())
-    parser = _SuggestingParser(
+    parser = SuggestingParser(
+        choice="a kind of study",
         prog=prog,
         usage=f"{prog} KIND MODEL... [options] -o FOLDER",
         description=f"Study one aspect of one or several models.\n\nkinds:\n{kinds}",
@@ -73,7 +74,7 @@ def _study(kind: str, arguments: Sequence[str], prog: str) -> None:
     from repdyn.sweep.failures import CheckpointError, SweepStoppedError
 
     study = import_module(KINDS[kind].module)
-    parser = _SuggestingParser(
+    parser = SuggestingParser(
         prog=f"{prog} {kind}",
         description=study.HELP,
         epilog=study.EXAMPLES,
@@ -85,19 +86,3 @@ def _study(kind: str, arguments: Sequence[str], prog: str) -> None:
         study.run(parser.parse_args(arguments))
     except (CheckpointError, SweepStoppedError) as error:
         raise ValueError(str(error)) from error
-
-
-class _SuggestingParser(argparse.ArgumentParser):
-    """A parser that says which kind or option a mistyped one resembles."""
-
-    def error(self, message: str) -> NoReturn:
-        if typed := re.match(r"argument KIND: invalid choice: '([^']*)'", message):
-            close = difflib.get_close_matches(typed[1], KINDS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(KINDS)}"
-            message = f"expected a kind of study, got {typed[1]!r}; {hint}"
-        elif message.endswith("required: KIND"):
-            message = f"expected a kind of study, got none; there are {', '.join(KINDS)}"
-        elif typed := re.match(r"unrecognized arguments:.*?(--[\w-]+)", message):
-            close = difflib.get_close_matches(typed[1], self._option_string_actions, n=1)
-            message += f"; did you mean {close[0]}?" if close else "; see --help"
-        super().error(message)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -23,14 +22,10 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from repdyn.data.text import cache_directory
 from repdyn.quiet import without_reports
 from repdyn.sweep.failures import CheckpointError, SweepStoppedError, model_errors
-from repdyn.sweep.hub import Files, Hub, unwatched
+from repdyn.sweep.hub import Hub, unwatched
+from repdyn.sweep.options import require_device
+from repdyn.sweep.probes import context_of, holds_tokenizer, tokenizer_files
 from repdyn.sweep.weights import DTYPES, Loading, choose_files, code_refused, load_model
-
-_NO_LIMIT = 1 << 30
-_TOKENIZERS = re.compile(r"tokenizer\.json|vocab\.[^/]*|[^/]*\.model")
-_TOKENIZER_FILES = re.compile(
-    r"tokenizer[^/]*|vocab\.[^/]*|merges\.txt|special_tokens_map\.json|added_tokens\.json|[^/]*\.model|config\.json"
-)
 
 
 @dataclass(eq=False)
@@ -51,10 +46,7 @@ class Subject:
     @property
     def context(self) -> int:
         """Tokens that fit into the model; 2**30 where neither configuration nor tokenizer sets a limit."""
-        of_model = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        limits: Sequence[int | None] = [of_model, self.tokenizer.model_max_length]
-        # a tokenizer without a limit says 1e30
-        return min(_NO_LIMIT, *(int(limit) for limit in limits if limit and limit > 0))
+        return context_of(self.model.config, self.tokenizer)
 
 
 @dataclass(frozen=True)
@@ -74,17 +66,6 @@ def file_name(name: str) -> str:
     'lab%2Fmodel@step8'
     """
     return quote(name, safe=" @()")
-
-
-def at_least(smallest: int) -> Callable[[str], int]:
-    """The type of an option that takes a whole number."""
-
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < smallest:
-            raise argparse.ArgumentTypeError(f"expected a whole number of at least {smallest}, got {text!r}")
-        return int(text)
-
-    return number
 
 
 def add_options(parser: argparse.ArgumentParser, *, fewest: Literal[0, 1] = 1) -> None:
@@ -204,11 +185,7 @@ def _fetch(hub: Hub, repository: str, revision: str, *, weights: bool, with_code
     """Fetch what a model or its tokenizer needs of a repository; returns where it lies."""
     commit = hub.commit(repository, revision)
     there = hub.files(repository, commit)
-    chosen: Files = {
-        name: file
-        for name, file in there.items()
-        if _TOKENIZER_FILES.fullmatch(name) or (with_code and "/" not in name and name.endswith(".py"))
-    }
+    chosen = tokenizer_files(there, with_code=with_code)
     if weights:
         chosen = {**chosen, **choose_files(there, with_code=with_code)}
     if cached := hub.cached(repository, commit, chosen):
@@ -219,7 +196,7 @@ def _fetch(hub: Hub, repository: str, revision: str, *, weights: bool, with_code
 
 
 def _tokenizer(name: str, folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    if not any(_TOKENIZERS.fullmatch(path.name) for path in folder.iterdir()):
+    if not holds_tokenizer(path.name for path in folder.iterdir()):
         raise CheckpointError(
             f"expected a tokenizer beside the weights of {name}, found none; name a folder or hub repository that has "
             "it with --tokenizer"
@@ -230,11 +207,9 @@ def _tokenizer(name: str, folder: Path, trust_remote_code: bool) -> PreTrainedTo
 
 def _device(text: str) -> str:
     try:
-        torch.empty(0, device=text)
-    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
-        raise argparse.ArgumentTypeError(
-            f"expected a device that is here, such as cpu, cuda or cuda:1, got {text!r}: {str(error).splitlines()[0]}"
-        ) from error
+        require_device(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return text
 
 

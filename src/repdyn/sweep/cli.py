@@ -12,7 +12,6 @@ from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import NoReturn
 
-import torch
 from huggingface_hub import logging as hub_logging
 from rich.console import Console
 
@@ -26,7 +25,7 @@ from repdyn.sweep.downloads import Downloads, is_still_working
 from repdyn.sweep.failures import CheckpointError, SweepStoppedError
 from repdyn.sweep.hub import Hub
 from repdyn.sweep.loop import Report, refuse_mixture, sort_out, sweep
-from repdyn.sweep.options import Shard, parser
+from repdyn.sweep.options import Shard, parser, require_device
 from repdyn.sweep.plan import Part, notes, print_plan, print_suites
 from repdyn.sweep.sources import Source, sources
 from repdyn.sweep.weights import Loading
@@ -106,20 +105,13 @@ def _settings(options: Namespace) -> Settings:
     # a run's own probe, or one from a file, may know other classes
     resolve(options.metrics, subsets=None if options.probe or is_local else (*SUBSETS, *classes))
     if options.engine == "serial":
-        _require_device(options.device)
+        require_device(options.device)
     # Live runs measure in the precision of their weights; published ones are often rounded to half precision for
     # their size alone, and rounding the states too would be seen in the dimension.
     dtype = options.dtype or ("auto" if is_local else "float32")
     loading = Loading(options.device, dtype, options.device_map, options.trust_remote_code)
     in_order = options.engine == "serial" and options.shard is None
     return Settings(options.metrics, options.layers, loading, options.tokens_per_forward, in_order)
-
-
-def _require_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
-        raise ValueError(f"expected a device that is here, got {device!r}: {str(error).splitlines()[0]}") from error
 
 
 def _default_store(options: Namespace) -> Path:

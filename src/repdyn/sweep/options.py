@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
+from repdyn.arguments import SuggestingParser, at_least
 from repdyn.data.text import cache_directory
 from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.probe import MAX_VECTORS
@@ -48,7 +46,7 @@ class Shard:
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Every option of a sweep."""
-    top = _SuggestingParser(
+    top = SuggestingParser(
         prog=prog,
         usage="%(prog)s [SOURCE | --suite NAME ...] [options]",
         description="Measure published or local checkpoints on a fixed probe, through the same code as a live run.",
@@ -85,11 +83,11 @@ def _add_probe(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--text", help=f"enwik8, builtin, or a path (default: {TEXT})")
     group.add_argument("--tokenizer", help="hub repository or folder of the tokenizer (default: the model's own)")
     group.add_argument(
-        "--sequence-length", type=_at_least(2), help="tokens in a sequence (default: 256, or the model's context)"
+        "--sequence-length", type=at_least(2), help="tokens in a sequence (default: 256, or the model's context)"
     )
     group.add_argument(
         "--max-vectors",
-        type=_at_least(3),
+        type=at_least(3),
         help=f"vectors measured per layer (default: {MAX_VECTORS})",
     )
     group.add_argument(
@@ -119,7 +117,7 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--device-map", choices=["auto", "balanced", "sequential"], help="spread a large model over devices and disk"
     )
-    group.add_argument("--tokens-per-forward", type=_at_least(1), default=8192, help="(default: %(default)s)")
+    group.add_argument("--tokens-per-forward", type=at_least(1), default=8192, help="(default: %(default)s)")
     group.add_argument(
         "--trust-remote-code", action="store_true", help="run Python code that a repository brings along"
     )
@@ -137,16 +135,30 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
         help="where weights lie until they are measured (default: %(default)s)",
     )
     group.add_argument(
-        "--timeout", type=_at_least(1), default=3600, metavar="SECONDS", help="of one download (default: %(default)s)"
+        "--timeout", type=at_least(1), default=3600, metavar="SECONDS", help="of one download (default: %(default)s)"
     )
     group.add_argument("--engine", choices=["serial", "ray"], default="serial", help="(default: %(default)s)")
     group.add_argument(
         "--workers",
-        type=_at_least(1),
+        type=at_least(1),
         default=2,
         help="checkpoints at a time on each machine, with Ray (default: %(default)s)",
     )
     group.add_argument("--shard", type=_shard, metavar="I/N", help="measure the I-th of N equal parts, I from 1")
+
+
+def require_device(device: str) -> None:
+    """Refuse a device that this machine does not have.
+
+    Raises:
+        ValueError: it cannot be used here.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
+        raise ValueError(
+            f"expected a device that is here, such as cpu, cuda or cuda:1, got {device!r}: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def n_bytes(text: str) -> int:
@@ -168,15 +180,6 @@ def _shard(text: str) -> Shard:
     return Shard(int(found[1]), int(found[2]))
 
 
-def _at_least(smallest: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < smallest:
-            raise argparse.ArgumentTypeError(f"expected a whole number of at least {smallest}, got {text!r}")
-        return int(text)
-
-    return number
-
-
 def _device(text: str) -> str:
     try:
         torch.device(text)
@@ -187,13 +190,3 @@ def _device(text: str) -> str:
 
 def _default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-class _SuggestingParser(argparse.ArgumentParser):
-    """A parser that says which option a mistyped one resembles."""
-
-    def error(self, message: str) -> NoReturn:
-        if typed := re.match(r"unrecognized arguments:.*?(--[\w-]+)", message):
-            close = difflib.get_close_matches(typed[1], self._option_string_actions, n=1)
-            message += f"; did you mean {close[0]}?" if close else "; see --help"
-        super().error(message)

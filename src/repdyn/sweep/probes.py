@@ -28,6 +28,7 @@ _TOKENIZER_FILES = re.compile(
 )
 _TOKENIZERS = re.compile(r"tokenizer\.json|vocab\.[^/]*|[^/]*\.model")
 _CONFIG = re.compile(r"config\.json")
+_NO_LIMIT = 1 << 30
 _ASKED = 3
 """The newest so many checkpoints are asked for a tokenizer and a configuration: of hundreds, none may have one."""
 
@@ -67,7 +68,7 @@ class ProbeText:
             loaded = AutoTokenizer.from_pretrained(
                 tokenizer, local_files_only=True, trust_remote_code=trust_remote_code
             )
-            context = _context(config, loaded)
+            context = context_of(config, loaded)
         length = self.sequence_length or min(SEQUENCE_LENGTH, context)
         if length > context:
             raise ValueError(
@@ -165,12 +166,26 @@ def local_probe(
         return text.probe(str(folder), found, config, trust_remote_code=trust_remote_code)
 
 
-def _has_tokenizer(folder: Path) -> bool:
-    return folder.is_dir() and _holds_tokenizer(path.name for path in folder.iterdir())
-
-
-def _holds_tokenizer(names: Iterable[str]) -> bool:
+def holds_tokenizer(names: Iterable[str]) -> bool:
+    """Whether one of these files is a tokenizer."""
     return any(_TOKENIZERS.fullmatch(name) for name in names)
+
+
+def tokenizer_files(files: Files, *, with_code: bool) -> Files:
+    """What a tokenizer needs of these files; Python code only where it may run."""
+    return _only(files, _TOKENIZER_FILES, with_code)
+
+
+def context_of(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Tokens that fit into the model; 2**30 where neither configuration nor tokenizer sets a limit."""
+    of_model = getattr(config.get_text_config(), "max_position_embeddings", None)
+    limits: Sequence[int | None] = [of_model, tokenizer.model_max_length]
+    # a tokenizer without a limit says 1e30
+    return min([_NO_LIMIT, *(int(limit) for limit in limits if limit and limit > 0)])
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return folder.is_dir() and holds_tokenizer(path.name for path in folder.iterdir())
 
 
 @dataclass(frozen=True)
@@ -216,8 +231,8 @@ def _fetch_tokenizer(model: str, places: Sequence[_Place], hub: Hub, folder: Pat
     for place in places:
         try:
             files = place.files(hub)
-            if _holds_tokenizer(files):
-                return place.fetch(_only(files, _TOKENIZER_FILES, with_code), hub, folder)
+            if holds_tokenizer(files):
+                return place.fetch(tokenizer_files(files, with_code=with_code), hub, folder)
             tried.append(f"{place} has none")
         except CheckpointError as error:  # many repositories of checkpoints have no main branch
             tried.append(str(error))
@@ -254,11 +269,3 @@ def _only(files: Files, wanted: re.Pattern[str], with_code: bool) -> Files:
 
 def _is_code(name: str) -> bool:
     return "/" not in name and name.endswith(".py")
-
-
-def _context(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Tokens that fit into the model; where neither configuration nor tokenizer sets a limit, there is none."""
-    of_model = getattr(config.get_text_config(), "max_position_embeddings", None)
-    limits: Sequence[int | None] = [of_model, tokenizer.model_max_length]
-    # a tokenizer without a limit says 1e30
-    return min((int(limit) for limit in limits if limit and limit > 0), default=1 << 30)

@@ -11,7 +11,7 @@ from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import Any
 
-from repdyn.sweep.plain_yaml import read_yaml
+from repdyn.plain_yaml import read_yaml
 from repdyn.sweep.revisions import compile_pattern, whole_number
 
 _SHIPPED = Path(__file__).parents[1] / "suites"

@@ -19,6 +19,7 @@ from matplotlib.colors import CenteredNorm, LogNorm, Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from repdyn.files import write_atomically
 from repdyn.views.attempts import Attempt, attempts
 from repdyn.views.frames import counts, stack_of
 from repdyn.views.style import FROM_ZERO, LOG_IF_WIDE, LOG_VALUES, SIGNED, WIDE, metric_unit, short_count, styled
@@ -272,10 +273,10 @@ def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = 
         for name, figure in figures.items():
             png, svg = folder / f"{name}.png", folder / f"{name}.svg"
             with each():
-                figure.savefig(png, dpi=150)
+                write_atomically(png, lambda path, one=figure: one.savefig(path, dpi=150))
                 written.append(png)
                 with _as_laid_out(figure):
-                    figure.savefig(svg, metadata={"Date": None})
+                    write_atomically(svg, lambda path, one=figure: one.savefig(path, metadata={"Date": None}))
                 written.append(svg)
     return written
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -72,15 +72,9 @@ def depth_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
     Raises:
         ValueError: no metric of the family was measured.
     """
-    panes = []
-    for title, group, subsets in _groups(rows, family):
-        if len(group) > 1:
-            panes += _by_subset(title, group, subsets)
-            continue
-        ((metric, _),) = group.items()
-        panes += [_single(title, metric, subset) for subset in subsets if subset in SUBSETS]
-        panes += _of_classes(title, metric, subsets)
-    return _in_rows(panes)
+    return _family_panes(
+        rows, family, lambda title, metric, subsets: [_single(title, metric, subset) for subset in subsets]
+    )
 
 
 def step_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
@@ -89,17 +83,12 @@ def step_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
     Raises:
         ValueError: no metric of the family was measured.
     """
-    panes = []
-    for title, group, subsets in _groups(rows, family):
-        if len(group) > 1:
-            panes += _by_subset(title, group, subsets)
-            continue
-        ((metric, _),) = group.items()
-        traces = [Trace(metric, subset, short_subset_title(subset)) for subset in subsets if subset in SUBSETS]
-        if traces:
-            panes.append(Pane(title, *_with_embeddings(rows, traces)))
-        panes += _of_classes(title, metric, subsets)
-    return _in_rows(panes)
+
+    def in_one(title: str, metric: str, subsets: Sequence[str]) -> list[Pane]:
+        traces = [Trace(metric, subset, short_subset_title(subset)) for subset in subsets]
+        return [Pane(title, *_with_embeddings(rows, traces))] if traces else []
+
+    return _family_panes(rows, family, in_one)
 
 
 def single_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
@@ -134,6 +123,26 @@ def n_columns(panes: Sequence[Pane]) -> int:
     if len(panes) in {4, 2, 1}:
         return min(2, len(panes))
     return 3 if len(panes) <= 9 and len(panes) not in {7, 8} else _MAX_COLUMNS
+
+
+def _family_panes(
+    rows: pd.DataFrame, family: str, of_all: Callable[[str, str, Sequence[str]], list[Pane]]
+) -> list[Pane]:
+    """The panels of each metric, or group of metrics on one scale.
+
+    Args:
+        rows, family: what was measured.
+        of_all: the panels of a metric, by title and name, on those of its subsets that are no class of tokens.
+    """
+    panes = []
+    for title, group, subsets in _groups(rows, family):
+        if len(group) > 1:
+            panes += _by_subset(title, group, subsets)
+            continue
+        ((metric, _),) = group.items()
+        panes += of_all(title, metric, [subset for subset in subsets if subset in SUBSETS])
+        panes += _of_classes(title, metric, subsets)
+    return _in_rows(panes)
 
 
 def _in_rows(panes: list[Pane]) -> list[Pane]:

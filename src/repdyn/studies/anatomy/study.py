@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from repdyn.files import write_atomically
+from repdyn.arguments import at_least
 from repdyn.studies import subjects
 from repdyn.studies.anatomy import measured, summary
 from repdyn.studies.anatomy.depth import Journey, apart, evolution, matched
@@ -28,8 +26,8 @@ from repdyn.studies.anatomy.positions import (
 from repdyn.studies.anatomy.states import Layer, token_states
 from repdyn.studies.anatomy.table_figures import tables_figure
 from repdyn.studies.anatomy.tables import Table, tables_of
+from repdyn.studies.output import Findings, print_written
 from repdyn.studies.subjects import Subject
-from repdyn.views.drawing import save
 from repdyn.views.style import of_stack
 
 HELP = "The context-free embeddings of a model (input, position, segment), and the paths of tokens through its layers."
@@ -47,14 +45,6 @@ PAIR = ("She walked to the river bank this morning.", "She walked to the savings
 _SHOWN_PAIRS = 5
 
 
-@dataclass(frozen=True)
-class _Findings:
-    """What is written, by the stem of its file."""
-
-    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    figures: dict[str, Figure] = field(default_factory=dict)
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Which sentences, how many pairs, which rows."""
     subjects.add_options(parser)
@@ -63,16 +53,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--pair", nargs=2, default=PAIR, metavar=("A", "B"), help=f'two sentences (default: "{PAIR[0]}" "{PAIR[1]}")'
     )
     group.add_argument(
-        "--closest", type=subjects.at_least(1), default=20, metavar="K", help="closest pairs (default: %(default)s)"
+        "--closest", type=at_least(1), default=20, metavar="K", help="closest pairs (default: %(default)s)"
     )
     group.add_argument(
         "--pairs",
-        type=subjects.at_least(1),
+        type=at_least(1),
         default=MAX_PAIRS,
         metavar="N",
         help="pairs of rows drawn for a distribution, all of them where there are no more (default: %(default)s)",
     )
-    group.add_argument("--seed", type=subjects.at_least(0), default=0, help="of that draw (default: %(default)s)")
+    group.add_argument("--seed", type=at_least(0), default=0, help="of that draw (default: %(default)s)")
     group.add_argument(
         "--unused", action="store_true", help="keep rows of the input table that no training has told apart"
     )
@@ -85,19 +75,16 @@ def run(options: argparse.Namespace) -> None:
         ValueError, OSError, CheckpointError: a mistaken option, or a model that cannot be studied.
     """
     for subject in subjects.subjects(options):
-        findings = _Findings()
+        findings = Findings()
         summary.print_name(subject.name)
         paths = journeys(subject, options.pair)
         _tables(subject, options, findings)
         _depth(subject, paths, findings)
-        folder = options.output / subjects.file_name(subject.name)
-        files = [folder / f"{name}.csv" for name in findings.tables]
-        for file, table in zip(files, findings.tables.values(), strict=True):
-            write_atomically(file, lambda path, rows=table: rows.to_csv(path, index=False))
-        summary.print_written([*files, *save(findings.figures, folder)])
+        folder = options.output / subject.folder_name
+        print_written(folder, findings.write(folder))
 
 
-def _tables(subject: Subject, options: argparse.Namespace, findings: _Findings) -> None:
+def _tables(subject: Subject, options: argparse.Namespace, findings: Findings) -> None:
     tables, known = [], {}
     for table in tables_of(subject.model, subject.tokenizer, unused=options.unused):
         if table.kind == "input" and not options.unused:
@@ -120,7 +107,7 @@ def _tables(subject: Subject, options: argparse.Namespace, findings: _Findings) 
         summary.say("no position table is looked up: positions enter otherwise (rotary, relative, sinusoids), or not")
 
 
-def _positions(subject: Subject, table: Table, words: Table, findings: _Findings) -> None:
+def _positions(subject: Subject, table: Table, words: Table, findings: Findings) -> None:
     name, stem = f"{subject.name}, {table.name}", subjects.file_name(table.name.replace(": ", " "))
     matrix, components = cosine_matrix(table.rows), principal(table.rows)
     offsets, turn = by_offset(matrix), find_turn(components)
@@ -138,7 +125,7 @@ def _positions(subject: Subject, table: Table, words: Table, findings: _Findings
     summary.print_positions(table, offsets, turn, ends, starts, measured.start_and_position(words, table, starts))
 
 
-def _depth(subject: Subject, paths: Sequence[tuple[str | None, Journey, Journey]], findings: _Findings) -> None:
+def _depth(subject: Subject, paths: Sequence[tuple[str | None, Journey, Journey]], findings: Findings) -> None:
     for stack, one, other in paths:
         name, stem = of_stack(subject.name, stack), "depth" if stack is None else f"depth_{stack}"
         frames = [evolution(journey).assign(sentence=number) for number, journey in ((1, one), (2, other))]

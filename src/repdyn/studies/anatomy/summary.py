@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
@@ -95,12 +93,6 @@ def print_depth(stack: str | None, journey: Journey, console: Console | None = N
         told = [f"{values[number]:.3f}" if number < len(values) else "" for values in of_all]
         printed.add_row(str(layer.index), *told)
     (console or Console()).print(printed)
-
-
-def print_written(files: Sequence[Path], console: Console | None = None) -> None:
-    """Where everything lies."""
-    folders = sorted({str(file.parent) for file in files})
-    say(f"tables and figures: {', '.join(folders)} ({len(files)} files)\n", console)
 
 
 def _printed(*columns: str) -> Printed:

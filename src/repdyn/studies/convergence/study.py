@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from repdyn.files import write_atomically
+from repdyn.arguments import at_least
 from repdyn.store import open_store
 from repdyn.studies import subjects
 from repdyn.studies.convergence import figures, summary
@@ -25,8 +23,8 @@ from repdyn.studies.convergence.results import (
     profile,
     profile_table,
 )
+from repdyn.studies.output import Findings, print_written
 from repdyn.sweep.probes import TEXT
-from repdyn.views.drawing import save
 from repdyn.views.frames import by_stack
 from repdyn.views.selection import select
 from repdyn.views.style import of_stack
@@ -41,25 +39,6 @@ EXAMPLES = """examples:
 """
 
 
-@dataclass(frozen=True)
-class _Findings:
-    """What is written."""
-
-    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """By the stem of their file."""
-    figures: dict[Path, Figure] = field(default_factory=dict)
-    """By their path without a suffix."""
-
-    def write(self, folder: Path) -> list[Path]:
-        """Write everything below a folder; returns the files."""
-        files = [folder / f"{name}.csv" for name in self.tables]
-        for file, table in zip(files, self.tables.values(), strict=True):
-            write_atomically(file, lambda path, rows=table: rows.to_csv(path, index=False))
-        for path, figure in self.figures.items():
-            files += save({path.name: figure}, folder / path.parent)
-        return files
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What is read, how much of it, and what is compared."""
     subjects.add_options(parser, fewest=0)
@@ -67,12 +46,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text.add_argument("--text", default=TEXT, help="enwik8, builtin, or a path (default: %(default)s)")
     text.add_argument(
         "--sequence-length",
-        type=subjects.at_least(2),
+        type=at_least(2),
         default=128,
         help="tokens in a sequence, at most the model's context (default: %(default)s)",
     )
     text.add_argument(
-        "--max-vectors", type=subjects.at_least(3), default=16384, help="tokens of the text (default: %(default)s)"
+        "--max-vectors", type=at_least(3), default=16384, help="tokens of the text (default: %(default)s)"
     )
     text.add_argument(
         "--words",
@@ -84,16 +63,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     text.add_argument(
         "--sentences",
-        type=subjects.at_least(0),
+        type=at_least(0),
         default=1000,
         help="made-up sentences of either kind, simple and complex; 0 for none (default: %(default)s)",
     )
     group = parser.add_argument_group("what is worked out")
     group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
-    group.add_argument(
-        "--resamples", type=subjects.at_least(1), default=1000, help="of the bootstrap (default: %(default)s)"
-    )
-    group.add_argument("--seed", type=subjects.at_least(0), default=0, help="of the bootstrap (default: %(default)s)")
+    group.add_argument("--resamples", type=at_least(1), default=1000, help="of the bootstrap (default: %(default)s)")
+    group.add_argument("--seed", type=at_least(0), default=0, help="of the bootstrap (default: %(default)s)")
     group.add_argument("--before-after", action="store_true", help="the second of two models minus the first")
     group.add_argument(
         "--store", type=Path, metavar="STORE", help="of runs with the metric alignment: correlation with train/loss"
@@ -108,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
         ValueError, OSError, CheckpointError: a mistaken option, or a model or text that is not as it must be.
     """
     _refuse_contradictions(options)
-    findings = _Findings()
+    findings = Findings()
     if options.models:
         of_models = [results_of(subject, options) for subject in subjects.subjects(options)]
         _profiles([result for results in of_models for result in results], options, findings)
@@ -116,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
             _change(*of_models, options=options, findings=findings)
     if options.store:
         _correlations(options, findings)
-    summary.print_written(findings.write(options.output))
+    print_written(options.output, findings.write(options.output))
 
 
 def _refuse_contradictions(options: argparse.Namespace) -> None:
@@ -128,23 +105,23 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
         raise ValueError("expected --run with --store, got it alone; name the store that holds the run")
 
 
-def _profiles(results: Sequence[Result], options: argparse.Namespace, findings: _Findings) -> None:
+def _profiles(results: Sequence[Result], options: argparse.Namespace, findings: Findings) -> None:
     found = {result.name: profile(result, options.resamples, options.seed) for result in results}
     findings.tables["profiles"] = pd.concat([profile_table(*named) for named in found.items()], ignore_index=True)
     findings.tables["classes"] = class_table(results)
     if not (gaps := gap_table(results)).empty:
         findings.tables["gaps"] = gaps
-    findings.figures[Path("profiles")] = figures.profile_figure(found)
+    findings.figures["profiles"] = figures.profile_figure(found)
     for result in results:
-        one, folder = found[result.name], Path(subjects.file_name(result.name))
+        one, folder = found[result.name], subjects.file_name(result.name)
         summary.print_profile(result, one)
-        findings.figures[folder / "gradient"] = figures.gradient_figure(result.name, one)
+        findings.figures[f"{folder}/gradient"] = figures.gradient_figure(result.name, one)
         if of_result := result.gaps():
-            findings.figures[folder / "gaps"] = figures.gap_figure(result.name, of_result)
+            findings.figures[f"{folder}/gaps"] = figures.gap_figure(result.name, of_result)
 
 
 def _change(
-    before: Sequence[Result], after: Sequence[Result], *, options: argparse.Namespace, findings: _Findings
+    before: Sequence[Result], after: Sequence[Result], *, options: argparse.Namespace, findings: Findings
 ) -> None:
     if len(before) != len(after):
         names = ", ".join(result.name for result in (*before, *after))
@@ -158,10 +135,10 @@ def _change(
     findings.tables["change"] = pd.concat([change_table(*named) for named in changes.items()], ignore_index=True)
     for title, one in changes.items():
         summary.print_change(title, one)
-        findings.figures[Path(subjects.file_name(title)) / "change"] = figures.change_figure(title, one)
+        findings.figures[f"{subjects.file_name(title)}/change"] = figures.change_figure(title, one)
 
 
-def _correlations(options: argparse.Namespace, findings: _Findings) -> None:
+def _correlations(options: argparse.Namespace, findings: Findings) -> None:
     lines = []
     for (name, probe), frame in select(open_store(options.store), options.run).items():
         for stack, rows in by_stack(frame).items():
@@ -173,6 +150,6 @@ def _correlations(options: argparse.Namespace, findings: _Findings) -> None:
                 raise ValueError(f"{title} on the probe {probe[:8]}: {error}") from error
             summary.print_correlations(title, found)
             lines.append(table.reset_index().assign(run=title, probe=probe))
-            path = Path(subjects.file_name(title)) / f"loss_{probe[:8]}"
-            findings.figures[path] = figures.loss_figure(title, table, found)
+            drawn = figures.loss_figure(title, table, found)
+            findings.figures[f"{subjects.file_name(title)}/loss_{probe[:8]}"] = drawn
     findings.tables["loss"] = pd.concat(lines, ignore_index=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -55,12 +54,6 @@ def print_correlations(title: str, found: Sequence[Correlation], console: Consol
     console.print(table)
     _say(console, "Checkpoints of one training are not independent: no p-value belongs to these.")
     console.print()
-
-
-def print_written(files: Sequence[Path], console: Console | None = None) -> None:
-    """The folder that everything lies in or below."""
-    folder = min(str(file.parent) for file in files)
-    _say(console or Console(), f"tables and figures: {folder} ({len(files)} files)")
 
 
 def _table(found: Uncertain, fits: dict[str, np.ndarray]) -> Table:

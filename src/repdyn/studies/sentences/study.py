@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
-from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from repdyn.files import write_atomically
+from repdyn.arguments import at_least
 from repdyn.studies import subjects
+from repdyn.studies.output import Findings, print_written
 from repdyn.studies.sentences import figures, results, summary
 from repdyn.studies.sentences.inputs import Changes, Collection, Groups, read_changes, read_collection, read_groups
 from repdyn.studies.sentences.vectors import SentenceVectors, sentence_vectors, tokens_in_common
 from repdyn.studies.subjects import Subject
-from repdyn.views.drawing import save
+from repdyn.views.frames import by_stack
 from repdyn.views.style import of_stack
 
 HELP = "Vectors of sentences at every layer: do paraphrases lie together, does one kind of change move them one way?"
@@ -34,14 +32,6 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
 """
 
 
-@dataclass(frozen=True)
-class _Findings:
-    """What is written, by the stem of its file."""
-
-    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    figures: dict[str, Figure] = field(default_factory=dict)
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Which sentences."""
     subjects.add_options(parser)
@@ -53,20 +43,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--texts",
-        type=subjects.at_least(3),
+        type=at_least(3),
         default=500,
         metavar="N",
         help="paragraphs of it, spread evenly (default: %(default)s)",
     )
     group.add_argument(
         "--max-tokens",
-        type=subjects.at_least(2),
+        type=at_least(2),
         default=128,
         metavar="N",
         help="of a sentence or paragraph, the rest is cut off (default: %(default)s)",
     )
     group.add_argument(
-        "--seed", type=subjects.at_least(0), default=0, help="of bootstrap and permutations (default: %(default)s)"
+        "--seed", type=at_least(0), default=0, help="of bootstrap and permutations (default: %(default)s)"
     )
 
 
@@ -79,52 +69,48 @@ def run(options: argparse.Namespace) -> None:
     groups, changes = read_groups(options.groups), read_changes(options.changes)
     collection = read_collection(options.text, options.texts)
     for subject in subjects.subjects(options):
-        findings = _Findings()
+        findings = Findings()
         summary.print_name(subject.name)
         _groups(subject, groups, options, findings)
         _changes(subject, changes, options, findings)
         _collection(subject, collection, options, findings)
-        folder = options.output / subjects.file_name(subject.name)
-        files = [folder / f"{name}.csv" for name in findings.tables]
-        for file, table in zip(files, findings.tables.values(), strict=True):
-            write_atomically(file, lambda path, rows=table: rows.to_csv(path, index=False))
-        summary.print_written([*files, *save(findings.figures, folder)])
+        folder = options.output / subject.folder_name
+        print_written(folder, findings.write(folder))
 
 
-def _groups(subject: Subject, groups: Groups, options: argparse.Namespace, findings: _Findings) -> None:
+def _groups(subject: Subject, groups: Groups, options: argparse.Namespace, findings: Findings) -> None:
     sequences = _tokens(subject, groups.sentences, options.max_tokens)
     words = tokens_in_common(sequences, subject.tokenizer.all_special_ids)
     vectors = sentence_vectors(subject.model, sequences, _bar("paraphrases"))
     table = results.separation_table(vectors, words, groups.groups, seed=options.seed)
     findings.tables["separation"] = table
-    for stack, rows in _by_stack(table.loc[table["vector"] != results.WORDS]):
-        rows = pd.concat([rows, table.loc[table["vector"] == results.WORDS]])
+    for stack, rows in by_stack(table).items():
         summary.print_separation(rows)
         findings.figures[_stem("separation", stack)] = figures.separation_figure(of_stack(subject.name, stack), rows)
 
 
-def _changes(subject: Subject, changes: Changes, options: argparse.Namespace, findings: _Findings) -> None:
+def _changes(subject: Subject, changes: Changes, options: argparse.Namespace, findings: Findings) -> None:
     sentences = list(dict.fromkeys([*changes.before, *changes.after]))
     places = {sentence: number for number, sentence in enumerate(sentences)}
     vectors = sentence_vectors(subject.model, _tokens(subject, sentences, options.max_tokens), _bar("changes"))
     before, after = (_of(vectors, [places[text] for text in texts]) for texts in (changes.before, changes.after))
     table = results.change_table(before, after, changes.kinds, changes.before, seed=options.seed)
     findings.tables["changes"] = table
-    for stack, rows in _by_stack(table):
+    for stack, rows in {} if table.empty else by_stack(table).items():
         summary.print_changes(rows)
         findings.figures[_stem("changes", stack)] = figures.change_figure(of_stack(subject.name, stack), rows)
 
 
-def _collection(subject: Subject, collection: Collection, options: argparse.Namespace, findings: _Findings) -> None:
+def _collection(subject: Subject, collection: Collection, options: argparse.Namespace, findings: Findings) -> None:
     sequences = _tokens(subject, collection.texts, options.max_tokens)
     vectors = sentence_vectors(subject.model, sequences, _bar("texts"))
     table, histograms = results.collection_table(vectors), results.collection_histograms(vectors)
     findings.tables["collection"], findings.tables["collection_histograms"] = table, histograms
-    for stack, rows in _by_stack(table):
-        counts = next(part for name, part in _by_stack(histograms) if name == stack)
+    counts = by_stack(histograms)
+    for stack, rows in by_stack(table).items():
         summary.print_collection(collection.name, rows)
         findings.figures[_stem("collection", stack)] = figures.collection_figure(
-            of_stack(subject.name, stack), collection.name, rows, counts
+            of_stack(subject.name, stack), collection.name, rows, counts[stack]
         )
 
 
@@ -141,14 +127,6 @@ def _tokens(subject: Subject, sentences: Sequence[str], most: int) -> list[list[
 
 def _of(vectors: Iterable[SentenceVectors], numbers: Sequence[int]) -> list[SentenceVectors]:
     return [SentenceVectors(one.layer, one.kind, one.vectors[list(numbers)]) for one in vectors]
-
-
-def _by_stack(table: pd.DataFrame) -> list[tuple[str | None, pd.DataFrame]]:
-    """The rows of each stack of the model's layers, under its name; None where there is one stack."""
-    if table.empty:
-        return []
-    stacks = [None if pd.isna(stack) else str(stack) for stack in table["stack"].unique()]
-    return [(stack, table.loc[table["stack"].isna() if stack is None else table["stack"] == stack]) for stack in stacks]
 
 
 def _stem(name: str, stack: str | None) -> str:

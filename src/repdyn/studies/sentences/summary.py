@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
@@ -65,12 +62,6 @@ def print_collection(source: str, table: pd.DataFrame, console: Console | None =
         printed.add_row(row["vector"], *values, f"{row['positive']:.1%}")
     _say(console, f"cosine of two texts at the last layer ({source}):")
     console.print(printed)
-
-
-def print_written(files: Sequence[Path], console: Console | None = None) -> None:
-    """Where everything lies."""
-    folders = sorted({str(file.parent) for file in files})
-    _say(console or Console(), f"tables and figures: {', '.join(folders)} ({len(files)} files)\n")
 
 
 def _say(console: Console, text: str) -> None:

@@ -180,9 +180,3 @@ def _states(table: pd.DataFrame) -> list[str]:
 def only(table: pd.DataFrame, column: str, value: object) -> pd.DataFrame:
     """The lines with a value; None stands for none."""
     return cast(pd.DataFrame, table[table[column].isna() if value is None else table[column] == value])
-
-
-def by_stack(table: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
-    """The lines of each stack; None names that of a model that has one alone."""
-    names: list[str | None] = [None if pd.isna(name) else str(name) for name in table["stack"].unique()]
-    return {name: only(table, "stack", name) for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 from repdyn.data.source import load_corpus
 from repdyn.kernels import Undefined, exact_arithmetic
 from repdyn.kernels.vocabulary import Vocabulary
+from repdyn.layers.blocks import Layers
 from repdyn.layers.capture import capture, causality
-from repdyn.layers.states import LayerStates, States
+from repdyn.layers.states import LayerStates
 from repdyn.probe import Probe
 from repdyn.studies.anatomy.lookups import find_lookups
 from repdyn.studies.subjects import Subject
@@ -45,6 +46,19 @@ class OfText:
     """As :func:`repdyn.studies.tokens.text.density` gives it."""
     steps: pd.DataFrame
     """One line for each layer but the last: stack, layer, within, between; see ``common_direction``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """The tokens of a sentence in every state of a model."""
+
+    ids: tuple[int, ...]
+    vectors: tuple[LayerVectors, ...]
+    """Layer by layer, after the attention (where there is such a state) and after the block."""
+    table: Tensor | str
+    """The input embeddings, or why there are none."""
+    reasons: tuple[str, ...]
+    """Why some layers have no state after their attention."""
 
 
 def ids_of(subject: Subject, sentence: str) -> list[int]:
@@ -76,28 +90,59 @@ def sentence_of(subject: Subject, options: argparse.Namespace) -> tuple[Trajecto
         options: sentence, nearest, positions, layers; as on the command line.
 
     Raises:
-        ValueError: no state that can be compared with the input embeddings, a sentence of fewer than two tokens, or
-            positions asked for of a model that has no table of them.
+        ValueError, CheckpointError: as :func:`read_sentence` and :func:`against_vocabulary`.
+    """
+    reading = read_sentence(subject, options.sentence, options.layers)
+    found = against_vocabulary(subject, reading, k=options.nearest, with_positions=options.positions)
+    return found, list(reading.reasons)
+
+
+def read_sentence(subject: Subject, sentence: str, layers: Layers = None) -> Reading:
+    """Run the model once on a sentence and keep the states of all its tokens.
+
+    Raises:
+        ValueError: a sentence of fewer than two tokens, or of more than the model takes.
         CheckpointError: the model cannot be run.
     """
-    ids = ids_of(subject, options.sentence)
+    ids = ids_of(subject, sentence)
     with model_errors(f"{subject.name} cannot be measured"):
-        states = capture(subject.model, sentence_probe(ids), (_SENTENCE,), options.layers, besides=BESIDES)
-    table = _table(subject, states)
-    positions = position_rows(subject, table, len(ids)) if options.positions else None
-    table = table * embedding_scale(subject.model, table, ids) if options.positions else table
+        states = capture(subject.model, sentence_probe(ids), (_SENTENCE,), layers, besides=BESIDES)
     rows = states.rows_of(np.arange(len(ids)))
     vectors, reasons = [], []
     while states.layers:
         layer = states.take()
         vectors += [
-            LayerVectors(layer.stack, layer.index, state, found[rows].to(table.device))
+            LayerVectors(layer.stack, layer.index, state, found[rows].to(layer.device))
             for state, found in _states_of(layer)
         ]
         reasons += [_reason(layer)] if isinstance(layer.after_attention, str) else []
+    return Reading(tuple(ids), tuple(vectors), states.embeddings, tuple(reasons))
+
+
+def against_vocabulary(
+    subject: Subject, reading: Reading, *, k: int, with_positions: bool = False, place: int | None = None
+) -> Trajectories:
+    """The tokens of a sentence against the rows of the model's input embedding.
+
+    Args:
+        subject: the model.
+        reading: what it made of the sentence.
+        k: nearest rows of each vector.
+        with_positions: add the embedding of each token's position to every row.
+        place: of the one token that is looked at; None for all of them. A token's numbers do not depend on it.
+
+    Raises:
+        ValueError: no state that can be compared with the input embeddings, or no table of positions where they are
+            asked for.
+    """
+    table, ids = _table(subject, reading.table), list(reading.ids)
+    positions = position_rows(subject, table, len(ids)) if with_positions else None
+    table = table * embedding_scale(subject.model, table, ids) if with_positions else table
+    kept = slice(None) if place is None else slice(place, place + 1)
+    vectors = [replace(layer, vectors=layer.vectors[kept].to(table.device)) for layer in reading.vectors]
+    positions = None if positions is None else positions[kept]
     with _comparable(subject), exact_arithmetic(table.device):
-        found = trajectories(vectors, ids, table, subject.tokenizer, k=options.nearest, positions=positions)
-    return found, reasons
+        return trajectories(vectors, ids[kept], table, subject.tokenizer, k=k, positions=positions)
 
 
 def text_of(subject: Subject, options: argparse.Namespace) -> OfText:
@@ -114,7 +159,7 @@ def text_of(subject: Subject, options: argparse.Namespace) -> OfText:
     probe = _probe(subject, options)
     with model_errors(f"{subject.name} cannot be measured"):
         states = capture(subject.model, probe, ("no_sink", *CLASSES), options.layers, besides=BESIDES)
-    vocabulary = Vocabulary(_table(subject, states))
+    vocabulary = Vocabulary(_table(subject, states.embeddings))
     tokens = np.unique(np.concatenate([probe.sample(name).ravel() for name in CLASSES]))
     rows, ids = states.rows_of(tokens), probe.tokens[tokens]
     members = {n: torch.from_numpy(np.searchsorted(tokens, np.sort(probe.sample(n).ravel()))) for n in CLASSES}
@@ -220,10 +265,10 @@ def _probe(subject: Subject, options: argparse.Namespace) -> Probe:
     return Probe.from_texts([corpus.data.decode(errors="replace")], subject.tokenizer, name=corpus.name, **settings)
 
 
-def _table(subject: Subject, states: States) -> Tensor:
-    if isinstance(states.embeddings, str):
-        raise ValueError(f"expected a model with a table of input embeddings, got {subject.name}: {states.embeddings}")
-    return states.embeddings
+def _table(subject: Subject, found: Tensor | str) -> Tensor:
+    if isinstance(found, str):
+        raise ValueError(f"expected a model with a table of input embeddings, got {subject.name}: {found}")
+    return found
 
 
 def _states_of(layer: LayerStates) -> list[tuple[State, Tensor]]:

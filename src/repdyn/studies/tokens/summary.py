@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -86,12 +85,6 @@ def print_steps(table: pd.DataFrame, console: Console | None = None) -> None:
         f"{within.mean():.3f}), of different sequences {between.min():.3f} to {between.max():.3f} (mean "
         f"{between.mean():.3f})",
     )
-
-
-def print_written(paths: Iterable[Path], console: Console | None = None) -> None:
-    """Where everything is."""
-    for path in paths:
-        _say(console or Console(), f"wrote {path}")
 
 
 def _counted(reasons: Sequence[str]) -> list[tuple[str, int]]:

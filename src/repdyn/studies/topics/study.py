@@ -8,9 +8,10 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
+from repdyn.arguments import at_least
 from repdyn.data.source import load_corpus
-from repdyn.files import write_atomically
 from repdyn.studies import subjects
+from repdyn.studies.output import Findings, print_written
 from repdyn.studies.subjects import Subject
 from repdyn.studies.topics import figures, summary
 from repdyn.studies.topics.gaps import AttentionGap
@@ -18,7 +19,6 @@ from repdyn.studies.topics.measured import Measured, measure_topics
 from repdyn.sweep.failures import model_errors
 from repdyn.sweep.probes import TEXT
 from repdyn.topics import CERTAINTY, N_TOPICS, TextTopics, TokensOfWords, documents_of, find_topics
-from repdyn.views.drawing import save
 from repdyn.views.style import of_stack
 
 HELP = "Whether words of one topic lie closer together, and attend more to each other, than words of different topics."
@@ -42,27 +42,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="enwik8, builtin, or a path; documents are what stands between blank lines (default: %(default)s)",
     )
     group.add_argument(
-        "--topics", type=subjects.at_least(2), default=N_TOPICS, metavar="N", help="to find (default: %(default)s)"
+        "--topics", type=at_least(2), default=N_TOPICS, metavar="N", help="to find (default: %(default)s)"
     )
     group.add_argument(
         "--documents",
-        type=subjects.at_least(2),
+        type=at_least(2),
         default=3000,
         metavar="N",
         help="to find them in, of at least 100 words each, drawn from the text (default: %(default)s)",
     )
-    group.add_argument("--seed", type=subjects.at_least(0), default=0, help="of all that is drawn (default: 0)")
+    group.add_argument("--seed", type=at_least(0), default=0, help="of all that is drawn (default: 0)")
     group = parser.add_argument_group("what the models read")
     group.add_argument(
         "--sequences",
-        type=subjects.at_least(2),
+        type=at_least(2),
         default=128,
         metavar="N",
         help="beginnings of so many of the documents (default: %(default)s)",
     )
     group.add_argument(
         "--sequence-length",
-        type=subjects.at_least(8),
+        type=at_least(8),
         default=128,
         help="tokens in each, at most the model's context (default: %(default)s)",
     )
@@ -101,14 +101,11 @@ def run(options: argparse.Namespace) -> None:
         "embeddings": pd.concat([one.embeddings_table().assign(model=title) for title, one in found.items()]),
         "attention": pd.concat([one.attention_table().assign(model=title) for title, one in found.items()]),
     }
-    files = [options.output / f"{stem}.csv" for stem in tables]
-    for file, table in zip(files, tables.values(), strict=True):
-        write_atomically(file, lambda path, rows=table: rows.to_csv(path, index=False))
     drawn = {"depth": figures.depth_figure(found)}
     for title, one in found.items():
         if any(isinstance(gap, AttentionGap) for gap in one.attention.values()):
             drawn[f"{subjects.file_name(title)} heads"] = figures.heads_figure(title, one)
-    summary.print_written([*files, *save(drawn, options.output)])
+    print_written(options.output, Findings(tables, drawn).write(options.output))
 
 
 def _topics(options: argparse.Namespace) -> tuple[TextTopics, str]:

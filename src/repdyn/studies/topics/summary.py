@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -48,12 +45,6 @@ def print_gaps(name: str, one: Measured, console: Console | None = None) -> None
         _say(console, f"no value where {reason}")
     _say(console, f"attention: mean over heads, times even attention (a weight of 1 / {one.length}); ± standard error")
     console.print()
-
-
-def print_written(files: Sequence[Path], console: Console | None = None) -> None:
-    """Where everything lies."""
-    folders = sorted({str(file.parent) for file in files})
-    _say(console or Console(), f"tables and figures: {folders[0]} ({len(files)} files)")
 
 
 def _attention(gap: AttentionGap, length: int) -> list[str]:
