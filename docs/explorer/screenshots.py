@@ -1,0 +1,57 @@
+"""Take the pictures of docs/explorer.md: start the explorer, use it in a headless chromium, write three PNG files.
+
+    python docs/explorer/screenshots.py all-MiniLM-L6-v2 stories260K-hf
+
+The first model is looked at alone for the nearest tokens of one token and the paths of two sentences, both for ranks.
+Needs playwright and a chromium (found on the PATH, or named by REPDYN_CHROMIUM).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from repdyn.explorer.app import build
+from repdyn.explorer.checkpoints import load_checkpoints
+from repdyn.explorer.cli import HOST, MAX_TOKENS, NEAREST, SENTENCES
+from repdyn.explorer.server import launch
+from repdyn.explorer.session import Session
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs=2, metavar="MODEL", help="an encoder, then a decoder")
+    models = parser.parse_args().models
+    executable = os.environ.get("REPDYN_CHROMIUM") or shutil.which("chromium")
+    loading = {"revision": [], "tokenizer": None, "device": "cpu", "dtype": "float32", "trust_remote_code": False}
+    loaded = load_checkpoints(argparse.Namespace(models=models, **loading))
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        for subjects, token, tabs in ((loaded[:1], "bank", ("nearest", "paths")), (loaded, "the", ("rank",))):
+            blocks = build(Session(subjects, nearest=NEAREST, max_tokens=MAX_TOKENS), *SENTENCES)
+            page = browser.new_page(viewport={"width": 1180, "height": 600})
+            page.goto(launch(blocks, host=HOST, port=0))
+            page.wait_for_selector("#nearest td")
+            page.locator("#tokens label", has_text=token).click()
+            page.wait_for_selector(f"#nearest caption:has-text(': {token}')")
+            for tab in tabs:
+                _open(page, tab)
+                page.screenshot(path=HERE / f"{tab}.png", full_page=True)
+            blocks.close(verbose=False)
+        browser.close()
+
+
+def _open(page: Page, tab: str) -> None:
+    page.get_by_role("tab", name=tab).click()
+    page.wait_for_selector(f"#{tab} :is(table, .cartesianlayer)")
+    page.wait_for_timeout(1000)  # the figure comes in with a transition
+
+
+if __name__ == "__main__":
+    main()

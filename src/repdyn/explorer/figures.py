@@ -1,0 +1,200 @@
+"""Figures of the explorer: a token across the layers, and the paths of two sentences in a plane.
+
+Text and grid take their colours from the page (see :data:`repdyn.explorer.looks.CSS`), so that they are read in light
+and dark alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from repdyn.explorer.session import PathsSeen, TokenSeen
+from repdyn.studies.anatomy.depth import Journey, matched
+from repdyn.studies.tokens.figures import only
+from repdyn.studies.tokens.sentence import State
+
+Quantity: TypeAlias = Literal["cosine", "rank"]
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's, told apart with any colour vision; black and yellow are lost on a dark or a light page."""
+STATES: dict[State, str] = {"block": "after the block", "attention": "after the attention"}
+_TITLES: dict[Quantity, str] = {
+    "cosine": "cosine to the token's own input embedding",
+    "rank": "rank: closer rows of the vocabulary",
+}
+_LOOKS: dict[State, tuple[str, int, str]] = {"block": ("solid", 7, "circle"), "attention": ("dot", 5, "diamond-open")}
+"""Dash of the line, size and symbol of its markers."""
+_GREY = "#767676"
+_ROWS = {1: 560, 2: 430}
+"""Height of a row of planes, by their number in it."""
+_MAX_NAMED = 16
+
+
+def across_layers(seen: Sequence[TokenSeen], quantity: Quantity) -> go.Figure:
+    """One colour for each checkpoint, solid after the block, dotted after the attention.
+
+    A state after the attention stands half a layer before that after its block, where it is on the way. Ranks have a
+    logarithmic scale, of rank + 1.
+    """
+    figure = go.Figure()
+    for number, one in enumerate(seen):
+        for state in STATES:
+            lines = only(one.table, "state", state)
+            if len(lines):
+                figure.add_trace(_line(one, lines, quantity, state, COLOURS[number % len(COLOURS)]))
+    _arrange(figure, 420)
+    deepest = max((one.table["layer"].to_numpy().max() for one in seen), default=0)
+    figure.update_xaxes(title_text="layer (0: what enters the first block)", dtick=max(1, round(deepest / 16)))
+    figure.update_yaxes(title_text=_TITLES[quantity])
+    if quantity == "rank":
+        largest = max((one.table["rank"].to_numpy().max() for one in seen), default=0)
+        marks = [0, *(step * 10**power for power in range(7) for step in (1, 3))]
+        figure.update_yaxes(
+            type="log",
+            tickvals=[mark + 1 for mark in marks],
+            ticktext=[f"{mark:,}" for mark in marks],
+            range=[-0.08, np.log10(max(largest, 9) + 1) + 0.08],
+        )
+    return figure
+
+
+def _line(one: TokenSeen, lines: pd.DataFrame, quantity: Quantity, state: State, colour: str) -> go.Scatter:
+    dash, size, symbol = _LOOKS[state]
+    before = 0.5 if state == "attention" else 0.0
+    values = lines["rank"] + 1 if quantity == "rank" else lines["cosine"]
+    texts = [
+        f"<b>{_text(one.token)}</b>, {STATES[state]} {layer}<br>cosine {cosine:.4f}, rank {rank:,}"
+        for layer, cosine, rank in zip(lines["layer"], lines["cosine"], lines["rank"], strict=True)
+    ]
+    return go.Scatter(
+        x=(lines["layer"] - before).tolist(),
+        y=values.tolist(),
+        name=_text(f"{one.name}, {STATES[state]}"),
+        mode="lines+markers",
+        line={"color": colour, "width": 2, "dash": dash},
+        marker={"size": size, "symbol": symbol},
+        hovertext=texts,
+        hoverinfo="text",
+    )
+
+
+class _Path(NamedTuple):
+    """One token on its way in the plane."""
+
+    journey: Journey
+    place: int
+    points: np.ndarray
+    colour: str
+    is_first: bool
+    """Of the two sentences."""
+    named: bool
+    looked_at: bool
+    """Drawn so that it stands out."""
+
+
+def paths(seen: Sequence[PathsSeen]) -> go.Figure:
+    """The paths of two sentences' tokens, a plane for each checkpoint: the first solid, the second dotted.
+
+    The chosen token and those that differ have colours, all others are grey; the open circle is layer 0, the arrowhead
+    the last layer.
+    """
+    n_columns = min(max(_ROWS), max(1, len(seen)))
+    n_rows = -(-max(1, len(seen)) // n_columns)
+    titles = [_text(one.name) for one in seen]
+    figure = make_subplots(n_rows, n_columns, subplot_titles=titles, vertical_spacing=0.18 / n_rows)
+    for number, one in enumerate(seen):
+        row, column = number // n_columns + 1, number % n_columns + 1
+        # what is looked at lies above the rest
+        for path in sorted(_paths(one), key=lambda path: path.looked_at):
+            for trace in _drawn(path):
+                figure.add_trace(trace, row=row, col=column)
+        across, up = one.plane.shares
+        figure.update_xaxes(title_text=f"first component ({across:.0%} of the variance)", row=row, col=column)
+        figure.update_yaxes(title_text=f"second component ({up:.0%})", row=row, col=column)
+    _arrange(figure, n_rows * _ROWS[n_columns] + 60)
+    figure.update_layout(showlegend=False)
+    return figure
+
+
+def _paths(one: PathsSeen) -> Iterator[_Path]:
+    """Those of both sentences; a token that both have is named once."""
+    pairs = matched(one.one.tokens, one.other.tokens)
+    partner, same = {b: a for a, b, _ in pairs}, {a for a, _, equal in pairs if equal}
+    differing = len(one.one.tokens) + len(one.other.tokens) - 2 * len(same)
+    for journey, found, is_first in ((one.one, one.plane.paths[0], True), (one.other, one.plane.paths[1], False)):
+        for place in range(len(journey.tokens)):
+            at = place if is_first else partner.get(place)
+            chosen = at is not None and at == one.place
+            colour = COLOURS[0] if chosen else _GREY if at in same else COLOURS[1]
+            looked_at = chosen or (at not in same and differing <= _MAX_NAMED)
+            named = (is_first or at not in same) and (looked_at or len(journey.tokens) <= _MAX_NAMED)
+            if not np.isnan(found[:, place]).any():
+                yield _Path(journey, place, found[:, place], colour, is_first, named, looked_at)
+
+
+def _drawn(path: _Path) -> list[go.Scatter]:
+    """Its start, and the way to the last layer."""
+    token, looked_at = _text(path.journey.tokens[path.place]), path.looked_at
+    sentence = "first" if path.is_first else "second"
+    n_between = max(0, len(path.points) - 2)
+    about = {
+        "opacity": 1.0 if looked_at else 0.75,
+        "hovertext": [f"<b>{token}</b>, {sentence} sentence, layer {layer.index}" for layer in path.journey.layers],
+        "hoverinfo": "text",
+    }
+    way = go.Scatter(
+        x=path.points[:, 0].tolist(),
+        y=path.points[:, 1].tolist(),
+        mode="lines+markers+text",
+        line={"color": path.colour, "width": 2.5 if looked_at else 1.2, "dash": "solid" if path.is_first else "dot"},
+        marker={
+            "size": [0, *[4] * n_between, 11],
+            "symbol": ["circle", *["circle"] * n_between, "arrow"],
+            "angleref": "previous",
+            "line": {"width": 0},
+        },
+        text=[*[""] * (len(path.points) - 1), token if path.named else ""],
+        textposition=_beyond(path.points),
+        textfont={"color": path.colour, "size": 14 if looked_at else 11},
+        **about,
+    )
+    start = {"color": path.colour, "size": 8, "symbol": "circle-open", "line": {"width": 2}}
+    x, y = path.points[:1].T.tolist()
+    return [way, go.Scatter(x=x, y=y, mode="markers", marker=start, **about)]
+
+
+def _beyond(points: np.ndarray) -> str:
+    """Where a name stands so that the path points to it."""
+    x, y = points[-1] - points[-2] if len(points) > 1 else (0.0, 1.0)
+    if abs(x) > abs(y):
+        return "middle right" if x > 0 else "middle left"
+    return "top center" if y >= 0 else "bottom center"
+
+
+def _arrange(figure: go.Figure, height: int) -> None:
+    clear = "rgba(0,0,0,0)"
+    figure.update_layout(
+        template="none",
+        height=height,
+        paper_bgcolor=clear,
+        plot_bgcolor=clear,
+        margin={"l": 70, "r": 20, "t": 40, "b": 60},
+        font={"family": "system-ui, sans-serif", "size": 13},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
+        showlegend=True,
+        hovermode="closest",
+    )
+    for update in (figure.update_xaxes, figure.update_yaxes):
+        update(zeroline=False, showgrid=True, title={"font": {"size": 14}, "standoff": 8})
+
+
+def _text(typed: str) -> str:
+    """Text as it is, where plotly would take it for markup."""
+    return escape(typed, quote=False)

@@ -1,0 +1,53 @@
+"""How the explorer's page looks, in light and dark, and what its keys do."""
+
+# Only what is quick to import stands here.
+from __future__ import annotations
+
+FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
+"""Those of the reader's system: the page asks no other host for anything."""
+MONOSPACED = ("ui-monospace", "Menlo", "Consolas", "monospace")
+
+# Gradio takes selectors apart at every comma, those within :is() and :has() too.
+CSS = """
+.chips .wrap { gap: 6px; }
+.chips label { padding: 3px 9px; font-family: var(--font-mono); }
+.chips label > input { position: absolute; opacity: 0; }
+.chips label > span { margin-left: 0; white-space: pre; }
+.chips label:has(input:checked) { background: #0072B2; border-color: #0072B2; color: white; }
+.chips label:has(input:checked) > span { color: white; font-weight: 600; }
+.chips label:has(input:focus-visible) { outline: 3px solid #E69F00; outline-offset: 1px; }
+.compact { align-self: end; white-space: nowrap; }
+.empties:not(:has(li)):not(:has(p)) { display: none; }
+.nearest { overflow-x: auto; margin-bottom: 18px; }
+.nearest table, .nearest thead, .nearest tbody, .nearest tr { border: none !important; }
+.nearest table { border-collapse: collapse; font-size: 14px; width: auto; }
+.nearest caption { text-align: left; font-weight: 600; padding: 4px 0; }
+.nearest th, .nearest td { padding: 3px 8px; text-align: left; white-space: pre;
+  border: none; border-bottom: 1px solid var(--border-color-primary); }
+.nearest th[scope=row] { font-weight: 400; color: color-mix(in srgb, var(--body-text-color) 72%, transparent); }
+.nearest td span { font-family: var(--font-mono); }
+.nearest td small { color: color-mix(in srgb, var(--body-text-color) 72%, transparent); }
+.nearest td strong { text-decoration: underline 2px #D55E00; text-underline-offset: 3px; }
+.nearest .own-numbers td { font-variant-numeric: tabular-nums; font-weight: 600; }
+.refusal { color: var(--error-text-color); border-left: 4px solid #D55E00; padding-left: 8px; }
+.remarks { color: color-mix(in srgb, var(--body-text-color) 72%, transparent); }
+.js-plotly-plot .infolayer text, .js-plotly-plot [class$=tick] text { fill: var(--body-text-color) !important; }
+.dark .js-plotly-plot .scatterlayer, .dark .js-plotly-plot .legendsymbols { filter: brightness(1.5); }
+.js-plotly-plot .gridlayer path { stroke: var(--border-color-primary) !important; }
+"""
+
+# Gradio gives each button of a radio group a name of its own, so that a browser does not know them for one group.
+HEAD = """
+<script>
+document.addEventListener("keydown", (event) => {
+  const chip = event.target.closest("#tokens input");
+  const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+  if (!chip || !step) return;
+  const chips = [...document.querySelectorAll("#tokens input")];
+  const next = chips[chips.indexOf(chip) + step];
+  event.preventDefault();
+  if (next) { next.focus(); next.click(); }
+});
+</script>
+"""
+"""The arrow keys go from token to token."""

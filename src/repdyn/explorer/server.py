@@ -1,0 +1,87 @@
+"""Loads what the explorer looks at, and serves its page until it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from threading import Event
+
+from gradio import Blocks
+from gradio.themes import Default
+
+from repdyn.explorer.app import build
+from repdyn.explorer.checkpoints import load_checkpoints
+from repdyn.explorer.looks import CSS, FONTS, HEAD, MONOSPACED
+from repdyn.explorer.session import Session
+from repdyn.sweep.failures import CheckpointError, SweepStoppedError
+
+_PORTS = 100
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Load the checkpoints, serve the page, and wait.
+
+    Raises:
+        ValueError: a mistaken option, or a model that does not load.
+        OSError: no free port.
+        KeyboardInterrupt: after Ctrl-C; the page is closed.
+    """
+    try:
+        loaded = load_checkpoints(options)
+    except (CheckpointError, SweepStoppedError) as error:
+        raise ValueError(str(error)) from error
+    session = Session(loaded, layers=options.layers, nearest=options.nearest, max_tokens=options.max_tokens)
+    blocks = build(session, options.sentence, options.second)
+    try:
+        address = launch(blocks, host=options.host, port=options.port, open_browser=options.open)
+        print(f"the explorer is at {address} (Ctrl-C ends it)", flush=True)
+        Event().wait()
+    finally:
+        blocks.close(verbose=False)
+
+
+def launch(blocks: Blocks, *, host: str, port: int, open_browser: bool = False) -> str:
+    """Serve a page from a thread of its own; returns its address.
+
+    Args:
+        blocks: the page.
+        host: address to bind to.
+        port: the first that is tried, see :func:`free_port`.
+        open_browser: and look at it there.
+    """
+    _, address, _ = blocks.launch(
+        server_name=host,
+        server_port=free_port(host, port),
+        inbrowser=open_browser,
+        prevent_thread_lock=True,
+        share=False,
+        quiet=True,
+        footer_links=[],
+        ssr_mode=False,
+        theme=Default(font=[*FONTS], font_mono=[*MONOSPACED]),
+        css=CSS,
+        head=HEAD,
+        run_history=False,
+    )
+    return address
+
+
+def free_port(host: str, port: int) -> int:
+    """The first free port from the given one on; any for 0.
+
+    Raises:
+        OSError: none of 100 is free, or the address is not of this machine.
+    """
+    family = socket.getaddrinfo(host, port)[0][0]
+    last, reason = min(port + _PORTS, 1 << 16) if port else 1, ""
+    for candidate in range(port, last):
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind((host, candidate))
+                return tried.getsockname()[1]
+            except OSError as error:
+                reason = str(error)
+    raise OSError(
+        f"expected a free port from {port} to {last - 1} at {host}, found none: {reason}; choose another --port"
+    )

@@ -1,0 +1,242 @@
+"""Sentences in one or several checkpoints: what the explorer shows, without its page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import RLock
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+
+from repdyn.layers.blocks import Layers, find_blocks
+from repdyn.studies.anatomy.depth import Journey, Plane, matched, plane
+from repdyn.studies.anatomy.states import Layer
+from repdyn.studies.subjects import Subject
+from repdyn.studies.tokens.figures import only
+from repdyn.studies.tokens.measured import Reading, against_vocabulary, ids_of, read_sentence
+from repdyn.studies.tokens.sentence import LayerVectors, Trajectories, token_names
+from repdyn.sweep.failures import CheckpointError
+from repdyn.views.style import of_stack
+
+# a sentence beyond is not even taken apart
+_CHARACTERS_PER_TOKEN = 32
+# sentences, and tokens of them, whose states or numbers are kept for each checkpoint
+_SENTENCES, _TOKENS = 4, 128
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class TokenSeen:
+    """One token in one checkpoint, in one of its stacks."""
+
+    name: str
+    """Of the checkpoint, and of the stack where it has several."""
+    token: str
+    token_id: int
+    table: pd.DataFrame
+    """One line for each state: layer, state, cosine, rank, as in
+    :class:`repdyn.studies.tokens.sentence.Trajectories`."""
+    nearest: pd.DataFrame
+    """One line for each state and place: layer, state, place, nearest_id, nearest, cosine."""
+
+
+@dataclass(frozen=True, eq=False)
+class PathsSeen:
+    """The tokens of two sentences in one stack of a checkpoint, in a plane of their own."""
+
+    name: str
+    one: Journey
+    other: Journey
+    plane: Plane
+    place: int | None
+    """Of the chosen token in the first sentence, where this checkpoint has it."""
+
+    @property
+    def left_out(self) -> list[str]:
+        """Tokens of either sentence whose states would hide all others."""
+        of = zip((self.one, self.other), self.plane.left_out, strict=True)
+        return sorted({journey.tokens[place] for journey, places in of for place in places})
+
+
+class Session:
+    """Loaded checkpoints, and what has been asked of them lately.
+
+    Calls may come from several threads; the models answer one at a time.
+
+    Args:
+        subjects: the checkpoints, shown side by side in this order; the first one's tokens are what is chosen from.
+        nearest: how many tokens of the vocabulary are listed for each state.
+        max_tokens: of a sentence; what is longer is refused.
+        layers: as for :func:`repdyn.layers.capture.capture`.
+
+    Raises:
+        ValueError: the blocks of a model cannot be told.
+    """
+
+    def __init__(
+        self,
+        subjects: Sequence[Subject],
+        *,
+        nearest: int,
+        max_tokens: int,
+        layers: Layers = None,
+    ) -> None:
+        self.subjects = tuple(subjects)
+        self.max_tokens = max_tokens
+        self.nearest = nearest
+        self._layers = layers
+        of_each = [[block.stack for block in find_blocks(subject.model, layers)] for subject in subjects]
+        self.n_layers = max(stacks.count(stack) for stacks in of_each for stack in stacks)
+        """Of the deepest stack."""
+        # a tokenizer is no safer to share than a model
+        self._lock = RLock()
+        self._read = lru_cache(_SENTENCES * len(self.subjects))(self._read_anew)
+        self._compare = lru_cache(_TOKENS * len(self.subjects))(self._compare_anew)
+        self._planes = lru_cache(_SENTENCES * len(self.subjects))(self._planes_anew)
+
+    def tokens(self, sentence: str) -> tuple[str, ...]:
+        """The tokens of a sentence as the first checkpoint takes them, special ones included.
+
+        Raises:
+            ValueError: nothing, fewer than two tokens, or more than ``max_tokens`` or than a checkpoint takes.
+        """
+        first, *_ = [self._names(number, self.checked(sentence)) for number in range(len(self.subjects))]
+        return first
+
+    def checked(self, sentence: str) -> str:
+        """A sentence that may be read: in Unicode, neither blank nor endless.
+
+        Raises:
+            ValueError: otherwise.
+        """
+        # half a surrogate pair is no character, and tokenizers fail on it
+        sentence = sentence.encode(errors="replace").decode()
+        most = _CHARACTERS_PER_TOKEN * self.max_tokens
+        if not sentence.strip():
+            raise ValueError("expected a sentence, got nothing; type one")
+        if len(sentence) > most:
+            raise ValueError(f"expected a sentence of at most {most:,} characters, got {len(sentence):,}; shorten it")
+        return sentence
+
+    def token(self, sentence: str, place: int, *, with_positions: bool = False) -> tuple[list[TokenSeen], list[str]]:
+        """One token of a sentence against the vocabulary, in each checkpoint that has it.
+
+        Args:
+            sentence: as it was typed.
+            place: of the token among :meth:`tokens`.
+            with_positions: add the embedding of the token's position to every row of the vocabulary.
+
+        Returns:
+            What is found, in the order of the checkpoints, and remarks: why a checkpoint or a state is missing.
+
+        Raises:
+            ValueError: as :meth:`tokens`, or a place beyond the sentence.
+        """
+        self._require_place(place, self.tokens(sentence))
+        return self._of_each(lambda number: self._token(number, self.checked(sentence), place, with_positions))
+
+    def paths(self, one: str, other: str, place: int) -> tuple[list[PathsSeen], list[str]]:
+        """The tokens of two sentences in the plane of most variance of all their states, a plane for each checkpoint.
+
+        Args:
+            one, other: the sentences, as they were typed.
+            place: of the chosen token among :meth:`tokens` of the first.
+
+        Returns and Raises: as :meth:`token`.
+        """
+        self._require_place(place, self.tokens(one))
+        self.tokens(other)
+        return self._of_each(lambda number: self._paths(number, self.checked(one), self.checked(other), place))
+
+    def _require_place(self, place: int, names: Sequence[str]) -> None:
+        if not 0 <= place < len(names):
+            raise ValueError(f"expected a token from 0 to {len(names) - 1}, got {place}; choose one of the sentence")
+
+    def _of_each(self, look: Callable[[int], Iterator[T | str]]) -> tuple[list[T], list[str]]:
+        found: list[T] = []
+        remarks: list[str] = []
+        for number in range(len(self.subjects)):
+            try:
+                for one in look(number):
+                    remarks.append(one) if isinstance(one, str) else found.append(one)
+            except (ValueError, CheckpointError) as error:
+                remarks.append(_in_a_page(str(error)))
+        return found, remarks
+
+    def _token(self, number: int, sentence: str, place: int, with_positions: bool) -> Iterator[TokenSeen | str]:
+        subject, first = self.subjects[number], self._names(0, sentence)
+        own = _same_place(first, self._names(number, sentence), place)
+        if own is None:
+            yield f"{subject.name} splits the sentence differently and has no token {first[place]!r} there"
+            return
+        reading, found = self._read(number, sentence), self._compare(number, sentence, own, with_positions)
+        for stack in dict.fromkeys(layer.stack for layer in reading.vectors):
+            table, nearest = (only(frame, "stack", stack) for frame in (found.table, found.nearest))
+            yield TokenSeen(of_stack(subject.name, stack), found.tokens[0], reading.ids[own], table, nearest)
+        if reading.reasons:
+            first, *others = reading.reasons
+            more = f" (and {len(others)} more)" if others else ""
+            yield f"{subject.name}: no state after attention at {first}{more}"
+
+    def _paths(self, number: int, one: str, other: str, place: int) -> Iterator[PathsSeen | str]:
+        subject, own = self.subjects[number], _same_place(self._names(0, one), self._names(number, one), place)
+        for stack, (journey, partner, found) in self._planes(number, one, other).items():
+            yield PathsSeen(of_stack(subject.name, stack), journey, partner, found, own)
+
+    def _names(self, number: int, sentence: str) -> tuple[str, ...]:
+        subject = self.subjects[number]
+        with self._lock:
+            ids = ids_of(subject, sentence)
+        if len(ids) > self.max_tokens:
+            raise ValueError(
+                f"expected a sentence of at most {self.max_tokens} tokens for {subject.name}, got {len(ids)}; shorten "
+                "it, or start with a larger --max-tokens"
+            )
+        return tuple(token_names(subject.tokenizer, ids))
+
+    def _read_anew(self, number: int, sentence: str) -> Reading:
+        with self._lock:
+            return read_sentence(self.subjects[number], sentence, self._layers)
+
+    def _compare_anew(self, number: int, sentence: str, place: int, with_positions: bool) -> Trajectories:
+        subject, reading = self.subjects[number], self._read(number, sentence)
+        with self._lock:
+            return against_vocabulary(subject, reading, k=self.nearest, with_positions=with_positions, place=place)
+
+    def _planes_anew(self, number: int, one: str, other: str) -> dict[str | None, tuple[Journey, Journey, Plane]]:
+        first, second = (_journeys(self._read(number, text), self._names(number, text)) for text in (one, other))
+        both = {stack: (journey, second[stack]) for stack, journey in first.items()}
+        return {stack: (*pair, plane(*(journey.states for journey in pair))) for stack, pair in both.items()}
+
+
+def _same_place(first: Sequence[str], other: Sequence[str], place: int) -> int | None:
+    """Where the token at a place of one checkpoint's tokens stands among another's; None where it has no such token."""
+    if first == other:
+        return place
+    bare = [[name.strip("▁#").casefold() for name in names] for names in (first, other)]
+    return next((b for a, b, equal in matched(*bare) if equal and a == place), None)
+
+
+def _journeys(reading: Reading, tokens: tuple[str, ...]) -> dict[str | None, Journey]:
+    """A sentence through each stack of the model's layers."""
+    of_stacks: dict[str | None, list[LayerVectors]] = {}
+    for part in reading.vectors:
+        if part.state == "block":
+            of_stacks.setdefault(part.stack, []).append(part)
+    return {
+        stack: Journey(
+            tokens,
+            np.stack([part.vectors.double().cpu().numpy() for part in parts]),
+            tuple(Layer(part.layer, stack) for part in parts),
+        )
+        for stack, parts in of_stacks.items()
+    }
+
+
+def _in_a_page(message: str) -> str:
+    """What a study says of its options, said of a switch in a page."""
+    return message.replace(" for --positions", "").replace("leave the option out", "take the position embeddings off")

@@ -1,0 +1,111 @@
+"""What the explorer shows as HTML: the nearest tokens, what is measured, and remarks. All text in it is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+
+from repdyn.explorer.session import Session, TokenSeen
+from repdyn.studies.subjects import Subject
+from repdyn.studies.tokens.figures import only
+from repdyn.studies.tokens.sentence import State
+
+CONVENTIONS = (
+    "Layer 0 is what enters the first block, the last layer what the last block puts out, before a final norm. "
+    "After the attention: what entered the block plus what its attention puts out, before the feed-forward part. "
+    "The cosine is that of the token's vector to its own row of the input embedding; its rank is how many rows of the "
+    "vocabulary have a larger one: rank 0 means that its own row is the closest."
+)
+
+
+class _Column(NamedTuple):
+    """A token in one checkpoint and layer."""
+
+    title: str
+    seen: TokenSeen
+    layer: int
+
+
+def nearest_tables(seen: Sequence[TokenSeen], state: State, layer: int | None) -> str:
+    """The nearest tokens of the vocabulary: of one layer side by side, or of all, a table for each checkpoint.
+
+    Args:
+        seen: a token in each checkpoint.
+        state: after the block, or after the attention.
+        layer: None for all.
+    """
+    if layer is not None:
+        return _table(f"Layer {layer}", "checkpoint", [_Column(one.name, one, layer) for one in seen], state)
+    tables = []
+    for one in seen:
+        layers = only(one.table, "state", state)["layer"]
+        columns = [_Column(str(number), one, number) for number in layers]
+        tables.append(_table(f"{one.name}: {one.token}", "layer", columns, state))
+    return "".join(tables)
+
+
+def _table(caption: str, corner: str, columns: Sequence[_Column], state: State) -> str:
+    own = [only(only(column.seen.table, "state", state), "layer", column.layer) for column in columns]
+    near = [only(only(column.seen.nearest, "state", state), "layer", column.layer) for column in columns]
+    if all(lines.empty for lines in own):
+        return f"<p>{escape(caption)}: no such state.</p>"
+    ranks = [f"{lines['rank'].iloc[0]:,}" if len(lines) else "" for lines in own]
+    cosines = [f"{lines['cosine'].iloc[0]:.3f}" if len(lines) else "" for lines in own]
+    rows = [_row("own row's rank", ranks, "own-numbers"), _row("own row's cosine", cosines, "own-numbers")]
+    for place in range(1, max(len(lines) for lines in near) + 1):
+        cells = [_nearest(column.seen, lines, place) for column, lines in zip(columns, near, strict=True)]
+        rows.append(_row(f"nearest {place}", cells))
+    heads = "".join(f'<th scope="col">{escape(column.title)}</th>' for column in columns)
+    head = f'<thead><tr><th scope="col">{escape(corner)}</th>{heads}</tr></thead>'
+    table = f"<table><caption>{escape(caption)}</caption>{head}<tbody>{''.join(rows)}</tbody></table>"
+    return f'<div class="nearest" tabindex="0" role="region" aria-label="{escape(caption)}">{table}</div>'
+
+
+def _row(title: str, cells: Sequence[str], kind: str = "") -> str:
+    return f'<tr class="{kind}"><th scope="row">{title}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+
+
+def _nearest(seen: TokenSeen, lines: pd.DataFrame, place: int) -> str:
+    if len(lines) < place:
+        return ""
+    line = lines.iloc[place - 1]
+    name = f"<span>{escape(str(line['nearest']))}</span>"
+    name = f'<strong title="the token itself">{name}</strong>' if line["nearest_id"] == seen.token_id else name
+    return f"{name} <small>{line['cosine']:.3f}</small>"
+
+
+def about(session: Session) -> str:
+    """What is looked at, and what its numbers mean."""
+    models = "".join(f"<li>{_described(subject)}</li>" for subject in session.subjects)
+    return f"<ul>{models}</ul><details><summary>What is measured</summary><p>{CONVENTIONS}</p></details>"
+
+
+def _described(subject: Subject) -> str:
+    config = subject.model.config.get_text_config()
+    parts = [
+        type(subject.model).__name__,
+        f"{getattr(config, 'num_hidden_layers', '?')} blocks",
+        f"width {getattr(config, 'hidden_size', '?')}",
+        f"vocabulary of {getattr(config, 'vocab_size', '?'):,}",
+        str(subject.model.dtype).removeprefix("torch."),
+        f"on {torch.device(subject.model.device).type}",
+    ]
+    return f"<strong>{escape(subject.name)}</strong> {escape(', '.join(parts))}"
+
+
+def remarks(lines: Sequence[str]) -> str:
+    """What is missing and why; nothing where all is there."""
+    return (
+        f'<ul class="remarks" role="status">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
+        if lines
+        else ""
+    )
+
+
+def refusal(reason: str) -> str:
+    """Why what was typed is not shown."""
+    return f'<p class="refusal" role="alert">{escape(reason)}</p>'

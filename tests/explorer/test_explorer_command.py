@@ -1,0 +1,208 @@
+"""``repdyn explore``: what it takes, what it loads, and where it serves."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+from explorer.conftest import load_folders
+
+from repdyn.explorer import checkpoints, server
+from repdyn.explorer.checkpoints import Named, named_checkpoints
+from repdyn.explorer.cli import main
+from repdyn.explorer.server import free_port
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The options with which the page would be served."""
+    given = []
+    monkeypatch.setattr(server, "serve", given.append)
+    return given
+
+
+@pytest.fixture
+def run_folder(save_model, tmp_path):
+    """The folder of a run with three checkpoints."""
+    for number, step in enumerate((0, 8, 16)):
+        save_model(f"run/hf_checkpoints/step{step}", seed=number)
+    return tmp_path / "run"
+
+
+# options
+
+
+def test_help_waits_for_neither_torch_nor_gradio():
+    code = (
+        "import sys\nfrom repdyn.explorer.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
+        "    print(sorted({'torch', 'gradio', 'plotly', 'transformers'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "repdyn explore roberta-base" in result.stdout
+    assert result.stdout.endswith("[]\n")
+
+
+def test_it_serves_this_computer_alone_unless_told_otherwise(served, capsys):
+    main(["gpt2"])
+    (options,) = served
+    assert (options.host, options.port, options.max_tokens) == ("127.0.0.1", 7860, 128)
+    assert not options.open
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "my-machine"])
+def test_an_address_that_others_reach_is_warned_of(served, capsys, host):
+    main(["gpt2", "--host", host])
+    assert capsys.readouterr().err == (
+        f"warning: anyone who reaches {host} can use the explorer, there is no password; leave out --host to serve this computer alone\n"
+    )
+
+
+@pytest.mark.parametrize("host", ["localhost", "::1", "127.0.0.2"])
+def test_an_address_of_this_computer_is_not_warned_of(served, capsys, host):
+    main(["gpt2", "--host", host])
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: MODEL"),
+        (["gpt2", "--port", "65536"], "expected a port from 0 to 65535, got '65536'"),
+        (["gpt2", "--max-tokens", "1"], "expected a whole number of at least 2, got '1'"),
+        (["gpt2", "--revisions", "step0"], "unrecognized arguments: --revisions step0; did you mean --revision?"),
+    ],
+    ids=["no model", "port", "tokens", "typo"],
+)
+def test_a_mistaken_option_is_refused(capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["gradio", "plotly"])
+def test_a_package_that_is_not_there_is_named_with_what_brings_it(monkeypatch, package):
+    for name in [name for name in sys.modules if name.startswith("repdyn.explorer.") and not name.endswith(".cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+
+    class Absent:
+        @staticmethod
+        def find_spec(name, *_):
+            if name.partition(".")[0] == package:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
+    message = f"expected the package '{package}', which the explorer needs, found none; pip install 'repdyn[explore]'"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        main(["gpt2"])
+
+
+# checkpoints
+
+
+def test_checkpoints_of_a_run_stand_side_by_side(run_folder):
+    loaded = load_folders(run_folder, revision=["step0", "step16"])
+    assert [one.name for one in loaded] == ["run@step0", "run@step16"]
+    weights = [one.model.get_input_embeddings().weight for one in loaded]
+    assert not any(weight.is_meta for weight in weights)
+    assert not weights[0].equal(weights[1])
+
+
+def test_folders_of_one_name_are_told_apart_by_their_paths(save_model):
+    one, other = save_model("a/model"), save_model("b/model")
+    assert named_checkpoints([str(one), str(other)], []) == [Named(str(one), str(one)), Named(str(other), str(other))]
+
+
+def test_a_revision_of_its_own_comes_before_the_option():
+    found = named_checkpoints(["lab/model@step4", "lab/other"], ["step0", "main"])
+    assert [one.name for one in found] == ["lab/model@step4", "lab/other@step0", "lab/other"]
+    assert [one.model for one in found] == ["lab/model@step4", "lab/other@step0", "lab/other"]
+
+
+def test_examples_in_docstrings_hold():
+    results = doctest.testmod(checkpoints)
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+def test_a_name_that_leads_nowhere_is_shown_as_it_was_typed():
+    with pytest.raises(ValueError, match="expected a folder that exists, or a hub repository, got './nowhere'"):
+        load_folders("./nowhere")
+
+
+@pytest.mark.parametrize(
+    ("models", "revisions", "message"),
+    [
+        (["{run}"], [], "expected one checkpoint of {run}, got the folder; choose with --revision: step0, step8, step16"),
+        (["{run}"], ["step1"], "expected a checkpoint of {run} as --revision, got 'step1'; there are step0, step8, step16"),
+        (["{run}/hf_checkpoints/step0"], ["step8"], "expected --revision with a hub repository or the folder of a run, got single checkpoints alone; leave it out"),
+        (["{run}/.."], ["../step0"], "expected a folder of save_pretrained, or one that holds some, got {run}/.."),
+        (["{run}"], ["step0", "step0"], "expected each checkpoint once, got '{run}/hf_checkpoints/step0' twice"),
+        (["lab/model", "lab/model@main"], [], "expected each checkpoint once, got 'lab/model' twice"),
+    ],
+    ids=["no revision", "another revision", "revision of one", "no checkpoints", "twice", "twice on the hub"],
+)  # fmt: skip
+def test_a_checkpoint_that_is_not_there_is_refused(run_folder, models, revisions, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message.format(run=run_folder))}$"):
+        named_checkpoints([model.format(run=run_folder) for model in models], revisions)
+
+
+def test_a_precision_that_does_not_exist_is_refused(run_folder):
+    with pytest.raises(ValueError, match="expected --dtype auto, float32, bfloat16, float16, got 'int8'"):
+        load_folders(run_folder, dtype="int8")
+
+
+def test_a_model_that_does_not_load_is_said_before_the_page_is_served(save_model):
+    folder = save_model()
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ValueError, match="expected a model that loads, got model: "):
+        main([str(folder), "--port", "0", "--device", "cpu"])
+
+
+# serving
+
+
+def test_the_next_free_port_is_taken():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        first = taken.getsockname()[1]
+        assert first < free_port("127.0.0.1", first) < first + 100
+    assert free_port("127.0.0.1", 0) > 0
+
+
+def test_no_free_port_is_an_error(monkeypatch):
+    monkeypatch.setattr(server, "_PORTS", 1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        first = taken.getsockname()[1]
+        with pytest.raises(
+            OSError,
+            match=f"expected a free port from {first} to {first} at 127.0.0.1, found none: .*; choose another --port",
+        ):
+            free_port("127.0.0.1", first)
+
+
+def test_ctrl_c_closes_the_page(save_model, monkeypatch, capsys):
+    class Waiting:
+        def wait(self):
+            address = capsys.readouterr().out.removeprefix("the explorer is at ").partition(" ")[0]
+            port = int(address.rstrip("/").rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port), timeout=5):
+                ports.append(port)
+            raise KeyboardInterrupt
+
+    ports = []
+    monkeypatch.setattr(server, "Event", Waiting)
+    with pytest.raises(KeyboardInterrupt):
+        main([str(save_model()), "--port", "0", "--device", "cpu"])
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", ports[0]), timeout=5)
