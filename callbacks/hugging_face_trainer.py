@@ -11,6 +11,8 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from repdyn.alarms import RulesLike, rules_from
+from repdyn.alarms.rules import DEFAULT
 from repdyn.layers.blocks import Layers, find_blocks, unwrapped
 from repdyn.layers.forward import Forward
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple
@@ -49,6 +51,7 @@ class HuggingFaceTracker(TrainerCallback):
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and ``attention_mask``.
         tokens_per_forward: bounds the size of one forward pass over the probe.
+        alarms, report: as for :class:`repdyn.callbacks.RepresentationDynamics`.
 
     Raises:
         ValueError: when training starts, where the configuration cannot work: blocks that cannot be told, a store that
@@ -69,6 +72,8 @@ class HuggingFaceTracker(TrainerCallback):
         loggers: Iterable[Logger] | None = None,
         forward: Forward | None = None,
         tokens_per_forward: int = 8192,
+        alarms: RulesLike = DEFAULT,
+        report: bool = True,
     ) -> None:
         refuse_unusable(metrics, on_error)
         self._asked = Asked(
@@ -85,6 +90,8 @@ class HuggingFaceTracker(TrainerCallback):
         self._name = name
         self._given_loggers = None if loggers is None else tuple(loggers)
         self._on_error: OnFailure = on_error
+        self._rules = rules_from(alarms)
+        self._report = report
         self._tracking: Tracking | None = None
         self._logged: tuple[int, float] | None = None
         self._measured_at: int | None = None
@@ -109,6 +116,8 @@ class HuggingFaceTracker(TrainerCallback):
             loggers=lambda: default.loggers if self._given_loggers is None else self._given_loggers,
             prefix=f"{self._name}_" if self._name else "",
             on_error=self._on_error,
+            rules=self._rules,
+            report=self._report,
         )
         # the Trainer starts over where a batch turned out too large, and train() may be called again
         begun = self._tracking is not None and self._tracking.run == run
@@ -117,19 +126,19 @@ class HuggingFaceTracker(TrainerCallback):
         self._tracking = tracking
         self._logged = self._measured_at = None
         if self._agenda.starts(state.global_step):
-            self._measure(args, state, model)
+            self._measure(args, state, control, model)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
     ) -> None:
         if self._agenda.reaches(state.global_step):
-            self._measure(args, state, model)
+            self._measure(args, state, control, model)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
     ) -> None:
         if self._agenda.saves(state.global_step):
-            self._measure(args, state, model)
+            self._measure(args, state, control, model)
 
     def on_log(
         self,
@@ -147,15 +156,16 @@ class HuggingFaceTracker(TrainerCallback):
             self._logged = (state.global_step, told["loss"])
             if self._measured_at == state.global_step:
                 self._tracking.add_loss(state.global_step, told["loss"])
+                control.should_training_stop |= self._tracking.stop_asked
         # the last message of a training; on_train_end may be shown the best model in place of the last one
         if "train_runtime" in told and self._agenda.ends(state.global_step):
-            self._measure(args, state, model)
+            self._measure(args, state, control, model)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._tracking is not None:
             self._tracking.finish()
 
-    def _measure(self, args: TrainingArguments, state: TrainerState, model: nn.Module) -> None:
+    def _measure(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module) -> None:
         counted = str(args.include_num_input_tokens_seen) != "no"
         if self._tracking is not None:
             step, loss = self._logged or (None, None)
@@ -167,6 +177,7 @@ class HuggingFaceTracker(TrainerCallback):
                 loss=loss if step == state.global_step else None,
                 within=model,
             )
+            control.should_training_stop |= self._tracking.stop_asked
 
 
 class _Reports:

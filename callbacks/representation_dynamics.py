@@ -9,6 +9,8 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
+from repdyn.alarms import Rule, rules_from
+from repdyn.alarms.rules import DEFAULT
 from repdyn.callbacks.refusals import refuse_namesakes, refuse_what_cannot_run
 from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module
 from repdyn.callbacks.tokens import add_tokens
@@ -48,6 +50,9 @@ class RepresentationDynamics(ScheduledCallback):
         run: name of the run in the rows; by default the first logger's name and version.
         name: tells several trackers of one trainer apart: it is added to the run's name and leads the names in the
             loggers ("teacher_anisotropy/layer_00").
+        alarms: rules of which the log warns when they find something: a YAML file, :class:`repdyn.alarms.Rule` objects,
+            or None for none. Only a rule with ``stop: true`` ends the training.
+        report: whether ``report.html`` in the store shows the run while it goes on.
 
     Raises:
         ValueError: when training starts, where the configuration cannot work: an unknown metric, blocks that cannot be
@@ -69,6 +74,8 @@ class RepresentationDynamics(ScheduledCallback):
         tokens_per_forward: int = 8192,
         run: str | None = None,
         name: str = "",
+        alarms: Sequence[Rule] | str | Path | None = DEFAULT,
+        report: bool = True,
     ) -> None:
         super().__init__(schedule)
         refuse_unusable(metrics, on_error)
@@ -80,6 +87,8 @@ class RepresentationDynamics(ScheduledCallback):
         self.forward = forward
         self.tokens_per_forward = tokens_per_forward
         self.name = name
+        self.rules = rules_from(alarms)
+        self.report = report
         self._given_store = store
         self._given_run = run
         self._forget()
@@ -142,6 +151,7 @@ class RepresentationDynamics(ScheduledCallback):
             loss=self._loss,
             within=trainer.strategy.model,
         )
+        trainer.should_stop |= self._required_tracking.stop_asked
 
     def state_dict(self) -> dict[str, Any]:
         # Built-in types only: anything else would keep the user's checkpoint from loading with weights_only=True.
@@ -199,6 +209,8 @@ class RepresentationDynamics(ScheduledCallback):
             loggers=lambda: trainer.loggers,
             prefix=f"{self.name}_" if self.name else "",
             on_error=self.on_error,
+            rules=self.rules,
+            report=self.report,
         )
 
     @property

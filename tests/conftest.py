@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -16,6 +17,12 @@ import torch
 from small import HandWritten, random_tokens
 
 from repdyn import Probe
+
+
+def pytest_collection_finish() -> None:
+    """What importing has made stays: looking it over again and again for garbage would take a quarter of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -42,4 +49,5 @@ def small_probe() -> Probe:
 @pytest.fixture
 def without_figures(monkeypatch) -> None:
     """For tests that are not about them: drawing takes longer than everything else a short training does."""
-    monkeypatch.setattr("repdyn.tracking.run.show_run", lambda *_, **__: None)
+    for view in ("show_run", "write_report"):
+        monkeypatch.setattr(f"repdyn.tracking.showing.{view}", lambda *_, **__: None)

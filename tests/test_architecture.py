@@ -16,6 +16,7 @@ SOURCE = ROOT / "src" / "repdyn"
 # What a part may import of the others; a part not named here may import everything.
 ALLOWED = {
     "kernels": set(),
+    "arguments": set(),
     "files": set(),
     "schedule": set(),
     "ranks": set(),
@@ -37,14 +38,20 @@ ALLOWED = {
     "models": set(),
     "data": {"files", "probe", "redaction", "words"},
     "alignment_profile": set(),
-    "views": {"alignment_profile", "kernels", "metrics", "records", "redaction", "store"},
+    "plain_yaml": set(),
+    "alarms": {"files", "plain_yaml", "records"},
+    "views": {"alarms", "alignment_profile", "files", "kernels", "metrics", "records", "redaction", "store"},
+    "report": {"alarms", "arguments", "files", "metrics", "records", "store", "views"},
+    "explorer": {
+        *("arguments", "kernels", "layers", "probe", "studies", "sweep", "redaction", "views"),
+    },
     "tracking": {
-        *("earlier", "layers", "measurement", "metrics", "probe", "ranks", "records", "redaction", "schedule", "store"),
-        "views",
+        *("alarms", "earlier", "layers", "measurement", "metrics", "probe", "ranks", "records", "redaction", "report"),
+        *("schedule", "store", "views"),
     },
     "sweep": {
-        *("data", "earlier", "layers", "measurement", "metrics", "models", "probe", "quiet", "records", "redaction"),
-        *("store", "views", "words"),
+        *("arguments", "data", "earlier", "layers", "measurement", "metrics", "models", "plain_yaml", "probe", "quiet"),
+        *("records", "redaction", "report", "store", "views", "words"),
     },
 }
 
@@ -79,7 +86,7 @@ def test_every_package_is_listed_for_the_wheel():
         link = SOURCE / name.split(".")[1]
         assert link.is_symlink()
         assert link.resolve() == ROOT / settings["package-dir"][name]
-    assert settings["package-data"] == {"repdyn.suites": ["*.yaml"]}
+    assert settings["package-data"] == {"repdyn.report": ["page.*"], "repdyn.suites": ["*.yaml"]}
 
 
 def test_constraints_pin_what_pyproject_asks_for():

@@ -31,7 +31,11 @@ def refused(capsys, *arguments):
     return capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["figures", "--help"], ["emit", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], *([name, "--help"] for name in ("figures", "alarms", "emit", "report", "explore"))],
+    ids=" ".join,
+)
 def test_help_has_examples(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
@@ -61,21 +65,24 @@ def test_version(capsys):
     [
         ("figres", "expected a command, got 'figres'; did you mean 'figures'?"),
         ("swep", "expected a command, got 'swep'; did you mean 'sweep'?"),
-        ("qqq", "expected a command, got 'qqq'; there are sweep, study, metrics, figures, emit"),
-        ("", "expected a command, got none; there are sweep, study, metrics, figures, emit"),
+        (
+            "qqq",
+            "expected a command, got 'qqq'; there are sweep, study, explore, report, metrics, figures, alarms, emit",
+        ),
+        ("", "expected a command, got none; there are sweep, study, explore, report, metrics, figures, alarms, emit"),
     ],
 )
 def test_a_mistyped_command_says_what_was_meant(typed, message, capsys):
     assert refused(capsys, *typed.split()) == f"repdyn: error: {message}"
 
 
-@pytest.mark.parametrize("name", ["figures", "emit"])
+@pytest.mark.parametrize("name", ["figures", "alarms", "report", "emit"])
 def test_a_mistyped_run_says_what_was_meant(name, store, capsys):
     message = refused(capsys, name, store.path, "--run", "lab/a-7Om")
     assert message == f"error: expected a run of {store.path}, got 'lab/a-7Om'; did you mean 'lab/a-70m'?"
 
 
-@pytest.mark.parametrize("name", ["figures", "emit"])
+@pytest.mark.parametrize("name", ["figures", "alarms", "report", "emit"])
 def test_a_folder_that_is_no_store(name, tmp_path, capsys):
     message = refused(capsys, name, tmp_path / "nowhere")
     assert message == f"error: expected a store with measurements, found none in {tmp_path}/nowhere"
@@ -135,9 +142,7 @@ def test_online_is_for_wandb(store, capsys):
 
 def test_emit_hands_on_what_was_asked_for(store, monkeypatch):
     seen = []
-    monkeypatch.setattr(
-        "repdyn.views.emission.emit_store", lambda store, runs, **given: seen.append((runs, given)) or []
-    )
+    monkeypatch.setattr("repdyn.emission.emit_store", lambda store, runs, **given: seen.append((runs, given)) or [])
     main(["emit", str(store.path)])
     main(["emit", str(store.path), "--run", "x", "--to", "wandb", "csv", "--online", "--project", "p", "--probe", "h"])
     default = {"to": ["wandb"], "probe": None, "folder": None, "project": "repdyn", "online": False}
@@ -203,3 +208,40 @@ def test_the_metrics_are_listed(capsys):
     assert set(METRICS) <= set(capsys.readouterr().out.split())
     main(["metrics", "--markdown"])
     assert capsys.readouterr().out == (Path(__file__).parents[1] / "docs" / "all_metrics.md").read_text()
+
+
+def test_alarms_of_a_store(tmp_path, capsys):
+    broken = {"dimension": lambda step, depth: 9.0 if step < 8 else 2.0}
+    store = fill(
+        tmp_path / "store", make_published("lab/a", steps=(0, 8), **broken), make_published("lab/b", steps=(0, 8))
+    )
+    main(["alarms", str(store.path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("lab/a (probe ")
+    assert lines[0].endswith(": 1 alarms; 2 checkpoints, 5 rules")
+    assert lines[1] == (
+        "  step 8, dimension halved: two_nn (all) of layers 0-6 fell to 0.5 of what it was or less: in layer 0, 9 at step 0, now 2"
+    )
+    assert lines[2].endswith(": no alarm; 2 checkpoints, 5 rules")
+    main(["alarms", str(store.path), "--run", "lab/b", "--fail"])
+    with pytest.raises(SystemExit) as stopped:
+        main(["alarms", str(store.path), "--fail"])
+    assert stopped.value.code == 1
+
+
+def test_alarms_by_rules_of_ones_own(store, tmp_path, capsys):
+    main(["alarms", "--print-rules"])
+    (tmp_path / "rules.yaml").write_text(capsys.readouterr().out.replace("0.9", "0.001"))
+    main(["alarms", str(store.path), "--rules", str(tmp_path / "rules.yaml"), "--run", "lab/a-70m"])
+    assert "one direction: anisotropy (no_sink) of layers 0-6 rose above 0.001" in capsys.readouterr().out
+    message = refused(capsys, "alarms", store.path, "--rules", tmp_path / "none.yaml")
+    assert message.startswith("error: [Errno 2] No such file")
+    assert refused(capsys, "alarms") == (
+        "error: expected the folder of a store, got none; or --print-rules for the default rules"
+    )
+
+
+def test_a_report_of_a_store(store, tmp_path, capsys):
+    main(["report", str(store.path), "-o", str(tmp_path / "page.html")])
+    assert capsys.readouterr().out.startswith(f"{tmp_path}/page.html: ")
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")

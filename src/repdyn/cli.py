@@ -24,13 +24,14 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 
+from repdyn.alarms import Rule, RulesLike, rules_from
 from repdyn.callbacks import HuggingFaceCheckpoints, RepresentationDynamics
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.files import write_atomically
 from repdyn.models import LanguageModel, objective_of
+from repdyn.plain_yaml import read_yaml
 from repdyn.redaction import redacted
-from repdyn.sweep.plain_yaml import read_yaml
 from repdyn.tracking.asked import refuse_unusable
 
 _EXAMPLES = """examples:
@@ -155,7 +156,8 @@ class TrainCLI(LightningCLI):
         fit = self.config[self.config.subcommand]
         try:
             refuse_unusable(fit.tracker.metrics, fit.tracker.on_error)
-        except ValueError as error:
+            rules_from(_rules(fit.tracker.alarms))
+        except (ValueError, OSError) as error:
             parser.error(f"tracker: {error}")
         # a checkpoint that somebody else made may hold code, which Lightning would run where nothing is said
         fit.weights_only = True if fit.weights_only is None else fit.weights_only
@@ -195,6 +197,11 @@ def _source_in(config: Path) -> Any:
         groups = read_yaml(config)
         data = groups.get("data") if isinstance(groups, dict) else None
         return data.get("source") if isinstance(data, dict) else None
+
+
+def _rules(given: Any) -> RulesLike:
+    """Rules that stand in the configuration itself are no objects yet."""
+    return [Rule(**vars(rule)) for rule in given] if isinstance(given, list) else given
 
 
 class _SaveConfig(SaveConfigCallback):

@@ -1,8 +1,11 @@
-"""The command ``repdyn``: sweep published or local checkpoints, study models, draw what a store holds, replay it.
+"""The command ``repdyn``: sweep published or local checkpoints, study and explore models, show what a store holds.
 
 repdyn sweep --help
 repdyn study --help
+repdyn explore MODEL
+repdyn report runs/quickstart/TIME/repdyn
 repdyn figures runs/quickstart/TIME/repdyn
+repdyn alarms runs/quickstart/TIME/repdyn
 repdyn emit runs/quickstart/TIME/repdyn --to wandb tensorboard
 """
 
@@ -10,22 +13,30 @@ repdyn emit runs/quickstart/TIME/repdyn --to wandb tensorboard
 from __future__ import annotations
 
 import argparse
-import difflib
-import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
 
+from repdyn.arguments import SuggestingParser
 from repdyn.redaction import redacted
 
-_COMMANDS = ("sweep", "study", "metrics", "figures", "emit")
+_PASSED_ON = {
+    "sweep": "repdyn.sweep.cli",
+    "study": "repdyn.studies.cli",
+    "explore": "repdyn.explorer.cli",
+    "report": "repdyn.report.cli",
+}
+"""Commands with a command line of their own."""
 _EXAMPLES = """examples:
   repdyn sweep runs/quickstart/TIME                       measure the checkpoints of a run
   repdyn study convergence bert-base-uncased -o FOLDER    how its tokens approach their last layer
   repdyn metrics                                          what can be measured
+  repdyn explore gpt2                                     type a sentence, click its tokens, in the browser
+  repdyn report runs/quickstart/TIME/repdyn               one page to look at, which needs no network
   repdyn figures runs/quickstart/TIME/repdyn              draw and summarise what a store holds
+  repdyn alarms runs/quickstart/TIME/repdyn               what went wrong in it
   repdyn emit runs/quickstart/TIME/repdyn --to wandb      replay it into W&B, offline
   repdyn COMMAND --help                                   every option of a command
 """
@@ -33,6 +44,12 @@ _FIGURES_EXAMPLES = """examples:
   repdyn figures runs/quickstart/TIME/repdyn
   repdyn figures STORE --run EleutherAI/pythia-70m EleutherAI/pythia-160m
   repdyn figures STORE --probe 3f2ab1c0 -o pictures
+"""
+_ALARMS_EXAMPLES = """examples:
+  repdyn alarms runs/quickstart/TIME/repdyn
+  repdyn alarms sweeps --run EleutherAI/pythia-70m --rules alarms.yaml
+  repdyn alarms --print-rules > alarms.yaml               the default rules, to begin one's own with
+  repdyn alarms STORE --fail && echo healthy              exit status 1 where an alarm is raised
 """
 _EMIT_EXAMPLES = """examples:
   repdyn emit runs/quickstart/TIME/repdyn
@@ -48,11 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser()
     try:
-        if given[:1] == ["sweep"]:
-            _sweep(given[1:])
-            return
-        if given[:1] == ["study"]:
-            _study(given[1:])
+        if given[:1] and given[0] in _PASSED_ON:
+            import_module(_PASSED_ON[given[0]]).main(given[1:], prog=f"repdyn {given[0]}")
             return
         options = parser.parse_args(given)
         options.act(options)
@@ -63,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _SuggestingParser(
+    parser = SuggestingParser(
+        choice="a command",
         prog="repdyn",
         description="Watch the inner geometry of transformers change while they train.",
         epilog=_EXAMPLES,
@@ -73,6 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     commands.add_parser("sweep", help="measure published or local checkpoints", add_help=False)
     commands.add_parser("study", help="study one aspect of one or several models", add_help=False)
+    commands.add_parser("explore", help="the tokens of a sentence, in the browser", add_help=False)
+    commands.add_parser("report", help="one page that shows what stores hold", add_help=False)
     metrics = commands.add_parser("metrics", help="list every metric", description="List every metric.")
     metrics.add_argument("--markdown", action="store_true", help="with settings and sources, as docs/all_metrics.md")
     metrics.set_defaults(act=_metrics)
@@ -82,6 +99,12 @@ def _parser() -> argparse.ArgumentParser:
     figures.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="folder for the figures (default: STORE/figures)"
     )
+    alarms = _add(
+        commands, "alarms", "list what went wrong in the runs of a store", _ALARMS_EXAMPLES, _alarms, store="?"
+    )
+    alarms.add_argument("--rules", type=Path, metavar="FILE", help="YAML file of rules (default: those of each run)")
+    alarms.add_argument("--print-rules", action="store_true", help="print the default rules, as such a file")
+    alarms.add_argument("--fail", action="store_true", help="exit with status 1 where an alarm is raised")
     emit = _add(commands, "emit", "replay what a store holds into loggers", _EMIT_EXAMPLES, _emit)
     emit.add_argument(
         "--to",
@@ -102,13 +125,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add(
-    commands: argparse._SubParsersAction[_SuggestingParser],
+    commands: argparse._SubParsersAction[SuggestingParser],
     name: str,
     does: str,
     examples: str,
     act: Callable[[argparse.Namespace], None],
+    store: str | None = None,
 ) -> argparse.ArgumentParser:
-    """A subcommand that works on runs of a store."""
+    """A subcommand that works on runs of a store; ``store`` as argparse's nargs."""
     parser = commands.add_parser(
         name,
         help=does,
@@ -117,22 +141,10 @@ def _add(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(act=act)
-    parser.add_argument("store", type=Path, metavar="STORE", help="folder of a store")
+    parser.add_argument("store", type=Path, metavar="STORE", nargs=store, help="folder of a store")
     parser.add_argument("--run", nargs="+", metavar="NAME", help="some of its runs (default: every run)")
     parser.add_argument("--probe", metavar="HASH", help="one probe, by hash or its beginning (default: every probe)")
     return parser
-
-
-def _sweep(arguments: Sequence[str]) -> None:
-    from repdyn.sweep.cli import main as sweep
-
-    sweep(arguments, prog="repdyn sweep")
-
-
-def _study(arguments: Sequence[str]) -> None:
-    from repdyn.studies.cli import main as study
-
-    study(arguments, prog="repdyn study")
 
 
 def _metrics(options: argparse.Namespace) -> None:
@@ -151,11 +163,27 @@ def _figures(options: argparse.Namespace) -> None:
     show_store(open_store(options.store), options.run, probe=options.probe, folder=options.output)
 
 
+def _alarms(options: argparse.Namespace) -> None:
+    from repdyn.alarms import RULES, as_yaml, read_rules
+    from repdyn.store import open_store
+    from repdyn.views.alarm_list import print_alarms
+
+    if options.print_rules:
+        print(as_yaml(RULES), end="")
+        return
+    if options.store is None:
+        raise ValueError("expected the folder of a store, got none; or --print-rules for the default rules")
+    rules = read_rules(options.rules) if options.rules else None
+    found = print_alarms(open_store(options.store), options.run, probe=options.probe, rules=rules)
+    if found and options.fail:
+        raise SystemExit(1)
+
+
 def _emit(options: argparse.Namespace) -> None:
     if options.online and "wandb" not in options.to:
         raise ValueError(f"expected --online with --to wandb, got --to {' '.join(options.to)}; leave out --online")
+    from repdyn.emission import emit_store
     from repdyn.store import open_store
-    from repdyn.views.emission import emit_store
 
     for line in emit_store(
         open_store(options.store),
@@ -167,16 +195,3 @@ def _emit(options: argparse.Namespace) -> None:
         online=options.online,
     ):
         print(line)
-
-
-class _SuggestingParser(argparse.ArgumentParser):
-    """A parser that says which command a mistyped one resembles."""
-
-    def error(self, message: str) -> NoReturn:
-        if typed := re.search(r"argument COMMAND: invalid choice: '([^']*)'", message):
-            close = difflib.get_close_matches(typed[1], _COMMANDS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_COMMANDS)}"
-            message = f"expected a command, got {typed[1]!r}; {hint}"
-        elif message.endswith("required: COMMAND"):
-            message = f"expected a command, got none; there are {', '.join(_COMMANDS)}"
-        super().error(message)

@@ -7,15 +7,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
+from repdyn.alarms import alarms_of, kept_rules
 from repdyn.records import SCHEMA, Row
 from repdyn.redaction import redacted
+from repdyn.report import write_report
+from repdyn.report.media import log_stored_media
 from repdyn.store import Store
-from repdyn.views.attempts import attempts
+from repdyn.views.attempts import Attempt, attempts
 from repdyn.views.figures import all_figures
 from repdyn.views.frames import by_stack, causality, measurements, tokens_by_step
 from repdyn.views.loggers import TOKENS_KEY, log_figures, log_rows
@@ -52,7 +56,7 @@ def emit(store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     origin = provenance(store, frame)
     values = frame.loc[frame["layer"].notna() | frame["reason"].isna()]  # the rest are failures
-    steps = sorted(values["step"].unique().tolist())
+    steps, rules = sorted(values["step"].unique().tolist()), kept_rules(store.alarms_path(run))
     with attempts() as attempt:
         for logger in loggers:
             with attempt():
@@ -62,9 +66,22 @@ def emit(store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None
             with attempt():
                 log_rows(_records(stored), loggers, step, also=_scalars(stored))
         for stack, rows in by_stack(frame).items():
-            last = int(measurements(rows)["step"].iloc[-1])
-            log_figures(all_figures(rows, attempt), loggers, last, stack, attempt)
+            last, alarms = int(measurements(rows)["step"].iloc[-1]), alarms_of(rows, rules)
+            log_figures(all_figures(rows, attempt, alarms), loggers, last, stack, attempt)
+        with attempt():
+            _log_media(store, run, loggers, probe, attempt)
     return len(steps)
+
+
+def _log_media(store: Store, run: str, loggers: Sequence[Logger], probe: str | None, attempt: Attempt) -> None:
+    """What W&B alone can show: tables, interactive figures, and a page about this run."""
+    if not any(isinstance(logger, WandbLogger) for logger in loggers):
+        return
+    with TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        with attempt():
+            write_report(store, page, runs=[run], probe=probe)
+        log_stored_media(store, run, loggers, probe=probe, page=page, attempt=attempt)
 
 
 def emit_store(

@@ -126,6 +126,10 @@ class Store:
     def folder_of(self, run: str) -> Path:
         return self.path / _as_folder(run)
 
+    def alarms_path(self, run: str) -> Path:
+        """Where the rules are kept that a run was watched by."""
+        return self.folder_of(run) / "alarms.yaml"
+
     def runs(self) -> list[str]:
         """Names of the runs that have at least one measured checkpoint."""
         folders = {path.parent: path for path in self._files()}

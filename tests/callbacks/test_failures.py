@@ -15,6 +15,7 @@ from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelP
 from small import HandWritten
 
 from repdyn import measure
+from repdyn.alarms import Rule
 from repdyn.callbacks import HuggingFaceCheckpoints, RepresentationDynamics
 from repdyn.callbacks.refusals import refuse_sharding, refuse_what_cannot_run
 from repdyn.metrics import METRICS
@@ -183,3 +184,20 @@ def test_one_failing_logger_keeps_the_others_served(tmp_path, probe):
         log_rows(measure(HandWritten(), probe).rows, loggers, 0)
     loggers[1].save()
     assert "two_nn/mean" in pd.read_csv(tmp_path / "b" / "0" / "metrics.csv").columns
+
+
+def test_an_alarm_that_asks_for_it_stops_the_training(tmp_path, probe, caplog):
+    rule = Rule(name="high", when="above", bound=0.0, metrics=("train/loss",), stop=True)
+    attached, job = tracker(probe, 4, alarms=[rule]), Job()
+    trainer(tmp_path, attached).fit(job, batches())
+    assert attached.store.steps(attached.store.runs()[0]) == [0, 4]
+    assert len(job.losses) == 4
+    assert "the training is to stop at step 4, as asked for by: high" in caplog.text
+
+
+def test_an_alarm_that_does_not_ask_for_it_stops_nothing(tmp_path, probe, caplog):
+    rule = Rule(name="any", when="above", bound=0.0, metrics=("anisotropy",))
+    attached, job = tracker(probe, 4, alarms=[rule]), Job()
+    trainer(tmp_path, attached).fit(job, batches())
+    assert len(job.losses) == 8
+    assert "alarm at step 0, any: anisotropy" in caplog.text

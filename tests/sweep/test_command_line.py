@@ -59,6 +59,7 @@ def shown(monkeypatch) -> list[list[str]]:
     """The runs of each summary that was asked for; drawing them takes its time, and other tests do."""
     runs: list[list[str]] = []
     monkeypatch.setattr(cli, "show_store", lambda store, names: runs.append(names))
+    monkeypatch.setattr(cli, "write_report", lambda _, path: path)
     return runs
 
 
@@ -107,7 +108,7 @@ MEASURED = "download _, load _, forward _, kernels _ (_ of it in the kernels)"
 def test_a_checkpoint_fails_is_not_tried_again_and_is_on_demand(hub, commits, command, shown, tmp_path):
     hub.fault(f"{commits[8]}/model", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
     status, out, err = command("lab/model")
-    assert (status, out, shown) == (1, "", [["lab/model"]])
+    assert (status, out, shown) == (1, "report: sweeps/report.html\n", [["lab/model"]])
     first, second, third, last = lines(err)
     assert first == f"[1/3] lab/model step0: {MEASURED}"
     assert second.startswith("[2/3] lab/model step8: failed: a file of lab/model@")
@@ -324,7 +325,7 @@ def test_shards_give_the_whole_store_with_nothing_twice(hub, commits, command, s
         assert measured == [
             f"[{number}/{len(revisions)}] lab/model {name}: {MEASURED}" for number, name in enumerate(revisions, 1)
         ]
-        assert last == "when all shards are done: repdyn figures sweeps"
+        assert last == "when all shards are done: repdyn figures sweeps, repdyn report sweeps"
     assert open_store("sweeps").steps("lab/model") == [0, 8, 16]
     assert weights_fetched(hub) == dict.fromkeys(commits.values(), 1)
     assert command("lab/model", "--shard", "1/2")[2].startswith("2 of 2 checkpoints are in sweeps already\n")
@@ -335,7 +336,7 @@ def test_shards_give_the_whole_store_with_nothing_twice(hub, commits, command, s
 
 def test_more_shards_than_checkpoints(commits, command):
     status, _, err = command("lab/model", "--shard", "9/9")
-    assert (status, err) == (0, "when all shards are done: repdyn figures sweeps\n")
+    assert (status, err) == (0, "when all shards are done: repdyn figures sweeps, repdyn report sweeps\n")
 
 
 # names

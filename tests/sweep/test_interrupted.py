@@ -76,6 +76,7 @@ class Published:
             patched.setattr("signal.signal", lambda *_: None)
             patched.setattr(cli, "is_still_working", lambda: False)
             patched.setattr(cli, "show_store", lambda *_: None)
+            patched.setattr(cli, "write_report", lambda _, path: path)
             with pytest.raises(SystemExit, match="^0$"):
                 cli.main(self.command(store))
 

@@ -64,6 +64,7 @@ def measured(tmp_path, probe):
 def undrawn(monkeypatch) -> None:
     """Figures take their time, and few tests look at them."""
     monkeypatch.setattr("repdyn.sweep.cli.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.sweep.cli.write_report", lambda _, path: path)
 
 
 @pytest.fixture
@@ -336,7 +337,7 @@ def test_command(run, command):
         (["RUN", "--probe", "RUN/hf_checkpoints/step0/model.safetensors"], "expected a probe written by Probe.save"),
         (["RUN", "--probe", "RUN/hf_checkpoints/step0/config.json"], "expected a probe written by Probe.save"),
         (["RUN", "--revisions", "step9"], "names or steps that do not exist: 'step9' (closest: 'step8')"),
-        (["RUN", "--device", "cuda:77"], "expected a device that is here, got 'cuda:77'"),
+        (["RUN", "--device", "cuda:77"], "expected a device that is here, such as cpu, cuda or cuda:1, got 'cuda:77'"),
         ([""], "expected a folder, a hub repository or --suite NAME, got none of them"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -393,6 +393,7 @@ def test_stopped_with_ctrl_c_and_finished_by_the_same_command_on_a_cluster(
 
     hub.faults.clear()
     monkeypatch.setattr(cli, "show_store", lambda *_: None)
+    monkeypatch.setattr(cli, "write_report", lambda _, path: path)
     with pytest.raises(SystemExit, match="^0$"):
         cli.main([*ANALYZE, "--downloads", str(downloads), "--store", str(store.path)])
     printed = capsys.readouterr().err

@@ -170,8 +170,8 @@ def test_a_cloud_that_cannot_be_made_costs_its_own_rows(tracked, monkeypatch):
 
 def test_figures_on_a_mount_that_is_gone_do_not_hold_up_the_end(tmp_path, small_probe, monkeypatch, caplog):
     answer = threading.Event()
-    monkeypatch.setattr("repdyn.tracking.run.show_run", lambda *_, **__: answer.wait(60))
-    monkeypatch.setattr("repdyn.tracking.run.DRAWING_SECONDS", 0.1)
+    monkeypatch.setattr("repdyn.tracking.showing.show_run", lambda *_, **__: answer.wait(60))
+    monkeypatch.setattr("repdyn.tracking.showing.DRAWING_SECONDS", 0.1)
     steps(Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine"), 1)
     assert any("drawing mine took more than 0.1 s" in record.message for record in caplog.records)
     answer.set()
@@ -198,7 +198,7 @@ def test_a_store_that_never_answers_costs_one_wait(tracked, monkeypatch, caplog)
     monkeypatch.setattr(Store, "write", hanging)
     steps(tracker, 3)
     assert hung == [0]
-    said = [record.message for record in caplog.records if record.name == "repdyn.tracking.run"]
+    said = [record.message for record in caplog.records if record.name == "repdyn.tracking.complaints"]
     assert said[0].startswith("tracking at step 0 failed, training goes on: TimeoutError: writing step 0 to ")
     assert "took more than 0.2 s; is the disk or the network mount there?" in said[0]
     assert any("they are in /" in line for line in said)
@@ -240,7 +240,7 @@ def test_a_logger_that_fails_is_named_once_and_costs_no_row(tracked, tmp_path, c
 def test_figures_that_cannot_be_drawn_are_no_reason_to_end_a_job_with_an_error(
     tmp_path, small_probe, monkeypatch, caplog
 ):
-    monkeypatch.setattr("repdyn.tracking.run.show_run", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("repdyn.tracking.showing.show_run", lambda *_, **__: 1 / 0)
     steps(Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine"), 1)
     assert any("tracking at the end failed" in record.message for record in caplog.records)
     with pytest.raises(ZeroDivisionError):

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from views.made_up import make_rows
 from views.made_up_families import make_everything
 
-from repdyn.views.emission import emit, emit_store, opened, provenance
+from repdyn.emission import emit, emit_store, opened, provenance
 from repdyn.views.figures import heatmap
 from repdyn.views.loggers import keyed
 
@@ -202,7 +202,7 @@ def test_no_name_leads_out_of_the_folder(name, tmp_path):
 
 
 def test_a_package_that_is_missing_is_named(store, monkeypatch):
-    monkeypatch.setattr("repdyn.views.emission.find_spec", lambda name: None)
+    monkeypatch.setattr("repdyn.emission.find_spec", lambda name: None)
     message = "^expected tensorboard to be installed, found no such package; pip install tensorboard$"
     with pytest.raises(ValueError, match=message):
         list(emit_store(store, to=["tensorboard"]))
@@ -251,10 +251,10 @@ def test_provenance_of_two_stacks(two_stacks, filled, tmp_path):
 
 
 def test_a_figure_that_fails_keeps_nothing_else_from_being_emitted(published, filled, tmp_path, monkeypatch):
-    def draw(frame, metric, subset):
+    def draw(frame, metric, subset, alarms):
         if (frame["run"] == "lab/a").all():
             raise RuntimeError("no heatmap today")
-        return heatmap(frame, metric, subset)
+        return heatmap(frame, metric, subset, alarms)
 
     monkeypatch.setattr("repdyn.views.figures.heatmap", draw)
     store = filled(tmp_path, *(published(name, steps=(0, 8), probe="one") for name in ("lab/a", "lab/b")))
@@ -276,7 +276,7 @@ def test_a_run_that_is_emitted_in_part_says_so(published, filled, tmp_path, monk
     def broken(*_, **__):
         raise RuntimeError("no figure today")
 
-    monkeypatch.setattr("repdyn.views.emission.all_figures", broken)
+    monkeypatch.setattr("repdyn.emission.all_figures", broken)
     lines = emit_store(filled(tmp_path, published("lab/a", steps=(0, 8))), to=["csv"])
     assert next(lines) == f"lab/a: not everything in {tmp_path}/emitted/csv/lab/a/version_0"
     with pytest.raises(RuntimeError, match="^no figure today$"):

@@ -211,7 +211,7 @@ def names_of(monkeypatch):
     """The names of all figures, none of which is drawn."""
     drawn = ("profile_over_depth", "mean_over_layers", "heatmap", "heads_heatmap", "scales", "convergence")
     for name in (*drawn, "depth_overview", "steps_overview"):
-        monkeypatch.setattr(f"repdyn.views.figures.{name}", lambda *_: Figure())
+        monkeypatch.setattr(f"repdyn.views.figures.{name}", lambda *_, **__: Figure())
     return lambda frame: list(all_figures(frame))
 
 
@@ -329,7 +329,7 @@ def test_two_stacks_are_not_drawn_as_one(two_stacks, frame_of):
 
 
 def test_a_figure_that_cannot_be_drawn_keeps_none_of_the_others_from_its_file(run, tmp_path, monkeypatch):
-    def broken(*_):
+    def broken(*_, **__):
         raise RuntimeError("no mean today")
 
     monkeypatch.setattr("repdyn.views.figures.mean_over_layers", broken)
@@ -349,8 +349,11 @@ def test_a_figure_that_cannot_be_drawn_keeps_none_of_the_others_from_its_file(ru
 def test_a_figure_that_cannot_be_written_keeps_none_of_the_others_from_its_file(tmp_path):
     class Broken(Figure):
         def savefig(self, fname, **given):
-            raise OSError(f"no place for {fname.name}")
+            raise OSError(f"no place for {self.get_label()} as {fname.suffix}")
 
-    with pytest.raises(OSError, match="^no place for b.png$"):
-        save({"a": Figure(), "b": Broken(), "c": Figure(), "d": Broken()}, tmp_path)
+    figures = {name: Broken() if name in "bd" else Figure() for name in "abcd"}
+    for name, figure in figures.items():
+        figure.set_label(name)
+    with pytest.raises(OSError, match="^no place for b as .png$"):
+        save(figures, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg", "c.png", "c.svg"]

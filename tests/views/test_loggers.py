@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.views.figures import heatmap
-from repdyn.views.loggers import keyed, log_figures, log_rows
+from repdyn.views.loggers import keyed, log_alarms, log_figures, log_rows
 
 NAN = math.nan
 
@@ -157,6 +157,14 @@ def read_back(folder: Path) -> list[dict]:
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(log)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_wandb_keeps_alarms_for_its_alerts(wandb_logger, tmp_path):
+    log_alarms([], [wandb_logger], 4)
+    log_alarms(["step 8, no value: two_nn (all) has none", "step 8, mine: more"], [wandb_logger], 8)
+    (alert,) = [record["alert"] for record in read_back(tmp_path) if record["type"] == "alert"]
+    assert (alert["title"], alert["level"]) == ("step 8, no value and 1 more", "WARN")
+    assert alert["text"] == "step 8, no value: two_nn (all) has none\nstep 8, mine: more"
 
 
 def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):

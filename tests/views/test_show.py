@@ -97,7 +97,7 @@ def test_a_failure_on_another_probe_is_no_second_probe(published, failures, fill
 def test_a_figure_is_drawn_once_for_its_file_and_the_loggers(published, filled, tmp_path, monkeypatch, unpainted):
     store = filled(tmp_path / "store", published("lab/a", steps=(0, 8)))
     drawn = []
-    monkeypatch.setattr("repdyn.views.figures.heatmap", lambda *given: drawn.append(given[1:]) or Figure())
+    monkeypatch.setattr("repdyn.views.figures.heatmap", lambda *given: drawn.append(given[1:3]) or Figure())
     show_run(store, "lab/a", loggers=[CSVLogger(tmp_path, name="", version=""), board(tmp_path)])
     assert drawn == [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")]
 
@@ -232,10 +232,10 @@ def test_a_stack_may_have_any_name(two_stacks, filled, tmp_path, unpainted):
 def broken_heatmap(monkeypatch):
     """One figure of two_nn cannot be drawn."""
 
-    def draw(frame, metric, subset):
+    def draw(frame, metric, subset, alarms):
         if metric == "two_nn":
             raise RuntimeError("no heatmap today")
-        return heatmap(frame, metric, subset)
+        return heatmap(frame, metric, subset, alarms)
 
     monkeypatch.setattr("repdyn.views.figures.heatmap", draw)
 

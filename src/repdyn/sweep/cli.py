@@ -18,6 +18,7 @@ from rich.console import Console
 from repdyn.metrics import resolve
 from repdyn.probe import SUBSETS
 from repdyn.redaction import redacted
+from repdyn.report import PAGE, write_report
 from repdyn.store import Store, open_store
 from repdyn.sweep.board import Board
 from repdyn.sweep.checkpoint import Settings, Task
@@ -176,11 +177,12 @@ def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, 
 def _show(found: Sequence[Source], store: Store, options: Namespace, console: Console) -> bool:
     """Draw and summarise. What cannot be shown is measured all the same, so that is said, and no mistake."""
     if options.shard:
-        _say(console, f"when all shards are done: repdyn figures {store.path}")
+        _say(console, f"when all shards are done: repdyn figures {store.path}, repdyn report {store.path}")
         return True
     try:
         if runs := sorted({source.selection.run for source in found} & set(store.runs())):
             show_store(store, runs)
+            print(f"report: {write_report(store, store.path / PAGE)}")
     except Exception as error:  # a view is no reason to lose the exit status of what was measured
         _say(console, f"what is measured is stored, but cannot be shown: {redacted(str(error))}")
         return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +16,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
+from repdyn.alarms import RULES, Rule
 from repdyn.earlier import KEPT, Earlier
 from repdyn.layers.sharding import class_name
 from repdyn.measurement import choice_of, measure
@@ -27,17 +27,16 @@ from repdyn.redaction import redacted
 from repdyn.schedule import Schedule
 from repdyn.store import Key, Store
 from repdyn.tracking.asked import Asked, OnFailure
+from repdyn.tracking.complaints import Complaints, in_words
 from repdyn.tracking.fingerprint import fingerprint
-from repdyn.tracking.patience import Patience
 from repdyn.tracking.safekeeping import Safekeeping
+from repdyn.tracking.showing import Showing
+from repdyn.tracking.watch import Watch
+from repdyn.views.attempts import attempts
 from repdyn.views.figures import LOSS
 from repdyn.views.loggers import log_rows
-from repdyn.views.show import show_run
 
 log = logging.getLogger(__name__)
-
-DRAWING_SECONDS = 600.0
-"""How long a job waits for its figures."""
 
 
 @dataclass(kw_only=True)
@@ -57,16 +56,24 @@ class Tracking:
     prefix: str = ""
     """Leads the names in the loggers."""
     on_error: OnFailure = "warn"
+    rules: Sequence[Rule] = RULES
+    """What raises an alarm."""
+    report: bool = True
+    """Whether a page beside the store shows the run while it goes on."""
+    stop_asked: bool = False
+    """Whether an alarm has asked for a stop; the same on all ranks."""
     tracking_seconds: float = 0.0
     """Wall-clock time this process has spent on measuring, storing and logging."""
     kernel_seconds: float = 0.0
     """How much of it went into the metrics themselves."""
     _ranks: Ranks = ALONE
     _start: float = field(default_factory=time.perf_counter)
-    _complaints: set[str] = field(default_factory=set)
+    _complaints: Complaints = field(default_factory=Complaints)
 
     def __post_init__(self) -> None:
         self._keeping = Safekeeping(self.store, self.asked.probe)
+        self._watch = Watch(self.rules, self.loggers)
+        self._showing = Showing(self.store, self.loggers, live=self.report)
         self._comparing: set[str] = set()
         self._earlier: Earlier | None = None
 
@@ -89,7 +96,7 @@ class Tracking:
         run = {"goes on": resumed, "schedule": str(schedule), "probe": self.asked.probe.hash}
         ranks.require_same("what a run is tracked by", run)
         self.run = ranks.tell(self.run)[0]  # names may hold the time, by each rank's own clock
-        ranks.on_first(lambda: self._keeping.begin(self.run, resumed))
+        ranks.on_first(lambda: self._begin(resumed))
         self._comparing = {metric.name for metric, _ in pairs if "earlier" in metric.besides}
         if self._comparing and self.store is not None:
             kept, of = self.store.folder_of(self.run) / KEPT, self.asked
@@ -129,17 +136,13 @@ class Tracking:
         self.tracking_seconds += time.perf_counter() - start
 
     def add_loss(self, step: int, loss: float) -> None:
-        """Put the training loss beside what was measured at a step, for trainers that tell it only afterwards."""
-        key = self._key(step)
-        if not self._ranks.first:
-            return
+        """Put the training loss beside what was measured at a step, for trainers that tell it only afterwards.
+
+        All ranks call this, as they do :meth:`measure`.
+        """
         try:
-            rows = self._keeping.rows(key)
-            if rows and not any(row.metric == LOSS for row in rows):
-                of = Checkpoint(self.run, rows[0].model, step, rows[0].tokens_seen)
-                self._keeping.take(key, [*rows, scalar_row(of, LOSS, loss, probe=key.probe)])
-                for _ in self._keeping.written():
-                    pass  # the loggers have the loss from the training itself
+            self.stop_asked |= self._ranks.on_first(lambda: self._add_loss(self._key(step), loss))
+            self._ranks.on_first(partial(self._watch.tell, step))
         except Exception as error:
             self._complain(error, step)
 
@@ -157,7 +160,14 @@ class Tracking:
                     self._store_and_log()
                 except Exception as error:
                     self._keeping.rescue(error)
-                self._show(self.store)
+                if self._keeping.steps(self.run):
+                    self._showing.finish(
+                        self.run,
+                        self.asked.probe.hash,
+                        tracking_seconds=self.tracking_seconds,
+                        kernel_seconds=self.kernel_seconds,
+                        total_seconds=time.perf_counter() - self._start,
+                    )
         except Exception as error:
             self._complain(error, None, never_raise=interrupted)
 
@@ -188,13 +198,37 @@ class Tracking:
             self._file_failure(key, checkpoint, error)
             raise
         self.kernel_seconds += profile.kernel_seconds
+        rows = [*profile.rows, *self._loss_row(checkpoint, loss)] if self._ranks.first else []
         if self._ranks.first:
-            self._say_what_is_undefined(profile.rows)
-            self._keeping.take(key, [*profile.rows, *self._loss_row(checkpoint, loss)])
-        self._ranks.on_first(self._store_and_log)
+            self._complaints.of_undefined(profile.rows, self._comparing)
+            self._keeping.take(key, rows)
+        self.stop_asked |= self._ranks.on_first(lambda: self._watch.see(rows))
+        refresh = partial(self._showing.refresh, self.run, key.probe)
+        with attempts() as attempt:
+            for view in (self._store_and_log, partial(self._watch.tell, key.step), refresh):
+                with attempt():
+                    self._ranks.on_first(view)
         if self._earlier is not None:
             self._earlier.forget_before(key.step)
             self._earlier.forget_after(key.step)  # of a branch that the training has gone back from
+
+    def _add_loss(self, key: Key, loss: float) -> bool:
+        rows = self._keeping.rows(key)
+        if not rows or any(row.metric == LOSS for row in rows):
+            return False
+        rows = [
+            *rows,
+            scalar_row(Checkpoint(self.run, rows[0].model, key.step, rows[0].tokens_seen), LOSS, loss, probe=key.probe),
+        ]
+        self._keeping.take(key, rows)
+        for _ in self._keeping.written():
+            pass  # the loggers have the loss from the training itself
+        return self._watch.see(rows)
+
+    def _begin(self, resumed: bool) -> None:
+        self._keeping.begin(self.run, resumed)
+        if self.store is not None:
+            self._watch.begin(self.store, self.run, self.asked.probe.hash, resumed=resumed)
 
     def _key(self, step: int) -> Key:
         return Key(self.run, step, self.asked.probe.hash, self.asked.metric_set)
@@ -218,7 +252,7 @@ class Tracking:
         if not rows:
             return False
         if rows[0].weights not in {None, checkpoint.weights}:
-            if self._is_new("measured anew"):
+            if self._complaints.is_new("measured anew"):
                 log.warning("step %d was measured on other weights before this run was resumed; done anew", key.step)
             return False
         self._log(rows)
@@ -243,50 +277,12 @@ class Tracking:
             return
         names = [metric.name for metric, _ in resolve(self.asked.metrics, self.asked.probe)]
         try:
-            self._keeping.file_failure(key, failure_rows(checkpoint, names, _said(error), probe=key.probe))
+            self._keeping.file_failure(key, failure_rows(checkpoint, names, in_words(error), probe=key.probe))
         except OSError as unwritable:
             log.warning("the failure at step %d could not be stored: %s", key.step, redacted(str(unwritable)))
-
-    def _show(self, store: Store) -> None:
-        if not self._keeping.steps(self.run):
-            return
-        draw = partial(
-            show_run,
-            store,
-            self.run,
-            probe=self.asked.probe.hash,
-            loggers=self.loggers(),
-            tracking_seconds=self.tracking_seconds,
-            kernel_seconds=self.kernel_seconds,
-            total_seconds=time.perf_counter() - self._start,
-        )
-        Patience(DRAWING_SECONDS)(f"drawing {self.run}", draw)
-
-    def _say_what_is_undefined(self, rows: Sequence[Row]) -> None:
-        """The log says once of each metric what its rows say each time."""
-        for row in rows:
-            # at the first step there is nothing to compare with, and what could not be kept has been said
-            expected = row.reason is None or row.metric in self._comparing
-            if not expected and self._is_new(f"undefined {row.metric}"):
-                told = (row.step, row.metric, row.layer, row.reason)
-                log.warning("step %d: %s of layer %s is undefined, training goes on: %s", *told)
 
     def _complain(self, error: Exception, step: int | None, never_raise: bool = False) -> None:
         if self.on_error == "raise" and not never_raise:
             raise error
-        # by kind and place: the text may name a file that is called otherwise each time
-        trace = traceback.extract_tb(error.__traceback__)
-        place = f"{trace[-1].filename}:{trace[-1].lineno}" if trace else str(error)
-        if self._ranks.first and self._is_new(f"{type(error).__name__} {place}"):
-            told = redacted("".join(traceback.format_exception(error)).rstrip())
-            when = "at the end" if step is None else f"at step {step}"
-            log.warning("tracking %s failed, training goes on: %s\n%s", when, redacted(_said(error)), told)
-
-    def _is_new(self, complaint: str) -> bool:
-        new = complaint not in self._complaints
-        self._complaints.add(complaint)
-        return new
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+        if self._ranks.first:
+            self._complaints.of_failure(error, step)

@@ -9,6 +9,8 @@ from types import TracebackType
 from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 
+from repdyn.alarms import RulesLike, rules_from
+from repdyn.alarms.rules import DEFAULT
 from repdyn.layers.blocks import Layers, find_blocks, unwrapped
 from repdyn.layers.forward import Forward
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple
@@ -52,6 +54,8 @@ class Tracker:
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and, where it takes one, ``attention_mask``.
         tokens_per_forward: bounds the size of one forward pass over the probe.
+        alarms, report: as for :class:`repdyn.callbacks.RepresentationDynamics`; it is for the loop to heed
+            :attr:`should_stop`.
 
     Raises:
         ValueError: at once, where the configuration cannot work: an unknown metric, blocks that cannot be told. On
@@ -74,6 +78,8 @@ class Tracker:
         loggers: Iterable[Logger] = (),
         forward: Forward | None = None,
         tokens_per_forward: int = 8192,
+        alarms: RulesLike = DEFAULT,
+        report: bool = True,
     ) -> None:
         refuse_unusable(metrics, on_error)
         if start < 0:
@@ -99,6 +105,8 @@ class Tracker:
             store=self._store,
             loggers=lambda: self._loggers,
             on_error=on_error,
+            rules=rules_from(alarms),
+            report=report,
         )
 
     @property
@@ -110,6 +118,11 @@ class Tracker:
     def now(self) -> int:
         """Optimizer steps taken."""
         return self._now
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether an alarm whose rule has ``stop=True`` was raised; the same in all processes."""
+        return self._tracking.stop_asked
 
     def __enter__(self) -> Tracker:
         self._tracking.begin(Ranks.of_job(), self._agenda.schedule, resumed=self._now > 0)

@@ -21,7 +21,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from repdyn.alarms import Alarm
 from repdyn.records import FINISHED
+from repdyn.views.alarm_marks import MARKED, alarms_on, mark_steps
 from repdyn.views.attempts import Attempt, attempts
 from repdyn.views.convergence import GRADIENT, convergence
 from repdyn.views.drawing import (
@@ -116,7 +118,10 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
 
 @styled
 def mean_over_layers(
-    frame: pd.DataFrame, metrics: Sequence[str] = ("two_nn", "anisotropy"), loss: str = LOSS
+    frame: pd.DataFrame,
+    metrics: Sequence[str] = ("two_nn", "anisotropy"),
+    loss: str = LOSS,
+    alarms: Sequence[Alarm] = (),
 ) -> Figure:
     """Metrics averaged over layers against step, one panel each, with the training loss beside the first.
 
@@ -127,6 +132,7 @@ def mean_over_layers(
         frame: rows of one run; its scalar ``loss`` is drawn where it is stored.
         metrics: those that were not measured are left out.
         loss: name of the scalar.
+        alarms: of the run; the steps of those on a metric are marked in its panel.
 
     Raises:
         ValueError: rows of several runs, models, probes or stacks, or none; none of ``metrics`` among them; a finished
@@ -143,16 +149,18 @@ def mean_over_layers(
     panels = figure.subplots(len(present), 1, squeeze=False, sharex=True)[:, 0]
     for panel, metric in zip(panels, present, strict=True):
         _draw_means(panel, rows, metric)
+        mark_steps(panel, sorted({alarm.step for alarm in alarms_on(alarms, metric)}))
     _draw_loss(panels[0], scalar(frame, loss), loss)
     log_steps(panels[-1], sorted(rows["step"].unique()))
     tokens = tokens_by_step(rows)
     if len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique:  # else no place for a count
         tokens_above(panels[0], tokens)
-    entitle_run(figure, rows, "Mean over layers during training")
+    marked = any(alarms_on(alarms, metric) for metric in present)
+    entitle_run(figure, rows, "Mean over layers during training", MARKED * marked)
     return figure
 
 
-def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> dict[str, Figure]:
+def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alarms: Sequence[Alarm] = ()) -> dict[str, Figure]:
     """Every figure this run has the rows for, by name (a stem for a file, a key for a logger).
 
     A metric of geometry, or of the user's own, has a profile, its place in the means over layers, and heatmaps. Any
@@ -162,6 +170,7 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> dict[str
     Args:
         frame: rows of one run.
         attempt: keeps what a figure raises for later, so that the others are drawn; without it that is raised at once.
+        alarms: of this run, to be marked.
 
     Raises:
         ValueError: rows of several runs, models, probes or stacks, or none.
@@ -173,13 +182,13 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> dict[str
     }
     if own and not is_finished(rows):
         with_loss = frame.loc[frame["layer"].isna() | frame["metric"].isin(own)]
-        drawings["mean_over_layers"] = partial(mean_over_layers, with_loss, sorted(own, reverse=True))
+        drawings["mean_over_layers"] = partial(mean_over_layers, with_loss, sorted(own, reverse=True), alarms=alarms)
         for metric in own:
-            drawings |= _heatmaps(of_metric(rows, metric), metric)
-    return drawn(drawings | _overviews(frame, rows), attempt)
+            drawings |= _heatmaps(of_metric(rows, metric), metric, alarms)
+    return drawn(drawings | _overviews(frame, rows, alarms), attempt)
 
 
-def _overviews(frame: pd.DataFrame, rows: pd.DataFrame) -> dict[str, Callable[[], Figure]]:
+def _overviews(frame: pd.DataFrame, rows: pd.DataFrame, alarms: Sequence[Alarm]) -> dict[str, Callable[[], Figure]]:
     """Of each family that has a value; what has none is named in the summary."""
     trained, valued = not is_finished(rows), rows.loc[rows["value"].notna()]
     drawings: dict[str, Callable[[], Figure]] = {}
@@ -187,14 +196,14 @@ def _overviews(frame: pd.DataFrame, rows: pd.DataFrame) -> dict[str, Callable[[]
         of_family = rows.loc[rows["metric"].isin(members_of(rows, family))]
         drawings[f"depth_{family}"] = partial(depth_overview, of_family, family)
         if trained:
-            drawings[f"steps_{family}"] = partial(steps_overview, of_family, family)
+            drawings[f"steps_{family}"] = partial(steps_overview, of_family, family, alarms)
         if family == "dimension" and has_scales(valued):
             drawings["scales"] = partial(scales, rows.loc[rows["metric"].isin([*DIMENSIONS])])
         if family == "convergence" and bool((valued["metric"] == GRADIENT).any()):
             drawings["convergence"] = partial(convergence, of_family)
         if family == "change" and trained:
             for metric in members_of(valued, family):
-                drawings |= _heatmaps(of_family, metric)
+                drawings |= _heatmaps(of_family, metric, alarms)
     of_heads = frame.loc[frame["head"].notna()]
     for metric, subset in measured_by_head(of_heads):
         ending = "" if subset == "all" else f"_{subset}"
@@ -202,17 +211,21 @@ def _overviews(frame: pd.DataFrame, rows: pd.DataFrame) -> dict[str, Callable[[]
     return drawings
 
 
-def _heatmaps(rows: pd.DataFrame, metric: str) -> dict[str, Callable[[], Figure]]:
-    return {f"heatmap_{metric}_{one}": partial(heatmap, rows, metric, one) for one in subsets_of(rows, metric)}
+def _heatmaps(rows: pd.DataFrame, metric: str, alarms: Sequence[Alarm] = ()) -> dict[str, Callable[[], Figure]]:
+    subsets = subsets_of(rows, metric)
+    return {f"heatmap_{metric}_{one}": partial(heatmap, rows, metric, one, alarms) for one in subsets}
 
 
-def write_figures(frame: pd.DataFrame, folder: Path, attempt: Attempt | None = None) -> list[Path]:
+def write_figures(
+    frame: pd.DataFrame, folder: Path, attempt: Attempt | None = None, alarms: Sequence[Alarm] = ()
+) -> list[Path]:
     """Write every figure as PNG (150 dpi) and SVG; the same rows give the same bytes.
 
     Args:
         frame: rows of one run.
         folder: made where it is missing; files of the same name are replaced.
         attempt: keeps the failures for a caller who has more to do; raised here without it.
+        alarms: of the run, to be marked.
 
     Returns:
         The files written.
@@ -222,7 +235,7 @@ def write_figures(frame: pd.DataFrame, folder: Path, attempt: Attempt | None = N
         Exception: what the first failing figure raised, once the others are written.
     """
     with attempts(attempt) as each:
-        return save(all_figures(frame, each), Path(folder), each)
+        return save(all_figures(frame, each, alarms), Path(folder), each)
 
 
 def _last(metric: str, layers: pd.Index) -> str:

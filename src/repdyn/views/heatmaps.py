@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from repdyn.alarms import Alarm
 from repdyn.records import FINISHED
+from repdyn.views.alarm_marks import MARKED, alarms_on, mark_cells
 from repdyn.views.drawing import MAX_TICKS, colours, entitle_run, name_ticks
 from repdyn.views.families import is_between, without_first
 from repdyn.views.frames import grid, in_order, is_finished, of_heads, of_metric, of_training, select_steps
@@ -18,15 +22,16 @@ _MAX_COLUMNS = 48
 
 
 @styled
-def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
+def heatmap(frame: pd.DataFrame, metric: str, subset: str, alarms: Sequence[Alarm] = ()) -> Figure:
     """A metric by layer (upwards) and measured step (to the right, equally spaced); hatched where it has no value.
 
-    Of more than 48 measured steps, log-spaced ones are drawn.
+    Of more than 48 measured steps, log-spaced ones are drawn, and those with an alarm.
 
     Args:
         frame: rows of one run.
         metric: a measured metric.
         subset: a token subset it was measured on.
+        alarms: of the run; those on this metric and subset are marked.
 
     Raises:
         ValueError: rows of several runs, models, probes or stacks, or none; ``metric`` or ``subset`` not among them; a
@@ -36,20 +41,23 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
     shown = of_metric(rows, metric, subset)
     compares = without_first(shown)
     values = grid(rows if compares.empty else compares, metric, subset)
+    raised = alarms_on(alarms, metric, subset)
     steps = select_steps(values.columns.tolist(), _MAX_COLUMNS)
+    steps = sorted({*steps, *(alarm.step for alarm in raised if alarm.step in values)})
     everything = len(steps) == values.shape[1]
     selection = "measured" if everything else f"{len(steps)} of {values.shape[1]} measured, log-spaced"
     values = values.loc[:, steps]
     figure = Figure(figsize=(7.2, 4.3))
     axes = figure.subplots()
     cells = _draw_cells(figure, axes, values, metric)
+    marked = mark_cells(axes, raised, values.index.tolist(), steps)
     name_ticks(axes.xaxis, [f"{step:,}" for step in steps])
     axes.tick_params(axis="x", rotation=0 if len(steps) <= MAX_TICKS and steps[-1] < 10_000 else 45)
     to_next = ", each to the next" * is_between(metric)
     axes.set(xlabel=f"step ({selection})", ylabel=f"layer (0 = embedding output{to_next})")
     note = "; hatched: none that compares" if np.ma.is_masked(cells) else ""
     text = f"{metric_title(metric)} by layer and step, {subset_title(subset)}{note}"
-    entitle_run(figure, shown, text, compared(shown))
+    entitle_run(figure, shown, text, compared(shown), MARKED * marked)
     return figure
 
 

@@ -97,6 +97,32 @@ def log_rows(
                 _log_values(logger, values, step)
 
 
+@rank_zero_only
+def log_alarms(lines: Sequence[str], loggers: Iterable[Logger], step: int) -> None:
+    """Tell of alarms: W&B sends an alert to whoever has asked it to, TensorBoard shows the text.
+
+    A logger that fails keeps none of the others from being told.
+
+    Args:
+        lines: from :func:`repdyn.views.told_alarms.told`; none of them, nothing to tell.
+        loggers: usually ``trainer.loggers``.
+        step: optimizer steps taken.
+
+    Raises:
+        Exception: what the first failing logger raised, once all have been served.
+    """
+    with attempts() as attempt:
+        for logger in loggers if lines else ():
+            with attempt():
+                if isinstance(logger, WandbLogger):
+                    more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+                    title = f"{lines[0].partition(': ')[0]}{more}"
+                    # W&B sends one alert of a title in a minute: the step makes each another
+                    logger.experiment.alert(title=title, text="\n".join(lines), level="WARN")
+                elif isinstance(logger, TensorBoardLogger):
+                    logger.experiment.add_text("alarms", "  \n".join(lines), global_step=step)
+
+
 def _log_values(logger: Logger, values: Mapping[str, float], step: int) -> None:
     if isinstance(logger, WandbLogger):
         _define(logger.experiment, values)
@@ -146,9 +172,14 @@ def _log_wandb_images(run: Any, figures: Mapping[str, Figure], step: int, attemp
     for name, figure in figures.items():
         with attempt():
             images[name] = wandb.Image(figure)
-    if images:
-        _define(run, images)
-        run.log({STEP_KEY: step, **images})
+    log_media(run, images, step)
+
+
+def log_media(run: Any, media: Mapping[str, Any], step: int) -> None:
+    """Log objects of W&B, such as images and tables, on our own step axis."""
+    if media:
+        _define(run, media)
+        run.log({STEP_KEY: step, **media})
 
 
 def _log_tensorboard_images(writer: Any, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:

@@ -16,7 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from repdyn.alarms import Alarm
 from repdyn.records import FINISHED
+from repdyn.views.alarm_marks import MARKED, alarms_on, mark_steps
 from repdyn.views.drawing import entitle_run, line, lines, log_steps, scale
 from repdyn.views.families import is_between, members_of, places, undefined
 from repdyn.views.frames import grid, is_finished, layer_mean, measurements, of_training, select_steps
@@ -84,7 +86,7 @@ def depth_overview(frame: pd.DataFrame, family: str) -> Figure:
 
 
 @styled
-def steps_overview(frame: pd.DataFrame, family: str) -> Figure:
+def steps_overview(frame: pd.DataFrame, family: str, alarms: Sequence[Alarm] = ()) -> Figure:
     """The metrics of a family averaged over layers against step, a panel each.
 
     The step axis is logarithmic beyond 1 and linear below, so that step 0 shows. The means are those of
@@ -93,6 +95,7 @@ def steps_overview(frame: pd.DataFrame, family: str) -> Figure:
     Args:
         frame: rows of one run.
         family: one of :data:`repdyn.views.style.FAMILIES`.
+        alarms: of the run; the steps of those on what a panel shows are marked in it.
 
     Raises:
         ValueError: as :func:`depth_overview`; a finished model, which has no steps.
@@ -112,8 +115,11 @@ def steps_overview(frame: pd.DataFrame, family: str) -> Figure:
         lowest = bool(panel.get_xlabel())
         log_steps(panel, sorted(of_family["step"].unique()))
         panel.set_xlabel(panel.get_xlabel() if lowest else "")
+        raised = [alarm for trace in pane.traces for alarm in alarms_on(alarms, trace.metric, trace.subset)]
+        mark_steps(panel, sorted({alarm.step for alarm in raised}))
     scale_alike(panels, panes, shown)
-    notes = (about_tokens(panes), compared(of_family))
+    marked = any(alarm.metric in set(of_family["metric"]) for alarm in alarms)
+    notes = (about_tokens(panes), compared(of_family), MARKED * marked)
     text = f"{FAMILIES[family]}: means over layers during training"
     entitle_run(figure, of_family, text, "; ".join(filter(None, notes)))
     return figure

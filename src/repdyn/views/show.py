@@ -13,6 +13,7 @@ import pandas as pd
 from lightning.pytorch.loggers import Logger
 from rich.console import Console
 
+from repdyn.alarms import RULES, Rule, alarms_of, kept_rules
 from repdyn.store import Store
 from repdyn.views.accounts import failed
 from repdyn.views.attempts import Attempt, attempts
@@ -37,6 +38,7 @@ def show_run(
     *,
     probe: str | None = None,
     loggers: Iterable[Logger] = (),
+    report: Path | None = None,
     tracking_seconds: float | None = None,
     kernel_seconds: float | None = None,
     total_seconds: float | None = None,
@@ -50,6 +52,7 @@ def show_run(
         run: its name.
         probe: hash of the probe to show, needed where the run was measured on several.
         loggers: usually ``trainer.loggers``; those that take pictures get the figures.
+        report: a page about the run, to be named below the summary.
         tracking_seconds: wall-clock seconds spent measuring.
         kernel_seconds: how many of them went into the metrics themselves.
         total_seconds: wall-clock seconds of the training, measuring included.
@@ -70,17 +73,21 @@ def show_run(
     takers, console, written = list(loggers), Console(), []
     whole = {"tracking_seconds": tracking_seconds, "kernel_seconds": kernel_seconds, "total_seconds": total_seconds}
     with attempts() as attempt:
+        rules = _rules(store, run, attempt)
         for stack, rows in stacks.items():
             with attempt():
-                figures = all_figures(rows, attempt)
+                alarms = alarms_of(rows, rules)
+                figures = all_figures(rows, attempt, alarms)
                 files = save(figures, _inside(folder, store, stack), attempt)
                 written += files
                 if takers:
                     log_figures(figures, takers, int(measurements(rows)["step"].iloc[-1]), stack, attempt)
-                print_summary(rows, figures=files, console=console, **whole)
+                print_summary(rows, figures=files, console=console, alarms=alarms, **whole)
                 whole = {}  # said once
                 if len(stacks) > 1:
                     _say(console, "")
+        if report is not None and report.exists():
+            _say(console, f"report: {report}")
         with attempt():
             written += _compare({(run, probe or ""): frame}, folder / "comparison", console, attempt)
     return written
@@ -123,13 +130,14 @@ def show_store(
             if not is_measured(frame):
                 _say(console, f"{run}: nothing measured, {failed(frame)}")
                 continue
-            of_run = _folder(store, run, frame, base)
+            of_run, rules = _folder(store, run, frame, base), _rules(store, run, attempt)
             for stack, rows in by_stack(frame).items():
                 with attempt():
-                    files = write_figures(rows, _inside(of_run, store, stack), attempt)
+                    alarms = alarms_of(rows, rules)
+                    files = write_figures(rows, _inside(of_run, store, stack), attempt, alarms)
                     written += files
                     if n_screens <= MAX_SCREENS:
-                        print_summary(rows, figures=files, console=console)
+                        print_summary(rows, figures=files, console=console, alarms=alarms)
                         _say(console, "")
                     else:
                         place = _inside(of_run, store, stack)
@@ -158,6 +166,13 @@ def _compare(
     files = write_comparison(frame, folder, attempt)
     _say(console, f"comparison: {len(files)} files in {folder}")
     return files
+
+
+def _rules(store: Store, run: str, attempt: Attempt) -> Sequence[Rule]:
+    """Those the run was watched by; the default ones where what the store keeps does not read, which is told later."""
+    with attempt():
+        return kept_rules(store.alarms_path(run))
+    return RULES
 
 
 def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:

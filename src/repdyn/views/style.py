@@ -80,6 +80,7 @@ SIGNED = frozenset({"alignment_gradient", "topic_gap", "topic_gap_dot", "attenti
 # Okabe and Ito's colours, told apart with any colour vision
 SUBSET_COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00")
 LOSS_COLOUR = "#D55E00"
+ALARM_COLOUR = "#D7191C"
 SEQUENTIAL = "viridis"
 DIVERGING = "RdBu_r"
 # of depth, or of members of a group that have an order; apart from the steps' colours

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from repdyn.alarms import Alarm
 from repdyn.records import FINISHED
 from repdyn.views.accounts import cost, failed
 from repdyn.views.every_metric import beyond_default, print_every_metric
@@ -30,12 +31,14 @@ from repdyn.views.frames import (
     subsets_of,
 )
 from repdyn.views.style import KINDS, of_stack, plain, short_value, sparkline
+from repdyn.views.told_alarms import told
 
 MAX_LINES = 30
 _MIN_ROWS, _MAX_ROWS = 3, 13
 _MAX_CURVES = 3
 _HEADING_LINES = 2
 _SPARKLINE = 7
+_MAX_ALARMS = 3
 _COURSE = "first max last"
 
 
@@ -43,6 +46,7 @@ def print_summary(
     frame: pd.DataFrame,
     *,
     figures: Sequence[Path] = (),
+    alarms: Sequence[Alarm] = (),
     tracking_seconds: float | None = None,
     kernel_seconds: float | None = None,
     total_seconds: float | None = None,
@@ -58,6 +62,7 @@ def print_summary(
     Args:
         frame: rows of one run; where its model has several stacks of one of them, which the head names.
         figures: files written, of which the folder is named.
+        alarms: of the run, of which the first few are told.
         tracking_seconds: wall-clock seconds spent measuring.
         kernel_seconds: how many of them went into the metrics themselves, the rest being the model's forward passes.
         total_seconds: wall-clock seconds of the training, measuring included.
@@ -75,6 +80,7 @@ def print_summary(
         Text(),
         *(line for finding in findings(frame) for line in _finding(finding)),
         *_left_out(rows),
+        *_alarms(alarms),
         *_missing(rows),
         *_failed(frame),
         *_cost(frame),
@@ -145,6 +151,14 @@ def _left_out(rows: pd.DataFrame) -> Iterator[Text]:
     others = _curves(rows)[_MAX_CURVES:]
     if others and not beyond_default(rows):
         yield Text(f"also measured: {', '.join(f'{metric} ({subset})' for metric, subset in others)}")
+
+
+def _alarms(alarms: Sequence[Alarm]) -> Iterator[Text]:
+    lines = told(alarms)
+    for line in lines[:_MAX_ALARMS]:
+        yield Text(f"alarm at {line}", style="red")
+    if (more := len(lines) - _MAX_ALARMS) > 0:
+        yield Text(f"and {more} more alarms, which repdyn alarms lists", style="red")
 
 
 def _missing(rows: pd.DataFrame) -> Iterator[Text]:

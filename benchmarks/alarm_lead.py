@@ -1,0 +1,95 @@
+"""How many steps before the loss the alarms speak, on trainings that are made to diverge.
+
+    OMP_NUM_THREADS=1 python benchmarks/alarm_lead.py                       # three seeds: half an hour on two cores
+    OMP_NUM_THREADS=1 python benchmarks/alarm_lead.py --seeds 1 -o runs/alarm_lead
+
+Trains configs/diverging.yaml, whose learning rate rises until the training fails, and beside each run its control: the
+same at the quickstart's learning rate, which does not fail and should raise no alarm. The loss speaks at the first step
+at which its mean over the last 20 steps lies 10 % above the lowest such mean before; it is taken at every step, the
+geometry at every tenth. An alarm with a negative lead came after the loss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from machine import facts
+
+from repdyn import open_store
+from repdyn.alarms import Alarm, alarms_of
+
+ROOT = Path(__file__).parents[1]
+WINDOW = 20
+RISE = 1.1
+CONTROL = ("--model.learning_rate", "2.0e-3", "--model.warmup_steps", "50")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each kind (default: %(default)s)")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("runs/alarm_lead"), help="folder (default: %(default)s)"
+    )
+    options = parser.parse_args()
+    lines = [
+        "| run | the loss speaks at step | first alarm of a rule: step, lead | alarms in all |",
+        "|---|---|---|---|",
+    ]
+    for seed in range(options.seeds):
+        for kind, more in (("diverging", ()), ("control", CONTROL)):
+            folder = options.output / f"{kind}_{seed}"
+            if not (folder / "done").exists():
+                _train(folder, seed, more)
+            lines.append(_line(f"{kind}, seed {seed}", folder))
+            print(lines[-1], flush=True)
+    print("\n".join([*lines, "", facts()]))
+
+
+def _train(folder: Path, seed: int, more: Sequence[str]) -> None:
+    run = ["--run.folder", str(folder), "--run.loggers", "[]", "--seed_everything", str(seed)]
+    config = ["fit", "--config", str(ROOT / "configs" / "diverging.yaml")]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.log").open("w") as log:
+        line = [sys.executable, str(ROOT / "train.py"), *config, *run, *more]
+        subprocess.run(line, check=True, stdout=log, stderr=log)
+    (folder / "done").touch()
+
+
+def _line(name: str, folder: Path) -> str:
+    (run,) = folder.glob("diverging/*/")
+    at = loss_speaks(_losses(run / "metrics.csv"))
+    store = open_store(run / "repdyn")
+    alarms = alarms_of(store.to_pandas(store.runs()[0]))
+    firsts = "; ".join(_first(alarm, at) for alarm in _firsts(alarms)) or "none"
+    return f"| {name} | {'not at all' if at is None else at} | {firsts} | {len(alarms)} |"
+
+
+def _losses(path: Path) -> pd.Series:
+    rows = pd.read_csv(path).dropna(subset="train/loss")
+    # metrics.csv counts a step's loss from 0, the store its weights after it
+    return pd.Series(rows["train/loss"].to_numpy(), index=rows["step"].to_numpy() + 1)
+
+
+def loss_speaks(losses: pd.Series) -> int | None:
+    """The first step whose mean loss over the last ones is well above the lowest before, or is no number; or None."""
+    means = losses.rolling(WINDOW).mean()
+    high = (means > RISE * means.cummin().shift()) | losses.isna()
+    return int(high.idxmax()) if bool(high.any()) else None
+
+
+def _firsts(alarms: Sequence[Alarm]) -> list[Alarm]:
+    """Of each rule, in the order of their steps."""
+    return list({alarm.rule: alarm for alarm in reversed(alarms)}.values())[::-1]
+
+
+def _first(alarm: Alarm, at: int | None) -> str:
+    return f"{alarm.rule} ({alarm.subject}): {alarm.step}" + ("" if at is None else f", {at - alarm.step:+d}")
+
+
+if __name__ == "__main__":
+    main()

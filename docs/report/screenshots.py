@@ -1,0 +1,58 @@
+"""Pictures of reports, taken in a headless chromium: what docs/report.md and the README show.
+
+    python docs/report/screenshots.py
+
+Needs playwright and a chromium (REPDYN_CHROMIUM names one). The reports are those of the stores in docs/runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from repdyn import open_store
+from repdyn.report import write_report
+
+HERE = Path(__file__).parent
+RUNS = HERE.parent / "runs"
+WIDTH = 1280
+DECODER, BOTH = ("decoder",), ("decoder", "encoder", "finished")
+SHOTS = {
+    "light": (DECODER, "metric=two_nn&subset=all&step=128", "#controls", 1180),
+    "dark": (DECODER, "metric=anisotropy&subset=all&step=512&theme=dark", "header", 1400),
+    "side_by_side": (BOTH, "metric=two_nn&subset=all", "#together", 1130),
+    "heads": (("topics",), "metric=attention_topic_gap&subset=all&step=200&theme=dark", "#controls", 1480),
+}
+"""Of each: the stores, what is chosen, what stands at the top, and the height in pixels."""
+
+
+def main() -> None:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    executable = os.environ.get("REPDYN_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        page = browser.new_page()
+        for name, (stores, chosen, top, height) in SHOTS.items():
+            report = Path(folder) / f"{'_'.join(stores)}.html"
+            write_report([open_store(RUNS / store) for store in stores], report)
+            page.set_viewport_size({"width": WIDTH, "height": height})
+            page.goto("about:blank")
+            page.goto(f"{report.as_uri()}#{chosen}")
+            page.locator("html[data-ready=yes]").wait_for(state="attached")
+            _shoot(page, top, HERE / f"{name}.png")
+        browser.close()
+
+
+def _shoot(page: Page, top: str, target: Path) -> None:
+    page.evaluate(f"document.querySelector('{top}').scrollIntoView({{behavior: 'instant'}})")
+    page.wait_for_timeout(400)
+    page.screenshot(path=target)
+    print(f"{target}: {target.stat().st_size / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What a report is about: runs of stores, each stack of a model for itself, with everything stored of them."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import pandas as pd
+
+from repdyn.alarms import RULES, Alarm, Rule, alarms_of, kept_rules
+from repdyn.report.courses import Course, courses_of
+from repdyn.store import Store
+from repdyn.views.figures import LOSS
+from repdyn.views.findings import Finding, findings
+from repdyn.views.frames import SUBSETS, by_stack, counts, scalar
+from repdyn.views.runs import MeasuredRun, measured_runs, short_names
+from repdyn.views.selection import select
+
+Watch: TypeAlias = Callable[[Sequence[MeasuredRun]], Iterable[MeasuredRun]]
+"""Goes through runs as they are worked on, as a progress bar does."""
+
+_Key: TypeAlias = tuple[Store, str, str]
+"""Store, name and probe of a run."""
+_JUDGED = ("anisotropy", "two_nn")
+"""What the findings are about: to check the other rows again would take longer than to judge."""
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One run, or one stack of its model, as a report shows it."""
+
+    run: MeasuredRun
+    frame: pd.DataFrame
+    """Its rows, scalars and failures among them."""
+    courses: dict[tuple[str, str], Course]
+    """By metric and token subset, in the order in which they are shown."""
+    alarms: tuple[Alarm, ...]
+
+    @property
+    def label(self) -> str:
+        return self.run.label
+
+    @property
+    def title(self) -> str:
+        """Name, model and how much each value rests on, as a text of Plotly."""
+        return html.escape(f"{self.label}, {self.run.rows['model'].iloc[0]}, {counts(self.run.rows)}", quote=False)
+
+    @cached_property
+    def finished(self) -> bool:
+        return self.run.finished
+
+    @cached_property
+    def loss(self) -> pd.Series:
+        """Training loss against step; empty where none is stored, and for a finished model."""
+        return scalar(self.frame, LOSS).iloc[: None if not self.finished else 0]
+
+    @cached_property
+    def tokens(self) -> dict[int, float]:
+        """Training tokens by step; empty unless every row knows them."""
+        return (
+            {} if self.finished else dict(zip(map(int, self.run.tokens.index), self.run.tokens.tolist(), strict=True))
+        )
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        judged = self.frame["metric"].isin(_JUDGED) & self.frame["layer"].notna()
+        return findings(self.frame.loc[judged]) if bool(judged.any()) else []
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """Everything a report is about."""
+
+    entries: list[Entry]
+    """In the order of a comparison."""
+    frame: pd.DataFrame
+    """All rows, each run under a name of its own."""
+
+
+def subject_of(
+    stores: Sequence[Store],
+    runs: Sequence[str] | None = None,
+    probe: str | None = None,
+    watch: Watch = lambda runs: runs,
+) -> Subject:
+    """Read what a report is about.
+
+    Args:
+        stores: each with at least one measured checkpoint.
+        runs: names; all runs unless given.
+        probe: hash, or the beginning of one, of the probe to keep to. Without it a run that was measured on several is
+            there once for each.
+        watch: sees the runs one by one.
+
+    Raises:
+        ValueError: no store; nothing is stored; no such run or probe; no run with a measurement.
+    """
+    found = _selected(stores, runs, probe)
+    names = _names(list(found))
+    frames = [rows if names[key] == key[1] else rows.assign(run=names[key]) for key, rows in found.items()]
+    frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+    rules = {names[key]: kept_rules(key[0].alarms_path(key[1])) for key in found}
+    return Subject(entries_of(frame, rules, watch), frame)
+
+
+def entries_of(
+    frame: pd.DataFrame, rules: Mapping[str, Sequence[Rule]] | None = None, watch: Watch = lambda runs: runs
+) -> list[Entry]:
+    """The runs in ``frame``, each measured on one probe, in the order of a comparison.
+
+    Args:
+        frame: rows of several runs, scalars and failures among them.
+        rules: that raise the alarms of a run, by its name; the default ones for a run that is not there.
+        watch: sees the runs one by one.
+
+    Raises:
+        ValueError: a run with several models, probes or choices of layers; no run with a measurement.
+    """
+    of_runs = {str(name): by_stack(of_one) for name, of_one in frame.groupby("run")}
+    return [
+        _entry(run, of_runs[run.name][run.stack], (rules or {}).get(run.name, RULES))
+        for run in watch(measured_runs(frame))
+    ]
+
+
+def _entry(run: MeasuredRun, frame: pd.DataFrame, rules: Sequence[Rule]) -> Entry:
+    return Entry(run, frame, courses_of(run.rows, frame), tuple(alarms_of(frame, rules)))
+
+
+def _selected(stores: Sequence[Store], runs: Sequence[str] | None, probe: str | None) -> dict[_Key, pd.DataFrame]:
+    """Rows by store, run and probe."""
+    if not stores:
+        raise ValueError("expected at least one store, got none")
+    there = {store: store.runs() for store in stores}
+    if runs and len(stores) > 1:
+        every = sorted({run for names in there.values() for run in names})
+        if unknown := [run for run in runs if run not in every]:
+            raise ValueError(f"expected runs of these stores, got {unknown[0]!r}; they have {', '.join(every)}")
+    found = {}
+    for store in stores:
+        named = runs if runs is None or len(stores) == 1 else [run for run in runs if run in there[store]]
+        if named is None or named:
+            found |= {(store, *key): rows for key, rows in select(store, named, probe).items()}
+    return found
+
+
+def _names(keys: Sequence[_Key]) -> dict[_Key, str]:
+    """What to call each run: its name, with its store where another has the same, its probe where it has several."""
+    in_stores = Counter(run for run, _ in {(run, store) for store, run, _ in keys})
+    probes = Counter((store, run) for store, run, _ in keys)
+    paths = {(store, run): f"{store.path.as_posix()}/{run}" for store, run, _ in keys}
+    short = short_names(list(paths.values()))
+    names = {}
+    for store, run, probe in keys:
+        name = short[paths[store, run]] if in_stores[run] > 1 else run
+        names[store, run, probe] = f"{name} (probe {probe[:8]})" if probes[store, run] > 1 else name
+    return names
+
+
+def preferred(entries: Sequence[Entry]) -> tuple[str, str]:
+    """The metric and token subset that a report opens with: of the commonest, without sinks where it can be."""
+    shared = Counter(key for entry in entries for key in entry.courses)
+    most = [key for key, number in shared.items() if number == max(shared.values())]
+    wanted = [(metric, subset) for metric in _JUDGED for subset in reversed(SUBSETS)]
+    return next((key for key in wanted if key in most), most[0])

@@ -1,0 +1,66 @@
+"""HTML whose texts cannot break out of it: everything is escaped unless it was made here."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+
+class Markup(str):
+    """A piece of HTML, as opposed to a text."""
+
+    __slots__ = ()
+
+
+def tag(name: str, *content: str, **attributes: str) -> Markup:
+    """An element; an underscore at the end of an attribute's name is left out, one inside is a hyphen.
+
+    >>> tag("p", "a < b ", tag("b", "c"), class_="note")
+    '<p class="note">a &lt; b <b>c</b></p>'
+    """
+    names = {key.removesuffix("_").replace("_", "-"): value for key, value in attributes.items()}
+    opening = "".join(f' {key}="{html.escape(value)}"' for key, value in names.items())
+    return Markup(f"<{name}{opening}>{joined(content)}</{name}>")
+
+
+def joined(content: Iterable[str], between: str = "") -> Markup:
+    """Texts and elements one after the other."""
+    return Markup(between.join(one if isinstance(one, Markup) else html.escape(one) for one in content))
+
+
+def table(
+    caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0, quiet: bool = False
+) -> Markup:
+    """A table whose first column names its rows.
+
+    Args:
+        caption: what it is.
+        headings: of the columns.
+        rows: texts or elements.
+        numbers: how many of the last columns hold numbers.
+        quiet: whether the caption is for those alone who do not see the heading above.
+    """
+    first_number = len(headings) - numbers
+    head = [tag("th", text, scope="col", **_number(at >= first_number)) for at, text in enumerate(headings)]
+    body = [
+        tag(
+            "tr",
+            tag("th", cells[0], scope="row"),
+            *(tag("td", cell, **_number(at >= first_number)) for at, cell in enumerate(cells[1:], 1)),
+        )
+        for cells in rows
+    ]
+    whole = tag("table", tag("caption", caption), tag("thead", tag("tr", *head)), tag("tbody", *body))
+    # a wide one scrolls by itself, also by keyboard
+    return tag(
+        "div", whole, class_="scroll quiet" if quiet else "scroll", tabindex="0", role="region", aria_label=caption
+    )
+
+
+def details(summary: str, *content: str) -> Markup:
+    """What can be opened."""
+    return tag("details", tag("summary", summary), *content)
+
+
+def _number(yes: bool) -> dict[str, str]:
+    return {"class_": "number"} if yes else {}

@@ -1,0 +1,205 @@
+"""What a report says in words and tables: runs, findings, alarms, what was measured, what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import pandas as pd
+
+from repdyn.alarms import Alarm
+from repdyn.report.entries import Entry, Subject
+from repdyn.report.markup import Markup, details, joined, table, tag
+from repdyn.views.accounts import cost, failed
+from repdyn.views.every_metric import seconds_by_metric
+from repdyn.views.families import commonest_reason, family_of, without_first
+from repdyn.views.findings import MEANINGS, PAPER, Finding, Verdict
+from repdyn.views.frames import counts, failures, metrics_of
+from repdyn.views.runs import differences
+from repdyn.views.style import FAMILIES, KINDS, metric_title, short_count, subset_title
+
+ICONS: dict[Verdict, tuple[str, str]] = {
+    "shown": ("\u2714", "shown"),
+    "not shown": ("\u2718", "not-shown"),
+    "cannot be judged": ("?", "unknown"),
+}
+"""Sign and class of each verdict; its words stand beside."""
+
+MAX_ALARMS = 12
+MAX_FAILURES = 200
+
+
+def overview(subject: Subject) -> Markup:
+    """A line for each run."""
+    rows = [
+        (
+            entry.label,
+            str(entry.run.rows["model"].iloc[0]),
+            KINDS[entry.run.causal],
+            _or_dash(entry.run.parameters),
+            _steps(entry),
+            _or_dash(max(entry.tokens.values(), default=None)),
+            _layers(entry),
+            f"{entry.run.rows['probe'].iloc[0][:8]}, {counts(entry.run.rows)}",
+        )
+        for entry in subject.entries
+    ]
+    headings = ("run", "model", "kind", "parameters", "steps", "tokens", "layers", "probe")
+    parts = [table("Runs in this report", headings, rows, quiet=True)]
+    if len(subject.entries) > 1 and (why := differences([entry.run for entry in subject.entries])):
+        parts.append(tag("p", f"These runs do not all compare: {why}.", class_="warning"))
+    return joined(parts)
+
+
+def stands_out(subject: Subject) -> Markup:
+    """The findings with their verdicts, then the alarms."""
+    judged = [entry for entry in subject.entries if entry.findings]
+    parts = [_findings(judged)] if judged else [tag("p", "Neither anisotropy nor TwoNN was measured: no findings.")]
+    return joined([*parts, _alarms(subject.entries)])
+
+
+def measured(subject: Subject) -> Markup:
+    """With what, at what cost, and what has no value."""
+    rows = [
+        (
+            entry.label,
+            f"{len(metrics_of(entry.run.rows))}",
+            _listed(entry.run.rows, "dim"),
+            _listed(entry.run.rows, "dtype"),
+            _listed(entry.run.rows, "device"),
+            _listed(entry.run.rows, "attention"),
+            ", ".join(f"{name} {_listed(entry.run.rows, f'{name}_version')}" for name in _PACKAGES),
+            f"{str(entry.run.rows['measured_at'].max())[:16].replace('T', ' ')} UTC",
+            tag("code", str(entry.run.rows["probe"].iloc[0])),
+        )
+        for entry in subject.entries
+    ]
+    headings = ("run", "metrics", "dimension", "states in", "on", "attention", "versions", "last measured", "probe")
+    costs = [tag("li", tag("b", entry.label), ": ", text) for entry in subject.entries if (text := cost(entry.frame))]
+    parts = [table("With what it was measured", headings, rows, quiet=True), tag("ul", *costs) if costs else Markup()]
+    return joined([*parts, *map(_metric_table, subject.entries)])
+
+
+def failed_checkpoints(subject: Subject) -> Markup:
+    """Checkpoints that could not be measured, each with its reason."""
+    missing = failures(subject.frame).drop_duplicates(["run", "step", "checkpoint", "reason"])
+    if missing.empty:
+        return tag("p", "No checkpoint failed.")
+    columns = ("run", "step", "revision", "metric", "reason")
+    rows = [
+        (run, f"{step:,}", "" if pd.isna(revision) else str(revision), metric, " ".join(reason.split()))
+        for run, step, revision, metric, reason in missing[list(columns)].itertuples(index=False)
+    ]
+    texts = ((name, failed(rows)) for name, rows in subject.frame.groupby("run", sort=False))
+    summary = tag("ul", *(tag("li", tag("b", str(name)), ": ", text) for name, text in texts if text))
+    more = len(rows) - MAX_FAILURES
+    told = tag("p", f"And {more} more; the store has them all.") if more > 0 else Markup()
+    found = table(
+        "Failed checkpoints", ("run", "step", "revision", "first asked for", "reason"), rows[:MAX_FAILURES], quiet=True
+    )
+    return joined([summary, found, told])
+
+
+def without_value(subject: Subject) -> Markup:
+    """Metrics without a value somewhere, by reason."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for entry in subject.entries:
+        expected = without_first(entry.run.rows)
+        missing = expected.loc[expected["value"].isna()]
+        sizes = expected.groupby(["metric", "subset"]).size()
+        for key, cells in missing.groupby(["metric", "subset"], sort=False):
+            of_all = f"{len(cells):,} of {sizes[key]:,}"
+            metric, subset = key
+            name = metric_title(metric) if subset == "all" else f"{metric_title(metric)} ({subset_title(subset)})"
+            found.setdefault((entry.label, of_all, commonest_reason(cells)), []).append(name)
+    if not found:
+        return tag("p", "Every measured metric has a value at every layer and step.")
+    rows = [(label, ", ".join(names), of_all, reason) for (label, of_all, reason), names in found.items()]
+    return table("Values that are NaN", ("run", "metrics", "cells of each", "mostly because"), rows, quiet=True)
+
+
+_PACKAGES = ("repdyn", "torch", "transformers")
+
+
+def _findings(entries: Sequence[Entry]) -> Markup:
+    criteria = {finding.title.rpartition(",")[0]: finding.criterion for entry in entries for finding in entry.findings}
+    terms = (part for title, text in criteria.items() for part in (tag("dt", title), tag("dd", text)))
+    judged = details("How they are judged", tag("p", f"Findings of: {PAPER}."), tag("dl", *terms))
+    if len(entries) == 1:
+        return joined([_finding_table(entries[0]), judged])
+    titles = [f"{finding.name}, {finding.subset}" for finding in entries[0].findings]
+    rows = [(entry.label, *(_verdict(finding) for finding in entry.findings)) for entry in entries]
+    more = details("The numbers behind the verdicts", *map(_finding_table, entries))
+    meanings = "; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS.items())
+    return joined([table(f"Published findings. {meanings}", ("run", *titles), rows), more, judged])
+
+
+def _finding_table(entry: Entry) -> Markup:
+    rows = [(finding.title, _verdict(finding), finding.evidence) for finding in entry.findings]
+    return table(f"Published findings, {entry.label}", ("finding", "verdict", "in this run"), rows)
+
+
+def _verdict(finding: Finding) -> Markup:
+    icon, name = ICONS[finding.verdict]
+    return tag("span", tag("span", icon, aria_hidden="true"), f" {finding.verdict}", class_=f"verdict {name}")
+
+
+def _alarms(entries: Sequence[Entry]) -> Markup:
+    """By run and rule, those of whole profiles as they are; some in sight, the others behind."""
+    lines = [
+        tag("li", tag("b", rule), f", {entry.label}: ", _alarm_line(list(found)))
+        for entry in entries
+        for rule, found in groupby(sorted(entry.alarms, key=lambda alarm: alarm.rule), key=lambda alarm: alarm.rule)
+    ]
+    if not lines:
+        return tag("p", "\u2714 No alarm: no rule was broken at any step.", class_="calm")
+    heading = tag("h3", f"Alarms ({sum(len(entry.alarms) for entry in entries)})")
+    shown, hidden = lines[:MAX_ALARMS], lines[MAX_ALARMS:]
+    more = details(f"and {len(hidden)} more", tag("ul", *hidden)) if hidden else Markup()
+    return tag("div", heading, tag("ul", *shown), more, class_="alarms")
+
+
+def _alarm_line(alarms: Sequence[Alarm]) -> Markup:
+    first, *others = [f"step {alarm.step:,}: {alarm.message}" for alarm in alarms]
+    more = details(f"and {len(others)} more", tag("ul", *(tag("li", text) for text in others)))
+    return joined([first, *([more] if others else [])])
+
+
+def _metric_table(entry: Entry) -> Markup:
+    rows, seconds = entry.run.rows, seconds_by_metric(entry.run.rows)
+    whole = float(seconds.sum())
+    lines = [
+        (
+            metric_title(metric),
+            tag("code", metric),
+            FAMILIES.get(family_of(metric), "Own"),
+            ", ".join(subset_title(of) for name, of in entry.courses if name == metric),
+            f"{seconds[metric]:.3f}",
+            f"{seconds[metric] / whole:.0%}" if whole else "",
+        )
+        for metric in metrics_of(rows)
+    ]
+    headings = ("metric", "name", "family", "tokens", "seconds per checkpoint", "share")
+    caption = f"Metrics of {entry.label}, and what each cost (median over checkpoints)"
+    return details(f"Metrics and their cost: {entry.label}", table(caption, headings, lines, numbers=2))
+
+
+def _steps(entry: Entry) -> str:
+    steps = entry.run.steps
+    if entry.finished:
+        return "finished"
+    span = f"{len(steps)}, {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
+    return f"{span} ({entry.run.n_failed} failed)" if entry.run.n_failed else span
+
+
+def _layers(entry: Entry) -> str:
+    return f"{entry.run.rows['layer'].nunique()}"
+
+
+def _or_dash(count: float | None) -> str:
+    return "\u2013" if count is None else short_count(count)
+
+
+def _listed(rows: pd.DataFrame, column: str) -> str:
+    found: Iterable[object] = rows[column].dropna().unique().tolist()
+    return ", ".join(str(one) for one in found) or "\u2013"

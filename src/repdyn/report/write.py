@@ -1,0 +1,130 @@
+"""Writing the report: what stores hold as one page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from repdyn.files import write_atomically
+from repdyn.report.entries import Subject, Watch, subject_of
+from repdyn.report.markup import Markup, joined
+from repdyn.report.packing import Packer, as_text, compressed
+from repdyn.report.sections import failed_checkpoints, measured, overview, stands_out, without_value
+from repdyn.report.tree import tree_of
+from repdyn.store import Store
+
+STALE_AFTER = 1800.0
+"""Seconds after which a page that was live stops calling itself so, unless it is refreshed less often than that."""
+
+
+def write_report(
+    stores: Sequence[Store] | Store,
+    path: Path,
+    *,
+    runs: Sequence[str] | None = None,
+    probe: str | None = None,
+    title: str | None = None,
+    refresh_seconds: float | None = None,
+    watch: Watch = lambda runs: runs,
+) -> Path:
+    """Write one page about what stores hold: no network, opens from disk, written whole or not at all.
+
+    Args:
+        stores: each with at least one measured checkpoint.
+        path: of the page; its folder is made where it is missing.
+        runs: names; all runs unless given.
+        probe: hash, or the beginning of one, of the probe to keep to. Without it a run that was measured on several is
+            there once for each.
+        title: heading of the page; named after the runs unless given.
+        refresh_seconds: of a run that goes on: how often the page looks for a newer one in its place. What the reader
+            has chosen stays.
+        watch: sees the runs one by one, as a progress bar does.
+
+    Returns:
+        ``path``.
+
+    Raises:
+        ValueError: no store; nothing is stored; no such run or probe; no run with a measurement; a time to refresh that
+            is not positive.
+    """
+    if refresh_seconds is not None and not refresh_seconds > 0:
+        raise ValueError(f"expected refresh_seconds > 0, got {refresh_seconds}; leave it out for a page that stays")
+    chosen = [stores] if isinstance(stores, Store) else list(stores)
+    subject = subject_of(chosen, runs, probe, watch)
+    text = page(subject, title or _title(subject), _sources(chosen), refresh_seconds)
+    # a name may hold what no text can
+    content = text.encode(errors="backslashreplace")
+    write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
+    return Path(path)
+
+
+def page(subject: Subject, title: str, sources: str, refresh_seconds: float | None = None) -> str:
+    """The page itself."""
+    now, packer = datetime.now(UTC), Packer()
+    live = None
+    if refresh_seconds is not None:
+        stale = max(STALE_AFTER, 3 * refresh_seconds)
+        live = {"written": now.timestamp(), "every": refresh_seconds, "stale": stale}
+    tree = as_text({**packer.pack(tree_of(subject)), "live": live})
+    # made into text last: the tree fills it
+    scripts = {"tree": tree, "numbers": packer.numbers(), "plotly": _plotly(), "script": _asset("page.js")}
+    texts = {"title": title, "sources": sources, "version": version("repdyn")}
+    return Template(_asset("page.html")).substitute(
+        **{name: joined([text]) for name, text in texts.items()},
+        **scripts,
+        policy=_policy(),
+        style=_asset("page.css"),
+        written=joined([f"Written {now:%Y-%m-%d %H:%M:%S} UTC."]),
+        overview=overview(subject),
+        stands_out=stands_out(subject),
+        measured=measured(subject),
+        failed=failed_checkpoints(subject),
+        without_value=without_value(subject),
+    )
+
+
+def _title(subject: Subject) -> str:
+    labels = [entry.label for entry in subject.entries]
+    return f"{labels[0]}" if len(labels) == 1 else f"{len(labels)} runs: {labels[0]} to {labels[-1]}"
+
+
+def _sources(stores: Sequence[Store]) -> str:
+    names = [store.path.name or str(store.path) for store in stores]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more stores" if len(names) > 3 else "")
+
+
+def _asset(name: str) -> Markup:
+    return Markup((files("repdyn.report") / name).read_text(encoding="utf-8"))
+
+
+@cache
+def _plotly() -> str:
+    return compressed(_library())
+
+
+@cache
+def _policy() -> str:
+    """What the page may do: run its own two scripts and nothing that a name or a reason smuggles in, reach nobody."""
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (_asset("page.js"), _library()))
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _library() -> str:
+    from plotly.offline import get_plotlyjs  # half a second, which tracking without a report should not pay
+
+    # as a browser reads it
+    return get_plotlyjs().replace("\r\n", "\n")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

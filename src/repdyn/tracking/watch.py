@@ -1,0 +1,82 @@
+"""Alarms while a model trains: in the log, in the loggers, and a stop where a rule asks for one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+import pandas as pd
+from lightning.pytorch.loggers import Logger
+
+from repdyn.alarms import Rule, alarms_of, kept_rules, write_rules
+from repdyn.records import Row, to_pandas, to_table
+from repdyn.store import Store
+from repdyn.views.loggers import log_alarms
+from repdyn.views.told_alarms import told
+
+log = logging.getLogger(__name__)
+
+
+class Watch:
+    """Holds the rows of a run against rules, each time there are more of them.
+
+    Args:
+        rules: none watch nothing.
+        loggers: gives those that are to hear of an alarm.
+    """
+
+    def __init__(self, rules: Sequence[Rule], loggers: Callable[[], Iterable[Logger]]) -> None:
+        self._rules = tuple(rules)
+        self._loggers = loggers
+        self._seen: list[pd.DataFrame] = []
+        self._told: set[str] = set()
+        self._untold: list[str] = []
+
+    def begin(self, store: Store, run: str, probe: str, *, resumed: bool) -> None:
+        """Keep the rules beside the rows, for whoever looks at them later; a run that goes on has a history.
+
+        Raises:
+            OSError, ValueError: the store cannot be written or read.
+        """
+        path = store.alarms_path(run)
+        if not (path.exists() and kept_rules(path) == self._rules):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_rules(self._rules, path)
+        if self._rules and resumed and store.steps(run):
+            rows = store.to_pandas(run)
+            self._seen = [rows.loc[rows["probe"] == probe]]
+
+    def see(self, rows: Sequence[Row]) -> bool:
+        """Log what the rules find at the step that these rows are of, and have not found there before.
+
+        Args:
+            rows: everything that is known of the step; more may be known later.
+
+        Returns:
+            Whether the training is to stop.
+        """
+        if not self._rules or not rows:
+            return False
+        step = rows[0].step
+        # what a training has gone back from is not its past
+        earlier = [frame.loc[frame["step"] < step] for frame in self._seen]
+        self._seen = [*earlier, to_pandas(to_table(rows))]  # what was seen of this step before is among these
+        found = [alarm for alarm in alarms_of(pd.concat(self._seen), self._rules) if alarm.step == step]
+        lines = told(found)
+        self._untold = [line for line in lines if line not in self._told]
+        self._told = set(lines)
+        for line in self._untold:
+            log.warning("alarm at %s", line)
+        stopping = sorted({alarm.rule for alarm in found if alarm.stop})
+        if stopping and self._untold:
+            log.warning("the training is to stop at step %d, as asked for by: %s", step, ", ".join(stopping))
+        return bool(stopping)
+
+    def tell(self, step: int) -> None:
+        """Tell the loggers what was found at a step.
+
+        Raises:
+            Exception: what the first failing logger raised, once all have been served.
+        """
+        lines, self._untold = self._untold, []
+        log_alarms(lines, self._loggers(), step)

@@ -1,0 +1,39 @@
+"""Alarms in words: one line for what a rule found in one metric at one step, in however many layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from repdyn.alarms import Alarm
+from repdyn.views.runs import spans
+
+
+def told(alarms: Iterable[Alarm]) -> list[str]:
+    """A line for each step, rule and metric, with the numbers of the layer that changed most.
+
+    Args:
+        alarms: in the order of :func:`repdyn.alarms.alarms_of`.
+    """
+    return [_line(list(group)) for _, group in groupby(alarms, key=_kind)]
+
+
+def _kind(alarm: Alarm) -> tuple[int, str, str]:
+    return alarm.step, alarm.rule, alarm.subject
+
+
+def _line(alarms: Sequence[Alarm]) -> str:
+    worst = max(alarms, key=_change)
+    begins = f"step {worst.step:,}, {worst.rule}: "
+    if len(alarms) == 1:
+        return f"{begins}{worst.message}"
+    layers = spans([alarm.layer for alarm in alarms if alarm.layer is not None])
+    return f"{begins}{worst.subject} of layers {layers} {worst.words}: in layer {worst.layer}, {worst.detail}"
+
+
+def _change(alarm: Alarm) -> float:
+    """How far apart value and value before are, as a ratio; 0 where one of them is none."""
+    if math.isnan(alarm.value) or math.isnan(alarm.before) or alarm.value * alarm.before <= 0:
+        return 0.0
+    return abs(math.log(alarm.value / alarm.before))

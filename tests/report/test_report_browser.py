@@ -1,0 +1,361 @@
+"""The page in a real browser: it loads without an error or a request, and every control does what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import Watched, browser_page
+from views.made_up import fill, make_finished, make_rows
+from views.made_up_families import make_everything
+
+from repdyn.report import write_report
+from repdyn.views.frames import grid, measurements
+
+STEPS = (0, 1, 4, 16, 64)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Two runs that train, of which one has an alarm, and a finished model."""
+    metrics = ("anisotropy", "two_nn", "token_rank", "attention_topic_gap")
+    counted = [make_rows(run="small", steps=(step,), tokens_seen=1000 * step, n_blocks=4) for step in STEPS]
+    dented = make_everything(run="wide", steps=STEPS, n_blocks=4, metrics=metrics, n_heads=2, tokens_seen=None)
+    sudden = make_rows(
+        run="dented",
+        steps=STEPS,
+        n_blocks=4,
+        dimension=lambda step, depth: 2.0 if step == 16 and depth == 0.5 else 9 + depth + step / 64,
+    )
+    runs = [row for rows in counted for row in rows], dented, sudden, make_finished()
+    return fill(tmp_path_factory.mktemp("browser"), *runs)
+
+
+@pytest.fixture(scope="module")
+def path(store) -> Path:
+    return write_report(store, store.path / "report.html", title="Three runs")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """One for all tests of this module: to start it takes as long as most of them."""
+    with browser_page() as watched:
+        yield watched
+
+
+@pytest.fixture(autouse=True)
+def _forget_earlier_errors(browser: Watched) -> None:
+    browser.errors.clear()
+    browser.strangers.clear()
+
+
+@pytest.fixture(scope="module")
+def loaded(browser: Watched, path: Path) -> Watched:
+    browser.page.goto(path.as_uri())
+    ready(browser)
+    return browser
+
+
+@pytest.fixture
+def opened(loaded: Watched, path: Path) -> Iterator[Callable[[str], Watched]]:
+    """The page with what stands in its address chosen, all else as at first."""
+    calls = count()
+
+    def open_with(chosen: str = "") -> Watched:
+        if not loaded.page.url.startswith(path.as_uri()):
+            loaded.page.goto(path.as_uri())
+            ready(loaded)
+        loaded.page.evaluate("delete document.documentElement.dataset.ready")
+        loaded.page.evaluate("chosen => { location.hash = chosen; }", f"{chosen}&call={next(calls)}")
+        ready(loaded)
+        return loaded
+
+    yield open_with
+    assert loaded.errors == []
+    assert loaded.strangers == []
+
+
+def ready(watched: Watched) -> None:
+    until(watched, "html[data-ready=yes]")
+
+
+def until(watched: Watched, selector: str) -> None:
+    """Wait for an element; to wait for a function would need an eval, which the page forbids."""
+    watched.page.locator(selector).wait_for(state="attached")
+
+
+def choose(watched: Watched, control: str, label: str) -> None:
+    watched.page.locator(f"#{control}").select_option(label=label)
+
+
+def trace(watched: Watched, plot: str, role: str, of: str = "y") -> list[float]:
+    return watched.page.evaluate(
+        f"Array.from(document.getElementById('{plot}').data.find((t) => t.meta?.role === '{role}').{of})"
+    )
+
+
+def state(watched: Watched) -> dict[str, str]:
+    return watched.page.evaluate("Object.fromEntries(new URLSearchParams(location.hash.slice(1)))")
+
+
+def profiles(store, run: str, metric: str = "two_nn", subset: str = "all"):
+    return grid(measurements(store.to_pandas(run)), metric, subset)
+
+
+def run_of(watched: Watched, label: str) -> None:
+    choose(watched, "run", label)
+
+
+def test_the_page_draws_its_pictures_and_asks_nobody(opened):
+    page = opened().page
+    for plot in ("heatmap", "profile", "means", "profiles", "courses", "panels"):
+        assert page.locator(f"#{plot} svg.main-svg").first.is_visible(), plot
+        assert page.locator(f"#{plot}").get_attribute("aria-label")
+    assert page.title() == "Three runs"
+    assert page.locator("#trouble").is_hidden()
+
+
+def test_the_slider_moves_the_profile_and_says_where_it_is(opened, store):
+    watched = opened("metric=two_nn&subset=all")
+    run_of(watched, "small")
+    values = profiles(store, "small")
+    np.testing.assert_allclose(trace(watched, "profile", "value"), values[64], rtol=1e-6)
+    slider = watched.page.locator("#step")
+    assert slider.get_attribute("aria-valuetext") == "step 64, 64K tokens (5 of 5)"
+    slider.focus()
+    for _ in range(2):
+        watched.page.keyboard.press("ArrowLeft")
+    np.testing.assert_allclose(trace(watched, "profile", "value"), values[4], rtol=1e-6)
+    np.testing.assert_allclose(trace(watched, "profile", "high"), values[4] * 1.01, rtol=1e-6)
+    assert slider.get_attribute("aria-valuetext") == "step 4, 4K tokens (3 of 5)"
+    assert watched.page.locator("#told").text_content().startswith("step 4, 4K tokens: lowest ")
+    assert state(watched)["step"] == "4"
+    frame = watched.page.evaluate("document.getElementById('heatmap').layout.shapes[0].x0")
+    assert frame == 1.5
+
+
+def test_a_click_on_the_heatmap_chooses_its_step(opened):
+    watched = opened()
+    cells = watched.page.locator("#heatmap .nsewdrag")
+    box = cells.bounding_box()
+    cells.click(position={"x": box["width"] * 0.3, "y": box["height"] / 2})
+    until(watched, "#step[aria-valuetext*='(2 of 5)']")
+
+
+def test_play_goes_through_the_steps_and_stops_at_the_last(opened):
+    watched = opened("step=16")
+    watched.page.locator("#step").focus()
+    watched.page.keyboard.press("Home")
+    button = watched.page.locator("#play")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    until(watched, "#step[aria-valuetext*='(3 of 5)']")
+    until(watched, "#play[aria-pressed=false]")
+    assert watched.page.locator("#step").input_value() == "4"
+    assert button.inner_text().strip().endswith("Play")
+
+
+def test_pause_stops_playing_at_once(opened):
+    watched = opened()
+    watched.page.locator("#play").click()
+    watched.page.locator("#play").click()
+    at = watched.page.locator("#step").input_value()
+    watched.page.wait_for_timeout(700)
+    assert watched.page.locator("#step").input_value() == at != "4"
+
+
+def test_metric_and_tokens_can_be_chosen(opened, store):
+    watched = opened("metric=two_nn&subset=all")
+    run_of(watched, "wide")
+    choose(watched, "metric", "Anisotropy")
+    choose(watched, "subset", "without first positions and special tokens")
+    values = profiles(store, "wide", "anisotropy", "no_sink")
+    np.testing.assert_allclose(trace(watched, "profile", "value"), values[64], rtol=1e-6)
+    assert watched.page.locator("#profile-caption").inner_text().startswith("wide: Anisotropy, no sinks")
+    assert watched.page.locator("#announced").text_content() == "Showing wide: Anisotropy, no sinks"
+    # one that was not measured without sinks
+    choose(watched, "metric", "Topic gap of the attention")
+    assert state(watched)["subset"] == "all"
+    assert watched.page.locator("#heads svg.main-svg").first.is_visible()
+
+
+def test_a_logarithmic_profile_draws_zero_where_its_axis_says(opened, store):
+    watched = opened("metric=token_rank&subset=all")
+    run_of(watched, "wide")
+    choose(watched, "metric", "Rank of the own embedding")
+    values = profiles(store, "wide", "token_rank")[64].to_numpy()
+    shown, ticks = watched.page.evaluate(
+        "[Array.from(document.getElementById('profile').data.at(-1).y),"
+        " document.getElementById('profile').layout.yaxis.tickvals[0]]"
+    )
+    assert values.min() == 0
+    np.testing.assert_allclose(shown, np.maximum(values, ticks), rtol=1e-6)
+    assert "lowest 0 at layer 0" in watched.page.locator("#told").text_content()
+
+
+def test_the_course_counts_steps_or_tokens_on_a_log_or_linear_axis(opened):
+    watched = opened()
+    run_of(watched, "small")
+    steps = trace(watched, "means", "value", "x")
+    assert steps[1:] == [1, 4, 16, 64]
+    assert 0 < steps[0] < 1
+    watched.page.locator("#axis-tokens").check()
+    assert trace(watched, "means", "value", "x")[1:] == [1000, 4000, 16000, 64000]
+    watched.page.locator("#scale-linear").check()
+    assert trace(watched, "means", "value", "x") == [0, 1000, 4000, 16000, 64000]
+    assert watched.page.evaluate("document.getElementById('means').layout.xaxis.type") == "linear"
+
+
+def test_alarms_are_marked_until_they_are_switched_off(opened):
+    watched = opened("metric=two_nn&subset=all")
+    run_of(watched, "dented")
+    assert trace(watched, "heatmap", "alarms", "x") == ["16"]
+    seen = "document.getElementById('heatmap').data.find((t) => t.meta?.role === 'alarms').visible"
+    assert watched.page.evaluate(seen) is True
+    watched.page.locator("#alarms").uncheck()
+    assert watched.page.evaluate(seen) is False
+
+
+def test_the_theme_changes_page_and_pictures(opened):
+    watched = opened()
+    colour = "document.getElementById('means')._fullLayout.paper_bgcolor"
+    assert watched.page.evaluate(colour) == "#ffffff"
+    choose(watched, "theme", "dark")
+    assert watched.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert watched.page.evaluate(colour) == "#17212b"
+    watched.page.emulate_media(color_scheme="dark")
+    choose(watched, "theme", "light")
+    assert watched.page.evaluate(colour) == "#ffffff"
+    choose(watched, "theme", "auto")
+    assert watched.page.evaluate(colour) == "#17212b"
+    watched.page.emulate_media(color_scheme="light")
+
+
+def test_a_finished_model_shows_its_profile_alone(opened):
+    watched = opened()
+    run_of(watched, "bert")
+    for plot, there in {"heatmap": False, "means": False, "profile": True}.items():
+        assert watched.page.locator(f"#{plot}-figure").is_visible() is there
+    assert watched.page.locator("#play").is_hidden()
+    assert watched.page.locator("#told").text_content().startswith("finished model: lowest ")
+
+
+def test_runs_can_be_taken_out_of_the_comparison(opened):
+    watched = opened("metric=two_nn&subset=all")
+    count = "new Set(document.getElementById('profiles').data.map((t) => t.meta.entry)).size"
+    assert watched.page.evaluate(count) == 4
+    watched.page.locator("#chosen summary").click()
+    watched.page.locator("#shown-runs input").first.uncheck()
+    assert watched.page.evaluate(count) == 3
+    assert state(watched)["without"] == "0"
+
+
+def test_the_profile_is_there_as_a_table(opened):
+    watched = opened("metric=two_nn&subset=all&step=4")
+    run_of(watched, "small")
+    watched.page.locator("#as-table summary").click()
+    rows = watched.page.locator("#numbers-table tbody tr")
+    assert rows.count() == 5
+    shown = trace(watched, "profile", "value")
+    assert float(rows.first.locator("td").first.inner_text()) == pytest.approx(shown[0], rel=1e-3)
+    assert "two" not in watched.page.locator("#numbers-table caption").inner_text()
+
+
+def test_everything_is_reached_by_keyboard_in_the_order_of_the_page(opened):
+    watched = opened()
+    watched.page.reload()
+    ready(watched)
+    watched.page.keyboard.press("Tab")
+    assert watched.page.evaluate("document.activeElement.className") == "skip"
+    watched.page.keyboard.press("Enter")
+    reached = []
+    for _ in range(12):
+        watched.page.keyboard.press("Tab")
+        reached.append(watched.page.evaluate("document.activeElement.id"))
+    assert [name for name in reached if name][:8] == [
+        *("run", "metric", "subset", "axis-steps", "scale-log", "alarms", "play", "step")
+    ]
+    watched.page.locator("#play").focus()
+    watched.page.keyboard.press("Space")
+    assert watched.page.locator("#play").get_attribute("aria-pressed") == "true"
+
+
+def test_what_is_chosen_is_in_the_address(opened):
+    watched = opened("metric=two_nn&subset=all&step=4&theme=dark&scale=linear&alarms=no")
+    assert watched.page.locator("#metric").input_value() == "two_nn"
+    assert watched.page.locator("#step").input_value() == "2"
+    assert watched.page.locator("#scale-linear").is_checked()
+    assert not watched.page.locator("#alarms").is_checked()
+
+
+def test_an_address_of_another_page_opens_all_the_same(opened):
+    watched = opened("run=99&metric=gone&subset=none&step=x&axis=miles&scale=up&theme=pink")
+    assert watched.page.locator("#profile svg.main-svg").first.is_visible()
+
+
+def test_on_paper_the_page_is_light_and_everything_is_open(opened):
+    watched = opened("theme=dark")
+    watched.page.evaluate("onbeforeprint()")
+    assert watched.page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert watched.page.locator("details:not([open])").count() == 0
+    assert watched.page.evaluate("document.getElementById('means')._fullLayout.width") <= 680
+    watched.page.evaluate("onafterprint()")
+    assert watched.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert watched.page.locator("details:not([open])").count() > 0
+
+
+def test_a_live_page_shows_the_next_step_and_keeps_what_was_chosen(browser, tmp_path):
+    rows = make_rows(run="live", steps=STEPS, n_blocks=2)
+    path = write_report(fill(tmp_path, rows), tmp_path / "report.html", refresh_seconds=1.0)
+    browser.page.goto(f"{path.as_uri()}#metric=two_nn&subset=all&theme=dark&scale=linear")
+    ready(browser)
+    assert re.fullmatch(r"Live, written \d\d:\d\d:\d\d UTC\.", browser.page.locator("#live").inner_text())
+    browser.page.locator("#scale-linear").focus()
+    write_report(fill(tmp_path, make_rows(run="live", steps=(128,), n_blocks=2)), path, refresh_seconds=1.0)
+    until(browser, "#step[max='5']")
+    ready(browser)
+    kept = {"metric": "two_nn", "subset": "all", "theme": "dark", "scale": "linear", "step": "last"}
+    assert state(browser).items() >= kept.items()
+    assert browser.page.locator("#step").input_value() == "5"
+    assert browser.page.evaluate("document.activeElement.id") == "scale-linear"
+    # the last word of a run that has ended
+    write_report(fill(tmp_path, rows), path)
+    until(browser, "html[data-ready=yes] #hold[hidden]")
+    assert browser.page.locator("#live").is_hidden()
+    assert browser.errors == []
+
+
+def test_updates_can_be_held(browser, tmp_path):
+    path = write_report(fill(tmp_path, make_rows(steps=STEPS, n_blocks=2)), tmp_path / "a.html", refresh_seconds=0.6)
+    browser.page.goto(path.as_uri())
+    ready(browser)
+    browser.page.locator("#hold").click()
+    browser.page.evaluate("window.same = true")
+    browser.page.wait_for_timeout(1500)
+    assert browser.page.evaluate("window.same") is True
+    assert browser.page.locator("#hold").inner_text() == "Go on updating"
+
+
+def test_a_page_that_is_old_does_not_call_itself_live(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr("repdyn.report.write.STALE_AFTER", 0.0)
+    path = write_report(fill(tmp_path, make_rows(steps=STEPS, n_blocks=2)), tmp_path / "a.html", refresh_seconds=0.05)
+    browser.page.goto("about:blank")
+    browser.page.goto(f"{path.as_uri()}#hold=yes")
+    browser.page.locator("#live", has_text="no longer live").wait_for()
+
+
+def test_nothing_written_by_others_runs(browser, tmp_path):
+    evil = "</script><img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
+    rows = make_rows(run=evil, model=evil, steps=STEPS, n_blocks=2)
+    path = write_report(fill(tmp_path, rows), tmp_path / "report.html", title=evil)
+    browser.page.goto(path.as_uri())
+    ready(browser)
+    assert browser.page.title() == evil
+    assert browser.page.locator("#run option").inner_text() == json.loads(json.dumps(evil))
+    assert browser.page.locator("img").count() == 0
+    assert browser.errors == []

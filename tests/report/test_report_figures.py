@@ -1,0 +1,145 @@
+"""The report's pictures as figures of Plotly: what they show, and where 0 lies."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from views.made_up import make_finished, make_published, make_rows, make_run, make_two_stacks, to_frame
+from views.made_up_families import make_run_of_everything
+
+from repdyn.metrics import METRICS
+from repdyn.report.axes import BELOW, colour_axis, course_axes, placed, value_axis
+from repdyn.report.figures import compared, heatmap, means, profile
+from repdyn.report.packing import Packer, as_text
+from repdyn.report.themes import DARKENED, run_colours
+from repdyn.views.frames import grid, layer_mean, measurements
+from repdyn.views.runs import measured_runs
+
+STEPS = (0, 1, 8, 64)
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return make_run_of_everything(n_blocks=3, steps=STEPS, n_heads=2)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_metric_has_every_picture(frame, metric):
+    for draw in (heatmap, profile, means):
+        figure = draw(frame, metric, "all")
+        json.loads(figure.to_json())
+        assert figure.layout.title.text.endswith(" vectors in each of 8 batches</sub>")
+
+
+def test_a_heatmap_shows_the_values_of_the_store(frame):
+    values = grid(measurements(frame), "anisotropy", "all")
+    (cells,) = heatmap(frame, "anisotropy", "all").data
+    np.testing.assert_array_equal(cells.z, values.to_numpy(np.float32))
+    assert cells.x == ("0", "1", "8", "64")
+    assert cells.y == ("0", "1", "2", "3")
+
+
+def test_logarithmic_colours_keep_a_place_for_zero():
+    values = np.array([[0.0, 1.0], [10.0, 1000.0]], np.float32)
+    axis, shown = colour_axis("token_rank", values)
+    np.testing.assert_allclose(shown, [[-0.4, 0], [1, 3]], atol=1e-6)
+    assert axis["colorbar"]["ticktext"] == ["0", "1", "10", "100", "1k"]
+    np.testing.assert_allclose(axis["colorbar"]["tickvals"], [-0.4, 0, 1, 2, 3], atol=1e-12)
+
+
+def test_a_signed_metric_has_zero_in_the_middle_of_its_colours():
+    axis, _ = colour_axis("topic_gap", np.array([[-0.1, 0.4]], np.float32))
+    assert axis["cmin"] == -axis["cmax"] == pytest.approx(-0.4)
+
+
+def test_an_axis_of_values_holds_the_bands_and_starts_a_share_at_zero():
+    values, spreads = np.array([[0.4, 0.6]]), np.array([[0.1, np.nan]])
+    assert value_axis("anisotropy", values, spreads) == (
+        {"title": value_axis("anisotropy", values, spreads)[0]["title"], "range": [0, pytest.approx(0.63)]},
+        None,
+    )
+    low, high = value_axis("two_nn", values, spreads)[0]["range"]
+    assert (low, high) == (pytest.approx(0.285), pytest.approx(0.615))
+
+
+def test_metrics_without_a_value_have_an_axis_all_the_same():
+    nothing = np.full((2, 2), np.nan)
+    assert value_axis("two_nn", nothing, nothing)[0]["range"] == [0, 1]
+    assert colour_axis("token_rank", nothing)[0]["cmin"] == 0
+
+
+def test_the_course_counts_steps_and_tokens_and_zero_has_a_place():
+    axes = course_axes([0, 1, 100], [0.0, 2e6, 2e8])
+    assert list(axes) == ["steps-log", "steps-linear", "tokens-log", "tokens-linear"]
+    assert axes["steps-log"]["floor"] == BELOW
+    assert axes["steps-log"]["layout"]["ticktext"] == ["0", "1", "10", "100"]
+    assert axes["tokens-log"]["layout"]["ticktext"] == ["0", "1M", "10M", "100M", "1B"]
+    assert list(course_axes([5, 10], [])) == ["steps-log", "steps-linear"]
+    np.testing.assert_allclose(placed(np.array([0.0, 0.1, 7.0]), BELOW), [BELOW, BELOW, 7.0])
+
+
+def test_a_profile_plays_at_most_forty_of_many_steps():
+    figure = profile(make_run(n_blocks=2, steps=range(100)), "two_nn", "all")
+    assert len(figure.frames) == len(figure.layout.sliders[0].steps) <= 40
+    assert figure.frames[-1].name == "99"
+    values = grid(measurements(make_run(n_blocks=2, steps=range(100))), "two_nn", "all")
+    np.testing.assert_allclose(figure.frames[0].data[2].y, values[0], rtol=1e-6)
+    np.testing.assert_allclose(figure.data[-1].y, values[99], rtol=1e-6)
+
+
+def test_means_switch_between_steps_and_tokens_with_the_loss():
+    frame = to_frame(make_rows(steps=STEPS)).assign(tokens_seen=lambda f: f["step"] * 1000)
+    figure = means(frame, "two_nn", "all")
+    assert [trace.name for trace in figure.data if trace.name] == ["mean over layers", "train/loss"]
+    buttons = figure.layout.updatemenus[0].buttons
+    assert [button.label for button in buttons] == ["steps, log", "steps, linear", "tokens, log", "tokens, linear"]
+    np.testing.assert_allclose(buttons[3].args[0]["x"][2], [0, 1000, 8000, 64000])
+    np.testing.assert_allclose(figure.data[2].y, layer_mean(measurements(frame), "two_nn", "all").mean, rtol=1e-6)
+
+
+def test_several_runs_are_compared_at_the_end_and_along_their_training():
+    frame = to_frame([*make_published(steps=STEPS), *make_published("lab/other", steps=STEPS), *make_finished()])
+    figures = compared(frame, "two_nn", "all")
+    assert list(figures) == ["profiles", "courses", "heatmaps"]
+    assert [trace.name for trace in figures["profiles"].data if trace.showlegend] == ["model-70m", "other", "bert"]
+    assert [trace.name for trace in figures["courses"].data if trace.showlegend] == ["model-70m", "other"]
+    assert len(figures["heatmaps"].data) == 2
+    assert len({trace.coloraxis for trace in figures["heatmaps"].data}) == 1
+    assert list(compared(to_frame(make_finished()), "two_nn", "all")) == ["profiles"]
+
+
+def test_pictures_of_what_is_not_there_are_refused(frame):
+    with pytest.raises(
+        ValueError, match=r"^expected a metric and a subset it was measured on, got two_nn \(nouns\); there"
+    ):
+        heatmap(frame, "two_nn", "nouns")
+    with pytest.raises(
+        ValueError, match=r"^expected runs measured with nothing \(all\), got none; name another metric"
+    ):
+        compared(frame, "nothing", "all")
+    with pytest.raises(ValueError, match=r"^expected checkpoints of a training, got the finished model 'lab/bert'.*"):
+        means(to_frame(make_finished()), "two_nn", "all")
+    with pytest.raises(ValueError, match=r"^expected the rows of one stack of blocks, got 2"):
+        profile(to_frame(make_two_stacks()), "two_nn", "all")
+
+
+def test_every_run_has_colours_of_its_own_on_both_backgrounds():
+    rows = [row for number in range(12) for row in make_rows(run=f"r{number}", n_blocks=1, steps=(0,), loss=False)]
+    colours = run_colours(measured_runs(to_frame(rows)))
+    for pairs in zip(*colours.values(), strict=True):
+        assert len(set(pairs)) == 12
+    assert not set(DARKENED) & {light for light, _ in colours.values()}
+
+
+def test_an_array_is_stored_once_and_nan_is_no_json():
+    packer, shared = Packer(), np.arange(6, dtype=np.float64).reshape(2, 3)
+    assert packer.pack({"a": shared, "b": [shared, 1, "c"], "d": np.zeros(2)}) == {
+        "a": {"$": [0, 2, 3]},
+        "b": [{"$": [0, 2, 3]}, 1, "c"],
+        "d": {"$": [6, 2]},
+    }
+    with pytest.raises(ValueError, match="Out of range float values are not JSON compliant"):
+        as_text({"a": float("nan")})

@@ -1,0 +1,275 @@
+"""What a report holds: every number of the store, the words around them, and nothing that others could make it do."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+from report.pages import Outline, read_page
+from views.made_up import (
+    fill,
+    make_failures,
+    make_finished,
+    make_published,
+    make_row,
+    make_rows,
+    make_scalar,
+    make_two_stacks,
+)
+from views.made_up_families import make_everything
+
+from repdyn.alarms import Rule, write_rules
+from repdyn.report import write_report
+from repdyn.views.findings import findings
+from repdyn.views.frames import by_stack, grid, layer_mean, measurements
+
+STEPS = (0, 1, 8, 64)
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """A store of one run of every metric, and its page."""
+    folder = tmp_path_factory.mktemp("everything")
+    store = fill(folder, make_everything(n_blocks=3, steps=STEPS, n_heads=2))
+    return store, read_page(write_report(store, folder / "report.html"))
+
+
+def test_every_number_of_the_store_is_in_the_page(everything):
+    store, page = everything
+    rows = measurements(store.to_pandas())
+    metrics = page.tree["entries"][0]["metrics"]
+    stored = {(metric, subset) for metric, subset in rows[["metric", "subset"]].drop_duplicates().to_numpy()}
+    assert {(metric, subset) for metric, of_metric in metrics.items() for subset in of_metric} == stored
+    for metric, subset in stored:
+        course = metrics[metric][subset]
+        for name, column in (("values", "value"), ("spreads", "std")):
+            wanted = grid(rows, metric, subset, column)
+            np.testing.assert_array_equal(page.array(course[name]), wanted.to_numpy(np.float32), err_msg=metric)
+        assert course["layers"] == wanted.index.tolist()
+        assert course["steps"] == wanted.columns.tolist()
+
+
+def test_every_metric_and_subset_can_be_chosen(everything):
+    _, page = everything
+    listed = [metric for _, members in page.tree["families"] for metric in members]
+    assert sorted(listed) == sorted(page.tree["entries"][0]["metrics"]) == sorted(page.tree["metrics"])
+    assert {subset for of in page.tree["entries"][0]["metrics"].values() for subset in of} == set(page.tree["subsets"])
+
+
+def test_a_mean_is_that_over_layers(everything):
+    store, page = everything
+    means = page.tree["entries"][0]["metrics"]["two_nn"]["all"]["means"]
+    line = next(trace for trace in means["data"] if trace["meta"].get("role") == "value")
+    wanted = layer_mean(measurements(store.to_pandas()), "two_nn", "all").mean
+    np.testing.assert_allclose(page.array(line["y"]), wanted, rtol=1e-6)
+
+
+def test_heads_are_there_by_step(everything):
+    store, page = everything
+    of_heads = store.to_pandas().dropna(subset="head")
+    values = page.array(page.tree["entries"][0]["metrics"]["attention_topic_gap"]["all"]["by_head"])
+    one = of_heads.loc[(of_heads["step"] == 8) & (of_heads["layer"] == 2) & (of_heads["head"] == 1), "value"]
+    assert values.shape == (len(STEPS), 3, 2)
+    assert values[2, 1, 1] == np.float32(one.item())
+
+
+def test_a_page_is_small_asks_nothing_and_runs_its_own_scripts_alone(everything):
+    _, page = everything
+    outline = Outline(page.text)
+    assert len(page.text) < 2.5e6
+    assert not [of for _, of in outline.elements if (of.get("src") or "").startswith("http")]
+    policy = outline.named("meta")[1]["content"]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    (script,) = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in policy
+    assert "unsafe-eval" not in policy
+    assert "'unsafe-inline'" not in policy.partition("style-src")[0]
+
+
+def test_the_findings_stand_there_with_their_verdicts_and_evidence(tmp_path):
+    store = fill(tmp_path, make_rows())
+    text = Outline(write_report(store, tmp_path / "page.html").read_text()).text
+    judged = findings(store.to_pandas())
+    assert {finding.verdict for finding in judged} == {"shown"}
+    for finding in judged:
+        assert f"{finding.title} \u2714 {finding.verdict} {finding.evidence}" in text
+        assert finding.criterion in text
+
+
+def test_what_others_wrote_cannot_break_out(tmp_path):
+    name = f"lab/{EVIL}"
+    rows = make_rows(run=name, model=EVIL, steps=STEPS)
+    rows[0] = make_row(run=name, model=EVIL, value=math.nan, std=math.nan, reason=EVIL)
+    store = fill(tmp_path, rows, make_failures(128, reason=EVIL, run=name, model=EVIL))
+    path = write_report(store, tmp_path / "page.html", title=EVIL)
+    outline = Outline(path.read_text())
+    assert len(outline.named("script")) == 4
+    assert not outline.named("img")
+    assert outline.text.count("alert(1)") >= 4
+    page = read_page(path)
+    course = page.tree["entries"][0]["metrics"]["anisotropy"]["all"]
+    assert course["reasons"][0][0] == EVIL
+    # what Plotly takes for markup
+    assert "&lt;/script&gt;" in course["heatmap"]["data"][1]["text"][0][0]
+
+
+def test_failed_checkpoints_and_missing_values_are_listed_with_their_reasons(tmp_path):
+    rows = make_rows(run="lab/model-70m", steps=STEPS, dimension=lambda step, depth: math.nan if not depth else 9.0)
+    store = fill(tmp_path, rows, make_failures(512, reason="the hub has no such revision"))
+    text = Outline(write_report(store, tmp_path / "page.html").read_text()).text
+    assert "1 checkpoint failed: step 512: the hub has no such revision" in text
+    assert "lab/model-70m 512 step512 anisotropy the hub has no such revision" in text
+    assert "4 of 28 2 distinct vectors, 3 needed" in text
+
+
+def test_a_finished_model_has_a_profile_and_no_course(tmp_path):
+    page = read_page(write_report(fill(tmp_path, make_finished()), tmp_path / "page.html"))
+    (entry,) = page.tree["entries"]
+    assert entry["finished"]
+    for of_metric in entry["metrics"].values():
+        for course in of_metric.values():
+            assert course["profile"]
+            assert course["heatmap"] is course["means"] is None
+
+
+def test_each_stack_of_a_model_is_there_for_itself(tmp_path):
+    store = fill(tmp_path, make_two_stacks())
+    page = read_page(write_report(store, tmp_path / "page.html"))
+    labels = {entry["label"]: entry["metrics"]["two_nn"]["all"]["layers"] for entry in page.tree["entries"]}
+    assert labels == {"lab/t5 (decoder)": list(range(7)), "lab/t5 (encoder)": list(range(5))}
+    rows = measurements(by_stack(store.to_pandas())["encoder"])
+    encoder = next(entry for entry in page.tree["entries"] if "encoder" in entry["label"])
+    values = page.array(encoder["metrics"]["two_nn"]["all"]["values"])
+    np.testing.assert_array_equal(values, grid(rows, "two_nn", "all").to_numpy(np.float32))
+
+
+def test_runs_of_one_name_in_several_stores_are_told_apart_by_their_stores(tmp_path):
+    stores = [fill(tmp_path / seed / "repdyn", make_rows(run="quick", steps=STEPS)) for seed in ("one", "two")]
+    page = read_page(write_report(stores, tmp_path / "page.html"))
+    assert sorted(entry["label"] for entry in page.tree["entries"]) == ["one/repdyn/quick", "two/repdyn/quick"]
+    assert set(page.tree["compared"]["two_nn"]["all"]) == {"note", "profiles", "courses", "panels", "panels_note"}
+
+
+def test_a_run_on_two_probes_is_there_once_for_each(tmp_path):
+    store = fill(tmp_path, *(make_rows(run="quick", probe=probe * 8, steps=STEPS) for probe in ("ab", "cd")))
+    page = read_page(write_report(store, tmp_path / "page.html"))
+    labels = sorted(entry["label"] for entry in page.tree["entries"])
+    assert labels == ["quick (probe abababab)", "quick (probe cdcdcdcd)"]
+    one = read_page(write_report(store, tmp_path / "page.html", probe="cd"))
+    assert [entry["label"] for entry in one.tree["entries"]] == ["quick"]
+
+
+def test_runs_that_do_not_compare_are_said_not_to(tmp_path):
+    store = fill(tmp_path, make_rows(run="a", steps=STEPS), make_rows(run="b", steps=STEPS, n_vectors=512))
+    text = Outline(write_report(store, tmp_path / "page.html").read_text()).text
+    assert "These runs do not all compare: batches of different numbers of vectors" in text
+
+
+def test_fifty_runs_make_one_page(tmp_path):
+    names = [f"lab/seed{number:02d}" for number in range(50)]
+    made = [make_rows(run=name, n_blocks=2, steps=(0, 8), loss=False) for name in names]
+    store = fill(tmp_path, *([row for row in rows if row.metric == "two_nn"] for rows in made))
+    page = read_page(write_report(store, tmp_path / "page.html"))
+    assert [entry["label"] for entry in page.tree["entries"]] == [name.removeprefix("lab/") for name in names]
+    compared = page.tree["compared"]["two_nn"]["all"]
+    assert {trace["meta"]["entry"] for trace in compared["profiles"]["data"]} == set(range(50))
+    assert len(compared["panels"]["data"]) == 24
+    assert compared["panels_note"] == "one scale of colours; the first 24 runs"
+
+
+def test_alarms_are_listed_and_marked(tmp_path):
+    rows = make_rows(steps=STEPS, dimension=lambda step, depth: 2.0 if step == 8 and depth == 0.5 else 9.0)
+    page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
+    text = Outline(page.text).text
+    assert "Alarms (1) dimension halved , decoder-quickstart: step 8: two_nn (all) of layer 3" in text
+    course = page.tree["entries"][0]["metrics"]["two_nn"]["all"]
+    (mark,) = [trace for trace in course["heatmap"]["data"] if trace.get("name") == "alarms"]
+    assert (mark["x"], mark["y"]) == (["8"], ["3"])
+    (mark,) = [trace for trace in course["means"]["data"] if trace.get("name") == "alarms"]
+    assert mark["x"] == [8]
+    assert not [t for t in page.tree["entries"][0]["metrics"]["anisotropy"]["all"]["heatmap"]["data"] if "name" in t]
+
+
+def test_an_alarm_on_the_loss_is_marked_on_the_loss(tmp_path):
+    rows = make_rows(steps=STEPS, loss=False) + [make_scalar(step, 9.0 if step == 8 else 2.0) for step in STEPS]
+    page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
+    means = page.tree["entries"][0]["metrics"]["two_nn"]["all"]["means"]
+    (mark,) = [trace for trace in means["data"] if trace.get("name") == "alarms"]
+    assert (mark["x"], mark["y"], mark["yaxis"]) == ([8], [9.0], "y2")
+
+
+def test_values_that_are_not_finite_are_no_reason_to_fail(tmp_path):
+    rows = make_rows(steps=STEPS, dimension=lambda step, depth: math.inf if step == 8 and not depth else 9.0)
+    page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
+    profile = page.tree["entries"][0]["metrics"]["two_nn"]["all"]["profile"]
+    assert all(math.isfinite(end) for end in profile["layout"]["yaxis"]["range"])
+
+
+def test_the_rules_that_a_run_was_watched_by_raise_its_alarms(tmp_path):
+    store = fill(tmp_path, make_rows(steps=STEPS))
+    rule = Rule(name="too high", when="above", bound=16.0, metrics=("two_nn",))
+    write_rules([rule], store.alarms_path("decoder-quickstart"))
+    text = Outline(write_report(store, tmp_path / "page.html").read_text()).text
+    assert "too high , decoder-quickstart: step 64: two_nn (all) of layer 0 rose above 16" in text
+
+
+def test_a_quiet_run_says_that_there_was_no_alarm(tmp_path):
+    text = Outline(write_report(fill(tmp_path, make_rows()), tmp_path / "page.html").read_text()).text
+    assert "No alarm: no rule was broken at any step." in text
+
+
+def test_what_it_cost_is_told(tmp_path):
+    text = Outline(write_report(fill(tmp_path, make_published()), tmp_path / "page.html").read_text()).text
+    assert "per checkpoint: download 3.1 s, load 0.5 s, forward 2.1 s, kernels 1.4 s" in text
+    assert "repdyn 0.1.0, torch 2.13.0, transformers 5.23.0" in text
+
+
+def test_writing_draws_no_random_number_and_leaves_no_other_file(tmp_path):
+    store = fill(tmp_path / "store", make_rows(steps=STEPS))
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    assert write_report(store, tmp_path / "pages" / "page.html") == tmp_path / "pages" / "page.html"
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+    assert [path.name for path in (tmp_path / "pages").iterdir()] == ["page.html"]
+
+
+def test_only_a_run_that_goes_on_refreshes(tmp_path):
+    store = fill(tmp_path, make_rows(steps=STEPS))
+    assert read_page(write_report(store, tmp_path / "page.html")).tree["live"] is None
+    live = read_page(write_report(store, tmp_path / "page.html", refresh_seconds=900)).tree["live"]
+    assert (live["every"], live["stale"]) == (900, 2700)
+
+
+def test_a_first_checkpoint_alone_makes_a_page(tmp_path):
+    store = fill(tmp_path, [*make_rows(steps=(0,), loss=False), make_scalar(0, math.nan)])
+    course = read_page(write_report(store, tmp_path / "page.html")).tree["entries"][0]["metrics"]["two_nn"]["all"]
+    assert course["heatmap"] is None
+    assert course["steps"] == [0]
+
+
+@pytest.mark.parametrize("refresh_seconds", [0, -1.0, math.nan])
+def test_a_time_to_refresh_is_positive(tmp_path, refresh_seconds):
+    with pytest.raises(ValueError, match=r"^expected refresh_seconds > 0, got .*; leave it out for a page that stays$"):
+        write_report(fill(tmp_path, make_rows()), tmp_path / "page.html", refresh_seconds=refresh_seconds)
+
+
+def test_no_store_and_no_such_run_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="^expected at least one store, got none$"):
+        write_report([], tmp_path / "page.html")
+    stores = [fill(tmp_path / name, make_rows(run=name, steps=STEPS)) for name in ("a", "b")]
+    with pytest.raises(ValueError, match="^expected runs of these stores, got 'c'; they have a, b$"):
+        write_report(stores, tmp_path / "page.html", runs=["a", "c"])
+    one = read_page(write_report(stores, tmp_path / "page.html", runs=["b"]))
+    assert [entry["label"] for entry in one.tree["entries"]] == ["b"]
+
+
+def test_a_store_of_failures_alone_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="^expected runs with measurements, got none; measure at least one checkpoint"):
+        write_report(fill(tmp_path, make_failures(1)), tmp_path / "page.html")
