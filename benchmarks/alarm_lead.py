@@ -37,7 +37,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     lines = [
-        "| run | the loss speaks at step | first alarm of a rule: step, lead | alarms in all |",
+        "| run | the loss speaks at step | first alarm of each rule and metric: step, lead | cells in all |",
         "|---|---|---|---|",
     ]
     for seed in range(options.seeds):
@@ -47,7 +47,8 @@ def main() -> None:
                 _train(folder, seed, more)
             lines.append(_line(f"{kind}, seed {seed}", folder))
             print(lines[-1], flush=True)
-    print("\n".join([*lines, "", facts()]))
+    told = facts(" ".join(["python", *sys.argv]))
+    print("\n".join([*lines, "", *(f"{name}: {value}" for name, value in told.items())]))
 
 
 def _train(folder: Path, seed: int, more: Sequence[str]) -> None:
@@ -83,8 +84,9 @@ def loss_speaks(losses: pd.Series) -> int | None:
 
 
 def _firsts(alarms: Sequence[Alarm]) -> list[Alarm]:
-    """Of each rule, in the order of their steps."""
-    return list({alarm.rule: alarm for alarm in reversed(alarms)}.values())[::-1]
+    """Of each rule and metric, in the order of their steps."""
+    first = {(alarm.rule, alarm.metric): alarm for alarm in reversed(alarms)}
+    return sorted(first.values(), key=lambda alarm: alarm.step)
 
 
 def _first(alarm: Alarm, at: int | None) -> str:

@@ -105,8 +105,14 @@ def test_a_mistyped_key_says_what_was_meant(train_here, tmp_path, typed, meant):
     ("alarms", "message"),
     [
         ("nowhere.yaml", "tracker: [Errno 2] No such file or directory: 'nowhere.yaml'"),
-        ("[{name: a, when: sinks, bound: 0.5, metrics: [two_nn]}]", "tracker: expected a rule to have when: undefined | "),
-        ("[{name: a, when: falls, metrics: [two_nn]}]", "tracker: expected a bound between 0 and 1 with when: falls, got None"),
+        (
+            "[{name: a, when: sinks, bound: 0.5, metrics: [two_nn]}]",
+            "tracker: expected a rule to have when: undefined | ",
+        ),
+        (
+            "[{name: a, when: falls, metrics: [two_nn]}]",
+            "tracker: expected a bound between 0 and 1 with when: falls, got None",
+        ),
     ],
 )
 def test_rules_that_make_no_sense_are_answered(train_here, tmp_path, alarms, message):

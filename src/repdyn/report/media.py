@@ -104,7 +104,10 @@ def _parts(
     of_stack = f"{stack}/" if stack else ""
     for metric in metrics_of(rows):
         for subset in subsets_of(rows, metric):
-            yield f"tables/{of_stack}{metric}_{subset}", partial(_table, of_metric(rows, metric, subset).loc[:, _COLUMNS])
+            yield (
+                f"tables/{of_stack}{metric}_{subset}",
+                partial(_table, of_metric(rows, metric, subset).loc[:, _COLUMNS]),
+            )
     yield f"tables/{of_stack}alarms", partial(_table, _listed(alarms, _ALARMS))
     yield f"tables/{of_stack}findings", lambda: _table(_listed(findings(frame), _FINDINGS))
     for metric in filter(has_own_figures, metrics_of(rows)):

@@ -7,7 +7,6 @@ from itertools import groupby
 
 import pandas as pd
 
-from repdyn.alarms import Alarm
 from repdyn.report.entries import Entry, Subject
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.views.accounts import cost, failed
@@ -17,6 +16,7 @@ from repdyn.views.findings import MEANINGS, PAPER, Finding, Verdict
 from repdyn.views.frames import counts, failures, metrics_of
 from repdyn.views.runs import differences
 from repdyn.views.style import FAMILIES, KINDS, metric_title, short_count, subset_title
+from repdyn.views.told_alarms import happenings
 
 ICONS: dict[Verdict, tuple[str, str]] = {
     "shown": ("\u2714", "shown"),
@@ -145,22 +145,27 @@ def _verdict(finding: Finding) -> Markup:
 
 
 def _alarms(entries: Sequence[Entry]) -> Markup:
-    """By run and rule, those of whole profiles as they are; some in sight, the others behind."""
+    """By run and rule, as they are told everywhere; some in sight, the others behind."""
+    found = {entry: sorted(happenings(entry.alarms), key=_rule) for entry in entries}
     lines = [
-        tag("li", tag("b", rule), f", {entry.label}: ", _alarm_line(list(found)))
-        for entry in entries
-        for rule, found in groupby(sorted(entry.alarms, key=lambda alarm: alarm.rule), key=lambda alarm: alarm.rule)
+        tag("li", tag("b", rule), f", {entry.label}: " if len(entries) > 1 else ": ", _alarm_line(list(of_rule)))
+        for entry, happened in found.items()
+        for rule, of_rule in groupby(happened, key=_rule)
     ]
     if not lines:
         return tag("p", "\u2714 No alarm: no rule was broken at any step.", class_="calm")
-    heading = tag("h3", f"Alarms ({sum(len(entry.alarms) for entry in entries)})")
+    heading = tag("h3", f"Alarms ({sum(map(len, found.values()))})")
     shown, hidden = lines[:MAX_ALARMS], lines[MAX_ALARMS:]
     more = details(f"and {len(hidden)} more", tag("ul", *hidden)) if hidden else Markup()
     return tag("div", heading, tag("ul", *shown), more, class_="alarms")
 
 
-def _alarm_line(alarms: Sequence[Alarm]) -> Markup:
-    first, *others = [f"step {alarm.step:,}: {alarm.message}" for alarm in alarms]
+def _rule(happened: tuple[int, str, str]) -> str:
+    return happened[1]
+
+
+def _alarm_line(happened: Sequence[tuple[int, str, str]]) -> Markup:
+    first, *others = [f"step {step:,}: {words}" for step, _, words in happened]
     more = details(f"and {len(others)} more", tag("ul", *(tag("li", text) for text in others)))
     return joined([first, *([more] if others else [])])
 

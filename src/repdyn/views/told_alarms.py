@@ -16,20 +16,24 @@ def told(alarms: Iterable[Alarm]) -> list[str]:
     Args:
         alarms: in the order of :func:`repdyn.alarms.alarms_of`.
     """
-    return [_line(list(group)) for _, group in groupby(alarms, key=_kind)]
+    return [f"step {step:,}, {rule}: {words}" for step, rule, words in happenings(alarms)]
+
+
+def happenings(alarms: Iterable[Alarm]) -> list[tuple[int, str, str]]:
+    """What :func:`told` tells, as step, rule and words."""
+    return [(step, rule, _words(list(group))) for (step, rule, _), group in groupby(alarms, key=_kind)]
 
 
 def _kind(alarm: Alarm) -> tuple[int, str, str]:
     return alarm.step, alarm.rule, alarm.subject
 
 
-def _line(alarms: Sequence[Alarm]) -> str:
+def _words(alarms: Sequence[Alarm]) -> str:
     worst = max(alarms, key=_change)
-    begins = f"step {worst.step:,}, {worst.rule}: "
     if len(alarms) == 1:
-        return f"{begins}{worst.message}"
+        return worst.message
     layers = spans([alarm.layer for alarm in alarms if alarm.layer is not None])
-    return f"{begins}{worst.subject} of layers {layers} {worst.words}: in layer {worst.layer}, {worst.detail}"
+    return f"{worst.subject} of layers {layers} {worst.words}: in layer {worst.layer}, {worst.detail}"
 
 
 def _change(alarm: Alarm) -> float:
