@@ -86,7 +86,7 @@ def test_every_package_is_listed_for_the_wheel():
         link = SOURCE / name.split(".")[1]
         assert link.is_symlink()
         assert link.resolve() == ROOT / settings["package-dir"][name]
-    assert settings["package-data"] == {"repdyn.report": ["page.*"], "repdyn.suites": ["*.yaml"]}
+    assert settings["package-data"] == {"repdyn.report": ["*.css", "*.html", "*.js"], "repdyn.suites": ["*.yaml"]}
 
 
 def test_constraints_pin_what_pyproject_asks_for():

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from views.made_up import make_failures, make_row, make_run, make_scalar, to_frame
 
-from repdyn.alarms import RULES, Rule, alarms_of
-from repdyn.alarms.conditions import profile_changes
-from repdyn.alarms.courses import courses_of
+from repdyn.alarms import RULES, Rule, Watcher, alarms_of
+from repdyn.alarms.courses import Past, moments_of
 
 
 def course(values, metric="two_nn", std=0.0, layer=1, subset="all", **more):
@@ -79,6 +78,39 @@ def test_a_layer_that_never_had_a_value_is_not_told_unless_it_is_not_finite():
     assert raised(course([math.nan, math.nan], reason="the points contain inf"), rule("undefined")) == [(0, 1)]
 
 
+def test_what_is_not_finite_from_the_first_on_has_no_value():
+    (alarm,) = alarms_of(to_frame([make_scalar(0, math.nan)]))
+    assert alarm.message == "train/loss has no value: NaN"
+
+
+def test_a_comparison_without_its_earlier_checkpoint_is_no_alarm():
+    rows = [
+        make_row(
+            step=0, metric="cka_previous", layer=1, value=math.nan, reason="no states of a step before 0 are kept"
+        ),
+        make_row(step=10, metric="cka_previous", layer=1, value=0.9, compared_to=0),
+        make_row(step=20, metric="cka_previous", layer=1, value=math.nan, reason="the states of step 10 were not kept"),
+    ]
+    assert alarms_of(to_frame(rows)) == []
+
+
+def test_a_step_that_comes_again_with_more_is_seen_once():
+    watcher = Watcher([rule("falls", 0.5), rule("rises", 1.25, metrics=("train/loss",))])
+    rows = [*course([8, 4]), make_scalar(0, 2.0)]
+    assert len(watcher.see(to_frame(rows))) == 1
+    again = [*(row for row in rows if row.step == 10), make_scalar(10, 3.0)]
+    assert [alarm.metric for alarm in watcher.see(to_frame(again))] == ["two_nn", "train/loss"]
+    assert watcher.see(to_frame([make_row(step=20, layer=1, metric="two_nn", value=3.9, std=0.0)])) == []
+
+
+def test_layers_that_come_and_go_keep_their_own_past():
+    watcher = Watcher([rule("falls", 0.5)])
+    watcher.see(to_frame(course([8], layer=1) + course([3], layer=2)))
+    assert watcher.see(to_frame([make_row(step=10, layer=2, metric="two_nn", value=3.0, std=0.0)])) == []
+    found = watcher.see(to_frame([make_row(step=20, layer=n, metric="two_nn", value=2.0, std=0.0) for n in (1, 2)]))
+    assert [(alarm.layer, alarm.since) for alarm in found] == [(1, 0)]
+
+
 def test_a_layer_whose_vectors_become_the_same_is_dead():
     counts = {"on_distinct": True, "n_vectors": 4096}
     rows = [*course([8], n_unique=4000, **counts), make_row(step=10, layer=1, metric="two_nn", n_unique=2047, **counts)]
@@ -108,8 +140,13 @@ def test_a_jump_names_the_layer_that_moved_most():
 
 
 def test_changes_of_a_profile_are_means_over_layers():
-    (found,) = courses_of(to_frame(profile([1, 2, 2])))
-    np.testing.assert_allclose(profile_changes(found), [math.nan, 0.5, 0.0])
+    ((_, moments),) = moments_of(to_frame(profile([1, 2, 2])))
+    first, second, third = moments
+    past = Past(first.layers)
+    assert math.isnan(past.change(first))
+    past = past.after(first)
+    assert past.change(second) == pytest.approx(0.5)
+    assert past.after(second).change(third) == 0.0
 
 
 def test_scalars_and_heads_and_failures():
@@ -167,12 +204,8 @@ def test_what_is_found_at_a_step_rests_on_the_steps_up_to_it(profiles):
         ]
     )
     whole = alarms_of(frame, every)
-    live = [
-        alarm
-        for step in range(len(profiles))
-        for alarm in alarms_of(frame.loc[frame["step"] <= step], every)
-        if alarm.step == step
-    ]
+    watcher = Watcher(every)
+    live = [alarm for step in range(len(profiles)) for alarm in watcher.see(frame.loc[frame["step"] == step])]
     assert [repr(alarm) for alarm in live] == [repr(alarm) for alarm in whole]
 
 

@@ -23,6 +23,13 @@ SOUND = {"name": "mine", "when": "falls", "bound": 0.5, "metrics": ("two_nn",)}
         ({"bound": float("nan")}, "expected a bound between 0 and 1 with when: falls, got nan in 'mine'"),
         ({"when": "jumps", "bound": 1}, "expected a bound between 1 and inf with when: jumps, got 1 in 'mine'"),
         ({"when": "undefined"}, "expected no bound with when: undefined, got 0.5 in 'mine'; leave it out"),
+        ({"name": 1}, "expected a rule to have a name of printable text, got 1"),
+        ({"name": "a\nb"}, "expected a rule to have a name of printable text, got 'a\\nb'"),
+        (
+            {"when": ["above"]},
+            "expected a rule to have when: undefined | falls | rises | above | below | jumps, got ['above'] in 'mine'",
+        ),
+        ({"bound": 10**400}, "expected a bound between 0 and 1 with when: falls, got 1000"),
         ({"name": ""}, "expected a rule to have a name and metrics, got name '', metrics ('two_nn',)"),
         ({"metrics": ()}, "expected a rule to have a name and metrics, got name 'mine', metrics ()"),
         ({"metrics": [1]}, "expected metrics of the rule 'mine' to be a list of names, got [1]"),

@@ -9,6 +9,7 @@ import pytest
 from browser import watched_page
 from explorer.conftest import MARKUP
 
+from repdyn.explorer import looks
 from repdyn.explorer.app import build
 from repdyn.explorer.server import launch
 
@@ -68,6 +69,22 @@ def test_a_choice_updates_every_tab_without_errors_or_other_hosts(opened):
     page.get_by_label("after the attention").check()
     page.locator("#nearest tr:first-child th").get_by_text("0", exact=True).first.wait_for(state="detached")
     assert [head.split() for head in page.locator("#nearest thead").all_inner_texts()] == [["layer", "1", "2"]] * 2
+    assert (opened.errors, opened.strangers) == ([], [])
+
+
+def test_each_plot_has_a_name_and_no_button_that_sends_it(opened):
+    page = opened.page
+    for tab, plot in PLOTS.items():
+        plotted(page, tab)
+        figure = page.get_by_role("figure", name=looks.PLOTS[plot], exact=True)
+        assert figure.get_attribute("id") == plot
+        # moving on in the tab must not lose it
+        page.get_by_role("tab", name=TABS[0]).click()
+        page.get_by_role("tab", name=tab).click()
+        assert figure.count() == 1
+        buttons = figure.locator(".modebar-btn").evaluate_all("all => all.map((button) => button.dataset.title)")
+        assert "Zoom" in buttons
+        assert [title for title in buttons if re.search("share|cloud|edit|send", title, re.IGNORECASE)] == []
     assert (opened.errors, opened.strangers) == ([], [])
 
 

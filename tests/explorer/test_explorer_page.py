@@ -105,6 +105,12 @@ def test_the_chosen_token_and_those_that_differ_are_coloured(session):
     assert titles == (f"first component ({seen[0].plane.shares[0]:.0%} of the variance)", "a decoder")
 
 
+def test_no_figure_has_a_button_that_sends_it(session):
+    """Whichever plotly.js shows it."""
+    for figure in (figures.across_layers([], "rank"), figures.paths([])):
+        assert list(figure.layout.modebar.remove) == ["sendChartToCloud", "sendDataToCloud"]
+
+
 # events
 
 

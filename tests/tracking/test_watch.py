@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from small import HandWritten
-from views.made_up import make_row
+from views.made_up import fill, make_row
 
 from repdyn import Tracker
 from repdyn.alarms import RULES, Rule, alarms_of, kept_rules, read_rules
@@ -83,12 +83,17 @@ def test_a_run_that_goes_on_knows_its_past(tracked, caplog):
     ]
 
 
-def test_what_a_training_has_gone_back_from_is_not_its_past(caplog):
+def test_what_a_training_has_gone_back_from_is_not_its_past(tmp_path, caplog):
+    def row(step, value):
+        return make_row(run="mine", step=step, metric="two_nn", layer=1, value=value, std=0.0)
+
+    store = fill(tmp_path, [row(0, 8.0), row(10, 8.0), row(20, 2.0)])
     watch = Watch([Rule(name="falls", when="falls", bound=0.5, metrics=("two_nn",))], tuple)
-    for step, value in ((0, 8.0), (1, 8.0), (2, 3.0), (1, 4.5), (2, 3.0), (3, 2.0)):
-        assert not watch.see([make_row(step=step, metric="two_nn", layer=1, value=value, std=0.0)])
-    # 3 at step 2 is half of the 8 before it, not of the 4.5 that the training has been through since
-    assert [said.partition(",")[0] for said in alarms_said(caplog)] == ["alarm at step 2"]
+    watch.begin(store, "mine", row(0, 8.0).probe, resumed=True)
+    for step, value in ((10, 4.5), (20, 3.0), (30, 1.5)):
+        assert not watch.see([row(step, value)])
+    # 4.5 against the 8 at step 0; 3 against the 4.5 that the training has been through since, not the 8 it had at step 10
+    assert [said.partition(",")[0] for said in alarms_said(caplog)] == ["alarm at step 30"]
 
 
 def test_rules_are_kept_beside_the_rows(tracked, tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 from rich.console import Console
-from views.made_up import make_row, to_frame
+from views.made_up import make_row, make_scalar, to_frame
 
 from repdyn.alarms import RULES, Rule, alarms_of, write_rules
 from repdyn.views.alarm_list import print_alarms
@@ -168,12 +168,23 @@ def test_figures_and_summary_of_a_store_follow_its_rules(filled, published, tmp_
     assert capsys.readouterr().out.count("alarm at step 20, dimension halved") == 2
 
 
-def test_rules_that_do_not_read_keep_nothing_from_being_shown(filled, published, tmp_path, capsys):
-    store = filled(tmp_path / "store", published("lab/a", steps=(0, 8), n_blocks=2))
-    store.alarms_path("lab/a").write_text("- nonsense")
-    with pytest.raises(ValueError, match="expected each rule to be a mapping"):
-        show_run(store, "lab/a")
-    assert "lab/a" in capsys.readouterr().out
+def test_rules_that_do_not_read_keep_nothing_from_being_shown(filled, published, tmp_path, capsys, caplog):
+    store = filled(tmp_path / "store", published("lab/a", steps=STEPS, n_blocks=2, dimension=collapsing))
+    store.alarms_path("lab/a").write_text("- {name: a, when: [above], metrics: [two_nn]}")
+    show_run(store, "lab/a")
+    assert "alarm at step 20, dimension halved" in capsys.readouterr().out
+    assert "alarms by the default rules, since those of the run cannot be read: " in caplog.text
+    assert printed(store)[0] == 1
+
+
+def test_a_value_after_an_infinite_one_is_told():
+    rows = [make_scalar(step, value) for step, value in ((0, math.inf), (10, math.inf), (20, 2.0), (30, math.inf))]
+    rule = Rule(name="edge", when="below", bound=3.0, metrics=("train/loss",))
+    rise = Rule(name="rise", when="rises", bound=2.0, metrics=("train/loss",))
+    assert told(alarms_of(to_frame(rows), [rule, rise])) == [
+        "step 20, edge: train/loss fell below 3: inf at step 10, now 2",
+        "step 30, rise: train/loss rose to 2 times what it was or more: 2 at step 20, now inf",
+    ]
 
 
 def test_alarms_on_a_subset(collapsed):

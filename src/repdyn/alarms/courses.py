@@ -1,10 +1,10 @@
-"""What a rule looks at: the values of one metric by layer and measured step, each with the one before."""
+"""What a rule looks at: the values of one metric at one step, layer by layer, and what came before them."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -12,75 +12,137 @@ import pandas as pd
 from repdyn.records import is_thin
 
 THIN = "fewer than half of the vectors are distinct"
+HISTORY = 8
+"""Earlier changes of a profile that a change is held against, at most."""
+SPREADS = 2.0
+"""Standard deviations of their difference by which two values must lie apart to count as different."""
 
 
-@dataclass(frozen=True, eq=False)
-class Course:
-    """One metric on one subset of tokens, of one stack of blocks; or a scalar of the run, as one layer of no number."""
+@dataclass(frozen=True)
+class Key:
+    """Which course of a run it is."""
 
     metric: str
     subset: str | None
     stack: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """One metric on one subset of tokens at one step, of one stack; or a scalar of the run: one layer of no number."""
+
+    step: int
     layers: tuple[int | None, ...]
     """(n_layers) ascending; (None,) for a scalar."""
-    steps: tuple[int, ...]
-    """(n_steps) ascending: those at which the metric was measured."""
     values: np.ndarray
-    """(n_layers, n_steps); NaN where there is none, or none that compares with others."""
+    """(n_layers) NaN where there is none, or none that compares with others."""
     spreads: np.ndarray
-    """(n_layers, n_steps) standard deviation over batches; NaN where it is not known."""
-    reasons: dict[tuple[int, int], str]
-    """Why a value is NaN, by place in ``values``."""
-
-    @cached_property
-    def places_before(self) -> np.ndarray:
-        """(n_layers, n_steps) place in ``steps`` of the last value before each; -1 where there is none."""
-        known = np.where(np.isnan(self.values), -1, np.arange(len(self.steps)))
-        last = np.maximum.accumulate(known, axis=1)
-        return np.concatenate([np.full((len(self.layers), 1), -1), last[:, :-1]], axis=1)
-
-    @cached_property
-    def before(self) -> np.ndarray:
-        """(n_layers, n_steps) the last value before each; NaN where there is none."""
-        return self._taken(self.values)
-
-    @cached_property
-    def noise(self) -> np.ndarray:
-        """(n_layers, n_steps) standard deviation of the difference to the value before; 0 where it is not known."""
-        return np.nan_to_num(np.hypot(self.spreads, self._taken(self.spreads)))
-
-    def _taken(self, of: np.ndarray) -> np.ndarray:
-        there = self.places_before >= 0
-        return np.where(there, np.take_along_axis(of, np.where(there, self.places_before, 0), axis=1), np.nan)
+    """(n_layers) standard deviation over batches; NaN where it is not known."""
+    reasons: tuple[str | None, ...]
+    """(n_layers) why a value is NaN."""
+    compares: bool
+    """Whether a value compares this checkpoint with an earlier one."""
 
 
-def courses_of(frame: pd.DataFrame) -> Iterator[Course]:
-    """The courses of a run's metrics and scalars, in the order of their first rows; those of single heads are left out.
+class Past:
+    """What came before a moment, layer by layer; nothing at first."""
+
+    def __init__(self, layers: tuple[int | None, ...]) -> None:
+        self.layers = layers
+        self.values = np.full(len(layers), np.nan)
+        """(n_layers) the last value there was."""
+        self.spreads = np.full(len(layers), np.nan)
+        self.steps = np.full(len(layers), -1)
+        """(n_layers) the step of that value; -1 where there was none."""
+        self.lost = np.full(len(layers), True)
+        """(n_layers) whether the measurement before had no value."""
+        self.is_empty = True
+        self.compares = False
+        self.changes: deque[float] = deque(maxlen=HISTORY)
+        """The last changes of the profile above 0."""
+
+    def change(self, now: Moment) -> float:
+        """Mean over layers of |value - before| / max(|value|, |before|), in [0, 2]; NaN where none has both.
+
+        Changes that do not exceed their noise count as none.
+        """
+        difference = self.difference(now)
+        known = np.isfinite(difference)
+        if not known.any():
+            return float("nan")
+        larger = np.fmax(np.abs(now.values), np.abs(self.values))
+        differs = known & (difference > SPREADS * self.noise(now))
+        relative = np.divide(difference, larger, out=np.zeros_like(difference), where=differs)
+        return float(relative[known].mean())
+
+    def difference(self, now: Moment) -> np.ndarray:
+        """(n_layers) |value - before|; NaN where one of them is none."""
+        with np.errstate(invalid="ignore"):  # between two that are infinite
+            return np.abs(now.values - self.values)
+
+    def noise(self, now: Moment) -> np.ndarray:
+        """(n_layers) standard deviation of the difference; 0 where it is not known."""
+        return np.nan_to_num(np.hypot(now.spreads, self.spreads))
+
+    def after(self, now: Moment) -> Past:
+        """What came before the moment that follows."""
+        layers = tuple(sorted({*self.layers, *now.layers}, key=lambda layer: -1 if layer is None else layer))
+        past, change = self.of(layers), self.of(now.layers).change(now)
+        at, there = np.array([layers.index(layer) for layer in now.layers]), ~np.isnan(now.values)
+        past.values[at[there]] = now.values[there]
+        past.spreads[at[there]] = now.spreads[there]
+        past.steps[at[there]] = now.step
+        past.lost[at] = ~there
+        past.is_empty, past.compares = False, past.compares or now.compares
+        if change > 0:
+            past.changes.append(change)
+        return past
+
+    def of(self, layers: tuple[int | None, ...]) -> Past:
+        """The same for these layers, in their order; those it does not know have no past."""
+        past = Past(layers)
+        places = {layer: place for place, layer in enumerate(self.layers)}
+        at = [(new, places[layer]) for new, layer in enumerate(layers) if layer in places]
+        if at:
+            new, old = map(list, zip(*at, strict=True))
+            for name in ("values", "spreads", "steps", "lost"):
+                getattr(past, name)[new] = getattr(self, name)[old]
+        past.is_empty, past.compares, past.changes = self.is_empty, self.compares, self.changes.copy()
+        return past
+
+
+def moments_of(frame: pd.DataFrame) -> Iterator[tuple[Key, list[Moment]]]:
+    """The courses of a run's metrics and scalars, each by step; values of single heads are left out.
 
     Args:
         frame: rows of one run on one probe; columns as the fields of :class:`repdyn.records.Row`.
     """
     failed = frame["layer"].isna() & frame["reason"].notna()
     rows = frame.loc[frame["head"].isna() & ~failed]
-    by_course = rows.groupby(["metric", "subset", "stack"], sort=False, dropna=False)
-    for (metric, subset, stack), of_one in by_course:
-        yield _course(of_one, str(metric), _text(subset), _text(stack))
+    for (metric, subset, stack), of_one in rows.groupby(["metric", "subset", "stack"], sort=False, dropna=False):
+        yield Key(str(metric), _text(subset), _text(stack)), _moments(of_one)
 
 
-def _course(rows: pd.DataFrame, metric: str, subset: str | None, stack: str | None) -> Course:
+def _moments(rows: pd.DataFrame) -> list[Moment]:
     numbers = rows["layer"].fillna(-1).to_numpy(int)
     (layers, at), (steps, when) = (np.unique(of, return_inverse=True) for of in (numbers, rows["step"].to_numpy(int)))
-    values, spreads = (np.full((len(layers), len(steps)), np.nan) for _ in range(2))
-    values[at, when] = rows["value"].to_numpy(float)
-    spreads[at, when] = rows["std"].to_numpy(float)
+    values, spreads = (np.full((len(steps), len(layers)), np.nan) for _ in range(2))
+    reasons = np.full((len(steps), len(layers)), None, object)
+    values[when, at] = rows["value"].to_numpy(float)
+    spreads[when, at] = rows["std"].to_numpy(float)
+    told = rows["reason"]
+    reasons[when, at] = told.astype(object).where(told.notna(), None).to_numpy(object)
     counted = (rows[column].to_numpy() for column in ("on_distinct", "n_unique", "n_vectors"))
     thin = np.fromiter((is_thin(*counts) for counts in zip(*counted, strict=True)), bool, len(rows))
-    values[at[thin], when[thin]] = np.nan
-    reasons = {(at[row], when[row]): THIN for row in np.flatnonzero(thin)}
-    for row in np.flatnonzero(rows["reason"].notna().to_numpy()):
-        reasons[at[row], when[row]] = str(rows["reason"].iloc[row])
+    values[when[thin], at[thin]] = np.nan
+    reasons[when[thin], at[thin]] = THIN
+    compares = np.zeros(len(steps), bool)
+    np.logical_or.at(compares, when, rows["compared_to"].notna().to_numpy(bool))
     named = tuple(None if layer < 0 else int(layer) for layer in layers)
-    return Course(metric, subset, stack, named, tuple(map(int, steps)), values, spreads, reasons)
+    return [
+        Moment(int(step), named, values[place], spreads[place], tuple(reasons[place]), bool(compares[place]))
+        for place, step in enumerate(steps)
+    ]
 
 
 def _text(value: object) -> str | None:

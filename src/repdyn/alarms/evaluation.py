@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from repdyn.alarms.conditions import CONDITIONS
-from repdyn.alarms.courses import Course, courses_of
+from repdyn.alarms.courses import Key, Moment, Past, moments_of
 from repdyn.alarms.rules import RULES, Rule
 
 
@@ -52,6 +53,56 @@ class Alarm:
         return f"{self.metric} ({known})" if known else self.metric
 
 
+class Watcher:
+    """Holds the steps of a run against rules, one after the other; of the past it remembers what the rules need."""
+
+    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+        self._rules = tuple(rules)
+        self._seen: dict[Key, _Seen] = {}
+
+    def see(self, frame: pd.DataFrame) -> list[Alarm]:
+        """What the rules find at the steps of these rows.
+
+        A step that was the last to be seen may come again with more rows. Where a training has gone back to an earlier
+        step nothing is known of what came before.
+
+        Args:
+            frame: as for :func:`alarms_of`.
+
+        Returns:
+            As :func:`alarms_of`.
+        """
+        found = [
+            (alarm.step, place, alarm)
+            for key, moments in moments_of(frame)
+            for now in moments
+            for place, alarm in self._alarms(key, now, self._past(key, now))
+        ]
+        return [alarm for _, _, alarm in sorted(found, key=lambda one: one[:2])]
+
+    def _past(self, key: Key, now: Moment) -> Past:
+        last, past = self._seen.get(key), Past(now.layers)
+        if last is not None and last.step <= now.step:
+            past = last.before if last.step == now.step else last.after
+        self._seen[key] = _Seen(now.step, past, past.after(now))
+        return past.of(now.layers)
+
+    def _alarms(self, key: Key, now: Moment, past: Past) -> Iterator[tuple[int, Alarm]]:
+        for place, rule in enumerate(self._rules):
+            if rule.concerns(key.metric, key.subset):
+                condition = CONDITIONS[rule.when]
+                holds = condition.holds(now, past, rule.bound or 0.0)
+                at = [_most_changed(now, past)] if condition.whole and holds[0] else []
+                for layer in at if condition.whole else np.flatnonzero(holds).tolist():
+                    yield place, _alarm(key, rule, now, past, layer)
+
+
+class _Seen(NamedTuple):
+    step: int
+    before: Past
+    after: Past
+
+
 def alarms_of(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Alarm]:
     """What the rules find in a run, by step.
 
@@ -64,46 +115,33 @@ def alarms_of(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Alarm]
         Alarms by step, then by rule, metric, subset and layer. What is found at a step rests on the rows up to it
         alone.
     """
-    found = [
-        (place, alarm)
-        for course in courses_of(frame)
-        for place, rule in enumerate(rules)
-        if rule.concerns(course.metric, course.subset)
-        for alarm in _alarms(course, rule)
-    ]
-    return [alarm for _, alarm in sorted(found, key=lambda pair: (pair[1].step, pair[0]))]
+    return Watcher(rules).see(frame)
 
 
-def _alarms(course: Course, rule: Rule) -> Iterator[Alarm]:
+def _alarm(key: Key, rule: Rule, now: Moment, past: Past, at: int) -> Alarm:
     condition = CONDITIONS[rule.when]
-    holds = condition.holds(course, rule.bound or 0.0)
-    whole = len(holds) == 1 < len(course.layers)
+    value, before = float(now.values[at]), float(past.values[at])
+    since = int(past.steps[at]) if past.steps[at] >= 0 else None
+    detail = _detail(value, before, since, now.reasons[at])
     words = condition.words.format(bound=rule.bound)
-    for layer, place in np.argwhere(holds).tolist():
-        at = _most_changed(course, place) if whole else layer
-        value, before = float(course.values[at, place]), float(course.before[at, place])
-        earlier = int(course.places_before[at, place])
-        since = course.steps[earlier] if earlier >= 0 else None
-        detail = _detail(value, before, since, course.reasons.get((at, place)))
-        yield Alarm(
-            rule=rule.name,
-            step=course.steps[place],
-            metric=course.metric,
-            subset=course.subset,
-            stack=course.stack,
-            layer=None if whole else course.layers[at],
-            value=math.nan if whole else value,
-            before=math.nan if whole else before,
-            since=since,
-            words=words,
-            detail=f"most in layer {course.layers[at]}, {detail}" if whole else detail,
-            stop=rule.stop,
-        )
+    return Alarm(
+        rule=rule.name,
+        step=now.step,
+        metric=key.metric,
+        subset=key.subset,
+        stack=key.stack,
+        layer=None if condition.whole else now.layers[at],
+        value=math.nan if condition.whole else value,
+        before=math.nan if condition.whole else before,
+        since=since,
+        words=f"{words} any more" if rule.when == "undefined" and since is not None else words,
+        detail=f"most in layer {now.layers[at]}, {detail}" if condition.whole else detail,
+        stop=rule.stop,
+    )
 
 
-def _most_changed(course: Course, place: int) -> int:
-    change = np.abs(course.values[:, place] - course.before[:, place])
-    return int(np.nanargmax(change)) if not np.isnan(change).all() else 0
+def _most_changed(now: Moment, past: Past) -> int:
+    return int(np.nanargmax(past.difference(now)))
 
 
 def _detail(value: float, before: float, since: int | None, reason: str | None) -> str:

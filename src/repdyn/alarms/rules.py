@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
@@ -13,6 +14,8 @@ import yaml
 from repdyn.alarms.conditions import CONDITIONS
 from repdyn.files import write_atomically
 from repdyn.plain_yaml import read_yaml
+
+log = logging.getLogger(__name__)
 
 DEFAULT = "default"
 """Stands for :data:`RULES`."""
@@ -45,7 +48,9 @@ class Rule:
     stop: bool = False
 
     def __post_init__(self) -> None:
-        if self.when not in CONDITIONS:
+        if not isinstance(self.name, str) or not self.name.isprintable():
+            raise ValueError(f"expected a rule to have a name of printable text, got {self.name!r}")
+        if not isinstance(self.when, str) or self.when not in CONDITIONS:
             raise ValueError(
                 f"expected a rule to have when: {' | '.join(CONDITIONS)}, got {self.when!r} in {self.name!r}"
             )
@@ -60,7 +65,7 @@ class Rule:
             raise ValueError(
                 f"expected no bound with when: {self.when}, got {self.bound} in {self.name!r}; leave it out"
             )
-        if between is not None and not (_is_number(self.bound) and between[0] < float(self.bound or 0) < between[1]):
+        if between is not None and not (_is_number(self.bound) and between[0] < (self.bound or 0) < between[1]):
             low, high = between
             raise ValueError(
                 f"expected a bound between {low:g} and {high:g} with when: {self.when}, got {self.bound!r} in "
@@ -114,12 +119,16 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
 
 def kept_rules(path: Path) -> tuple[Rule, ...]:
-    """The rules that a run was watched by, as its store has kept them; the default ones where it has none.
+    """The rules that a run was watched by, as its store has kept them.
 
-    Raises:
-        ValueError: the file holds something else.
+    Where it has none, or holds something else, these are the default ones; the log says so in the latter case, since a
+    run with a damaged file of rules is still to be looked at.
     """
-    return read_rules(path) if path.exists() else RULES
+    try:
+        return read_rules(path) if path.exists() else RULES
+    except (ValueError, OSError) as error:
+        log.warning("alarms by the default rules, since those of the run cannot be read: %s", error)
+        return RULES
 
 
 def as_yaml(rules: Iterable[Rule]) -> str:

@@ -15,6 +15,8 @@ from repdyn.studies.tokens.sentence import State
 _ALL = -1
 """Of the choice of a layer."""
 _HEADING = "# Token explorer\nChoose a token, and see where each layer has taken it among the tokens of the vocabulary."
+_HOURLY = (3600, 3600)
+"""How often temporary files are deleted, and from which age on, in seconds."""
 _TWO = "type a second sentence to see the paths of both"
 
 
@@ -66,7 +68,7 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
         other: whose paths it is compared with first.
     """
     page = Page(session)
-    with gr.Blocks(title="Token explorer", analytics_enabled=False, fill_width=True) as blocks:
+    with gr.Blocks(title="Token explorer", analytics_enabled=False, fill_width=True, delete_cache=_HOURLY) as blocks:
         gr.Markdown(_HEADING)
         gr.HTML(tables.about(session))
         shown = gr.State(sentence)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from ipaddress import ip_address
 
 from repdyn.arguments import SuggestingParser, at_least
+from repdyn.explorer.addresses import is_loopback
 
 HOST = "127.0.0.1"
 PORT = 7860
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn explore") -> None:
         raise ValueError(
             f"expected the package {package!r}, which the explorer needs, found none; pip install 'repdyn[explore]'"
         ) from error
-    if not _is_loopback(options.host):
+    if not is_loopback(options.host):
         print(
             f"warning: anyone who reaches {options.host} can use the explorer, there is no password; leave out --host "
             "to serve this computer alone",
@@ -108,10 +108,3 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > _LAST_PORT:
         raise argparse.ArgumentTypeError(f"expected a port from 0 to {_LAST_PORT}, got {text!r}")
     return int(text)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -35,6 +35,8 @@ _GREY = "#767676"
 _ROWS = {1: 560, 2: 430}
 """Height of a row of planes, by their number in it."""
 _MAX_NAMED = 16
+_SENDING = ["sendChartToCloud", "sendDataToCloud"]
+"""Buttons that upload a figure; which of them there is depends on the version of plotly.js that gradio brings."""
 
 
 def across_layers(seen: Sequence[TokenSeen], quantity: Quantity) -> go.Figure:
@@ -190,6 +192,7 @@ def _arrange(figure: go.Figure, height: int) -> None:
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
         showlegend=True,
         hovermode="closest",
+        modebar={"remove": _SENDING},
     )
     for update in (figure.update_xaxes, figure.update_yaxes):
         update(zeroline=False, showgrid=True, title={"font": {"size": 14}, "standoff": 8})

@@ -3,6 +3,8 @@
 # Only what is quick to import stands here.
 from __future__ import annotations
 
+import json
+
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 """Those of the reader's system: the page asks no other host for anything."""
 MONOSPACED = ("ui-monospace", "Menlo", "Consolas", "monospace")
@@ -36,9 +38,17 @@ CSS = """
 .js-plotly-plot .gridlayer path { stroke: var(--border-color-primary) !important; }
 """
 
+PLOTS = {
+    "similarity": "Cosine to the token's own input embedding across layers, a line for each checkpoint and state. "
+    "The tab Nearest tokens has the numbers.",
+    "rank": "Rank of the token's own row across layers, a line for each checkpoint and state. "
+    "The tab Nearest tokens has the numbers.",
+    "paths": "Paths of the tokens of both sentences through the layers, in a plane for each checkpoint.",
+}
+"""What a screen reader says of each plot, by its id: gradio gives them no name."""
+
 # Gradio gives each button of a radio group a name of its own, so that a browser does not know them for one group.
-HEAD = """
-<script>
+_KEYS_AND_NAMES = """
 document.addEventListener("keydown", (event) => {
   const chip = event.target.closest("#tokens input");
   const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -48,6 +58,15 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   if (next) { next.focus(); next.click(); }
 });
-</script>
+// a tab's plot is there from when the tab is opened
+new MutationObserver(() => {
+  for (const [id, name] of Object.entries(plots)) {
+    const plot = document.getElementById(id);
+    if (!plot || plot.getAttribute("aria-label") === name) continue;
+    plot.setAttribute("role", "figure");
+    plot.setAttribute("aria-label", name);
+  }
+}).observe(document, { childList: true, subtree: true });
 """
-"""The arrow keys go from token to token."""
+HEAD = f"<script>\nconst plots = {json.dumps(PLOTS)};{_KEYS_AND_NAMES}</script>"
+"""The arrow keys go from token to token, and plots have names."""

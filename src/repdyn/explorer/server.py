@@ -8,9 +8,12 @@ from threading import Event
 
 from gradio import Blocks
 from gradio.themes import Default
+from starlette.middleware import Middleware
 
+from repdyn.explorer.addresses import LOCAL, announcement, is_loopback
 from repdyn.explorer.app import build
 from repdyn.explorer.checkpoints import load_checkpoints
+from repdyn.explorer.guard import Guard
 from repdyn.explorer.looks import CSS, FONTS, HEAD, MONOSPACED
 from repdyn.explorer.session import Session
 from repdyn.sweep.failures import CheckpointError, SweepStoppedError
@@ -34,7 +37,7 @@ def serve(options: argparse.Namespace) -> None:
     blocks = build(session, options.sentence, options.second)
     try:
         address = launch(blocks, host=options.host, port=options.port, open_browser=options.open)
-        print(f"the explorer is at {address} (Ctrl-C ends it)", flush=True)
+        print(announcement(options.host, address, options.port), flush=True)
         Event().wait()
     finally:
         blocks.close(verbose=False)
@@ -43,14 +46,17 @@ def serve(options: argparse.Namespace) -> None:
 def launch(blocks: Blocks, *, host: str, port: int, open_browser: bool = False) -> str:
     """Serve a page from a thread of its own; returns its address.
 
+    It answers its own requests alone (see :class:`~repdyn.explorer.guard.Guard`).
+
     Args:
         blocks: the page.
         host: address to bind to.
         port: the first that is tried, see :func:`free_port`.
         open_browser: and look at it there.
     """
+    hosts = LOCAL | {host} if is_loopback(host) else None
     _, address, _ = blocks.launch(
-        server_name=host,
+        server_name=f"[{host}]" if ":" in host else host,
         server_port=free_port(host, port),
         inbrowser=open_browser,
         prevent_thread_lock=True,
@@ -62,6 +68,9 @@ def launch(blocks: Blocks, *, host: str, port: int, open_browser: bool = False) 
         css=CSS,
         head=HEAD,
         run_history=False,
+        enable_monitoring=False,
+        max_file_size=1,
+        app_kwargs={"middleware": [Middleware(Guard, hosts=hosts)]},
     )
     return address
 

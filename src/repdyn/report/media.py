@@ -17,8 +17,20 @@ from repdyn.store import Store
 from repdyn.views.attempts import Attempt, attempts
 from repdyn.views.families import has_own_figures
 from repdyn.views.findings import findings
-from repdyn.views.frames import by_stack, is_finished, measurements, metrics_of, of_metric, stack_of, subsets_of
+from repdyn.views.frames import (
+    by_stack,
+    is_finished,
+    measurements,
+    metrics_of,
+    of_metric,
+    select_steps,
+    stack_of,
+    subsets_of,
+)
 from repdyn.views.loggers import log_media
+
+MAX_ROWS = 10_000
+"""Of a table that W&B shows."""
 
 _COLUMNS = ["step", "tokens_seen", "layer", "depth", "value", "std", "n_vectors", "n_unique", "reason"]
 _ALARMS = ["step", "rule", "metric", "subset", "layer", "message"]
@@ -32,6 +44,7 @@ def log_stored_media(
     *,
     probe: str | None = None,
     page: Path | None = None,
+    prefix: str = "",
     attempt: Attempt | None = None,
 ) -> None:
     """:func:`log_run_media` of what a store holds of a run, each stack for itself where its model has several.
@@ -42,6 +55,7 @@ def log_stored_media(
         loggers: usually ``trainer.loggers``; without W&B among them nothing is read.
         probe: hash of the probe, needed where the run was measured on several.
         page: the report, where it has been written.
+        prefix: put before each name, to tell several trackers apart.
         attempt: keeps the failures for a caller who has more to do; raised here without it.
 
     Raises:
@@ -54,7 +68,7 @@ def log_stored_media(
     frame, rules = store.to_pandas(run), kept_rules(store.alarms_path(run))
     of_probe = frame if probe is None else frame.loc[frame["probe"] == probe]
     for rows in by_stack(of_probe).values():
-        log_run_media(rows, takers, alarms=alarms_of(rows, rules), page=page, attempt=attempt)
+        log_run_media(rows, takers, alarms=alarms_of(rows, rules), page=page, prefix=prefix, attempt=attempt)
         page = None  # it is about all of them
 
 
@@ -65,19 +79,22 @@ def log_run_media(
     *,
     alarms: Sequence[Alarm] = (),
     page: Path | None = None,
+    prefix: str = "",
     attempt: Attempt | None = None,
 ) -> None:
     """Log what a run measured to W&B as tables, interactive figures and a page; other loggers are passed over.
 
-    ``tables/METRIC_SUBSET`` has a line for each step and layer, ``tables/alarms`` and ``tables/findings`` one for each;
-    ``interactive/`` has heatmap, profile with a slider and means of each metric of geometry and of the user's own; the
-    page is ``report``. In a model with several stacks that of the stack comes before: ``tables/decoder/...``.
+    ``tables/METRIC_SUBSET`` has a line for each layer and step (of as many log-spaced steps as fit 10,000 lines),
+    ``tables/alarms`` and ``tables/findings`` one for each; ``interactive/`` has heatmap, profile with a slider and
+    means of each metric of geometry and of the user's own; the page is ``report``. In a model with several stacks that
+    of the stack comes before: ``tables/decoder/...``.
 
     Args:
         frame: rows of one run, or of one of its stacks.
         loggers: usually ``trainer.loggers``.
         alarms: of these rows.
         page: the report, where it has been written.
+        prefix: put before each name, to tell several trackers apart.
         attempt: keeps the failures for a caller who has more to do; raised here without it.
 
     Raises:
@@ -87,14 +104,16 @@ def log_run_media(
     if not takers:
         return
     rows = measurements(frame)
+    last = int(rows["step"].iloc[-1])
     with attempts(attempt) as each:
-        media: dict[str, Any] = {}
         for name, make in _parts(frame, rows, alarms, page):
+            folder, _, rest = name.rpartition("/")
             with each():
-                media[name] = make()
-        for logger in takers:
-            with each():
-                log_media(logger.experiment, media, int(rows["step"].iloc[-1]))
+                medium = make()
+                for logger in takers:
+                    # one by one: W&B refuses all of a row for one name that it does not take
+                    with each():
+                        log_media(logger.experiment, {f"{folder}/{prefix}{rest}".lstrip("/"): medium}, last)
 
 
 def _parts(
@@ -104,10 +123,8 @@ def _parts(
     of_stack = f"{stack}/" if stack else ""
     for metric in metrics_of(rows):
         for subset in subsets_of(rows, metric):
-            yield (
-                f"tables/{of_stack}{metric}_{subset}",
-                partial(_table, of_metric(rows, metric, subset).loc[:, _COLUMNS]),
-            )
+            cells = _thinned(of_metric(rows, metric, subset))
+            yield f"tables/{of_stack}{metric}_{subset}", partial(_table, cells.loc[:, _COLUMNS])
     yield f"tables/{of_stack}alarms", partial(_table, _listed(alarms, _ALARMS))
     yield f"tables/{of_stack}findings", lambda: _table(_listed(findings(frame), _FINDINGS))
     for metric in filter(has_own_figures, metrics_of(rows)):
@@ -119,6 +136,12 @@ def _parts(
                 yield f"interactive/{name.format('means')}", partial(_still, means, frame, metric, subset)
     if page is not None and page.exists():
         yield "report", partial(_html, page)
+
+
+def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of as many log-spaced steps as W&B shows: of a longer table it would keep the beginning."""
+    n_layers, steps = rows["layer"].nunique(), sorted(rows["step"].unique().tolist())
+    return rows.loc[rows["step"].isin(select_steps(steps, max(2, MAX_ROWS // n_layers)))]
 
 
 def _listed(things: Iterable[object], columns: Sequence[str]) -> pd.DataFrame:
@@ -143,7 +166,9 @@ def _moving(draw: Callable[..., Any], frame: pd.DataFrame, metric: str, subset: 
     """As a page of its own: W&B draws figures of Plotly without their frames."""
     import wandb
 
-    return wandb.Html(draw(frame, metric, subset).to_html(include_plotlyjs="cdn"), inject=False)
+    return wandb.Html(
+        draw(frame, metric, subset).to_html(include_plotlyjs="cdn", config={"showSendToCloud": False}), inject=False
+    )
 
 
 def _html(page: Path) -> Any:

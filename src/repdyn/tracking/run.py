@@ -72,8 +72,8 @@ class Tracking:
 
     def __post_init__(self) -> None:
         self._keeping = Safekeeping(self.store, self.asked.probe)
-        self._watch = Watch(self.rules, self.loggers)
-        self._showing = Showing(self.store, self.loggers, live=self.report)
+        self._watch = Watch(self.rules, self.loggers, self.prefix)
+        self._showing = Showing(self.store, self.loggers, live=self.report, prefix=self.prefix)
         self._comparing: set[str] = set()
         self._earlier: Earlier | None = None
 
@@ -198,19 +198,25 @@ class Tracking:
             self._file_failure(key, checkpoint, error)
             raise
         self.kernel_seconds += profile.kernel_seconds
-        rows = [*profile.rows, *self._loss_row(checkpoint, loss)] if self._ranks.first else []
+        with self._ranks.together():
+            rows = [*profile.rows, *self._loss_row(checkpoint, loss)] if self._ranks.first else []
         if self._ranks.first:
             self._complaints.of_undefined(profile.rows, self._comparing)
             self._keeping.take(key, rows)
-        self.stop_asked |= self._ranks.on_first(lambda: self._watch.see(rows))
-        refresh = partial(self._showing.refresh, self.run, key.probe)
         with attempts() as attempt:
-            for view in (self._store_and_log, partial(self._watch.tell, key.step), refresh):
+            with attempt():
+                self.stop_asked |= self._ranks.on_first(lambda: self._watch.see(rows))
+            with attempt():
+                self._ranks.on_first(self._store_and_log)
+                self._forget_states(key.step)
+            for view in (partial(self._watch.tell, key.step), self._showing.refresh):
                 with attempt():
                     self._ranks.on_first(view)
+
+    def _forget_states(self, step: int) -> None:
         if self._earlier is not None:
-            self._earlier.forget_before(key.step)
-            self._earlier.forget_after(key.step)  # of a branch that the training has gone back from
+            self._earlier.forget_before(step)
+            self._earlier.forget_after(step)  # of a branch that the training has gone back from
 
     def _add_loss(self, key: Key, loss: float) -> bool:
         rows = self._keeping.rows(key)
@@ -221,9 +227,10 @@ class Tracking:
             scalar_row(Checkpoint(self.run, rows[0].model, key.step, rows[0].tokens_seen), LOSS, loss, probe=key.probe),
         ]
         self._keeping.take(key, rows)
+        stops = self._watch.see(rows)
         for _ in self._keeping.written():
             pass  # the loggers have the loss from the training itself
-        return self._watch.see(rows)
+        return stops
 
     def _begin(self, resumed: bool) -> None:
         self._keeping.begin(self.run, resumed)

@@ -32,29 +32,37 @@ class Showing:
         store: None shows nothing.
         loggers: gives those that get the figures.
         live: whether there is a page while the run goes on.
+        prefix: leads the names in the loggers.
     """
 
-    def __init__(self, store: Store | None, loggers: Callable[[], Iterable[Logger]], *, live: bool) -> None:
+    def __init__(
+        self, store: Store | None, loggers: Callable[[], Iterable[Logger]], *, live: bool, prefix: str = ""
+    ) -> None:
         self._store = store
         self._loggers = loggers
         self._live = live
+        self._prefix = prefix
         self._page = Patience(PAGE_SECONDS)
         self._not_before = 0.0
 
-    def refresh(self, run: str, probe: str) -> None:
-        """Write ``report.html`` in the store anew, unless the last one was too short a while ago for what it cost.
+    def refresh(self) -> None:
+        """Write the store's page anew, unless the last one was too short a while ago for what it cost.
+
+        It shows all runs of the store, so that several trackers of one store do not take it from each other.
 
         Raises:
-            OSError, TimeoutError: it cannot be written.
+            OSError, TimeoutError, ValueError: it cannot be written.
         """
         start = time.perf_counter()
         if self._store is None or not self._live or start < self._not_before:
             return
         path = self._store.path / PAGE
-        write = partial(write_report, self._store, path, runs=[run], probe=probe, refresh_seconds=REFRESH_SECONDS)
-        self._page(f"writing {path}", write)
-        end = time.perf_counter()
-        self._not_before = end + (end - start) / SHARE
+        write = partial(write_report, self._store, path, refresh_seconds=REFRESH_SECONDS)
+        try:
+            self._page(f"writing {path}", write)
+        finally:
+            end = time.perf_counter()
+            self._not_before = end + (end - start) / SHARE
 
     def finish(
         self, run: str, probe: str, *, tracking_seconds: float, kernel_seconds: float, total_seconds: float
@@ -78,8 +86,9 @@ class Showing:
         with attempts() as attempt:
             with attempt():
                 if page is not None:
-                    write_report(store, page, runs=[run], probe=probe)
+                    write_report(store, page)
             with attempt():
-                show_run(store, run, probe=probe, loggers=self._loggers(), report=page, **seconds)
+                show_run(store, run, probe=probe, loggers=self._loggers(), prefix=self._prefix, report=page, **seconds)
             with attempt():
-                log_stored_media(store, run, self._loggers(), probe=probe, page=page, attempt=attempt)
+                told = {"probe": probe, "page": page, "prefix": self._prefix, "attempt": attempt}
+                log_stored_media(store, run, self._loggers(), **told)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pandas as pd
 from lightning.pytorch.loggers import Logger
 
-from repdyn.alarms import Rule, alarms_of, kept_rules, write_rules
+from repdyn.alarms import Rule, Watcher, kept_rules, write_rules
 from repdyn.records import Row, to_pandas, to_table
 from repdyn.store import Store
 from repdyn.views.loggers import log_alarms
@@ -23,12 +23,15 @@ class Watch:
     Args:
         rules: none watch nothing.
         loggers: gives those that are to hear of an alarm.
+        prefix: of the tracker's names, to tell several apart.
     """
 
-    def __init__(self, rules: Sequence[Rule], loggers: Callable[[], Iterable[Logger]]) -> None:
+    def __init__(self, rules: Sequence[Rule], loggers: Callable[[], Iterable[Logger]], prefix: str = "") -> None:
         self._rules = tuple(rules)
+        self._watcher = Watcher(self._rules)
         self._loggers = loggers
-        self._seen: list[pd.DataFrame] = []
+        self._whose = f"{prefix.rstrip('_')}: " if prefix else ""
+        self._stored: pd.DataFrame | None = None
         self._told: set[str] = set()
         self._untold: list[str] = []
 
@@ -36,7 +39,7 @@ class Watch:
         """Keep the rules beside the rows, for whoever looks at them later; a run that goes on has a history.
 
         Raises:
-            OSError, ValueError: the store cannot be written or read.
+            OSError, ValueError: the store cannot be written, or its rows cannot be read.
         """
         path = store.alarms_path(run)
         if not (path.exists() and kept_rules(path) == self._rules):
@@ -44,7 +47,7 @@ class Watch:
             write_rules(self._rules, path)
         if self._rules and resumed and store.steps(run):
             rows = store.to_pandas(run)
-            self._seen = [rows.loc[rows["probe"] == probe]]
+            self._stored = rows.loc[rows["probe"] == probe]
 
     def see(self, rows: Sequence[Row]) -> bool:
         """Log what the rules find at the step that these rows are of, and have not found there before.
@@ -58,11 +61,12 @@ class Watch:
         if not self._rules or not rows:
             return False
         step = rows[0].step
-        # what a training has gone back from is not its past
-        earlier = [frame.loc[frame["step"] < step] for frame in self._seen]
-        self._seen = [*earlier, to_pandas(to_table(rows))]  # what was seen of this step before is among these
-        found = [alarm for alarm in alarms_of(pd.concat(self._seen), self._rules) if alarm.step == step]
-        lines = told(found)
+        if self._stored is not None:
+            # what the store has from there on is of a branch that the training has gone back from
+            self._watcher.see(self._stored.loc[self._stored["step"] < step])
+            self._stored = None
+        found = self._watcher.see(to_pandas(to_table(rows)))
+        lines = [f"{self._whose}{line}" for line in told(found)]
         self._untold = [line for line in lines if line not in self._told]
         self._told = set(lines)
         for line in self._untold:

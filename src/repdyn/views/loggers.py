@@ -139,6 +139,7 @@ def log_figures(
     step: int,
     stack: str | None = None,
     attempt: Attempt | None = None,
+    prefix: str = "",
 ) -> None:
     """Log figures as ``figures/NAME`` to W&B and TensorBoard; loggers without pictures are passed over.
 
@@ -150,12 +151,13 @@ def log_figures(
         step: optimizer steps taken.
         stack: which the figures are of, where the model has several: it leads their names, ``figures/decoder/NAME``.
         attempt: keeps the failures for a caller who has more to do; raised here without it.
+        prefix: put before each name, to tell several trackers apart.
 
     Raises:
         Exception: what the first failing logger raised, once all have been served.
     """
     folder = "figures" if stack is None else f"figures/{stack}"
-    named = {f"{folder}/{name}": figure for name, figure in figures.items()}
+    named = {f"{folder}/{prefix}{name}": figure for name, figure in figures.items()}
     with attempts(attempt) as each:
         for logger in loggers:
             with each():

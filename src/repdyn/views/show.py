@@ -13,7 +13,7 @@ import pandas as pd
 from lightning.pytorch.loggers import Logger
 from rich.console import Console
 
-from repdyn.alarms import RULES, Rule, alarms_of, kept_rules
+from repdyn.alarms import alarms_of, kept_rules
 from repdyn.store import Store
 from repdyn.views.accounts import failed
 from repdyn.views.attempts import Attempt, attempts
@@ -38,6 +38,7 @@ def show_run(
     *,
     probe: str | None = None,
     loggers: Iterable[Logger] = (),
+    prefix: str = "",
     report: Path | None = None,
     tracking_seconds: float | None = None,
     kernel_seconds: float | None = None,
@@ -52,6 +53,7 @@ def show_run(
         run: its name.
         probe: hash of the probe to show, needed where the run was measured on several.
         loggers: usually ``trainer.loggers``; those that take pictures get the figures.
+        prefix: leads the figures' names in the loggers.
         report: a page about the run, to be named below the summary.
         tracking_seconds: wall-clock seconds spent measuring.
         kernel_seconds: how many of them went into the metrics themselves.
@@ -73,7 +75,7 @@ def show_run(
     takers, console, written = list(loggers), Console(), []
     whole = {"tracking_seconds": tracking_seconds, "kernel_seconds": kernel_seconds, "total_seconds": total_seconds}
     with attempts() as attempt:
-        rules = _rules(store, run, attempt)
+        rules = kept_rules(store.alarms_path(run))
         for stack, rows in stacks.items():
             with attempt():
                 alarms = alarms_of(rows, rules)
@@ -81,7 +83,7 @@ def show_run(
                 files = save(figures, _inside(folder, store, stack), attempt)
                 written += files
                 if takers:
-                    log_figures(figures, takers, int(measurements(rows)["step"].iloc[-1]), stack, attempt)
+                    log_figures(figures, takers, int(measurements(rows)["step"].iloc[-1]), stack, attempt, prefix)
                 print_summary(rows, figures=files, console=console, alarms=alarms, **whole)
                 whole = {}  # said once
                 if len(stacks) > 1:
@@ -130,7 +132,7 @@ def show_store(
             if not is_measured(frame):
                 _say(console, f"{run}: nothing measured, {failed(frame)}")
                 continue
-            of_run, rules = _folder(store, run, frame, base), _rules(store, run, attempt)
+            of_run, rules = _folder(store, run, frame, base), kept_rules(store.alarms_path(run))
             for stack, rows in by_stack(frame).items():
                 with attempt():
                     alarms = alarms_of(rows, rules)
@@ -166,13 +168,6 @@ def _compare(
     files = write_comparison(frame, folder, attempt)
     _say(console, f"comparison: {len(files)} files in {folder}")
     return files
-
-
-def _rules(store: Store, run: str, attempt: Attempt) -> Sequence[Rule]:
-    """Those the run was watched by; the default ones where what the store keeps does not read, which is told later."""
-    with attempt():
-        return kept_rules(store.alarms_path(run))
-    return RULES
 
 
 def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:

@@ -37,7 +37,8 @@ def _words(alarms: Sequence[Alarm]) -> str:
 
 
 def _change(alarm: Alarm) -> float:
-    """How far apart value and value before are, as a ratio; 0 where one of them is none."""
-    if math.isnan(alarm.value) or math.isnan(alarm.before) or alarm.value * alarm.before <= 0:
+    """How far apart value and value before are, as a ratio; 0 where there is none."""
+    sizes = abs(alarm.value), abs(alarm.before)
+    if not all(math.isfinite(size) and size > 0 for size in sizes):
         return 0.0
-    return abs(math.log(alarm.value / alarm.before))
+    return abs(math.log(sizes[0]) - math.log(sizes[1]))

@@ -1,0 +1,63 @@
+"""Which requests the explorer answers: those of its own page, and none that brings or fetches a file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+_INTERFACE = "/gradio_api/"
+_READ = ("queue/data", "heartbeat/", "startup-events")
+_WRITTEN = ("queue/join", "cancel", "reset")
+"""What the page asks of gradio's interface; it has much more to it, uploads among others."""
+_RECORDS = "/monitoring"
+
+
+class Guard:
+    """Refuses, before it is read, what the page itself does not ask for.
+
+    Any site that a reader visits can send requests to this computer. Its browser says from where (``Origin``), and to
+    which name (``Host``), which is not one of this computer's if the site has its name lead here.
+
+    Args:
+        app: answers all others.
+        hosts: names and addresses to which requests may be; None for any.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
+        self.app = app
+        self.hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason = self._refusal(scope) if scope["type"] == "http" else None
+        answer = self.app if reason is None else PlainTextResponse(reason, status_code=403)
+        await answer(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> str | None:
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self.hosts is not None and _name(host) not in self.hosts:
+            return f"expected a request to {' or '.join(sorted(self.hosts))}, got one to {host!r}"
+        reads = scope["method"] in {"GET", "HEAD"}
+        if not reads and origin is not None and origin.partition("://")[2] != host:
+            return f"expected a request from the page at {host}, got one from {origin!r}"
+        if not _is_of_the_page(scope["path"], reads):
+            return f"expected a request that the page makes, got {scope['method']} {scope['path']!r}"
+        return None
+
+
+def _name(host: str) -> str | None:
+    """Without its port, nor the brackets of an address."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def _is_of_the_page(path: str, reads: bool) -> bool:
+    if path.startswith(_INTERFACE):
+        return path.removeprefix(_INTERFACE).startswith(_READ if reads else _WRITTEN)
+    return reads and not path.startswith(_RECORDS)
