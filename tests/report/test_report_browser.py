@@ -18,6 +18,7 @@ from repdyn.report import write_report
 from repdyn.views.frames import grid, measurements
 
 STEPS = (0, 1, 4, 16, 64)
+COURSES = "[...new Set(document.getElementById('courses').data.map((t) => t.meta.entry))]"
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +116,13 @@ def test_the_page_draws_its_pictures_and_asks_nobody(opened):
     page = opened().page
     for plot in ("heatmap", "profile", "means", "profiles", "courses", "panels"):
         assert page.locator(f"#{plot} svg.main-svg").first.is_visible(), plot
-        assert page.locator(f"#{plot}").get_attribute("aria-label")
+        words = page.locator(f"#{plot}").get_attribute("aria-label")
+        assert re.search(r"lowest .* highest|values from .* to ", words), words
     assert page.title() == "Three runs"
     assert page.locator("#trouble").is_hidden()
+    buttons = page.locator(".modebar-btn")
+    assert {button.get_attribute("data-title") for button in buttons.all()} == {"Download plot as a PNG"}
+    assert {button.get_attribute("tabindex") for button in buttons.all()} == {"-1"}
 
 
 def test_the_slider_moves_the_profile_and_says_where_it_is(opened, store):
@@ -182,6 +187,9 @@ def test_metric_and_tokens_can_be_chosen(opened, store):
     choose(watched, "metric", "Topic gap of the attention")
     assert state(watched)["subset"] == "all"
     assert watched.page.locator("#heads svg.main-svg").first.is_visible()
+    watched.page.locator("#step").focus()
+    watched.page.keyboard.press("Home")
+    assert "by attention head. step 0: values from " in watched.page.locator("#heads").get_attribute("aria-label")
 
 
 def test_a_logarithmic_profile_draws_zero_where_its_axis_says(opened, store):
@@ -209,6 +217,16 @@ def test_the_course_counts_steps_or_tokens_on_a_log_or_linear_axis(opened):
     watched.page.locator("#scale-linear").check()
     assert trace(watched, "means", "value", "x") == [0, 1000, 4000, 16000, 64000]
     assert watched.page.evaluate("document.getElementById('means').layout.xaxis.type") == "linear"
+    # side by side: those that know theirs
+    assert watched.page.evaluate(COURSES) == [1]
+    assert "left out, their tokens are not known: " in watched.page.locator("#courses-caption").inner_text()
+    run_of(watched, "dented")
+    assert watched.page.locator("#axis-tokens").is_disabled()
+    assert watched.page.locator("#axis-steps").is_checked()
+    assert trace(watched, "means", "value", "x") == [0, 1, 4, 16, 64]
+    assert len(watched.page.evaluate(COURSES)) == 3
+    run_of(watched, "small")
+    assert watched.page.locator("#axis-tokens").is_checked()
 
 
 def test_alarms_are_marked_until_they_are_switched_off(opened):
@@ -252,7 +270,20 @@ def test_runs_can_be_taken_out_of_the_comparison(opened):
     watched.page.locator("#chosen summary").click()
     watched.page.locator("#shown-runs input").first.uncheck()
     assert watched.page.evaluate(count) == 3
-    assert state(watched)["without"] == "0"
+    assert state(watched)["without"] == watched.page.locator("#shown-runs label").first.inner_text()
+
+
+def test_a_narrow_page_has_one_heatmap_under_the_other(opened):
+    watched = opened("metric=two_nn&subset=all")
+    domain = "document.getElementById('panels').layout.xaxis2.domain"
+    assert watched.page.evaluate(domain) != [0, 1]
+    wide = watched.page.viewport_size
+    watched.page.set_viewport_size({"width": 400, "height": 800})
+    until(watched, "#panels[style*='870px']")
+    assert watched.page.evaluate(domain) == [0, 1]
+    assert watched.page.evaluate("document.documentElement.scrollWidth") == 400
+    watched.page.set_viewport_size(wide)
+    until(watched, "#panels:not([style*='870px'])")
 
 
 def test_the_profile_is_there_as_a_table(opened):
@@ -260,6 +291,7 @@ def test_the_profile_is_there_as_a_table(opened):
     run_of(watched, "small")
     watched.page.locator("#as-table summary").click()
     rows = watched.page.locator("#numbers-table tbody tr")
+    rows.nth(4).wait_for()
     assert rows.count() == 5
     shown = trace(watched, "profile", "value")
     assert float(rows.first.locator("td").first.inner_text()) == pytest.approx(shown[0], rel=1e-3)
@@ -294,8 +326,14 @@ def test_what_is_chosen_is_in_the_address(opened):
 
 
 def test_an_address_of_another_page_opens_all_the_same(opened):
-    watched = opened("run=99&metric=gone&subset=none&step=x&axis=miles&scale=up&theme=pink")
+    watched = opened("run=99&metric=constructor&subset=__proto__&step=x&axis=miles&scale=up&theme=pink&without=98")
     assert watched.page.locator("#profile svg.main-svg").first.is_visible()
+    told = watched.page.locator("#gone")
+    shown = watched.page.locator("#run").input_value()
+    assert told.inner_text() == f"The run 99, which the address names, is not on this page; this is {shown}."
+    run_of(watched, "small")
+    assert told.is_hidden()
+    assert state(watched)["run"] == "small"
 
 
 def test_on_paper_the_page_is_light_and_everything_is_open(opened):
@@ -314,15 +352,27 @@ def test_a_live_page_shows_the_next_step_and_keeps_what_was_chosen(browser, tmp_
     path = write_report(fill(tmp_path, rows), tmp_path / "report.html", refresh_seconds=1.0)
     browser.page.goto(f"{path.as_uri()}#metric=two_nn&subset=all&theme=dark&scale=linear")
     ready(browser)
+    # at once: it soon loads itself anew
+    browser.page.evaluate(
+        "document.getElementById('scale-linear').focus(); document.getElementById('as-table').open = true;"
+        "scrollTo({ top: 700, behavior: 'instant' })"
+    )
     assert re.fullmatch(r"Live, written \d\d:\d\d:\d\d UTC\.", browser.page.locator("#live").inner_text())
-    browser.page.locator("#scale-linear").focus()
-    write_report(fill(tmp_path, make_rows(run="live", steps=(128,), n_blocks=2)), path, refresh_seconds=1.0)
+    whole = write_report(
+        fill(tmp_path, make_rows(run="live", steps=(128,), n_blocks=2)), tmp_path / "next.html", refresh_seconds=1.0
+    )
+    # met half copied
+    path.write_bytes(whole.read_bytes()[:-2000])
+    until(browser, "body:not(:has(#end)) noscript")
+    whole.replace(path)
     until(browser, "#step[max='5']")
     ready(browser)
     kept = {"metric": "two_nn", "subset": "all", "theme": "dark", "scale": "linear", "step": "last"}
     assert state(browser).items() >= kept.items()
     assert browser.page.locator("#step").input_value() == "5"
     assert browser.page.evaluate("document.activeElement.id") == "scale-linear"
+    assert browser.page.locator("#as-table").get_attribute("open") is not None
+    assert browser.page.evaluate("scrollY") == pytest.approx(700, abs=2)
     # the last word of a run that has ended
     write_report(fill(tmp_path, rows), path)
     until(browser, "html[data-ready=yes] #hold[hidden]")

@@ -87,9 +87,11 @@ def test_a_page_is_small_asks_nothing_and_runs_its_own_scripts_alone(everything)
     assert not [of for _, of in outline.elements if (of.get("src") or "").startswith("http")]
     policy = outline.named("meta")[1]["content"]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
-    (script,) = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"'sha256-{digest}'" in policy
+    scripts = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    assert len(scripts) == 2
+    for script in scripts:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
     assert "unsafe-eval" not in policy
     assert "'unsafe-inline'" not in policy.partition("style-src")[0]
 
@@ -111,7 +113,7 @@ def test_what_others_wrote_cannot_break_out(tmp_path):
     store = fill(tmp_path, rows, make_failures(128, reason=EVIL, run=name, model=EVIL))
     path = write_report(store, tmp_path / "page.html", title=EVIL)
     outline = Outline(path.read_text())
-    assert len(outline.named("script")) == 4
+    assert len(outline.named("script")) == 5
     assert not outline.named("img")
     assert outline.text.count("alert(1)") >= 4
     page = read_page(path)
@@ -211,6 +213,39 @@ def test_values_that_are_not_finite_are_no_reason_to_fail(tmp_path):
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
     profile = page.tree["entries"][0]["metrics"]["two_nn"]["all"]["profile"]
     assert all(math.isfinite(end) for end in profile["layout"]["yaxis"]["range"])
+
+
+def test_an_infinite_loss_and_an_infinite_mean_leave_their_marks_out(tmp_path):
+    rows = make_rows(steps=STEPS, loss=False, dimension=lambda step, depth: math.inf if step == 8 else 9.0)
+    store = fill(tmp_path, rows, [make_scalar(step, math.inf if step == 8 else 2.0) for step in STEPS])
+    page = read_page(write_report(store, tmp_path / "page.html"))
+    means = page.tree["entries"][0]["metrics"]["two_nn"]["all"]["means"]
+    marks = [trace for trace in means["data"] if trace.get("name") == "alarms"]
+    assert 8 not in [step for mark in marks for step in mark["x"]]
+    assert "train/loss" in Outline(page.text).text
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_metrics_that_are_infinite_everywhere_make_a_page(tmp_path, value):
+    metrics = ("anisotropy", "two_nn", "token_rank")
+    cells = [(metric, step, layer) for metric in metrics for step in STEPS for layer in range(3)]
+    rows = [make_row(metric=m, step=step, layer=layer, depth=layer / 2, value=value) for m, step, layer in cells]
+    tree = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html")).tree
+    assert set(tree["entries"][0]["metrics"]) == set(metrics)
+
+
+def test_signs_that_turn_the_order_of_letters_are_shown_as_signs(tmp_path):
+    rows = make_rows(run="gpt\u202eexe", steps=STEPS, n_blocks=2)
+    page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html", title="a\u2066b"))
+    assert page.tree["entries"][0]["label"] == "gpt\ufffdexe"
+    assert "a\ufffdb" in page.text
+    assert not set("\u202e\u2066") & set(page.text)
+
+
+def test_a_store_that_is_given_twice_is_there_once(tmp_path):
+    store = fill(tmp_path / "store", make_rows(run="quick", steps=STEPS, n_blocks=2))
+    page = read_page(write_report([store, store], tmp_path / "page.html"))
+    assert [entry["label"] for entry in page.tree["entries"]] == ["quick"]
 
 
 def test_the_rules_that_a_run_was_watched_by_raise_its_alarms(tmp_path):

@@ -188,7 +188,9 @@ def _figure(part: Part, entry: Entry | None, course: Course) -> Figure:
 
     whole = deepcopy(part)
     layout = {"margin": {"t": 80}, "title": {"text": _titled(entry, course)}, "template": LIGHT}
-    whole["layout"] = {**whole["layout"], "height": None, **layout}
+    # Plotly's own button that sends a figure away has no place under unpublished results
+    bar = {"modebar": {"remove": ["sendChartToCloud", "sendDataToCloud"]}}
+    whole["layout"] = {**whole["layout"], "height": None, **layout, **bar}
     return go.Figure(whole)
 
 

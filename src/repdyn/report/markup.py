@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
+_DIRECTIONS = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
+
 
 class Markup(str):
     """A piece of HTML, as opposed to a text."""
@@ -19,13 +21,22 @@ def tag(name: str, *content: str, **attributes: str) -> Markup:
     '<p class="note">a &lt; b <b>c</b></p>'
     """
     names = {key.removesuffix("_").replace("_", "-"): value for key, value in attributes.items()}
-    opening = "".join(f' {key}="{html.escape(value)}"' for key, value in names.items())
+    opening = "".join(f' {key}="{html.escape(in_sight(value))}"' for key, value in names.items())
     return Markup(f"<{name}{opening}>{joined(content)}</{name}>")
 
 
 def joined(content: Iterable[str], between: str = "") -> Markup:
     """Texts and elements one after the other."""
-    return Markup(between.join(one if isinstance(one, Markup) else html.escape(one) for one in content))
+    return Markup(between.join(one if isinstance(one, Markup) else html.escape(in_sight(one)) for one in content))
+
+
+def in_sight(text: str) -> str:
+    """A text with a sign in place of what would turn the order of the letters after it, without being seen.
+
+    >>> in_sight("a\\u202eb")
+    'a\ufffdb'
+    """
+    return text.translate(_DIRECTIONS)
 
 
 def table(

@@ -140,7 +140,7 @@ def _parts(
 
 def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of as many log-spaced steps as W&B shows: of a longer table it would keep the beginning."""
-    n_layers, steps = rows["layer"].nunique(), sorted(rows["step"].unique().tolist())
+    n_layers, steps = len(rows["layer"].unique()), sorted(rows["step"].unique().tolist())
     return rows.loc[rows["step"].isin(select_steps(steps, max(2, MAX_ROWS // n_layers)))]
 
 

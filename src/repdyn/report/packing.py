@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from repdyn.report.markup import in_sight
+
 BLOCK = "$"
 """Key of what stands for an array: its offset among all numbers, then its shape."""
 
@@ -54,7 +56,9 @@ class Packer:
 
 def as_text(tree: Any) -> str:
     """Nested dictionaries and lists as text: JSON, gzip, base64."""
-    return _as_text(json.dumps(tree, allow_nan=False, separators=(",", ":")).encode())
+    text = in_sight(json.dumps(tree, allow_nan=False, separators=(",", ":"), ensure_ascii=False))
+    # a name may hold what no text can
+    return _as_text(text.encode(errors="backslashreplace"))
 
 
 def _as_text(content: bytes) -> str:

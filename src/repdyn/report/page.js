@@ -36,19 +36,31 @@
 
   // ------------------------------------------------------------------ what is chosen, kept in the address
   const known = { axis: ["steps", "tokens"], scale: ["log", "linear"], theme: ["auto", "light", "dark"] };
-  const first = { run: tree.start[2], metric: tree.start[0], subset: tree.start[1], step: "last", axis: "steps", scale: "log",
-    alarms: "yes", theme: "auto", playing: "no", hold: "no", without: "" };
-  const state = {};
+  // two of one name are told apart
+  const names = tree.entries.map((one, index, all) =>
+    all.findIndex((other) => other.label === one.label) === index ? one.label : `${one.label} (${index + 1})`);
+  const first = { run: names[tree.start[2]], metric: tree.start[0], subset: tree.start[1], step: "last", axis: "steps", scale: "log",
+    alarms: "yes", theme: "auto", playing: "no", hold: "no" };
+  const state = { without: [] };
   const read = () => {
     const asked = new URLSearchParams(location.hash.slice(1));
     for (const [key, value] of Object.entries(first)) {
       const given = asked.get(key) ?? value;
       state[key] = (known[key] ?? [given]).includes(given) ? given : value;
     }
+    state.without = asked.getAll("without").filter((name) => names.includes(name));
+    const gone = names.includes(state.run) ? "" : state.run;
+    if (gone) state.run = first.run;
+    at("gone").hidden = !gone;
+    at("gone").textContent = gone && `The run ${gone}, which the address names, is not on this page; this is ${state.run}.`;
   };
-  const keep = () => history.replaceState(null, "", `#${new URLSearchParams(state)}`);
+  const keep = () => {
+    const { without, ...others } = state;
+    const kept = [...Object.entries(others), ...without.map((name) => ["without", name])];
+    history.replaceState(null, "", `#${new URLSearchParams(kept)}`);
+  };
 
-  const entry = () => tree.entries[Number(state.run)] ?? tree.entries[0];
+  const entry = () => tree.entries[names.indexOf(state.run)];
   const course = () => entry().metrics[state.metric][state.subset];
   const place = () => {
     const steps = course().steps;
@@ -67,28 +79,58 @@
   };
   const unpacked = (part) => {
     if (Array.isArray(part)) return part.map(unpacked);
-    if (typeof part === "string") return isDark() ? tree.darkened[part] ?? part : part;
+    if (typeof part === "string") return isDark() ? (Object.hasOwn(tree.darkened, part) ? tree.darkened[part] : part) : part;
     if (part === null || typeof part !== "object") return part;
     if ("$" in part) return array(part.$);
     return Object.fromEntries(Object.entries(part).map(([key, value]) => [key, unpacked(value)]));
   };
-  const along = () => tree.axes[`${state.axis}-${state.scale}`] ?? tree.axes[`steps-${state.scale}`];
+  // a run that knows no tokens is shown by steps; a finished model has neither
+  const countedIn = () => (entry().tokens || entry().finished ? state.axis : "steps");
+  const along = () => tree.axes[`${countedIn()}-${state.scale}`];
   const onCourse = (steps, of) => {
-    const byTokens = state.axis === "tokens";
+    const byTokens = countedIn() === "tokens";
     return steps.map((step) => {
       const count = byTokens ? of.tokens?.[step] ?? NaN : step;
       return along().floor === null ? count : Math.max(count, along().floor);
     });
   };
-  const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
-  const draw = (id, part, caption, small, spoken) => {
+  // of plotly's own buttons one would offer to send the numbers to a server
+  const settings = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
+    modeBarButtons: [["toImage"]] };
+  const exactly = (traces) =>
+    traces.flatMap(({ customdata }) => Array.from(customdata ?? [])).flatMap((row) => (typeof row === "number" ? row : Array.from(row)));
+  const extent = (values) => {
+    const there = values.filter((value) => !Number.isNaN(value));
+    const [low, high] = [Math.min, Math.max].map((furthest) => there.reduce((a, b) => furthest(a, b), there[0]));
+    return there.length ? `values from ${number(low)} to ${number(high)}` : "no value";
+  };
+  const uncounted = ({ meta }) =>
+    countedIn() === "tokens" && meta?.along === "course" && meta.entry !== undefined && !tree.entries[meta.entry].tokens;
+  // where there is little room: the legend below, one heatmap under the other
+  const narrow = matchMedia("(max-width: 700px)");
+  const stack = (layout) => {
+    if (layout.legend) layout.legend = { ...layout.legend, orientation: "h", x: 0, y: -0.28, yanchor: "top" };
+    const headings = layout.annotations ?? [];
+    const number = headings.length;
+    if (!number) return;
+    const rows = new Set(headings.map(({ y }) => y)).size;
+    const gap = 0.3 / number;
+    headings.forEach((heading, index) => {
+      const up = 1 - index * (1 + gap) / number;
+      const suffix = index ? index + 1 : "";
+      layout[`xaxis${suffix}`].domain = [0, 1];
+      layout[`yaxis${suffix}`].domain = [Math.max(0, up - (1 + gap) / number + gap), up];
+      Object.assign(heading, { x: 0, y: up, font: { size: 11 } });
+    });
+    layout.height *= number / rows;
+  };
+  const draw = (id, part, caption, small, spoken = () => small) => {
     at(`${id}-figure`).hidden = !part;
     if (!part) return;
     at(`${id}-caption`).replaceChildren(caption, Object.assign(document.createElement("small"), { textContent: small }));
-    at(id).setAttribute("aria-label", `${caption}. ${spoken ?? small}`);
     const { data, layout } = unpacked(part);
-    const without = state.without.split(",");
-    const traces = data.filter((trace) => !without.includes(String(trace.meta?.entry)));
+    const traces = data.filter((trace) => !state.without.includes(names[trace.meta?.entry]) && !uncounted(trace));
+    at(id).setAttribute("aria-label", `${caption}. ${spoken(traces)}`);
     for (const trace of traces) {
       if (trace.meta?.role === "alarms") trace.visible = state.alarms === "yes";
       if (trace.meta?.along) {
@@ -98,8 +140,12 @@
     }
     layout.template = tree.themes[isDark() ? "dark" : "light"];
     layout.autosize = true;
+    if (narrow.matches && !printing()) stack(layout);
     at(id).style.height = `${layout.height}px`;
     Plotly.react(at(id), traces, layout, settings);
+    // for the mouse alone: a picture has nothing inside for those who hear the page
+    for (const button of at(id).querySelectorAll(".modebar-btn")) button.tabIndex = -1;
+    at(id).querySelector(".modebar-container")?.setAttribute("aria-hidden", "true");
   };
 
   // ------------------------------------------------------------------ the chosen step
@@ -145,6 +191,8 @@
       const cells = array(course().by_head.$)[column];
       Plotly.restyle("heads", { z: [cells] }, [0]);
       at("heads-caption").querySelector("small").textContent = name(column);
+      const all = cells.flatMap((layer) => Array.from(layer));
+      at("heads").setAttribute("aria-label", `${at("heads-caption").firstChild.textContent}. ${name(column)}: ${extent(all)}`);
     }
     const text = `${name(column)}: ${extremes(shown.exact)}`;
     at("told").textContent = text;
@@ -205,11 +253,8 @@
 
   // ------------------------------------------------------------------ everything
   const spokenRange = () => {
-    const all = array(course().values.$).map((layer) => Array.from(layer)).flat().filter((value) => !Number.isNaN(value));
-    const low = all.reduce((a, b) => Math.min(a, b), Infinity);
-    const high = all.reduce((a, b) => Math.max(a, b), -Infinity);
-    const extent = all.length ? `values from ${number(low)} to ${number(high)}` : "no value";
-    return `${course().layers.length} layers by ${course().steps.length} steps, ${extent}`;
+    const all = array(course().values.$).flatMap((layer) => Array.from(layer));
+    return `${course().layers.length} layers by ${course().steps.length} steps, ${extent(all)}`;
   };
   const show = () => {
     const now = course();
@@ -219,9 +264,10 @@
     for (const part of [at("play"), at("step"), at("step").labels[0]]) part.hidden = !several;
     at("step").max = now.steps.length - 1;
     const label = tree.entries.length > 1 ? `${entry().label}: ` : "";
-    draw("heatmap", several ? now.heatmap : null, `${label}${title}`, `by layer and step${now.reasons ? "; grey: no value" : ""}`, spokenRange());
+    draw("heatmap", several ? now.heatmap : null, `${label}${title}`, `by layer and step${now.reasons ? "; grey: no value" : ""}`, spokenRange);
     draw("profile", now.profile, `${label}${title}`, entry().finished ? "over depth" : "over depth, at the chosen step");
-    draw("means", several ? now.means : null, `${label}${title}`, now.note, `${now.note}; ${spokenRange()}`);
+    draw("means", several ? now.means : null, `${label}${title}`, now.note,
+      (traces) => `${now.note}; ${now.steps.length} steps, ${extent(exactly(traces))}`);
     draw("heads", now.heads, `${label}${title}, by attention head`, name(place()));
     at("heatmap-figure").parentElement.classList.toggle("alone", !several);
     if (several) {
@@ -237,19 +283,23 @@
     at("together").hidden = !parts;
     if (!parts) return;
     at("together-note").textContent = parts.note;
-    draw("profiles", parts.profiles, `${title}, at the end`, "over relative depth");
-    draw("courses", parts.courses, `${title}, mean over layers`, "during training");
-    draw("panels", parts.panels, `${title}, by relative depth and step`, parts.panels_note ?? "");
+    const out = new Set((parts.courses?.data ?? []).filter(uncounted).map(({ meta }) => names[meta.entry]));
+    const left = out.size ? `; left out, their tokens are not known: ${[...out].join(", ")}` : "";
+    const told = (small) => (traces) => `${small}; ${extent(exactly(traces))}`;
+    for (const [id, what, small] of [
+      ["profiles", "at the end", "over relative depth"],
+      ["courses", "mean over layers", `during training${left}`],
+      ["panels", "by relative depth and step", parts.panels_note],
+    ]) draw(id, parts[id], `${title}, ${what}`, small, told(small));
     at("profiles-figure").parentElement.classList.toggle("alone", !parts.courses);
   };
 
   // ------------------------------------------------------------------ controls
   const option = (value, text) => Object.assign(document.createElement("option"), { value, textContent: text });
   const fill = () => {
-    if (!tree.entries[Number(state.run)]) state.run = tree.start[2];
     const metrics = entry().metrics;
-    if (!metrics[state.metric]) state.metric = Object.keys(metrics)[0];
-    if (!metrics[state.metric][state.subset]) state.subset = Object.keys(metrics[state.metric])[0];
+    if (!Object.hasOwn(metrics, state.metric)) state.metric = Object.keys(metrics)[0];
+    if (!Object.hasOwn(metrics[state.metric], state.subset)) state.subset = Object.keys(metrics[state.metric])[0];
     const grouped = tree.families.map(([family, members]) => {
       const group = Object.assign(document.createElement("optgroup"), { label: family });
       group.append(...members.filter((metric) => metrics[metric]).map((metric) => option(metric, tree.metrics[metric].title)));
@@ -262,10 +312,11 @@
     if (!counts) state.axis = "steps";
     at("axis").hidden = !counts;
     at("scale").hidden = tree.entries.every((one) => one.finished);
-    for (const group of ["axis", "scale"]) at(`${group}-${state[group]}`).checked = true;
+    at("axis-tokens").disabled = !entry().tokens && !entry().finished;
+    at("axis-tokens").parentElement.title = at("axis-tokens").disabled ? `${entry().label} does not know its tokens` : "";
+    at(`axis-${countedIn()}`).checked = at(`scale-${state.scale}`).checked = true;
     at("alarms").checked = state.alarms === "yes";
-    const without = state.without.split(",");
-    for (const box of at("shown-runs").querySelectorAll("input")) box.checked = !without.includes(box.value);
+    for (const box of at("shown-runs").querySelectorAll("input")) box.checked = !state.without.includes(box.value);
   };
   const theme = () => (root.dataset.theme = isDark() ? "dark" : "light");
   const changed = () => {
@@ -276,9 +327,10 @@
     at("announced").textContent = `Showing ${at("profile-caption").firstChild.textContent}`;
   };
   const wire = () => {
-    at("run").append(...tree.entries.map((one, index) => option(String(index), one.label)));
+    at("run").append(...names.map((name) => option(name, name)));
     at("run").parentElement.hidden = tree.entries.length === 1;
-    for (const id of ["run", "metric", "subset", "theme"]) at(id).onchange = (event) => { state[id] = event.target.value; changed(); };
+    for (const id of ["run", "metric", "subset", "theme"])
+      at(id).onchange = (event) => { state[id] = event.target.value; at("gone").hidden = true; changed(); };
     for (const group of ["axis", "scale"])
       at(group).onchange = (event) => { state[group] = event.target.value; changed(); };
     at("alarms").onchange = (event) => { state.alarms = event.target.checked ? "yes" : "no"; changed(); };
@@ -287,18 +339,18 @@
     at("step").oninput = (event) => { play(false); choose(Number(event.target.value)); };
     at("play").onclick = () => play(timer === null);
     at("as-table").ontoggle = showStep;
-    at("shown-runs").append(...tree.entries.map((one, index) => {
+    at("shown-runs").append(...names.map((name) => {
       const label = document.createElement("label");
-      const box = Object.assign(document.createElement("input"), { type: "checkbox", value: String(index) });
-      label.append(box, one.label);
+      const box = Object.assign(document.createElement("input"), { type: "checkbox", value: name });
+      label.append(box, name);
       return label;
     }));
     at("shown-runs").onchange = () => {
       const unchecked = at("shown-runs").querySelectorAll("input:not(:checked)");
-      state.without = Array.from(unchecked, (box) => box.value).join(",");
+      state.without = Array.from(unchecked, (box) => box.value);
       changed();
     };
-    dark.onchange = changed;
+    dark.onchange = narrow.onchange = changed;
     const below = () => root.style.setProperty("--below", `${at("controls").offsetHeight - 1}px`);
     new ResizeObserver(below).observe(at("controls"));
   };
@@ -322,6 +374,35 @@
   };
 
   // ------------------------------------------------------------------ a run that goes on
+  const PLACE = "repdyn-place";
+  // what opens, by its section and words; numbers in them change
+  const opening = () => {
+    const seen = {};
+    return [...document.querySelectorAll("details")].map((one) => {
+      const words = one.firstElementChild.textContent.replace(/\d+/g, "");
+      const key = `${one.closest("section")?.getAttribute("aria-labelledby")} ${words}`;
+      seen[key] = (seen[key] ?? 0) + 1;
+      return [`${key} ${seen[key]}`, one];
+    });
+  };
+  const leave = () => {
+    const open = opening().filter(([, one]) => one.open).map(([key]) => key);
+    const left = { focus: document.activeElement?.id ?? "", open, y: scrollY };
+    // a browser may keep nothing for a page
+    try { sessionStorage.setItem(PLACE, JSON.stringify(left)); } catch { return; }
+  };
+  const comeBack = () => {
+    let left = null;
+    try {
+      left = JSON.parse(sessionStorage.getItem(PLACE));
+      sessionStorage.removeItem(PLACE);
+    } catch { return; }
+    if (!left) return;
+    for (const [key, one] of opening()) if (left.open.includes(key)) one.open = true;
+    showStep();
+    if (left.focus) at(left.focus)?.focus({ preventScroll: true });
+    scrollTo({ top: left.y, behavior: "instant" });
+  };
   const live = () => {
     const { written, every, stale } = tree.live;
     const age = () => Date.now() / 1000 - written;
@@ -347,12 +428,10 @@
       if (Date.now() < due || state.hold === "yes" || document.hidden || printing()) return;
       // one that is old may yet go on, but there is no hurry
       due = Date.now() + 1000 * every * (old ? 10 : 1);
-      sessionStorage.setItem("repdyn-focus", document.activeElement?.id ?? "");
+      leave();
       location.reload();
     }, 500);
-    const focused = sessionStorage.getItem("repdyn-focus");
-    sessionStorage.removeItem("repdyn-focus");
-    if (focused) at(focused)?.focus({ preventScroll: true });
+    comeBack();
   };
 
   const begin = () => {

@@ -209,14 +209,15 @@ def _marked_means(alarms: Iterable[Alarm], course: Course, floor: float | None) 
     for alarm in _of_course(alarms, course):
         told.setdefault(alarm.step, []).append(_escaped(alarm.message))
     means = dict(zip(course.steps, placed(course.mean, floor).tolist(), strict=True))
-    steps = [step for step in told if not np.isnan(means.get(step, np.nan))]
+    steps = [step for step in told if np.isfinite(means.get(step, np.nan))]
     return _alarm_trace(steps, [means[step] for step in steps], [_some(told[step]) for step in steps])
 
 
 def _marked_loss(entry: Entry) -> list[Part]:
-    of_loss = [alarm for alarm in entry.alarms if alarm.metric == figures.LOSS and alarm.step in entry.loss.index]
+    drawn = entry.loss.loc[np.isfinite(entry.loss.to_numpy(float))]
+    of_loss = [alarm for alarm in entry.alarms if alarm.metric == figures.LOSS and alarm.step in drawn.index]
     steps, told = [alarm.step for alarm in of_loss], [_escaped(alarm.message) for alarm in of_loss]
-    return [{**trace, "yaxis": "y2"} for trace in _alarm_trace(steps, entry.loss[steps].tolist(), told)]
+    return [{**trace, "yaxis": "y2"} for trace in _alarm_trace(steps, drawn[steps].tolist(), told)]
 
 
 def _alarm_trace(x: Sequence[object], y: Sequence[object], told: Sequence[str]) -> list[Part]:

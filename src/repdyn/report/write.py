@@ -37,7 +37,7 @@ def write_report(
     """Write one page about what stores hold: no network, opens from disk, written whole or not at all.
 
     Args:
-        stores: each with at least one measured checkpoint.
+        stores: each with at least one measured checkpoint; one that is given twice is there once.
         path: of the page; its folder is made where it is missing.
         runs: names; all runs unless given.
         probe: hash, or the beginning of one, of the probe to keep to. Without it a run that was measured on several is
@@ -56,7 +56,8 @@ def write_report(
     """
     if refresh_seconds is not None and not refresh_seconds > 0:
         raise ValueError(f"expected refresh_seconds > 0, got {refresh_seconds}; leave it out for a page that stays")
-    chosen = [stores] if isinstance(stores, Store) else list(stores)
+    given = [stores] if isinstance(stores, Store) else list(stores)
+    chosen = list({store.path.resolve(): store for store in given}.values())
     subject = subject_of(chosen, runs, probe, watch)
     text = page(subject, title or _title(subject), _sources(chosen), refresh_seconds)
     # a name may hold what no text can
@@ -74,11 +75,18 @@ def page(subject: Subject, title: str, sources: str, refresh_seconds: float | No
         live = {"written": now.timestamp(), "every": refresh_seconds, "stale": stale}
     tree = as_text({**packer.pack(tree_of(subject)), "live": live})
     # made into text last: the tree fills it
-    scripts = {"tree": tree, "numbers": packer.numbers(), "plotly": _plotly(), "script": _asset("page.js")}
+    scripts = {
+        "tree": tree,
+        "numbers": packer.numbers(),
+        "plotly": _plotly(),
+        "early": _asset("page.early.js"),
+        "script": _asset("page.js"),
+    }
     texts = {"title": title, "sources": sources, "version": version("repdyn")}
     return Template(_asset("page.html")).substitute(
         **{name: joined([text]) for name, text in texts.items()},
         **scripts,
+        every=Markup("" if live is None else f' data-every="{refresh_seconds}"'),
         policy=_policy(),
         style=_asset("page.css"),
         written=joined([f"Written {now:%Y-%m-%d %H:%M:%S} UTC."]),
@@ -111,8 +119,8 @@ def _plotly() -> str:
 
 @cache
 def _policy() -> str:
-    """What the page may do: run its own two scripts and nothing that a name or a reason smuggles in, reach nobody."""
-    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (_asset("page.js"), _library()))
+    """What the page may do: run its own scripts and nothing that a name or a reason smuggles in, reach nobody."""
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (_asset("page.early.js"), _asset("page.js"), _library()))
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
