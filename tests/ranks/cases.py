@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 from repdyn import Probe, Ranks, Tracker, measure
+from repdyn.alarms import Rule
 from repdyn.callbacks import HuggingFaceTracker
 from repdyn.earlier import Earlier
 from repdyn.layers.states import Buffers
@@ -296,6 +297,27 @@ def unwritable_store(folder: Path) -> list[Any]:
     return Ranks.of_job().tell(said)
 
 
+def alarm_that_stops(folder: Path) -> list[list[bool]]:
+    """What each rank is told after each of three steps, though the first alone holds the rows against the rule."""
+    halt = Rule(name="halt", when="above", bound=2.0, metrics=("train/loss",), stop=True)
+    asked = []
+    with Tracker(fresh(), PROBE, schedule=1, store=folder, alarms=[halt], report=False) as tracker:
+        for loss in (1.0, 3.0, 1.0):
+            tracker.step(loss=loss)
+            asked.append(tracker.should_stop)
+    return Ranks.of_job().tell(asked)
+
+
+def loss_of_two_numbers(folder: Path) -> list[str]:
+    """The first rank alone stores the loss; under "raise" all ranks stop, none waits."""
+
+    def train() -> None:
+        with Tracker(fresh(), PROBE, schedule=1, store=folder, on_error="raise", report=False) as tracker:
+            tracker.step(loss=torch.tensor([1.0, 2.0]))
+
+    return said(train)
+
+
 def cases(folder: Path) -> dict[str, Callable[[], Any]]:
     return {
         **{f"shared {name}": lambda n=n: shared(n) for name, n in BATCHES.items()},
@@ -319,6 +341,8 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         "other schedule": lambda: other_schedule(folder / "mixed"),
         "tensor parallel": tensor_parallel,
         "unwritable store": lambda: unwritable_store(folder / "file"),
+        "alarm that stops": lambda: alarm_that_stops(folder / "alarms"),
+        "loss of two numbers": lambda: loss_of_two_numbers(folder / "loss"),
     }
 
 
