@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from repdyn.records import is_thin
+
+Layers: TypeAlias = tuple[int | None, ...]
+"""Numbers of layers, ascending; (None,) for a scalar."""
 
 THIN = "fewer than half of the vectors are distinct"
 HISTORY = 8
@@ -32,7 +36,7 @@ class Moment:
     """One metric on one subset of tokens at one step, of one stack; or a scalar of the run: one layer of no number."""
 
     step: int
-    layers: tuple[int | None, ...]
+    layers: Layers
     """(n_layers) ascending; (None,) for a scalar."""
     values: np.ndarray
     """(n_layers) NaN where there is none, or none that compares with others."""
@@ -47,7 +51,7 @@ class Moment:
 class Past:
     """What came before a moment, layer by layer; nothing at first."""
 
-    def __init__(self, layers: tuple[int | None, ...]) -> None:
+    def __init__(self, layers: Layers) -> None:
         self.layers = layers
         self.values = np.full(len(layers), np.nan)
         """(n_layers) the last value there was."""
@@ -86,9 +90,10 @@ class Past:
 
     def after(self, now: Moment) -> Past:
         """What came before the moment that follows."""
-        layers = tuple(sorted({*self.layers, *now.layers}, key=lambda layer: -1 if layer is None else layer))
-        past, change = self.of(layers), self.of(now.layers).change(now)
-        at, there = np.array([layers.index(layer) for layer in now.layers]), ~np.isnan(now.values)
+        known = self.of(now.layers)
+        past = known if self.layers == now.layers else self.of(_united(self.layers, now.layers))
+        change, there = known.change(now), ~np.isnan(now.values)
+        at = np.array([past.layers.index(layer) for layer in now.layers])
         past.values[at[there]] = now.values[there]
         past.spreads[at[there]] = now.spreads[there]
         past.steps[at[there]] = now.step
@@ -98,17 +103,23 @@ class Past:
             past.changes.append(change)
         return past
 
-    def of(self, layers: tuple[int | None, ...]) -> Past:
+    def of(self, layers: Layers) -> Past:
         """The same for these layers, in their order; those it does not know have no past."""
         past = Past(layers)
-        places = {layer: place for place, layer in enumerate(self.layers)}
-        at = [(new, places[layer]) for new, layer in enumerate(layers) if layer in places]
-        if at:
-            new, old = map(list, zip(*at, strict=True))
-            for name in ("values", "spreads", "steps", "lost"):
-                getattr(past, name)[new] = getattr(self, name)[old]
+        if layers == self.layers:
+            new = old = slice(None)
+        else:
+            places = {layer: place for place, layer in enumerate(self.layers)}
+            at = [(place, places[layer]) for place, layer in enumerate(layers) if layer in places]
+            new, old = map(list, zip(*at, strict=True)) if at else ([], [])
+        past.values[new], past.spreads[new] = self.values[old], self.spreads[old]
+        past.steps[new], past.lost[new] = self.steps[old], self.lost[old]
         past.is_empty, past.compares, past.changes = self.is_empty, self.compares, self.changes.copy()
         return past
+
+
+def _united(some: Layers, others: Layers) -> Layers:
+    return tuple(sorted({*some, *others}, key=lambda layer: -1 if layer is None else layer))
 
 
 def moments_of(frame: pd.DataFrame) -> Iterator[tuple[Key, list[Moment]]]:
