@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+import wandb
 import yaml
 
 from repdyn import Probe, open_store
@@ -131,7 +132,9 @@ def test_options_before_fit_are_answered(train_here, tmp_path):
 def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family, train_here, caplog, monkeypatch):
     quickstart = str(ROOT / "configs" / "quickstart.yaml")
     start = train if family == "gpt_neox" else train_here
-    result = start("fit", "--config", quickstart, *TINY, "--model.family", family, cwd=tmp_path)
+    # W&B's service takes a relative folder as one below where it was started, by another test in this process perhaps
+    given = ["--model.family", family, "--run.folder", str(tmp_path / "runs")]
+    result = start("fit", "--config", quickstart, *TINY, *given, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-3000:]
     (folder,) = (tmp_path / "runs" / "quickstart").iterdir()
     run = f"quickstart/{folder.name}"
@@ -148,6 +151,7 @@ def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family, train
     assert {p.name for p in (folder / "hf_checkpoints").iterdir()} == {"step0", "step4", "step6"}
     assert (folder / "config.yaml").exists()
     assert list((folder / "tensorboard").glob("events*"))
+    wandb.finish()  # where the run was of this process, W&B may still be at writing it
     assert list((folder / "wandb").glob("offline-run-*/*.wandb"))
     logged = pd.read_csv(folder / "metrics.csv")
     assert {"train/loss", "anisotropy/layer_02", "anisotropy_no_sink/mean", "two_nn/mean"} <= set(logged.columns)
