@@ -12,6 +12,7 @@ geometry at every tenth. An alarm with a negative lead came after the loss.
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -54,6 +55,7 @@ def main() -> None:
 def _train(folder: Path, seed: int, more: Sequence[str]) -> None:
     run = ["--run.folder", str(folder), "--run.loggers", "[]", "--seed_everything", str(seed)]
     config = ["fit", "--config", str(ROOT / "configs" / "diverging.yaml")]
+    shutil.rmtree(folder, ignore_errors=True)  # of a training that was broken off
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{folder.name}.log").open("w") as log:
         line = [sys.executable, str(ROOT / "train.py"), *config, *run, *more]

@@ -132,6 +132,10 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     return table.to_pandas(types_mapper=_PANDAS_TYPES.get)
 
 
+THIN = "fewer than half of the vectors are distinct"
+"""Why a value that :func:`is_thin` tells of counts as none."""
+
+
 def is_thin(on_distinct: bool, n_unique: int, n_vectors: int) -> bool:
     """Whether a value rests on fewer than half of the vectors, the others being repetitions that do not count.
 

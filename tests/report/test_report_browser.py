@@ -150,6 +150,7 @@ def test_a_click_on_the_heatmap_chooses_its_step(opened):
     box = cells.bounding_box()
     cells.click(position={"x": box["width"] * 0.3, "y": box["height"] / 2})
     until(watched, "#step[aria-valuetext*='(2 of 5)']")
+    assert state(watched)["step"] == "1"
 
 
 def test_play_goes_through_the_steps_and_stops_at_the_last(opened):
@@ -396,7 +397,9 @@ def test_a_page_that_is_old_does_not_call_itself_live(browser, tmp_path, monkeyp
     path = write_report(fill(tmp_path, make_rows(steps=STEPS, n_blocks=2)), tmp_path / "a.html", refresh_seconds=0.05)
     browser.page.goto("about:blank")
     browser.page.goto(f"{path.as_uri()}#hold=yes")
-    browser.page.locator("#live", has_text="no longer live").wait_for()
+    live = browser.page.locator("#live", has_text="no longer live")
+    live.wait_for()
+    assert live.is_visible()
 
 
 def test_nothing_written_by_others_runs(browser, tmp_path):

@@ -10,12 +10,11 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 
-from repdyn.records import is_thin
+from repdyn.records import THIN, is_thin
 
 Layers: TypeAlias = tuple[int | None, ...]
 """Numbers of layers, ascending; (None,) for a scalar."""
 
-THIN = "fewer than half of the vectors are distinct"
 HISTORY = 8
 """Earlier changes of a profile that a change is held against, at most."""
 SPREADS = 2.0

@@ -9,15 +9,13 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics import METRICS
-from repdyn.records import FINISHED, is_thin
+from repdyn.records import FINISHED, THIN, is_thin
 
 SUBSETS = ("all", "no_sink")
 """The order in which the token subsets are shown; any other comes after them, by name."""
 
 STACKS = ("encoder", "decoder")
 """The order in which the stacks of a model are shown: that of the computation; any other comes after them, by name."""
-
-THIN = "fewer than half of the vectors are distinct"
 
 _CELL = ["step", "layer", "metric", "subset"]
 
