@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 import yaml
 
-from repdyn import kernels, measure
+from repdyn import Probe, kernels, measure
 from repdyn.data.datamodule import TextDataModule
+from repdyn.design import INDEPENDENT
 from repdyn.models import LanguageModel, objective_of
 
 ROOT = Path(__file__).parents[1]
@@ -36,13 +37,23 @@ def main() -> None:
     _kernels(config["model"]["hidden_size"], options.repeats)
 
 
+def _probe(settings: dict, vocab_size: int) -> Probe:
+    """Random tokens in as many windows as the design asks for; the built-in text has fewer."""
+    design, batch = INDEPENDENT, settings["probe_batch_vectors"]
+    n_batches = settings["probe_max_vectors"] // batch
+    length = min(design.window_tokens or settings["sequence_length"], settings["sequence_length"])
+    shape = design.windows_wanted(n_batches, batch, length), length
+    ids = torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(0))
+    return Probe.from_tokens(ids, max_vectors=n_batches * batch, batch_vectors=batch)
+
+
 def _measurement(config: dict, repeats: int) -> None:
     data = TextDataModule(**config["data"] | {"source": "builtin"}, objective=objective_of(config["model"]["family"]))
     sizes = {"vocab_size": data.vocab_size, "context_length": data.sequence_length, "pad_token_id": data.pad_token_id}
     module = LanguageModel(**config["model"], **sizes)
     optimizer = torch.optim.AdamW(module.parameters())
     batch = next(iter(data.train_dataloader()))
-    probe = data.probe()
+    probe = _probe(config["data"], data.vocab_size)
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16):

@@ -15,12 +15,14 @@ from repdyn.alarms import RulesLike, rules_from
 from repdyn.alarms.rules import DEFAULT
 from repdyn.layers.blocks import Layers, find_blocks, unwrapped
 from repdyn.layers.forward import Forward
+from repdyn.layers.token_states import TokenPositions
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple
 from repdyn.probe import Probe
 from repdyn.ranks import Ranks
 from repdyn.schedule import Agenda, ScheduleLike
 from repdyn.store import Store, open_store
 from repdyn.tracking.asked import Asked, OnFailure, refuse_unusable
+from repdyn.tracking.beside import learning_rate_of
 from repdyn.tracking.run import Tracking
 
 
@@ -37,8 +39,9 @@ class HuggingFaceTracker(TrainerCallback):
     Args:
         probe: the tokens to measure on.
         schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; "checkpoints" is whenever the Trainer saves.
-        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects; "all" for every
-            one that the probe has what it takes for.
+        metrics: names in :data:`repdyn.metrics.METRICS`, with settings and a token subset where others than the usual
+            ones are wanted ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every one
+            that the probe has what it takes for.
         layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
         store: folder for the rows; by default ``repdyn`` in ``output_dir``.
         on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
@@ -50,6 +53,8 @@ class HuggingFaceTracker(TrainerCallback):
             folder in ``output_dir``, as far as ``report_to`` names them.
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and ``attention_mask``.
+        token_positions: as for :func:`repdyn.measure`, in a model that puts learned vectors among the tokens:
+            ``slice(k, None)`` where k vectors stand before them.
         tokens_per_forward: bounds the size of one forward pass over the probe.
         alarms, report: as for :class:`repdyn.callbacks.RepresentationDynamics`.
 
@@ -71,16 +76,18 @@ class HuggingFaceTracker(TrainerCallback):
         name: str = "",
         loggers: Iterable[Logger] | None = None,
         forward: Forward | None = None,
+        token_positions: TokenPositions | None = None,
         tokens_per_forward: int = 8192,
         alarms: RulesLike = DEFAULT,
         report: bool = True,
     ) -> None:
-        refuse_unusable(metrics, on_error)
+        refuse_unusable(metrics, on_error, token_positions)
         self._asked = Asked(
             probe=probe,
             metrics=as_tuple(metrics),
             layers=layers,
             forward=forward,
+            token_positions=token_positions,
             tokens_per_forward=tokens_per_forward,
         )
         self._schedule = schedule
@@ -102,7 +109,7 @@ class HuggingFaceTracker(TrainerCallback):
         return self._tracking.store if self._tracking else None
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **given: Any
     ) -> None:
         find_blocks(unwrapped(model), self._asked.layers)
         folder = Path(args.output_dir or "trainer_output")
@@ -126,19 +133,19 @@ class HuggingFaceTracker(TrainerCallback):
         self._tracking = tracking
         self._logged = self._measured_at = None
         if self._agenda.starts(state.global_step):
-            self._measure(args, state, control, model)
+            self._measure(args, state, control, model, given.get("optimizer"))
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **given: Any
     ) -> None:
         if self._agenda.reaches(state.global_step):
-            self._measure(args, state, control, model)
+            self._measure(args, state, control, model, given.get("optimizer"))
 
     def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **given: Any
     ) -> None:
         if self._agenda.saves(state.global_step):
-            self._measure(args, state, control, model)
+            self._measure(args, state, control, model, given.get("optimizer"))
 
     def on_log(
         self,
@@ -147,7 +154,7 @@ class HuggingFaceTracker(TrainerCallback):
         control: TrainerControl,
         model: nn.Module,
         logs: dict[str, float] | None = None,
-        **_: Any,
+        **given: Any,
     ) -> None:
         if self._tracking is None:  # evaluation without training
             return
@@ -159,13 +166,15 @@ class HuggingFaceTracker(TrainerCallback):
                 control.should_training_stop |= self._tracking.stop_asked
         # the last message of a training; on_train_end may be shown the best model in place of the last one
         if "train_runtime" in told and self._agenda.ends(state.global_step):
-            self._measure(args, state, control, model)
+            self._measure(args, state, control, model, given.get("optimizer"))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._tracking is not None:
             self._tracking.finish()
 
-    def _measure(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module) -> None:
+    def _measure(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, optimizer: Any
+    ) -> None:
         counted = str(args.include_num_input_tokens_seen) != "no"
         if self._tracking is not None:
             step, loss = self._logged or (None, None)
@@ -175,6 +184,7 @@ class HuggingFaceTracker(TrainerCallback):
                 state.global_step,
                 tokens_seen=int(state.num_input_tokens_seen) if counted else None,
                 loss=loss if step == state.global_step else None,
+                learning_rate=learning_rate_of(optimizer),
                 within=model,
             )
             control.should_training_stop |= self._tracking.stop_asked

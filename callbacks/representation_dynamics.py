@@ -16,6 +16,7 @@ from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, 
 from repdyn.callbacks.tokens import add_tokens
 from repdyn.layers.blocks import Layers, find_blocks
 from repdyn.layers.forward import refuse_prompts
+from repdyn.layers.token_states import TokenPositions
 from repdyn.measurement import metric_set
 from repdyn.metrics import DEFAULT_METRICS, Metric, as_tuple
 from repdyn.probe import Probe, ProbeBatch
@@ -23,6 +24,7 @@ from repdyn.ranks import Ranks
 from repdyn.schedule import ScheduleLike
 from repdyn.store import Store, open_store
 from repdyn.tracking.asked import Asked, OnFailure, refuse_unusable
+from repdyn.tracking.beside import learning_rate_of
 from repdyn.tracking.run import Tracking
 
 
@@ -37,8 +39,9 @@ class RepresentationDynamics(ScheduledCallback):
         probe: the tokens to measure on; None asks the datamodule for its ``probe()``.
         schedule: a number of steps, a list of steps, "pythia" (0, 1, 2, 4 ... 512, then every 1000), "checkpoints"
             (whenever the trainer saves one), or a :class:`repdyn.Schedule`. Step 0 and the end are always measured.
-        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects; "all" for every
-            one that the probe has what it takes for.
+        metrics: names in :data:`repdyn.metrics.METRICS`, with settings and a token subset where others than the usual
+            ones are wanted ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every one
+            that the probe has what it takes for.
         layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
         store: folder for the rows; by default ``repdyn`` in the run's folder.
         on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
@@ -46,6 +49,8 @@ class RepresentationDynamics(ScheduledCallback):
             or else the LightningModule itself.
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and, where it takes one, ``attention_mask``.
+        token_positions: as for :func:`repdyn.measure`, in a model that puts learned vectors among the tokens:
+            ``slice(k, None)`` where k vectors stand before them.
         tokens_per_forward: bounds the size of one forward pass over the probe.
         run: name of the run in the rows; by default the first logger's name and version.
         name: tells several trackers of one trainer apart: it is added to the run's name and leads the names in the
@@ -71,6 +76,7 @@ class RepresentationDynamics(ScheduledCallback):
         *,
         model: str | None = None,
         forward: Callable[[nn.Module, ProbeBatch], Any] | None = None,
+        token_positions: TokenPositions | None = None,
         tokens_per_forward: int = 8192,
         run: str | None = None,
         name: str = "",
@@ -78,13 +84,14 @@ class RepresentationDynamics(ScheduledCallback):
         report: bool = True,
     ) -> None:
         super().__init__(schedule)
-        refuse_unusable(metrics, on_error)
+        refuse_unusable(metrics, on_error, token_positions)
         self.probe = probe
         self.metrics = as_tuple(metrics)
         self.layers = layers
         self.on_error = on_error
         self.model = model
         self.forward = forward
+        self.token_positions = token_positions
         self.tokens_per_forward = tokens_per_forward
         self.name = name
         self.rules = rules_from(alarms)
@@ -106,7 +113,10 @@ class RepresentationDynamics(ScheduledCallback):
     @property
     def state_key(self) -> str:
         return self._generate_state_key(
-            name=self.name, metrics=metric_set(self.metrics, self.layers), model=self.model, run=self._given_run
+            name=self.name,
+            metrics=metric_set(self.metrics, self.layers, token_positions=self.token_positions),
+            model=self.model,
+            run=self._given_run,
         )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -116,7 +126,7 @@ class RepresentationDynamics(ScheduledCallback):
         refuse_what_cannot_run(trainer)
         refuse_namesakes([c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)])  # type: ignore[attr-defined]
         found = tracked_module(pl_module, self.model)
-        refuse_prompts(found)
+        refuse_prompts(found, self.token_positions)
         find_blocks(found, self.layers)
         self._settle_probe(trainer)
         tracking = self._new_tracking(trainer)
@@ -149,6 +159,7 @@ class RepresentationDynamics(ScheduledCallback):
             trainer.global_step,
             tokens_seen=None if self._tokens_seen is None else int(self._tokens_seen),
             loss=self._loss,
+            learning_rate=learning_rate_of(next(iter(trainer.optimizers), None)),
             within=trainer.strategy.model,
         )
         trainer.should_stop |= self._required_tracking.stop_asked
@@ -202,6 +213,7 @@ class RepresentationDynamics(ScheduledCallback):
                 metrics=self.metrics,
                 layers=self.layers,
                 forward=self.forward,
+                token_positions=self.token_positions,
                 tokens_per_forward=self.tokens_per_forward,
             ),
             run=self._run or "fast_dev_run",

@@ -77,11 +77,14 @@ def test_the_table_keeps_its_promises(name, family, frames):
         expected = list(range(metric.first_layer, count - metric.between))
         for subset in metric.subsets:
             assert of_stack.loc[of_stack["subset"] == subset, "layer"].tolist() == expected
-    undefined = own[own["value"].isna()]
+    undefined = own["value"].isna()
+    # the embedding output of models without learned positions has one vector for each of 50 tokens
+    few = own["on_distinct"] & (own["layer"] == 0) & own["reason"].fillna("").str.startswith("fewer than half")
     # a width of 32 leaves too few eigenvalues for a power law from rank 11 to 100 in no case here
-    assert undefined.empty, undefined[["layer", "reason"]]
+    assert (undefined == few).all(), own.loc[undefined, ["layer", "reason"]]
+    assert not few.any() or family != "bert"
     low, high = metric.range
-    assert own["value"].between(low, high).all()
+    assert own.loc[~undefined, "value"].between(low, high).all()
     assert bool((rows["head"].notna().sum() > 0) == metric.per_head)
     assert metric.meaning
     assert metric.source

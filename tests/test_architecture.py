@@ -23,24 +23,40 @@ ALLOWED = {
     "redaction": set(),
     "records": {"redaction"},
     "probe_content": set(),
-    "probe_file": set(),
+    "design": set(),
+    "sampling": {"design", "probe_content"},
+    "probe_file": {"design"},
     "function_words": set(),
     "words": {"function_words"},
-    "text_windows": {"words"},
-    "probe": {"data", "probe_content", "probe_file", "text_windows", "words"},
-    "sentences": {"probe", "text_windows"},
+    "text_windows": {"design", "words"},
+    "probe": {"data", "design", "probe_content", "probe_file", "sampling", "text_windows", "words"},
+    "sentences": {"design", "probe", "text_windows"},
     "layers": {"kernels", "probe", "ranks"},
     "earlier": {"files", "kernels", "store"},
-    "metrics": {"earlier", "kernels", "layers", "probe"},
-    "layer_rows": {"kernels", "metrics", "records"},
-    "measurement": {"earlier", "kernels", "layer_rows", "layers", "metrics", "probe", "ranks", "records"},
+    "metrics": {"earlier", "kernels", "layers", "probe", "probe_content"},
+    "layer_rows": {"kernels", "metrics", "probe_content", "records"},
+    "measurement": {
+        *("earlier", "kernels", "layer_rows", "layers", "metrics", "probe", "probe_content", "ranks", "records"),
+    },
     "store": {"files", "probe", "records"},
     "models": set(),
-    "data": {"files", "probe", "redaction", "words"},
+    "data": {"design", "files", "probe", "redaction", "words"},
     "alignment_profile": set(),
     "plain_yaml": set(),
-    "alarms": {"files", "plain_yaml", "records"},
-    "views": {"alarms", "alignment_profile", "files", "kernels", "metrics", "records", "redaction", "store"},
+    "alarms": {"files", "metrics", "plain_yaml", "records"},
+    "views": {
+        *(
+            "alarms",
+            "alignment_profile",
+            "files",
+            "kernels",
+            "metrics",
+            "probe_content",
+            "records",
+            "redaction",
+            "store",
+        ),
+    },
     "report": {"alarms", "arguments", "files", "metrics", "records", "store", "views"},
     "explorer": {
         *("arguments", "kernels", "layers", "probe", "studies", "sweep", "redaction", "views"),
@@ -50,8 +66,19 @@ ALLOWED = {
         *("schedule", "store", "views"),
     },
     "sweep": {
-        *("arguments", "data", "earlier", "layers", "measurement", "metrics", "models", "plain_yaml", "probe", "quiet"),
-        *("records", "redaction", "report", "store", "views", "words"),
+        *(
+            "arguments",
+            "data",
+            "design",
+            "earlier",
+            "layers",
+            "measurement",
+            "metrics",
+            "models",
+            "plain_yaml",
+            "probe",
+        ),
+        *("quiet", "records", "redaction", "report", "store", "views", "words"),
     },
 }
 
@@ -113,7 +140,7 @@ def test_public_names():
     import repdyn
 
     assert set(repdyn.__all__) == {
-        *("Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker", "kernels", "measure", "open_store")
+        *("Design", "Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker", "kernels", "measure", "open_store")
     }
     assert importlib.import_module("repdyn.callbacks").__all__ == [
         *("HuggingFaceCheckpoints", "HuggingFaceTracker", "RepresentationDynamics")

@@ -20,6 +20,7 @@ STORES = {
     "lightning_hugging_face.py": ("runs/lightning/0/repdyn", "lightning/0", [0, 5, 10]),
     "hugging_face_trainer.py": ("runs/trainer/repdyn", "trainer", [0, 5, 10]),
     "loop.py": ("runs/loop", "loop", [0, 5, 10, 15, 16]),
+    "meta_tokens.py": ("runs/meta", "meta", [0, 5, 10, 15, 16]),
     "two_ranks.py": ("runs/two_ranks/0/repdyn", "two_ranks/0", [0, 5, 10]),
 }
 
@@ -41,6 +42,9 @@ def test_example_runs_as_printed(tmp_path, monkeypatch, name):
     store = open_store(tmp_path / path)
     assert store.steps(run) == steps
     frame = store.to_pandas(run)
-    assert frame.loc[frame["layer"].notna(), "value"].notna().all()
+    # the untrained models of the examples have hundreds of tokens, whose vectors lie in as many tight clusters
+    too_few = frame["reason"].fillna("").str.contains("are distinct|nearly the same")
+    assert frame.loc[frame["layer"].notna() & ~too_few, "value"].notna().all()
+    assert set(frame.loc[too_few, "metric"]) <= {"two_nn"}
     assert (frame["metric"] == "train/loss").any()
     assert (store.path / "figures" / "mean_over_layers.png").exists()

@@ -26,14 +26,22 @@ LAYER_BYTES = 192 * 16 * 4
 def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe):
     frame = measure(hand_written, small_probe).to_pandas()
     assert list(frame.columns) == list(COLUMNS)
-    states = capture(hand_written, small_probe, ["all", "no_sink"])
-    kernel = {"anisotropy": kernels.anisotropy, "two_nn": kernels.two_nn}
+    states = capture(hand_written, small_probe, ["all", "no_sink"], causal=True)
     for row in frame.itertuples():
         layer = states.layers[row.layer].states
-        batches = [layer[states.rows_of(tokens)].clone() for tokens in small_probe.sample(row.subset)]
-        values = [float(kernel[row.metric](batch)) for batch in batches]
+        sample = small_probe.sample(row.subset)
+        batches = [layer[states.rows_of(tokens)].clone() for tokens in sample]
+        groups = [torch.from_numpy(small_probe.window_of_token[tokens]) for tokens in sample]
+        if row.metric == "anisotropy":
+            values = [kernels.anisotropy(batch).item() for batch in batches]
+        else:
+            values = [kernels.two_nn(*both[:1], groups=both[1]).item() for both in zip(batches, groups, strict=True)]
         assert row.value == np.mean(values)
         assert row.std == np.std(values, ddof=1)
+        assert row.std_error == row.std / math.sqrt(2)
+        # Student's t of one degree of freedom
+        assert (row.high - row.low) / 2 == pytest.approx(12.7062 * row.std, rel=1e-4)
+        assert (row.design, row.n_windows, row.vectors_per_window, row.window_tokens) == ("independent", 12, 8, 12)
         assert row.n_unique == min(len(torch.unique(batch, dim=0)) for batch in batches)
         assert (row.n_batches, row.n_vectors, row.dim, row.dtype) == (2, 96, 16, "float32")
 
@@ -53,7 +61,7 @@ def test_default_rows(hand_written, small_probe):
     assert set(frame["probe"]) == {small_probe.hash}
     assert set(frame["torch_version"]) == {torch.__version__}
     assert frame.loc[frame.metric == "two_nn", "settings"].unique().tolist() == [
-        '{"discard": 0.1, "estimator": "regression"}'
+        '{"discard": 0.1, "duplicates": "collapse", "estimator": "regression"}'
     ]
 
 
@@ -162,7 +170,7 @@ def test_each_token_runs_once_beside_the_few_sequences_that_tell_causality(hand_
     n_sequences = []
     hand_written.register_forward_pre_hook(lambda _, args: n_sequences.append(len(args[0])))
     measure(hand_written, small_probe, tokens_per_forward=96)
-    assert n_sequences == [4, 4, 8, 8, 8]
+    assert n_sequences == [4, 4, 1, 1, 8, 8, 8]
 
 
 def test_no_sink_takes_a_sink_out():
@@ -189,7 +197,10 @@ def test_resolve():
             ["twonn"],
             "expected metrics among anisotropy, two_nn, .*effective_rank, .* or all, got 'twonn'; did you mean 'two_nn'\\?",
         ),
-        (["two_nn@sinks"], "expected a subset among all, no_sink, got 'sinks' for two_nn; classes of words come with"),
+        (
+            ["two_nn@sinks"],
+            "expected a subset among all, no_sink, no_massive, got 'sinks' for two_nn; classes of words come with",
+        ),
         ("two_nn", r'expected a sequence of metrics such as \("anisotropy", "two_nn"\), or "all", got \'two_nn\''),
         ([], "expected a sequence of metrics"),
         (

@@ -1,5 +1,7 @@
 """The probe: same tokens, same sample, whatever the padding, the batch size or the machine."""
 
+import doctest
+import importlib
 import pickle
 from dataclasses import FrozenInstanceError, replace
 
@@ -11,7 +13,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from repdyn import Probe
+from repdyn.design import DENSE, INDEPENDENT, Design
 
+# of a probe of 40 sequences of 30 tokens, three batches of 300: the first vectors of the first batch
+PINNED = [45, 1107, 952, 858, 5]
 RAGGED = [[5, 6, 7, 8], [9, 10], [11, 12, 13]]
 
 
@@ -50,29 +55,34 @@ def test_batches_hold_every_token_once_in_order(n_sequences):
     probe = Probe.from_tokens(*padded("left"), max_vectors=6, pad_id=3)
     seen = []
     for batch in probe.batches(n_sequences):
-        assert batch.first_token == len(seen)
+        assert batch.tokens.tolist() == list(range(len(seen), len(seen) + len(batch.tokens)))
         flat = batch.input_ids.flatten()
         assert (flat[batch.attention_mask.flatten() == 0] == 3).all()
         seen += flat[torch.from_numpy(batch.positions)].tolist()
     assert seen == probe.tokens.tolist()
 
 
-def test_sample_is_seeded_disjoint_and_pinned():
-    probe = Probe.from_tokens(random_tokens(40, 30), max_vectors=900, batch_vectors=300)
-    sample = probe.sample("all")
+@pytest.mark.parametrize(
+    ("design", "pinned"),
+    [("dense", [198, 328, 45, 263, 621]), ("independent", PINNED)],
+)
+def test_sample_is_seeded_disjoint_and_pinned(design, pinned):
+    settings = {"max_vectors": 900, "batch_vectors": 300, "design": design}
+    sample = Probe.from_tokens(random_tokens(40, 30), **settings).sample("all")
     assert sample.shape == (3, 300)
     assert len(np.unique(sample)) == 900
     # The stream of numpy's RandomState is frozen: these numbers may never change, or stored runs stop comparing.
-    assert sample[0, :5].tolist() == np.random.RandomState(0).permutation(1200)[:5].tolist() == [198, 328, 45, 263, 621]
-    other = Probe.from_tokens(random_tokens(40, 30), max_vectors=900, batch_vectors=300, seed=1)
+    assert sample[0, :5].tolist() == pinned
+    other = Probe.from_tokens(random_tokens(40, 30), **settings, seed=1)
     assert not np.array_equal(sample, other.sample("all"))
 
 
-def test_a_batch_is_spread_over_the_whole_probe():
-    probe = Probe.from_tokens(random_tokens(400, 30), max_vectors=3000, batch_vectors=1000)
+@pytest.mark.parametrize(("design", "least"), [("dense", 60), ("independent", 40)])
+def test_a_batch_is_spread_over_the_whole_probe(design, least):
+    probe = Probe.from_tokens(random_tokens(400, 30), max_vectors=3000, batch_vectors=1000, design=design)
     for batch in probe.sample("all"):
         tenth = np.bincount(batch * 10 // len(probe.tokens), minlength=10)
-        assert tenth.min() > 60  # 100 expected; a contiguous batch would leave nine of them empty
+        assert tenth.min() > least  # 100 expected; a contiguous batch would leave nine of them empty
         assert np.abs(np.diff(np.sort(batch))).mean() > 5
 
 
@@ -89,7 +99,7 @@ def test_no_sink_leaves_out_first_positions_and_special_tokens():
 
 @pytest.mark.parametrize(
     "changed",
-    [{"seed": 1}, {"special_ids": [4]}, {"max_vectors": 800}, {"batch_vectors": 450}],
+    [{"seed": 1}, {"special_ids": [4]}, {"max_vectors": 800}, {"batch_vectors": 450}, {"design": "dense"}],
     ids=lambda changed: next(iter(changed)),
 )
 def test_hash_names_tokens_and_plan(changed):
@@ -119,7 +129,7 @@ def test_from_texts_adds_the_tokenizers_affixes_to_every_window(tokenizer):
 
 def test_from_texts_keeps_no_more_than_it_needs_spread_over_all(tokenizer):
     text = " ".join("abcdefghij"[i % 10] for i in range(3000))
-    probe = Probe.from_texts([text], tokenizer, sequence_length=12, max_vectors=400)
+    probe = Probe.from_texts([text], tokenizer, sequence_length=12, max_vectors=400, design="dense")
     assert 500 <= len(probe.tokens) - 2 * len(probe.lengths) <= 510
     whole = Probe.from_texts([text], tokenizer, sequence_length=12, max_vectors=2900)
     assert len(whole.tokens) == 3600
@@ -234,14 +244,17 @@ def first(count: int) -> torch.Tensor:
     return torch.arange(1200) < count
 
 
-def test_probes_without_classes_keep_the_hash_they_always_had():
-    assert numbered(special_ids=[3]).hash == "26ec1158c8852b05"
+def test_dense_probes_keep_the_hash_they_had_before_designs_were_named():
+    assert numbered(special_ids=[3], design="dense").hash == "26ec1158c8852b05"
     assert numbered().with_classes({}).hash == numbered().hash
     from repdyn.data.byte_tokenizer import byte_tokenizer
 
+    # windows at the end of a text, shorter than the others, are left out since
     texts = ["the dog sees it; " * 40, "and 3 birds don't. " * 30]
-    probe = Probe.from_texts(texts, byte_tokenizer(for_encoder=True), sequence_length=32, max_vectors=384)
-    assert probe.hash == "e29dfec6711662db"
+    probe = Probe.from_texts(
+        texts, byte_tokenizer(for_encoder=True), sequence_length=32, max_vectors=384, design="dense"
+    )
+    assert probe.hash == "fab6ceb0a89865db"
 
 
 def test_classes_are_subsets_beside_the_others():
@@ -254,7 +267,7 @@ def test_classes_are_subsets_beside_the_others():
 
 @pytest.mark.parametrize(("members", "size"), [(1200, 300), (1000, 300), (900, 300), (899, 299), (100, 33), (9, 3)])
 def test_batches_of_a_class_are_as_many_and_as_large_as_it_has_tokens_for(members, size):
-    probe = numbered().with_classes({"some": first(members)})
+    probe = numbered(design="dense").with_classes({"some": first(members)})
     sample = probe.sample("some")
     assert sample.shape == (3, size)
     in_order = [token for token in probe.sample("all").ravel() if token < members]
@@ -354,9 +367,12 @@ def test_topics_are_whole_numbers_of_any_kind():
     [
         (
             lambda: numbered().with_classes({"all": first(50)}),
-            "expected a class named in lower case, such as 'rare' or 'verbs_2', and neither 'all' nor 'no_sink', got 'all'; rename it",
+            "expected a class named in lower case, such as 'rare' or 'verbs_2', and not 'all', 'no_sink' or 'no_massive', got 'all'; rename it",
         ),
-        (lambda: numbered().with_classes({"no_sink": first(50)}), "neither 'all' nor 'no_sink', got 'no_sink'"),
+        (
+            lambda: numbered().with_classes({"no_sink": first(50)}),
+            "and not 'all', 'no_sink' or 'no_massive', got 'no_sink'",
+        ),
         (lambda: numbered().with_classes({"Rare": first(50)}), "got 'Rare'; rename it"),
         (lambda: numbered().with_classes({"": first(50)}), "got ''; rename it"),
         (lambda: numbered().with_classes({"2nd": first(50)}), "got '2nd'; rename it"),
@@ -409,3 +425,142 @@ def test_fewer_batches_are_enough_for_a_small_class_as_the_refusal_says():
     with pytest.raises(ValueError, match="max_vectors=600"):
         numbered().with_classes({"a": first(8)})
     assert numbered(max_vectors=600).with_classes({"a": first(8)}).sample("a").shape == (2, 4)
+
+
+# sampling designs
+
+
+def counts_of(probe: Probe, batch: np.ndarray) -> np.ndarray:
+    return np.unique(probe.window_of_token[batch], return_counts=True)[1]
+
+
+@pytest.mark.parametrize("subset", ["all", "no_sink"])
+def test_batches_take_disjoint_windows_and_an_equal_share_of_each(subset):
+    probe = Probe.from_tokens(random_tokens(96, 32), max_vectors=900, batch_vectors=300)
+    assert probe.has_disjoint_batches(subset)
+    windows = [set(probe.window_of_token[batch].tolist()) for batch in probe.sample(subset)]
+    assert [len(of_batch) for of_batch in windows] == [32, 32, 32]
+    assert not windows[0] & windows[1]
+    assert not (windows[0] | windows[1]) & windows[2]
+    for batch in probe.sample(subset):
+        assert len(np.unique(batch)) == 300
+        assert set(counts_of(probe, batch)) == {9, 10}
+
+
+def test_every_window_gives_one_vector_where_there_are_as_many_windows():
+    probe = Probe.from_tokens(random_tokens(600, 8), max_vectors=600, batch_vectors=300)
+    for batch in probe.sample("all"):
+        assert counts_of(probe, batch).tolist() == [1] * 300
+    offsets = probe.sample("all").ravel() % 8
+    assert np.bincount(offsets, minlength=8).min() > 50  # 75 expected: all positions are equally likely
+
+
+def test_windows_of_unequal_length_are_dealt_out_evenly():
+    mask = torch.arange(40) < torch.randint(2, 41, (120, 1), generator=torch.Generator().manual_seed(0))
+    probe = Probe.from_tokens(torch.ones(120, 40, dtype=torch.long), mask, max_vectors=1200, batch_vectors=400)
+    sample = probe.sample("all")
+    assert probe.has_disjoint_batches()
+    windows = [set(probe.window_of_token[batch].tolist()) for batch in sample]
+    assert not windows[0] & windows[1] | windows[1] & windows[2] | windows[0] & windows[2]
+
+
+@pytest.mark.parametrize("make", [lambda: random_tokens(1, 900), lambda: random_tokens(2, 450)], ids=["one", "two"])
+def test_too_few_windows_are_shared_by_the_batches(make):
+    probe = Probe.from_tokens(make(), max_vectors=800, batch_vectors=200)
+    assert not probe.has_disjoint_batches()
+    assert len(np.unique(probe.sample("all"))) == 800
+
+
+def test_a_class_that_cannot_be_dealt_out_leaves_the_others_alone():
+    plain = numbered()
+    probe = plain.with_classes({"some": first(60)})
+    assert np.array_equal(probe.sample("all"), plain.sample("all"))
+    assert probe.has_disjoint_batches("all")
+    assert not probe.has_disjoint_batches("some")
+    assert probe.sample("some").shape == (3, 20)
+
+
+def test_from_texts_cuts_as_many_windows_as_the_design_asks_for(tokenizer):
+    text = " ".join("abcdefghij"[i % 10] for i in range(30_000))
+    probe = Probe.from_texts([text], tokenizer, max_vectors=400, batch_vectors=200)
+    assert probe.lengths.unique().tolist() == [INDEPENDENT.window_tokens]
+    assert len(probe.lengths) == 2 * -(-200 // INDEPENDENT.vectors_per_window)
+    two = Probe.from_texts([text], tokenizer, max_vectors=400, sequence_length=32, vectors_per_window=2)
+    assert (len(two.lengths), two.lengths[0]) == (200, 32)
+    assert max(counts_of(two, batch).max() for batch in two.sample("all")) == 2
+    # a text too short for it gives what it has
+    few = Probe.from_texts([text[:4000]], tokenizer, max_vectors=400, batch_vectors=200)
+    assert few.has_disjoint_batches()
+    assert len(few.lengths) == -(-2000 // (INDEPENDENT.window_tokens - 2))
+
+
+def test_the_published_protocol_takes_all_tokens_of_128_windows_of_512_characters(tokenizer):
+    text = " ".join("abcdefghij"[i % 10] for i in range(60_000))  # 256 tokens in 512 characters
+    probe = Probe.from_texts([text], tokenizer, design="paper")
+    assert len(probe.lengths) == 128
+    assert set(probe.lengths.tolist()) == {258}
+    assert (probe.n_batches, probe.batch_vectors) == (8, 4128)
+    assert len(np.unique(probe.sample("all"))) == 128 * 258
+    assert not probe.design.exclude_own_window
+    assert not probe.has_disjoint_batches()
+    assert probe.sample("no_sink").shape == (8, 128 * 256 // 8)
+    cut = Probe.from_texts([text], tokenizer, design="paper", sequence_length=100)
+    assert set(cut.lengths.tolist()) == {100}
+
+
+def test_designs_are_saved_and_loaded(tmp_path):
+    own = Design("mine", exclude_own_window=False, metric_settings={"two_nn": {"discard": 0.5}})
+    for design in ("independent", "dense", "paper", own):
+        probe = Probe.from_tokens(random_tokens(40, 30), max_vectors=900, batch_vectors=300, design=design)
+        probe.save(tmp_path / "probe.safetensors")
+        loaded = Probe.load(tmp_path / "probe.safetensors")
+        assert loaded.hash == probe.hash
+        assert loaded.design.rule == probe.design.rule
+        assert np.array_equal(loaded.sample("all"), probe.sample("all"))
+
+
+def test_a_file_from_before_designs_were_named_is_dense(tmp_path):
+    import json
+
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "probe.safetensors"
+    probe = numbered(design="dense")
+    probe.save(path)
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    plan = json.loads(metadata["repdyn_probe"])
+    del plan["design"]
+    save_file(load_file(path), path, {**metadata, "repdyn_probe": json.dumps(plan)})
+    assert Probe.load(path).design == DENSE
+    for wrong in ("independent", {"design": "mine"}, {**DENSE.rule, "exclude_own_window": "1"}):
+        save_file(load_file(path), path, {**metadata, "repdyn_probe": json.dumps({**plan, "design": wrong})})
+        with pytest.raises(ValueError, match="expected a probe written by Probe.save, .* sampling design"):
+            Probe.load(path)
+
+
+def test_an_unknown_design_is_refused_with_the_nearest_name():
+    with pytest.raises(ValueError, match="expected a design among .*, got 'papre'; did you mean 'paper'"):
+        numbered(design="papre")
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_window_is_read_as_far_as_it_is_needed(causal):
+    probe = Probe.from_tokens(random_tokens(30, 12), max_vectors=300)
+    sampled = np.array([3, 1, 12 * 5 + 11, 12 * 7, 12 * 9 + 4])
+    read = probe.tokens_needed(sampled, causal)
+    wanted = {0: 4, 5: 12, 7: 1, 9: 5} if causal else dict.fromkeys((0, 5, 7, 9), 12)
+    assert {number: int(count) for number, count in enumerate(read) if count} == wanted
+    batches = list(probe.batches(2, read))
+    assert set(sampled) <= {int(token) for batch in batches for token in batch.tokens}
+    for batch in batches:
+        assert batch.attention_mask.all()  # cutting brings no padding about
+        assert torch.equal(batch.input_ids.flatten(), probe.tokens[torch.from_numpy(batch.tokens)])
+    assert [batch.input_ids.shape[1] for batch in batches] == ([4, 12] if causal else [12, 12])
+
+
+def test_examples_in_docstrings_hold():
+    results = doctest.testmod(importlib.import_module("repdyn.design"))
+    assert results.attempted > 0
+    assert results.failed == 0

@@ -15,6 +15,7 @@ def steps(schedule: Schedule, until: int) -> list[int]:
         pytest.param(4, [0, 4, 8, 12], id="every n"),
         pytest.param([3, 5], [0, 3, 5], id="explicit, with step 0"),
         pytest.param(Schedule(doubling_until=4, every=6), [0, 1, 2, 4, 6, 12], id="doubling, then every"),
+        pytest.param(Schedule(early_every=3, early_until=7, every=5), [0, 3, 5, 6, 10], id="early, then every"),
         pytest.param("checkpoints", [0], id="at checkpoints only the start is known"),
     ],
 )
@@ -32,6 +33,7 @@ def test_pythia_is_the_published_list():
     ("make", "message"),
     [
         (lambda: Schedule(every=0), "expected every >= 1, got 0"),
+        (lambda: Schedule(early_every=16), "expected early_every and early_until together, got 16 and None"),
         (lambda: Schedule(doubling_until=-1), "expected doubling_until >= 1, got -1"),
         (lambda: Schedule(steps=(5, -2)), "expected steps >= 0, got -2"),
         (lambda: Schedule.parse("pithia"), 'expected a schedule: .* "pythia" or "checkpoints", got \'pithia\''),

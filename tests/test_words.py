@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, CanineTokenizer, PreTrainedTokenizerBase
 from repdyn import Probe, function_words, words
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.function_words import FUNCTION_WORDS, is_function_word
-from repdyn.text_windows import sequences_of_texts, windows_of
+from repdyn.text_windows import WindowPlan, sequences_of_texts, windows_of
 from repdyn.words import CLASSES, Lexicon, TokenWords, frequency_cuts, words_of_bytes, words_of_tokens
 
 CURLY = "\N{RIGHT SINGLE QUOTATION MARK}"
@@ -231,21 +231,24 @@ def test_tokens_on_no_word_are_refused():
 
 def test_windows_with_words_are_the_windows(tokenizer):
     texts = [SAMPLE, "", "12", "The end of the dog. " * 30, "stop"]
-    for needed in (10**6, 200, 50):
-        tokens, lengths, found = sequences_of_texts(texts, tokenizer, 12, needed, with_words=True)
-        plain, same_lengths, none = sequences_of_texts(texts, tokenizer, 12, needed, with_words=False)
+    for plan in (*(WindowPlan(needed, window_tokens=12) for needed in (10**6, 200, 50)), WindowPlan(0, 9, 12, 20)):
+        tokens, lengths, found = sequences_of_texts(texts, tokenizer, plan, with_words=True)
+        plain, same_lengths, none = sequences_of_texts(texts, tokenizer, plan, with_words=False)
         assert none is None
         assert found is not None
         assert torch.equal(tokens, plain)
         assert torch.equal(lengths, same_lengths)
-        assert [part.tolist() for part in tokens.split(lengths.tolist())] == windows_of(texts, tokenizer, 12, needed)
+        assert [part.tolist() for part in tokens.split(lengths.tolist())] == windows_of(texts, tokenizer, plan)
         assert found.numbers.shape == (len(tokens),)
-        # counted in all texts, whichever windows are kept
-        assert found.lexicon.counts.sum() == len(FOUND) + 5 * 30 + 1
+        # counted in all texts, whichever windows are kept; pieces of so many characters cut words in two
+        if plan.window_characters is None:
+            assert found.lexicon.counts.sum() == len(FOUND) + 5 * 30 + 1
 
 
 def test_each_token_of_a_window_has_its_own_word():
-    tokens, _, found = sequences_of_texts([SAMPLE] * 3, byte_tokenizer(for_encoder=True), 10, 80, with_words=True)
+    tokens, _, found = sequences_of_texts(
+        [SAMPLE] * 3, byte_tokenizer(for_encoder=True), WindowPlan(80, window_tokens=10), with_words=True
+    )
     assert found is not None
     letters = re.compile(r"[a-z']")
     for token, number in zip(tokens.tolist(), found.numbers, strict=True):

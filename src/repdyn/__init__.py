@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from repdyn import kernels
+    from repdyn.design import Design
     from repdyn.measurement import Profile, measure
     from repdyn.probe import Probe
     from repdyn.ranks import Ranks
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
     from repdyn.store import Store, open_store
     from repdyn.tracking.tracker import Tracker
 
-__all__ = ["Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker", "kernels", "measure", "open_store"]
+__all__ = ["Design", "Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker", "kernels", "measure", "open_store"]
 
 _HOMES = {
+    "Design": "repdyn.design",
     "Probe": "repdyn.probe",
     "Profile": "repdyn.measurement",
     "Ranks": "repdyn.ranks",

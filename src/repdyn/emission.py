@@ -20,6 +20,7 @@ from repdyn.report import write_report
 from repdyn.report.media import log_stored_media
 from repdyn.store import Store
 from repdyn.views.attempts import Attempt, attempts
+from repdyn.views.designs import sampling
 from repdyn.views.figures import all_figures
 from repdyn.views.frames import by_stack, causality, measurements, tokens_by_step
 from repdyn.views.loggers import TOKENS_KEY, log_figures, log_rows
@@ -152,7 +153,8 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
         ending, causal = f"_{stack}" if stack else "", causality(of_one)
         known[f"kind{ending}"] = None if causal is None else KINDS[causal]
         known[f"n_layers{ending}"] = len(of_one["layer"].unique())
-    columns = ("run", "model", "parameters", "stage", "probe", "n_vectors", "n_batches", "dim", "dtype")
+    known["sampling"] = sampling(rows)
+    columns = ("run", "model", "parameters", "stage", "probe", "design", "n_vectors", "n_batches", "dim", "dtype")
     for column in (*columns, "device", "attention", "repdyn_version"):
         values = rows[column].dropna().unique().tolist()
         known[column] = values[0] if len(values) == 1 else ", ".join(map(str, values)) or None

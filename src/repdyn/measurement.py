@@ -23,8 +23,10 @@ from repdyn.layers.capture import capture, causality
 from repdyn.layers.forward import Forward, device_of
 from repdyn.layers.sharding import class_name, count_parameters, is_sharded, refuse_split_layers
 from repdyn.layers.states import STATES_BYTES, Beside
+from repdyn.layers.token_states import TokenPositions, positions_name
 from repdyn.metrics import DEFAULT_METRICS, Companions, LayerView, MetricLike, resolve
 from repdyn.probe import Probe
+from repdyn.probe_content import token_subset
 from repdyn.ranks import ALONE, Ranks
 from repdyn.records import Checkpoint, Row, to_pandas, to_table
 
@@ -59,6 +61,7 @@ def measure(
     layers: Layers = None,
     *,
     forward: Forward | None = None,
+    token_positions: TokenPositions | None = None,
     tokens_per_forward: int = 8192,
     states_bytes: int = STATES_BYTES,
     checkpoint: Checkpoint | None = None,
@@ -76,7 +79,8 @@ def measure(
     Args:
         model: a Hugging Face model or any module built of a list of blocks.
         probe: the tokens, and which of their vectors are taken.
-        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects; "all" for every
+        metrics: names in :data:`repdyn.metrics.METRICS`, with settings and a token subset where others than the usual
+            ones are wanted ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every
             metric that the probe has what it takes for.
         layers: name pattern of the blocks ("model.layers.*"), or several; patterns by name of the stack,
             ``{"encoder": "encoder.layers.*", "decoder": "decoder.layers.*"}``, where a model has several stacks; None
@@ -84,6 +88,10 @@ def measure(
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and, where it takes one, ``attention_mask``. The decoder of an encoder-decoder is given the
             same tokens as its encoder.
+        token_positions: which positions of the states are the tokens', in a model that puts learned vectors among them
+            (meta tokens, a tuned prompt, registers): a slice of the positions, ``slice(k, None)`` where k vectors stand
+            before the tokens; or a function from states (n_sequences, n_positions, dim) and the ProbeBatch to the
+            states of its tokens, (n_sequences, length, dim). None where each position is a token's.
         tokens_per_forward: bounds the size of one forward pass.
         states_bytes: how much the layers' states may take in memory, all together, on the model's device; what is
             beyond waits in the system's temporary folder (TMPDIR), with the same values in the end.
@@ -111,12 +119,14 @@ def measure(
     pairs = resolve(metrics, probe)
     besides: frozenset[Beside] = frozenset().union(*(metric.besides for metric, _ in pairs))
     _refuse_what_cannot_be_shared(model if within is None else within, ranks)
+    asked_for = metric_set(metrics, layers, probe, token_positions=token_positions)
     ranks.require_same(
         "what is measured",
-        {"probe": probe.hash, "metrics": metric_set(metrics, layers, probe), "tokens_per_forward": tokens_per_forward},
+        {"probe": probe.hash, "metrics": asked_for, "tokens_per_forward": tokens_per_forward},
     )
+    running: dict[str, Any] = {"forward": forward, "token_positions": token_positions, "within": within}
     with ranks.together():
-        causal = causality(model, probe, layers, forward=forward, states_bytes=states_bytes, within=within)
+        causal = causality(model, probe, layers, **running, states_bytes=states_bytes)
     measured = _described(checkpoint or Checkpoint(), model, within, _agreed(causal))
     kept = earlier if "earlier" in besides else None
     if kept is not None:
@@ -125,26 +135,27 @@ def measure(
     states = capture(
         model,
         probe,
-        sorted({subset for _, subset in pairs} | ({"all"} if "earlier" in besides else set())),
+        sorted({token_subset(subset) for _, subset in pairs} | ({"all"} if "earlier" in besides else set())),
         layers,
         besides=besides,
-        forward=forward,
+        **running,
+        causal=measured.causal is True,
         tokens_per_forward=tokens_per_forward,
         states_bytes=states_bytes,
         progress=partial(progress, "forward"),
-        within=within,
         ranks=ranks,
     )
     attention = None
     if "attention_weights" in besides:
         with ranks.together():
-            attention = attention_weights(model, probe, layers, forward=forward, within=within)
+            attention = attention_weights(model, probe, layers, **running)
     captured = time.perf_counter()
     asked: dict[str, Any] = {
         "n_neighbours": max(metric.n_neighbours for metric, _ in pairs),
         "whole_spectrum": any(metric.whole_spectrum for metric, _ in pairs),
         "companions": Companions(attention, kept, measured.step),
     }
+    choice = choice_of(layers, token_positions)
     of_layers = []
     n_layers = len(states.layers)
     with ranks.together():
@@ -153,9 +164,7 @@ def measure(
             named = replace(measured, causal=causal[states.layers[0].stack])
             # the layer has no name here, so that it is let go before the next one is taken
             of_layers.append(
-                rows_of_layer(
-                    LayerView(states.take(), states, probe, model, **asked), pairs, named, choice_of(layers), on_error
-                )
+                rows_of_layer(LayerView(states.take(), states, probe, model, **asked), pairs, named, choice, on_error)
             )
         progress("kernels", 1.0)
     if kept is not None:
@@ -188,25 +197,41 @@ def _of_all(of_layers: list[list[Row]], ranks: Ranks) -> list[Row]:
 
 
 def metric_set(
-    metrics: str | Sequence[MetricLike], layers: Layers = None, probe: Probe | None = None, dtype: str = "auto"
+    metrics: str | Sequence[MetricLike],
+    layers: Layers = None,
+    probe: Probe | None = None,
+    dtype: str = "auto",
+    *,
+    token_positions: TokenPositions | None = None,
 ) -> str:
-    """8 hexadecimal digits naming what is measured: metrics, their settings and subsets, and the choice of layers.
+    """8 hexadecimal digits naming what is measured: metrics, their settings and subsets, the layers, the positions.
 
     Args:
-        metrics, layers, probe: as for :func:`measure`.
+        metrics, layers, probe, token_positions: as for :func:`measure`.
         dtype: precision the weights were turned into; "auto" for their own.
     """
     chosen = sorted((metric.name, metric.settings_json, subset) for metric, subset in resolve(metrics, probe))
     turned = [] if dtype == "auto" else [dtype]
-    return hashlib.sha256(json.dumps([chosen, choice_of(layers), *turned]).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps([chosen, choice_of(layers, token_positions), *turned]).encode()).hexdigest()[:8]
 
 
-def choice_of(layers: Layers) -> str:
+def choice_of(layers: Layers, token_positions: TokenPositions | None = None) -> str:
     """The choice of layers as rows record it: patterns as JSON, "" where the blocks are to be found.
+
+    A choice of token positions is recorded with it: what is measured at other positions does not compare.
 
     >>> choice_of(None), choice_of("blocks.*"), choice_of({"encoder": "encoder.layers.*"})
     ('', '["blocks.*"]', '{"encoder": ["encoder.layers.*"]}')
+    >>> choice_of("blocks.*", slice(2, None))
+    '{"layers": ["blocks.*"], "token_positions": "2:"}'
+
+    Raises:
+        ValueError: patterns or positions that are none.
     """
+    if token_positions is not None:
+        patterns = choice_of(layers)
+        blocks = json.loads(patterns) if patterns else None
+        return json.dumps({"layers": blocks, "token_positions": positions_name(token_positions)})
     if layers is None:
         return ""
     if isinstance(layers, Mapping):

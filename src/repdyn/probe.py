@@ -1,57 +1,53 @@
 """The probe: the fixed tokens every checkpoint is shown, and which of their vectors are measured.
 
-Two checkpoints compare only when they saw the same tokens and the same vectors were taken. Both are fixed here,
-once, and named by a content hash that every stored row carries.
+Two checkpoints compare only when they saw the same tokens and the same vectors were taken by the same sampling design.
+All of it is fixed here, once, and named by a content hash that every stored row carries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 from torch import Tensor
 
+from repdyn.design import BATCH_VECTORS, DENSE, INDEPENDENT, MAX_VECTORS, Design, DesignLike, design_named
 from repdyn.probe_content import (
     SUBSETS,
     ProbeBatch,
     as_classes,
     as_topics,
-    batches_of,
     content_hash,
     refuse_other_than_classes,
     refuse_other_than_sequences,
     refuse_other_than_topics,
     refuse_small_subsets,
     sequences_of,
-    sinks_of,
 )
 from repdyn.probe_file import ProbeContent, read_probe, write_probe
-from repdyn.text_windows import sequences_of_texts
+from repdyn.sampling import SampledTokens
+from repdyn.text_windows import WindowPlan, sequences_of_texts
 from repdyn.words import TokenWords, refuse_unknown_classes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_SETTINGS = ("special_ids", "batch_vectors", "n_batches", "seed", "pad_id", "name")
-BATCH_VECTORS = 4096
-MAX_VECTORS = 4 * BATCH_VECTORS
+__all__ = ["Probe", "ProbeBatch"]
 
-# Text tokens taken for each vector that will be measured: a sample is a little thinner than the text it comes from.
-_TOKENS_PER_VECTOR = 1.25
+_SETTINGS = ("special_ids", "batch_vectors", "n_batches", "seed", "pad_id", "name")
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
-    """A fixed set of token sequences with a seeded plan of which vectors to measure.
+class Probe(SampledTokens):
+    """A fixed set of token sequences (windows) with a seeded plan of which vectors to measure.
 
-    Tokens are numbered through the whole probe, sequence after sequence, padding left out. The plan is one random
-    permutation of these numbers: batch b of a subset is its b-th run of ``batch_vectors`` members. Neighbouring
-    tokens, which are correlated, are thereby spread over all batches, and neither the padding side nor the batch
-    size of the forward pass has any say in which vectors are taken.
+    Tokens are numbered through the whole probe, window after window, padding left out. The sampling design decides
+    which tokens make up the metric batches. By default each batch takes windows of its own and as equal a share of each
+    as possible, so that the vectors of a batch share as little context as the probe allows and the batches are
+    independent. Neither the padding side nor the batch size of the forward pass has any say in which vectors are taken.
 
     The subsets are ``all`` tokens, ``no_sink``, and the probe's classes, whose batches are as many, and smaller where a
     class has too few tokens for whole ones.
@@ -72,6 +68,8 @@ class Probe:
     seed: int = 0
     pad_id: int = 0
     name: str = "tokens"
+    design: Design = INDEPENDENT
+    """How batches are drawn from the windows, and whether neighbours within a window count."""
     classes: Mapping[str, Tensor] = field(default_factory=dict)
     """By name, in alphabetical order: (n_tokens,) bool, which tokens are in the class. A class is a subset to measure,
     as in "alignment@rare"."""
@@ -85,7 +83,8 @@ class Probe:
         # one order, whatever the order they were given or read in
         object.__setattr__(self, "classes", dict(sorted(self.classes.items())))
         available = {subset: len(self.members(subset)) for subset in self.subsets}
-        refuse_small_subsets(available, self.batch_vectors, self.n_batches)
+        whole = ("all",) if self.design.n_windows is not None else SUBSETS
+        refuse_small_subsets(available, self.batch_vectors, self.n_batches, whole)
 
     @classmethod
     def from_tokens(
@@ -99,6 +98,7 @@ class Probe:
         seed: int = 0,
         pad_id: int = 0,
         name: str = "tokens",
+        design: DesignLike = INDEPENDENT,
     ) -> Probe:
         """A probe from token ids.
 
@@ -112,10 +112,15 @@ class Probe:
             seed: of the sampling plan.
             pad_id: fills the padding again when a batch is formed.
             name: what the text is, for figures and logs.
+            design: name of a sampling design ("independent", "dense", "paper") or a Design of your own. What it says of
+                windows is decided by ``input_ids``; for independent points give many sequences: 512 for each batch
+                of 4096 vectors make 8 of each.
 
         Raises:
-            ValueError: wrong shape, padding between tokens, or too few tokens (with the number that is needed).
+            ValueError: wrong shape, padding between tokens, too few tokens (with the number that is needed), or an
+                unknown design.
         """
+        design = design_named(design)
         tokens, lengths = sequences_of(input_ids, attention_mask)
         return cls(
             tokens=tokens,
@@ -124,7 +129,8 @@ class Probe:
             seed=seed,
             pad_id=pad_id,
             name=name,
-            **_plan_size(max_vectors, batch_vectors),
+            design=design,
+            **design.batch_plan(max_vectors, batch_vectors, len(tokens)),
         )
 
     @classmethod
@@ -133,36 +139,47 @@ class Probe:
         texts: Iterable[str],
         tokenizer: PreTrainedTokenizerBase,
         *,
-        sequence_length: int = 256,
+        sequence_length: int | None = None,
         max_vectors: int = MAX_VECTORS,
         batch_vectors: int | None = None,
         seed: int = 0,
         name: str = "texts",
         classes: Sequence[str] = (),
+        design: DesignLike = INDEPENDENT,
+        vectors_per_window: int | None = None,
     ) -> Probe:
         """A probe from texts and any Hugging Face tokenizer.
 
-        Each text is cut into windows of ``sequence_length`` tokens, the tokenizer's own prefix and suffix (``[CLS]``,
-        ``<s>``, ...) included in each. Where there are more windows than the plan needs, those kept are spread evenly
-        over all of them.
+        Each text is cut into windows, the tokenizer's own prefix and suffix (``[CLS]``, ``<s>``, ...) included in each.
+        Where there are more windows than the design needs, those kept are spread evenly over all of them; where there
+        are fewer, each gives more vectors.
 
         Args:
             texts: any number of texts of any length.
             tokenizer: of the model that will be measured.
-            sequence_length: tokens in a window; at most the model's context.
+            sequence_length: tokens in a window, at most the model's context; None for what the design says.
             max_vectors: vectors measured per layer, in all batches together.
             batch_vectors: vectors per batch; by default 4096, or ``max_vectors`` when that is fewer.
             seed: of the sampling plan.
             name: what the text is, for figures and logs.
             classes: of words that the probe is to know, as for :meth:`with_words`; words are counted in all texts.
+            design: name of a sampling design or a :class:`repdyn.Design`: "independent" (8 vectors of each window of 80
+                tokens, batches of disjoint windows, neighbours of the own window left out), "dense" (most tokens of few
+                long windows) or "paper" (the published protocol: all tokens of 128 windows of 512 characters).
+            vectors_per_window: vectors of one window in a batch, at most, where the text has enough windows; None for
+                what the design says.
 
         Raises:
             ValueError: too few tokens (with the number that is needed), or a ``sequence_length`` that the special
-                tokens fill already, or a text that UTF-8 cannot write; or classes that cannot be told.
+                tokens fill already, or a text that UTF-8 cannot write; classes that cannot be told; or an unknown
+                design.
         """
+        design = design_named(design)
+        if vectors_per_window is not None:
+            design = replace(design, vectors_per_window=vectors_per_window)
         refuse_unknown_classes(classes)
-        needed = int(max_vectors * _TOKENS_PER_VECTOR)
-        tokens, lengths, words = sequences_of_texts(texts, tokenizer, sequence_length, needed, bool(classes))
+        plan = WindowPlan.by_design(design, max_vectors, batch_vectors, sequence_length)
+        tokens, lengths, words = sequences_of_texts(texts, tokenizer, plan, bool(classes))
         probe = cls(
             tokens=tokens,
             lengths=lengths,
@@ -170,7 +187,8 @@ class Probe:
             seed=seed,
             pad_id=cast(int, tokenizer.pad_token_id or 0),
             name=name,
-            **_plan_size(max_vectors, batch_vectors),
+            design=design,
+            **design.batch_plan(max_vectors, batch_vectors, len(tokens)),
         )
         return probe if words is None else probe.with_words(words, classes)
 
@@ -181,7 +199,8 @@ class Probe:
         Args:
             tokenizer: of the model that will be measured.
             path: a copy of enwik8 (plain, .gz, .xz or .zip); None downloads it once, with its checksum verified.
-            **settings: sequence_length, max_vectors, batch_vectors, seed, classes: as for :meth:`from_texts`.
+            **settings: sequence_length, max_vectors, batch_vectors, seed, classes, design, vectors_per_window: as for
+                :meth:`from_texts`.
         """
         from repdyn.data.source import load_corpus  # here, because it reads text that no other probe needs
 
@@ -191,19 +210,11 @@ class Probe:
 
     @cached_property
     def hash(self) -> str:
-        """16 hexadecimal digits naming tokens and plan, and classes and topics where there are any."""
-        plan = [list(self.special_ids), self.batch_vectors, self.n_batches, self.seed]
+        """16 hexadecimal digits naming tokens, plan and design, and classes and topics where there are any."""
+        plan: list[Any] = [list(self.special_ids), self.batch_vectors, self.n_batches, self.seed]
+        if self.design.rule != DENSE.rule:  # the only design there was before designs had names
+            plan.append(self.design.rule)
         return content_hash(self.tokens, self.lengths, plan, self.classes, self.topics)
-
-    @property
-    def subsets(self) -> tuple[str, ...]:
-        """Names of the token subsets that can be measured."""
-        return (*SUBSETS, *self.classes)
-
-    @cached_property
-    def is_sink(self) -> Tensor:
-        """(n_tokens,) bool: first positions of sequences and special tokens, which ``no_sink`` leaves out."""
-        return sinks_of(self.tokens, self.lengths, self.special_ids)
 
     def with_classes(self, classes: Mapping[str, Any]) -> Probe:
         """The probe with these classes beside those it has; of two with the same name the new one counts.
@@ -240,23 +251,9 @@ class Probe:
         """
         return replace(self, topics=as_topics(topics))
 
-    def sample(self, subset: str) -> np.ndarray:
-        """Token numbers of every metric batch of a subset, (n_batches, m): m is ``batch_vectors``, or what a class has
-        for each batch where that is less. ValueError where there is no such subset."""
-        members = self.members(subset)
-        size = min(self.batch_vectors, len(members) // self.n_batches)
-        return members[: self.n_batches * size].reshape(self.n_batches, size)
-
-    def batches(self, n_sequences: int) -> Iterator[ProbeBatch]:
-        """The whole probe in its order, at most ``n_sequences`` at a time, padded on the right to the longest of each.
-
-        No batch is square: it would not tell states of shape (batch, length) from (length, batch).
-        """
-        return batches_of(self.tokens, self.lengths, self.pad_id, n_sequences)
-
     def save(self, path: str | Path) -> None:
         """Write the probe to a safetensors file, from which :meth:`load` gives an equal one (equal hash)."""
-        settings = {name: getattr(self, name) for name in _SETTINGS}
+        settings = {name: getattr(self, name) for name in _SETTINGS} | {"design": self.design.rule}
         write_probe(path, ProbeContent(self.tokens, self.lengths, settings, self.hash, self.classes, self.topics))
 
     @classmethod
@@ -275,25 +272,3 @@ class Probe:
         if probe.hash != content.hash:
             raise ValueError(f"{path} claims the hash {content.hash} but its content has {probe.hash}")
         return probe
-
-    @cached_property
-    def _permutation(self) -> np.ndarray:
-        # RandomState's stream is frozen by numpy's policy; Generator's and torch's may change between releases.
-        return np.random.RandomState(self.seed).permutation(len(self.tokens))
-
-    def members(self, subset: str) -> np.ndarray:
-        """Token numbers of a subset, in the order in which they are sampled."""
-        if subset not in self.subsets:
-            raise ValueError(
-                f"expected a subset among {', '.join(self.subsets)}, got {subset!r}; classes of words come with "
-                "Probe.from_texts(..., classes=...), or --classes words in a sweep, others with Probe.with_classes"
-            )
-        if subset == "all":
-            return self._permutation
-        members = {"no_sink": ~self.is_sink, **self.classes}[subset]
-        return self._permutation[members.numpy()[self._permutation]]
-
-
-def _plan_size(max_vectors: int, batch_vectors: int | None) -> dict[str, Any]:
-    batch = min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
-    return {"batch_vectors": batch, "n_batches": max_vectors // batch if batch > 0 else 0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 SUBSETS = ("all", "no_sink")
-_SMALLEST_BATCH = 3
+NO_MASSIVE = "no_massive"
+"""The subset that each layer has its own tokens of: all but those whose vectors there are of massive norm."""
+SMALLEST_BATCH = 3
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -25,9 +27,14 @@ class ProbeBatch:
     input_ids: Tensor
     attention_mask: Tensor
     positions: np.ndarray
-    """Where in the padded batch, flattened, each valid token stands; in the probe's token order."""
-    first_token: int
-    """Index in the probe of the first valid token of this batch."""
+    """(n_valid,) where in the padded batch, flattened, each token stands."""
+    tokens: np.ndarray
+    """(n_valid,) the number in the probe of each of these tokens."""
+
+
+def token_subset(subset: str) -> str:
+    """Return the subset of the probe that a subset is taken from: ``all`` for ``no_massive``, any other for itself."""
+    return "all" if subset == NO_MASSIVE else subset
 
 
 def sinks_of(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> Tensor:
@@ -37,20 +44,29 @@ def sinks_of(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> T
     return is_sink
 
 
-def batches_of(tokens: Tensor, lengths: Tensor, pad_id: int, n_sequences: int) -> Iterator[ProbeBatch]:
-    """All sequences in their order, at most ``n_sequences`` at a time; see :meth:`repdyn.Probe.batches`."""
-    starts = np.concatenate([[0], np.cumsum(lengths.numpy())])
-    last = 0
-    while last < len(lengths):
-        first, last = last, min(last + n_sequences, len(lengths))
-        while last - first == int(lengths[first:last].max()) > 1:
-            last -= 1
-        some = lengths[first:last]
-        mask = torch.arange(int(some.max()))[None, :] < some[:, None]
+def batches_of(
+    tokens: Tensor, lengths: Tensor, pad_id: int, n_sequences: int, read: Tensor | None = None
+) -> Iterator[ProbeBatch]:
+    """Sequences in batches of at most ``n_sequences``; see :meth:`repdyn.Probe.batches`."""
+    starts = torch.cumsum(lengths, 0) - lengths
+    waiting = torch.arange(len(lengths))
+    if read is not None:
+        # sequences read to about the same place stand together; those that need not be read are left out
+        waiting = torch.argsort(read, stable=True)
+        waiting = waiting[read[waiting] > 0]
+    extent = lengths if read is None else read
+    while len(waiting):
+        count = min(n_sequences, len(waiting))
+        while count == int(extent[waiting[:count]].max()) > 1:
+            count -= 1
+        some, waiting = waiting[:count], waiting[count:]
+        # all are read as far as the one that is read farthest, so that cutting brings no padding about
+        columns = torch.arange(int(extent[some].max()))
+        mask = columns < lengths[some, None]
+        numbers = (starts[some, None] + columns)[mask]
         input_ids = torch.full(mask.shape, pad_id, dtype=torch.long)
-        input_ids[mask] = tokens[starts[first] : starts[last]]
-        positions = np.flatnonzero(mask.numpy().ravel())
-        yield ProbeBatch(input_ids, mask.long(), positions, first_token=int(starts[first]))
+        input_ids[mask] = tokens[numbers]
+        yield ProbeBatch(input_ids, mask.long(), np.flatnonzero(mask.numpy().ravel()), numbers.numpy())
 
 
 def content_hash(
@@ -127,10 +143,10 @@ def refuse_other_than_sequences(tokens: Tensor, lengths: Tensor) -> None:
 def refuse_other_than_classes(classes: Mapping[str, Tensor], n_tokens: int) -> None:
     """Raise ValueError unless each class has a name that a subset may have, and one bool for each token."""
     for name, members in classes.items():
-        if not isinstance(name, str) or not _CLASS_NAME.fullmatch(name) or name in SUBSETS:
+        if not isinstance(name, str) or not _CLASS_NAME.fullmatch(name) or name in {*SUBSETS, NO_MASSIVE}:
             raise ValueError(
-                "expected a class named in lower case, such as 'rare' or 'verbs_2', and neither 'all' nor 'no_sink', "
-                f"got {name!r}; rename it"
+                "expected a class named in lower case, such as 'rare' or 'verbs_2', and not "
+                f"{', '.join(map(repr, SUBSETS))} or {NO_MASSIVE!r}, got {name!r}; rename it"
             )
         if not isinstance(members, Tensor) or members.dtype != torch.bool or members.shape != (n_tokens,):
             raise ValueError(
@@ -172,32 +188,35 @@ def as_topics(topics: Any) -> Tensor:
     return given.long() if is_whole else given
 
 
-def refuse_small_subsets(available: Mapping[str, int], batch_vectors: int, n_batches: int) -> None:
-    """Raise ValueError unless all and no_sink have whole batches, and each class at least batches of 3.
+def refuse_small_subsets(
+    available: Mapping[str, int], batch_vectors: int, n_batches: int, whole: Collection[str] = SUBSETS
+) -> None:
+    """Raise ValueError unless some subsets have whole batches, and each other one at least batches of 3.
 
     Args:
         available: tokens of each subset of a probe.
         batch_vectors, n_batches: its plan.
+        whole: the subsets that must fill their batches.
     """
-    if batch_vectors < _SMALLEST_BATCH or n_batches < 1:
+    if batch_vectors < SMALLEST_BATCH or n_batches < 1:
         raise ValueError(
-            f"expected batch_vectors >= {_SMALLEST_BATCH} and at least one batch, got batch_vectors={batch_vectors} "
+            f"expected batch_vectors >= {SMALLEST_BATCH} and at least one batch, got batch_vectors={batch_vectors} "
             f"and {n_batches} batches; raise max_vectors or lower batch_vectors"
         )
     for subset, found in available.items():
-        if subset in SUBSETS and found < batch_vectors * n_batches:
-            needed, whole = batch_vectors * n_batches, found // batch_vectors * batch_vectors
-            fewer = f"max_vectors={whole}" if whole else f"max_vectors={found}, batch_vectors={found}"
+        if subset in whole and found < batch_vectors * n_batches:
+            needed, filled = batch_vectors * n_batches, found // batch_vectors * batch_vectors
+            fewer = f"max_vectors={filled}" if filled else f"max_vectors={found}, batch_vectors={found}"
             raise ValueError(
                 f"the probe is too small: {n_batches} batches of {batch_vectors} vectors need {needed} tokens, but the "
                 f"subset {subset!r} has {found} of its {available['all']}; give {needed - found} tokens of this subset "
                 f"more, or ask for fewer vectors with {fewer}"
             )
-        if subset not in SUBSETS and found < _SMALLEST_BATCH * n_batches:
-            needed, fewer = _SMALLEST_BATCH * n_batches, found // _SMALLEST_BATCH * batch_vectors
+        if subset not in whole and found < SMALLEST_BATCH * n_batches:
+            needed, fewer = SMALLEST_BATCH * n_batches, found // SMALLEST_BATCH * batch_vectors
             or_fewer = f", or ask for fewer batches with max_vectors={fewer}" if fewer else ""
             raise ValueError(
-                f"the class {subset!r} is too small: {n_batches} batches of at least {_SMALLEST_BATCH} vectors need "
+                f"the class {subset!r} is too small: {n_batches} batches of at least {SMALLEST_BATCH} vectors need "
                 f"{needed} tokens, but {found} of the {available['all']} are in it; give {needed - found} tokens of "
                 f"this class more{or_fewer}, or leave it out"
             )

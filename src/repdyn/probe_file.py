@@ -14,6 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from repdyn.design import DENSE, Design, design_from_rule
+
 _PLAN = "repdyn_probe"
 _CLASS = "class."
 _TOPICS = "topics"
@@ -29,7 +31,7 @@ class ProbeContent:
     tokens: Tensor
     lengths: Tensor
     settings: Mapping[str, Any]
-    """special_ids, batch_vectors, n_batches, seed, pad_id and name."""
+    """special_ids, batch_vectors, n_batches, seed, pad_id, name and design."""
     hash: str
     """As the file claims it."""
     classes: Mapping[str, Tensor]
@@ -98,7 +100,9 @@ def _settings(text: str) -> dict[str, Any]:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _NoProbeError(f"its plan is no JSON: {error}") from error
-    wanted = {"special_ids", *_COUNTS, "pad_id", "name"}
+    wanted = {"special_ids", *_COUNTS, "pad_id", "name", "design"}
+    if isinstance(found, dict):
+        found = {"design": DENSE.rule, **found}  # what files had before designs were named
     if not isinstance(found, dict) or set(found) != wanted:
         got = briefly(sorted(found) if isinstance(found, dict) else found)
         raise _NoProbeError(f"expected a plan of {', '.join(sorted(wanted))}, got {got}")
@@ -116,7 +120,16 @@ def _settings(text: str) -> dict[str, Any]:
         )
     if not isinstance(found["name"], str):
         raise _NoProbeError(f"expected a text as name, got {briefly(found['name'])}")
-    return {**found, "special_ids": tuple(special_ids)}
+    return {**found, "special_ids": tuple(special_ids), "design": _design(found["design"])}
+
+
+def _design(rule: object) -> Design:
+    if not isinstance(rule, dict):
+        raise _NoProbeError(f"expected a sampling design, got {briefly(rule)}")
+    try:
+        return design_from_rule(rule)
+    except ValueError as error:
+        raise _NoProbeError(str(error)) from error
 
 
 def _is_whole(value: object, smallest: int, largest: int) -> bool:

@@ -19,7 +19,7 @@ FINISHED = "finished"
 """The stage of a model of which only the end is published; its step is 0 for want of a number."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One value at one checkpoint.
 
@@ -54,8 +54,8 @@ class Row:
     module: str | None
     """Qualified name of the module whose output (for layer 0: input) was taken."""
     layers: str
-    """How the blocks were chosen: name patterns as JSON, "" where they were found. Layers of different choices do not
-    compare."""
+    """How the blocks were chosen: name patterns as JSON, "" where they were found; with the token positions, where they
+    were chosen too. Layers of different choices do not compare."""
     stack: str | None
     """Name of the stack of blocks, "encoder" or "decoder", in a model that has several; None in any other. Each stack
     counts its layers from 0."""
@@ -70,9 +70,16 @@ class Row:
     compared_to: int | None
     """Step of the earlier checkpoint that the value compares this one with; None for a value of one checkpoint."""
     value: float
-    """Mean over the batches; NaN when undefined, and then ``reason`` says why."""
+    """Mean over the batches; NaN when undefined or not comparable, and then ``reason`` says why."""
     std: float
     """Standard deviation over the batches (n - 1); NaN for a single batch."""
+    std_error: float | None = None
+    """Standard error of the mean, std / sqrt(n_batches); None where it is not known: for a single batch, and where
+    batches share windows, so that their spread says nothing of another probe."""
+    low: float | None = None
+    """Lower end of the 95 % interval for the value on another probe of the same design from the same text."""
+    high: float | None = None
+    """Upper end of that interval."""
     n_batches: int
     """Batches the mean is taken over."""
     n_vectors: int
@@ -81,6 +88,22 @@ class Row:
     """Distinct vectors in the batch that has fewest of them."""
     on_distinct: bool
     """True where equal vectors count once, so that ``n_unique`` is the size of the sample."""
+    design: str | None = None
+    """Name of the probe's sampling design; None in rows from before designs had names."""
+    n_windows: int | None = None
+    """Windows of text that a batch's vectors come from, in the batch that has fewest."""
+    vectors_per_window: int | None = None
+    """Vectors of one window in a batch, at most."""
+    window_tokens: int | None = None
+    """Tokens in the longest window."""
+    own_window_excluded: bool | None = None
+    """Whether neighbours in a point's own window are left out; None for a metric that looks at no neighbours."""
+    same_window_share: float | None = None
+    """Share of points whose nearest neighbour is, or would be, one of their own window, in the batch where that is
+    highest; None for a metric that looks at no neighbours."""
+    near_duplicate_share: float | None = None
+    """Share of points with another one closer than a hundredth of the cloud's radius, in the batch where that is
+    highest; None for a metric that looks at no neighbours."""
     reason: str | None
     """Why ``value`` is NaN; None otherwise. Secrets are taken out of it: a store may be shared."""
     dim: int
@@ -128,24 +151,49 @@ def to_table(rows: Iterable[Row]) -> pa.Table:
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
-    """A table of rows as pandas sees it everywhere: fresh from a measurement or read from a store."""
-    return table.to_pandas(types_mapper=_PANDAS_TYPES.get)
+    """Convert a table of rows to the data frame that every view works on, fresh from a measurement or from a store.
 
-
-THIN = "fewer than half of the vectors are distinct"
-"""Why a value that :func:`is_thin` tells of counts as none."""
-
-
-def is_thin(on_distinct: bool, n_unique: int, n_vectors: int) -> bool:
-    """Whether a value rests on fewer than half of the vectors, the others being repetitions that do not count.
-
-    Such a value is right for its own sample but compares with no other layer's: estimates change with their number.
-    Layer 0 of a byte-level decoder with rotary positions has as many distinct vectors as the text has byte values.
-
-    >>> is_thin(True, 75, 4096), is_thin(False, 75, 4096)
-    (True, False)
+    Rows from before :func:`too_few_distinct` was applied on measuring are judged by it here.
     """
-    return on_distinct and 2 * n_unique < n_vectors
+    frame = table.to_pandas(types_mapper=_PANDAS_TYPES.get)
+    few = frame["on_distinct"].astype(bool) & (2 * frame["n_unique"] < frame["n_vectors"])
+    old = (frame["design"].isna() & few & frame["value"].notna()).astype(bool)
+    if old.any():
+        frame.loc[old, ["value", "std"]] = math.nan
+        counts = zip(frame.loc[old, "n_unique"], frame.loc[old, "n_vectors"], strict=True)
+        frame.loc[old, "reason"] = [too_few_distinct(True, n_unique, n_vectors) for n_unique, n_vectors in counts]
+    return frame
+
+
+def too_few_distinct(
+    on_distinct: bool, n_unique: int, n_vectors: int, near_duplicate_share: float | None = None
+) -> str | None:
+    """Say why a value rests on too few different vectors to compare with any other, or return None.
+
+    Estimates from neighbour distances change with the number of points, and vectors that are nearly the same measure
+    the rounding or the spread inside their cluster. Layer 0 of a byte-level decoder with rotary positions has as many
+    distinct vectors as the text has byte values.
+
+    Args:
+        on_distinct: whether equal vectors count once in the metric; any other metric always compares.
+        n_unique: distinct vectors in the batch that has fewest.
+        n_vectors: vectors in the batch.
+        near_duplicate_share: share of vectors with another one closer than a hundredth of the cloud's radius.
+
+    >>> too_few_distinct(True, 75, 4096)
+    'fewer than half of the vectors are distinct: 75 of 4096'
+    >>> too_few_distinct(True, 4096, 4096, 0.75)
+    'more than half of the vectors (75%) are nearly the same as another one'
+    >>> too_few_distinct(False, 75, 4096) is None
+    True
+    """
+    if not on_distinct:
+        return None
+    if 2 * n_unique < n_vectors:
+        return f"fewer than half of the vectors are distinct: {n_unique} of {n_vectors}"
+    if near_duplicate_share is not None and near_duplicate_share > 0.5:
+        return f"more than half of the vectors ({near_duplicate_share:.0%}) are nearly the same as another one"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

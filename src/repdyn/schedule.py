@@ -22,16 +22,25 @@ class Schedule:
     """Every multiple of this number."""
     doubling_until: int | None = None
     """1, 2, 4, 8 ... up to this step. Early training changes geometry fastest."""
+    early_every: int | None = None
+    """Every multiple of this number up to ``early_until``, to follow the warm-up and what comes right after it."""
+    early_until: int | None = None
+    """The last step that ``early_every`` counts for."""
     steps: tuple[int, ...] = ()
     """These steps."""
     at_checkpoints: bool = False
     """Whenever the trainer saves a checkpoint."""
 
     def __post_init__(self) -> None:
-        for name in ("every", "doubling_until"):
+        for name in ("every", "doubling_until", "early_every", "early_until"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"expected {name} >= 1, got {value}; leave it out to measure no such steps")
+        if (self.early_every is None) != (self.early_until is None):
+            raise ValueError(
+                f"expected early_every and early_until together, got {self.early_every} and {self.early_until}; give "
+                "both, such as early_every=16, early_until=512"
+            )
         if any(step < 0 for step in self.steps):
             raise ValueError(f"expected steps >= 0, got {min(self.steps)}")
 
@@ -39,6 +48,8 @@ class Schedule:
         if step == 0 or step in self.steps:
             return True
         if self.every is not None and step % self.every == 0:
+            return True
+        if self.early_every is not None and step <= (self.early_until or 0) and step % self.early_every == 0:
             return True
         is_power_of_two = step & (step - 1) == 0
         return self.doubling_until is not None and step <= self.doubling_until and is_power_of_two

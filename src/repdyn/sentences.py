@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import torch
 
-from repdyn.probe import BATCH_VECTORS, Probe
-from repdyn.text_windows import sequences_of_texts
+from repdyn.design import BATCH_VECTORS, DENSE
+from repdyn.probe import Probe
+from repdyn.text_windows import WindowPlan, sequences_of_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -126,7 +127,8 @@ def sentence_probe(
     if n_batches < 1:
         raise ValueError(f"expected n_batches >= 1, got {n_batches}")
     texts = simple_sentences(n, seed) + complex_sentences(n, seed)
-    tokens, lengths, _ = sequences_of_texts(texts, tokenizer, sequence_length, needed=sys.maxsize, with_words=False)
+    plan = WindowPlan(n_tokens=sys.maxsize, window_tokens=sequence_length)
+    tokens, lengths, _ = sequences_of_texts(texts, tokenizer, plan, with_words=False)
     if len(lengths) != len(texts):
         raise ValueError(
             f"expected sequences that hold a sentence each, got sequence_length={sequence_length}, which cuts "
@@ -141,6 +143,7 @@ def sentence_probe(
         seed=seed,
         pad_id=cast(int, tokenizer.pad_token_id or 0),
         name=f"{n} simple and {n} complex sentences",
+        design=DENSE,  # a sentence is so short that its tokens fill one batch only together with all others
     )
     is_simple = torch.repeat_interleave(torch.arange(len(texts)) < n, lengths)
     classes = {"simple": is_simple & ~whole.is_sink, "complex": ~is_simple & ~whole.is_sink}

@@ -11,42 +11,68 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from repdyn.design import TOKENS_PER_VECTOR, Design
 from repdyn.words import NO_WORD, Lexicon, TokenWords, words_of_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def windows_of(
-    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, sequence_length: int, needed: int
-) -> list[list[int]]:
-    """Windows of at most ``sequence_length`` ids, the tokenizer's own prefix and suffix included in each.
+@dataclass(frozen=True)
+class WindowPlan:
+    """How texts are cut into windows, and how many of them are kept."""
+
+    n_tokens: int
+    """Text tokens wanted in all, at least."""
+    n_windows: int = 0
+    """Windows wanted, at least."""
+    window_tokens: int | None = None
+    """Tokens in a window, special ones included; longer pieces are cut up, or truncated where characters decide."""
+    window_characters: int | None = None
+    """Characters of text in a window; None where ``window_tokens`` alone decides."""
+
+    @classmethod
+    def by_design(
+        cls, design: Design, max_vectors: int, batch_vectors: int | None, sequence_length: int | None
+    ) -> WindowPlan:
+        """Plan the windows that a design takes for so many vectors, of the given length rather than its own."""
+        tokens = sequence_length or design.window_tokens
+        sizes = design.batch_plan(max_vectors, batch_vectors, n_tokens=0)
+        n_windows = design.windows_wanted(sizes["n_batches"], sizes["batch_vectors"], tokens or 1)
+        n_tokens = 0 if design.n_windows else int(max_vectors * TOKENS_PER_VECTOR)
+        return cls(n_tokens, n_windows, tokens, design.window_characters)
+
+
+def windows_of(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan) -> list[list[int]]:
+    """Cut texts into windows of token ids, the tokenizer's own prefix and suffix included in each.
 
     Args:
         texts: any number of texts of any length; a window never spans two.
         tokenizer: any Hugging Face tokenizer.
-        sequence_length: tokens in a window.
-        needed: text tokens wanted; where there are more, windows spread evenly over all are kept.
+        plan: size and number of windows; where there are more than wanted, those kept are spread evenly over all.
 
     Raises:
-        ValueError: a bare string, something that is no text or that UTF-8 cannot write, or a ``sequence_length`` that
-            the special tokens fill already.
+        ValueError: a bare string, something that is no text or that UTF-8 cannot write, or windows that the special
+            tokens fill already.
     """
-    frame = _Frame.of(texts, tokenizer, sequence_length)
+    frame = _Frame.of(texts, tokenizer, plan)
     windows: list[list[int]] = []
-    for text in _writable(texts):
+    whole: list[bool] = []
+    for text in _pieces(texts, plan):
         ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        windows += [frame.around(ids[some]) for some in frame.parts(len(ids))]
-    return [windows[i] for i in _spread(windows, frame.sinks, needed)]
+        parts = frame.parts(len(ids))
+        windows += [frame.around(ids[some]) for some in parts]
+        whole += frame.are_whole(parts, len(text), len(ids))
+    return [windows[i] for i in _spread(windows, whole, frame.sinks, plan)]
 
 
 def sequences_of_texts(
-    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, sequence_length: int, needed: int, with_words: bool
+    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan, with_words: bool
 ) -> tuple[Tensor, Tensor, TokenWords | None]:
-    """The windows of :func:`windows_of` one after the other, and the words their tokens belong to.
+    """Join the windows of :func:`windows_of`, with the words that their tokens belong to.
 
     Args:
-        texts, tokenizer, sequence_length, needed: as for :func:`windows_of`; words are counted in all of the texts.
+        texts, tokenizer, plan: as for :func:`windows_of`; words are counted in all of the texts.
         with_words: whether the words are asked for.
 
     Returns:
@@ -56,51 +82,66 @@ def sequences_of_texts(
         ValueError: as :func:`windows_of`; or words of a tokenizer that does not tell where its tokens stand in a text.
     """
     if with_words:
-        windows, words = _worded_windows(texts, tokenizer, sequence_length, needed)
+        windows, words = _worded_windows(texts, tokenizer, plan)
     else:
-        windows, words = windows_of(texts, tokenizer, sequence_length, needed), None
+        windows, words = windows_of(texts, tokenizer, plan), None
     tokens = torch.tensor([token for window in windows for token in window], dtype=torch.long)
     return tokens, torch.tensor([len(window) for window in windows], dtype=torch.long), words
 
 
 def _worded_windows(
-    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, sequence_length: int, needed: int
+    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan
 ) -> tuple[list[list[int]], TokenWords]:
-    frame = _Frame.of(texts, tokenizer, sequence_length)
+    frame = _Frame.of(texts, tokenizer, plan)
     lexicon = Lexicon()
     windows: list[list[int]] = []
+    whole: list[bool] = []
     words: list[np.ndarray] = []
-    for text in _writable(texts):
+    for text in _pieces(texts, plan):
         ids, numbers = words_of_tokens(text, tokenizer, lexicon)
         parts = frame.parts(len(ids))
         windows += [frame.around(ids[some]) for some in parts]
+        whole += frame.are_whole(parts, len(text), len(ids))
         words += [np.pad(numbers[some], frame.widths, constant_values=NO_WORD) for some in parts]
-    kept = _spread(windows, frame.sinks, needed)
+    kept = _spread(windows, whole, frame.sinks, plan)
     of_kept = [np.empty(0, dtype=np.int64), *(words[i] for i in kept)]
     return [windows[i] for i in kept], TokenWords(np.concatenate(of_kept), lexicon)
 
 
+def _pieces(texts: Iterable[str], plan: WindowPlan) -> Iterator[str]:
+    """The texts, cut into pieces of so many characters where those decide."""
+    size = plan.window_characters
+    for text in _writable(texts):
+        if size is None:
+            yield text
+        else:
+            yield from (text[start : start + size] for start in range(0, len(text), size))
+
+
 @dataclass(frozen=True)
 class _Frame:
-    """What a tokenizer puts around each window, and the room that leaves."""
+    """The special tokens a tokenizer puts around each window, and the room that leaves."""
 
     prefix: list[int]
     suffix: list[int]
-    body: int
-    """Text tokens in a whole window."""
+    body: int | None
+    """Text tokens in a whole window; None for all of a piece."""
+    characters: int | None
+    """Characters in a piece of text that is one window, of which what exceeds ``body`` is dropped; None where a text
+    makes many windows."""
 
     @classmethod
-    def of(cls, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, sequence_length: int) -> _Frame:
+    def of(cls, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan) -> _Frame:
         if isinstance(texts, str):
             raise ValueError("expected texts to be an iterable of strings, got a single string; pass [text]")
         prefix, suffix = _affixes(tokenizer)
-        body = sequence_length - len(prefix) - len(suffix)
-        if body < 1:
+        body = None if plan.window_tokens is None else plan.window_tokens - len(prefix) - len(suffix)
+        if body is not None and body < 1:
             raise ValueError(
                 f"expected sequence_length > {len(prefix) + len(suffix)}, the special tokens this tokenizer adds, "
-                f"got {sequence_length}"
+                f"got {plan.window_tokens}"
             )
-        return cls(prefix, suffix, body)
+        return cls(prefix, suffix, body, plan.window_characters)
 
     @property
     def widths(self) -> tuple[int, int]:
@@ -112,8 +153,18 @@ class _Frame:
         return max(1, sum(self.widths))
 
     def parts(self, n_tokens: int) -> list[slice]:
-        """Where the windows of a text of so many tokens lie in it."""
+        """Where the windows of a piece of so many tokens lie in it."""
+        if n_tokens == 0:
+            return []
+        if self.characters is not None or self.body is None:
+            return [slice(0, self.body)]
         return [slice(start, start + self.body) for start in range(0, n_tokens, self.body)]
+
+    def are_whole(self, parts: Sequence[slice], n_characters: int, n_tokens: int) -> list[bool]:
+        """Whether each window is as long as windows can be; at the end of a text there may be a shorter one."""
+        if self.characters is not None:
+            return [n_characters == self.characters] * len(parts)
+        return [part.stop is None or part.stop <= n_tokens for part in parts]
 
     def around(self, ids: list[int]) -> list[int]:
         return self.prefix + ids + self.suffix
@@ -132,14 +183,22 @@ def _affixes(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     )
 
 
-def _spread(windows: Sequence[list[int]], sinks: int, needed: int) -> list[int]:
-    """Numbers of evenly spaced windows with ``needed`` tokens, ``sinks`` of each not counted; of all if there are
-    fewer."""
+def _spread(windows: Sequence[list[int]], whole: Sequence[bool], sinks: int, plan: WindowPlan) -> list[int]:
+    """Choose evenly spaced windows that make up the plan, whole ones where they suffice; all if there are too few.
+
+    Args:
+        windows: to choose from.
+        whole: whether each is as long as windows can be.
+        sinks: tokens of each that are no text.
+        plan: how many windows and tokens are wanted.
+    """
     total = sum(len(window) - sinks for window in windows)
-    if total <= needed:
+    count = max(plan.n_windows, -(-len(windows) * plan.n_tokens // max(total, 1)))
+    if total <= plan.n_tokens or count >= len(windows):
         return list(range(len(windows)))
-    count = -(-len(windows) * needed // total)
-    return np.unique(np.linspace(0, len(windows) - 1, count).round().astype(int)).tolist()
+    found = [number for number, is_whole in enumerate(whole) if is_whole]
+    found = found if len(found) >= count else list(range(len(windows)))
+    return [found[place] for place in np.unique(np.linspace(0, len(found) - 1, count).round().astype(int))]
 
 
 def _writable(texts: Iterable[str]) -> Iterator[str]:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
+from repdyn.design import BATCH_VECTORS, MAX_VECTORS
 from repdyn.function_words import is_function_word
-from repdyn.probe import BATCH_VECTORS, MAX_VECTORS, Probe
-from repdyn.text_windows import sequences_of_texts
+from repdyn.probe import Probe
+from repdyn.text_windows import WindowPlan, sequences_of_texts
 from repdyn.words import NO_WORD, Lexicon, TokenWords
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _telling_words(lexicon: Lexicon, n_documents_with: np.ndarray, n_documents: 
 
 def _beginning(text: str, tokenizer: PreTrainedTokenizerBase, length: int) -> tuple[np.ndarray, TokenWords]:
     """The first ``length`` tokens of a text, special ones included, or all where it has fewer; and their words."""
-    tokens, lengths, words = sequences_of_texts([text], tokenizer, length, needed=1, with_words=True)
+    tokens, lengths, words = sequences_of_texts([text], tokenizer, WindowPlan(1, window_tokens=length), with_words=True)
     n_tokens = int(lengths[0]) if len(lengths) else 0
     words = words or TokenWords(np.empty(0, dtype=np.int64), Lexicon())
     return tokens[:n_tokens].numpy(), TokenWords(words.numbers[:n_tokens], words.lexicon)

@@ -10,6 +10,7 @@ from views.made_up import make_failures, make_row, make_run, make_scalar, to_fra
 
 from repdyn.alarms import RULES, Rule, Watcher, alarms_of
 from repdyn.alarms.courses import Past, moments_of
+from repdyn.records import too_few_distinct
 
 
 def course(values, metric="two_nn", std=0.0, layer=1, subset="all", **more):
@@ -113,9 +114,10 @@ def test_layers_that_come_and_go_keep_their_own_past():
 
 def test_a_layer_whose_vectors_become_the_same_is_dead():
     counts = {"on_distinct": True, "n_vectors": 4096}
-    rows = [*course([8], n_unique=4000, **counts), make_row(step=10, layer=1, metric="two_nn", n_unique=2047, **counts)]
-    (alarm,) = alarms_of(to_frame(rows))
-    assert (alarm.rule, alarm.detail) == ("no value", "fewer than half of the vectors are distinct")
+    reason = too_few_distinct(True, 2047, 4096)
+    gone = make_row(step=10, layer=1, metric="two_nn", n_unique=2047, value=math.nan, reason=reason, **counts)
+    (alarm,) = alarms_of(to_frame([*course([8], n_unique=4000, **counts), gone]))
+    assert (alarm.rule, alarm.detail) == ("no value", "fewer than half of the vectors are distinct: 2047 of 4096")
 
 
 def profile(levels, layers=4):

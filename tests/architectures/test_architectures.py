@@ -39,10 +39,14 @@ SEVERAL = "expected one stack of blocks, found several of similar size in {name}
 SILENT = "expected every block to run, but {n} of 4 did not: {first}"
 SHAPE = "expected states of shape .*'dim'.* at '{name}', got {shape} of torch.float32; name blocks that pass one vector"
 PADDING = "expected states that do not depend on what stands in the padding, but those of"
+LONGER = (
+    r"expected states of shape .*'dim'.* at '{name}', got {shape} of torch.float32, {n} positions for 16 tokens; where the "
+    r"model puts {more} learned vectors before the tokens, give token_positions=slice\({more}, None\)"
+)
 # What the error says, and layers= that work; None where there are none.
 REFUSED = {
     "blt": (SEVERAL.format(name="BltForCausalLM"), "model.local_decoder.layers.*"),
-    "cpmant": (SHAPE.format(name="cpmant.encoder.layers.0", shape=r"\(4, 48, 32\)"), None),
+    "cpmant": (LONGER.format(name="cpmant.encoder.layers.0", shape=r"\(4, 48, 32\)", n=48, more=32), None),
     "flaubert": (
         SEVERAL.format(name="FlaubertWithLMHeadModel"),
         ["transformer.layer_norm_emb", "transformer.layer_norm2.*"],
@@ -53,7 +57,10 @@ REFUSED = {
         {"L_module": "model.L_module.layers.*", "H_module": "model.H_module.layers.*"},
     ),
     "mllama": (SILENT.format(n=1, first="model.layers.3"), ["model.layers.[0-2]"]),
-    "perceiver": (SHAPE.format(name="perceiver.encoder.self_attends.0", shape=r"\(4, 256, 32\)"), None),
+    "perceiver": (
+        LONGER.format(name="perceiver.encoder.self_attends.0", shape=r"\(4, 256, 32\)", n=256, more=240),
+        None,
+    ),
     "squeezebert": (SILENT.format(n=4, first="transformer.encoder.layers.0"), None),
     "xlm": (SEVERAL.format(name="XLMWithLMHeadModel"), ["transformer.layer_norm_emb", "transformer.layer_norm2.*"]),
 }
@@ -112,6 +119,17 @@ def test_every_architecture(model_type, class_name, probe):
     assert_states_are_those_the_model_reports(model.eval(), probe)
     with pytest.raises(ValueError, match=PADDING) if model_type in PADDING_SEEN else contextlib.nullcontext():
         capture(model, padded(probe), ["all"])
+
+
+def test_a_model_with_a_prompt_of_its_own(probe):
+    """CPM-Ant reads 32 learned vectors before the tokens, and reports its states without theirs."""
+    model = build("cpmant", "CpmAntForCausalLM").eval()
+    found = capture(model, probe, ["all"], token_positions=slice(32, None)).layers
+    with torch.no_grad():
+        reported = model(probe.tokens.view(-1, LENGTH), output_hidden_states=True).hidden_states
+    for layer, states in list(zip(found, reported, strict=True))[:-1]:  # the last one is normed
+        expected = states.flatten(0, 1)[probe.sample("all").ravel()]
+        torch.testing.assert_close(layer.states, expected, rtol=1e-5, atol=1e-5)
 
 
 def padded(probe):

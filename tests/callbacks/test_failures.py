@@ -18,7 +18,7 @@ from repdyn import measure
 from repdyn.alarms import Rule
 from repdyn.callbacks import HuggingFaceCheckpoints, RepresentationDynamics
 from repdyn.callbacks.refusals import refuse_sharding, refuse_what_cannot_run
-from repdyn.metrics import METRICS
+from repdyn.metrics import METRICS, Metric
 
 
 class _BrokenError(Exception):
@@ -152,12 +152,15 @@ def test_shards_are_not_saved_as_checkpoints_of_hugging_face():
         refuse_sharding(strategy(FSDPStrategy))  # type: ignore[arg-type]
 
 
-def test_two_settings_of_one_metric_want_two_trackers(probe):
-    settings = [METRICS["two_nn"], METRICS["two_nn"].with_settings(discard=0.8)]
+def test_two_metrics_of_one_name_are_refused(probe):
+    own = [
+        Metric("mine", METRICS["anisotropy"].kernel, "", (0, 1), "", subsets=("all",), settings={"a": n})
+        for n in (1, 2)
+    ]
     with pytest.raises(
-        ValueError, match="expected one setting of each metric, got several of two_nn on all; attach a tracker"
+        ValueError, match="expected metrics of different names, got several called mine on all; give each"
     ):
-        tracker(probe, metrics=settings)
+        tracker(probe, metrics=own)
 
 
 def test_a_refused_start_shows_nothing(tmp_path, probe, capsys):

@@ -5,6 +5,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pandas as pd
 import pytest
+import torch
 from jobs import Job, batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -101,6 +102,35 @@ def test_scalars_and_tokens_are_stored_beside(tmp_path, probe):
     assert tokens == {0: [0], 3: [3 * 48], 6: [6 * 48], 8: [8 * 48]}
     assert set(frame["run"]) == {"job/0"}
     assert set(frame.loc[frame.layer.notna(), "model"]) == {"Job"}
+
+
+class WarmedUp(Job):
+    """With a learning rate that rises for four steps and falls for four."""
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(step / 4, 2 - step / 4))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def learning_rates(frame: pd.DataFrame) -> dict[int, float]:
+    return frame[frame["metric"] == "train/learning_rate"].set_index("step")["value"].to_dict()
+
+
+def test_the_learning_rate_is_stored_as_it_is_when_measured(tmp_path, probe):
+    attached = tracker(probe, 2)
+    trainer(tmp_path, attached).fit(WarmedUp(), batches())
+    assert learning_rates(attached.store.to_pandas()) == {0: 0.0, 2: 5e-3, 4: 1e-2, 6: 5e-3, 8: 0.0}
+
+
+def test_a_module_without_an_optimizer_has_no_learning_rate(tmp_path, probe):
+    class Frozen(Job):
+        def configure_optimizers(self):
+            return None
+
+    attached = tracker(probe, 4)
+    trainer(tmp_path, attached, max_steps=-1, max_epochs=1, limit_train_batches=2).fit(Frozen(), batches())
+    assert not learning_rates(attached.store.to_pandas())
 
 
 def test_every_logger_is_served_after_the_store(tmp_path, probe):

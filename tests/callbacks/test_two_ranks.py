@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning_cases as cases
+import numpy as np
 import pytest
 import torch
 from jobs import Job
@@ -60,8 +61,8 @@ def test_two_ranks_give_the_numbers_of_one_process(folder, step):
     expected = measure(job, cases.PROBE, tokens_per_forward=60).to_pandas().sort_values(["metric", "subset", "layer"])
     frame = open_store(folder / "store").to_pandas("saved")
     found = frame[(frame["step"] == step) & frame["layer"].notna()]
-    assert found["value"].tolist() == expected["value"].tolist()
-    assert found["std"].tolist() == expected["std"].tolist()
+    np.testing.assert_array_equal(found["value"], expected["value"])
+    np.testing.assert_array_equal(found["std"], expected["std"])
 
 
 def test_a_run_that_goes_on_repeats_nothing(folder):

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-MODULES = ("byte_tokenizer", "clean", "source", "text", "vocabulary", "windows")
+MODULES = ("byte_tokenizer", "clean", "source", "text", "vocabulary")
 
 
 @pytest.mark.parametrize("name", MODULES)

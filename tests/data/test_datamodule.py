@@ -10,6 +10,7 @@ import torch
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.datamodule import TextDataModule
+from repdyn.design import DENSE, INDEPENDENT
 from repdyn.words import CLASSES
 
 # position i of the text can be read off bytes i to i + 4
@@ -92,7 +93,11 @@ def test_the_quickstart_needs_nothing():
     data.setup("fit")
     assert data.bytes_per_token == 1.0
     assert data.description.startswith("language reference of Python 3.")
-    assert data.probe_windows().shape == (80, 256)
+    # 93 kB of held-out text make fewer windows than the design asks for: all of the validation and the test split
+    windows = data.probe_windows()
+    assert windows.shape[1] == INDEPENDENT.window_tokens
+    assert 1000 < len(windows) < 4 * 512
+    assert data.probe().name.endswith(", validation and test split")
 
 
 def test_any_hugging_face_tokenizer_will_do(source: str, tmp_path: Path, cache: Path):
@@ -109,15 +114,43 @@ def test_any_hugging_face_tokenizer_will_do(source: str, tmp_path: Path, cache: 
 
 
 def test_the_probe_is_spread_over_the_validation_split(source: str):
-    windows = TextDataModule(source, sequence_length=50, probe_max_vectors=400).probe_windows()
+    data = TextDataModule(
+        source, sequence_length=50, probe_max_vectors=400, probe_batch_vectors=400, probe_design="dense"
+    )
+    windows = data.probe_windows()
     starts = [TEXT.index(bytes(row.tolist())) - 36_000 for row in windows]
     # 40 windows in the split, 1.25 * 400 tokens wanted: ten of them, the first and the last among them
     assert starts == [50 * index for index in (0, 4, 9, 13, 17, 22, 26, 30, 35, 39)]
     assert windows.dtype == np.int64
 
 
-def test_a_small_split_is_measured_whole(source: str):
-    assert TextDataModule(source, sequence_length=50).probe_windows().shape == (40, 50)
+def test_a_small_split_is_measured_whole_and_the_test_split_too(source: str):
+    windows = TextDataModule(source, sequence_length=50).probe_windows()
+    assert windows.shape == (80, 50)
+    starts = [TEXT.index(bytes(row.tolist())) for row in windows]
+    assert starts == list(range(36_000, 40_000, 50))
+
+
+def test_the_design_decides_the_windows(source: str):
+    settings: dict[str, Any] = {"probe_max_vectors": 120, "probe_batch_vectors": 60}
+    data = TextDataModule(source, sequence_length=100, **settings)
+    assert data.probe_windows().shape == (16, INDEPENDENT.window_tokens)
+    assert data.probe().design == INDEPENDENT
+    short = TextDataModule(source, sequence_length=100, probe_sequence_length=20, **settings)
+    assert short.probe_windows().shape == (16, 20)
+    dense = TextDataModule(source, sequence_length=100, probe_design="dense", **settings)
+    assert dense.probe_windows().shape == (2, 100)
+    assert dense.probe().design == DENSE
+    paper = TextDataModule(source, sequence_length=20, probe_design="paper").probe()
+    assert len(paper.lengths) == 128
+    assert set(paper.lengths.tolist()) == {20}
+    assert (paper.n_batches, paper.batch_vectors) == (1, 128 * 20)
+
+
+@pytest.mark.parametrize("length", [1, 51])
+def test_probe_windows_longer_than_the_training_windows_are_refused(source: str, length: int):
+    with pytest.raises(ValueError, match=f"expected probe_sequence_length from 2 to sequence_length, 50, got {length}"):
+        TextDataModule(source, sequence_length=50, probe_sequence_length=length)
 
 
 def test_probe_windows_of_an_encoder_are_not_masked(source: str):
@@ -133,7 +166,7 @@ def test_the_probe_carries_tokens_and_plan(source: str):
     probe = data.probe()
     assert len(probe.lengths) == len(data.probe_windows())
     assert probe.special_ids == (256, 257, 258, 259)
-    assert probe.name.endswith(", validation split")
+    assert probe.name.endswith(", validation and test split")
     assert probe.hash == data.probe().hash
 
 
@@ -224,8 +257,8 @@ def test_a_dump_is_cleaned_for_training(tmp_path: Path, make_dump: Callable[...,
 def test_the_real_prefix_trains_and_probes(enwik8_prefix: Path, real_cache: Path):
     data = TextDataModule(str(enwik8_prefix), cache_dir=str(real_cache))
     assert data.description.startswith("enwik8 prefix, 4.15 MB, cleaned: 2,9")
-    assert data.probe_windows().shape == (80, 256)
-    assert len(data.probe().tokens) == 80 * 256
+    assert data.probe_windows().shape == (4 * 512, 80)
+    assert data.probe().has_disjoint_batches()
 
 
 @pytest.mark.real_data

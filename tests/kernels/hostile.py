@@ -121,10 +121,15 @@ def naive_two_nearest(points: Tensor) -> np.ndarray:
     return naive_nearest(torch.from_numpy(np.unique(points.double().numpy() + 0.0, axis=0)))
 
 
+def n_kept_of(n: int, discard: float) -> int:
+    """In whole per mille, because 5 * (1 - 0.8) is less than 1."""
+    return n * (1000 - round(1000 * discard)) // 1000
+
+
 def naive_two_nn(points: Tensor, discard: float = 0.1) -> float:
     r1, r2 = naive_two_nearest(points).T
     n = len(r1)
-    n_kept = int(n * (1 - discard))
+    n_kept = n_kept_of(n, discard)
     x = np.sort(np.log(r2 / r1))[:n_kept]
     y = -np.log(1 - np.arange(1, n_kept + 1) / n)
     return np.linalg.lstsq(x[:, None], y, rcond=None)[0][0]

@@ -65,8 +65,19 @@ def test_against_matrices_in_float64(name, debiased, device):
     x, y = pair(name)
     found = linear_cka(x.to(device), y.to(device), debiased=debiased)
     assert (found.shape, found.dtype, found.device.type) == ((), torch.float64, device)
-    # the contract is 1e-6; what holds on all of these but five points is 2e-8
-    assert found.item() == pytest.approx(naive(x, y, debiased), abs=1e-6 if name == "n_5" else 2e-8)
+    # the contract is 1e-6; what holds on all of these is 2e-8
+    assert found.item() == pytest.approx(naive(x, y, debiased), abs=2e-8)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])
+@pytest.mark.parametrize("size", [30, 3e3, 3e5])
+@pytest.mark.parametrize("n", [4, 5, 8, 40, 100, 600])
+def test_huge_points_among_few(n, size, debiased):
+    x = normal(n, 32).float()
+    x[:2] *= size
+    y = (torch.tanh(x) @ normal(32, 32, seed=1).float() + x).float()
+    assert linear_cka(x, y, debiased=debiased).item() == pytest.approx(naive(x, y, debiased), abs=1e-8)
 
 
 @pytest.mark.usefixtures("way")

@@ -65,8 +65,8 @@ def test_dadapy_agrees():
 
 def test_neighbours_are_searched_once_for_all_scales(monkeypatch):
     cloud, searches = Cloud(HOSTILE["low_rank"](), n_neighbours=32), []
-    nearest = neighbours.nearest
-    monkeypatch.setattr(neighbours, "nearest", lambda points, k: searches.append(k) or nearest(points, k))
+    search = neighbours.search
+    monkeypatch.setattr(neighbours, "search", lambda points, k, groups: searches.append(k) or search(points, k))
     values = [gride_of(cloud, k=k).item() for k in SCALES]
     dimension = two_nn_of(cloud).item()
     assert searches == [32]

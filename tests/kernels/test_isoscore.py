@@ -71,7 +71,7 @@ def test_a_line_is_0_and_no_less():
 def test_the_spectrum_is_shared(monkeypatch):
     calls = []
     eigenvalues = spectrum.eigenvalues
-    monkeypatch.setattr(spectrum, "eigenvalues", lambda tall: calls.append(1) or eigenvalues(tall))
+    monkeypatch.setattr(spectrum, "eigenvalues", lambda gram: calls.append(1) or eigenvalues(gram))
     cloud = Cloud(HOSTILE["gaussian"]())
     isoscore_of(cloud)
     participation_ratio_of(cloud)

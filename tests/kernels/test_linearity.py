@@ -148,6 +148,23 @@ def test_constant_columns_explain_nothing():
     assert linearity(with_constants, y).item() == pytest.approx(linearity(x, y).item(), abs=1e-12)
 
 
+@pytest.mark.parametrize("constant", [0.0, 1.0, 1000.1, 1e-20, 1e20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_constant_columns_take_up_no_point(constant, dtype):
+    x, y = normal(60, 5).to(dtype), normal(60, 4, seed=1)
+    with_constants = torch.cat([x, torch.full((60, 20), constant, dtype=dtype)], 1)
+    unexplained, rank = naive_unexplained(x, y)
+    assert rank == 5
+    expected = 1 - unexplained * 59 / (59 - rank)
+    assert linearity(with_constants, y, adjusted=True).item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_small_column_is_none_that_is_constant():
+    x, y = normal(60, 5), normal(60, 4, seed=1)
+    small = x * torch.tensor([1, 1e-20, 1, 1e-13, 1e13], dtype=torch.float64)
+    assert linearity(small, y, adjusted=True).item() == pytest.approx(linearity(x, y, adjusted=True).item(), abs=1e-9)
+
+
 def test_unrelated_clouds():
     x, y = normal(500, 200), normal(500, 300, seed=1)
     assert linearity(x, y).item() == pytest.approx(200 / 499, abs=0.01)
@@ -236,6 +253,25 @@ def test_a_block_that_adds_the_same_to_all(added):
 def test_a_next_layer_that_is_constant():
     with pytest.raises(Undefined, match="^compared with: 1 distinct of 5 points, at least 3 needed$"):
         linearity_of(Cloud(NUMBERS), Cloud(torch.ones(5, 2)))
+
+
+@pytest.mark.parametrize("adjusted", [True, False])
+@pytest.mark.parametrize("constant", [0.0, 7.3, 1e-30, 1e30])
+def test_a_block_that_takes_everything_away_is_linear(constant, adjusted):
+    x = normal(100, 20).float()
+    assert linearity(x, torch.full((100, 20), constant), of="step", adjusted=adjusted).item() == 1
+    two_points = torch.full((100, 20), 7.3)
+    two_points[:30, 0] += 1
+    unexplained, rank = naive_unexplained(x, two_points - x)
+    expected = 1 - unexplained * (99 / (99 - rank) if adjusted else 1)
+    assert linearity(x, two_points, of="step", adjusted=adjusted).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_step_from_a_constant_layer_is_undefined():
+    with pytest.raises(Undefined, match="^1 distinct of 5 points, at least 3 needed$"):
+        linearity_of(Cloud(torch.ones(5, 2)), Cloud(NUMBERS), of="step")
+    with pytest.raises(Undefined, match="^compared with: the points contain NaN$"):
+        linearity_of(Cloud(NUMBERS), Cloud(torch.full((5, 2), torch.nan)), of="step")
 
 
 def test_mistakes():

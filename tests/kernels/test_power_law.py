@@ -27,9 +27,19 @@ def naive_alpha_req(points, first, last):
 def test_a_weighted_fit_to_a_float64_svd(name, first, last):
     expected = naive_alpha_req(HOSTILE[name](), first, last)
     ours = alpha_req(HOSTILE[name](), first=first, last=last).item()
-    # from rank 9 on the eigenvalues of this one are what float32 rounded off 3000: 1e-10 of the largest
-    tolerance = 1e-4 if name == "offset_3000" else 1e-6
-    assert ours == pytest.approx(expected, rel=tolerance, abs=1e-7, nan_ok=True)
+    # from rank 9 on the eigenvalues of offset_3000 are what float32 rounded off 3000: 1e-10 of the largest
+    assert ours == pytest.approx(expected, rel=1e-6, abs=1e-7, nan_ok=True)
+
+
+@pytest.mark.parametrize("shape", [(600, 120), (120, 600)])
+@pytest.mark.parametrize("offset", [0, 30, 3000])
+def test_eigenvalues_far_below_the_largest_keep_their_digits(shape, offset):
+    """Those of the fit are 1e-8 to 1e-11 of the largest, of float32 points."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(*shape, dtype=torch.float64, generator=generator)
+    left, values, right = torch.linalg.svd(points, full_matrices=False)
+    points = (left * torch.logspace(0, -5.5, len(values)).double() @ right + offset * 1e-3).float()
+    assert alpha_req(points).item() == pytest.approx(naive_alpha_req(points, 11, 100), rel=1e-6)
 
 
 def test_most_hostile_clouds_are_measured():
@@ -92,7 +102,7 @@ def test_the_fit_ends_where_rounding_begins():
 def test_the_spectrum_is_shared(monkeypatch):
     calls = []
     eigenvalues = spectrum.eigenvalues
-    monkeypatch.setattr(spectrum, "eigenvalues", lambda tall: calls.append(1) or eigenvalues(tall))
+    monkeypatch.setattr(spectrum, "eigenvalues", lambda gram: calls.append(1) or eigenvalues(gram))
     cloud = Cloud(HOSTILE["gaussian"]())
     alpha_req_of(cloud)
     alpha_req_of(cloud, first=1)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from grouped import GROUPINGS, n_outside
 from hostile import HOSTILE
 
 from repdyn.kernels import Cloud, exact_arithmetic, shortlist
@@ -9,10 +10,13 @@ from repdyn.kernels import Cloud, exact_arithmetic, shortlist
 DTYPES = [torch.bfloat16, torch.float32]
 
 
-def missed(points, k, found):
-    """How many complete rows lack one of their k nearest."""
+def missed(points, k, found, groups=None):
+    """How many complete rows lack one of their k nearest outside of their group."""
     exact = torch.cdist(points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
     exact.fill_diagonal_(torch.inf)
+    if groups is not None:
+        exact[groups[:, None] == groups] = torch.inf
+        assert (groups[found.first] != groups[found.second]).all()
     listed = torch.full_like(exact, torch.inf)
     listed[found.first, found.second] = exact[found.first, found.second]
     wrong = listed.topk(k, largest=False).values > exact.topk(k, largest=False).values * (1 + 1e-12)
@@ -25,9 +29,13 @@ def dtype(request, monkeypatch):
     return request.param
 
 
-def listed(points, k=2):
+def listed(points, k=2, groups=None):
     with exact_arithmetic("cpu"):
-        return shortlist.shortlist(points, k)
+        return shortlist.shortlist(points, k, groups)
+
+
+def in_order(groups):
+    return groups.sort().values.unique_consecutive(return_inverse=True)[1]
 
 
 @pytest.mark.parametrize("k", [1, 2, 8, 64])
@@ -38,15 +46,31 @@ def test_complete_rows_hold_their_nearest(name, k, dtype):
     assert missed(points, k, listed(points, k)) == 0
 
 
+@pytest.mark.parametrize("k", [1, 2, 64])
+@pytest.mark.parametrize("grouping", GROUPINGS)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_complete_rows_hold_their_nearest_outside_of_their_group(name, grouping, k, dtype):
+    points = Cloud(HOSTILE[name]()).distinct
+    groups = in_order(GROUPINGS[grouping](len(points)))
+    if n_outside(groups) < 1:
+        pytest.skip("no neighbours")
+    k = min(k, n_outside(groups))
+    assert missed(points, k, listed(points, k, groups), groups) == 0
+
+
+@pytest.mark.parametrize("grouping", [None, *GROUPINGS])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(
     "name", ["gaussian", "low_rank", "std_500", "heavy_tail", "near_duplicates_1e-5", "bimodal_1000"]
 )
-def test_not_even_the_least_accurate_product_misleads(name, seed, dtype, monkeypatch):
+def test_not_even_the_least_accurate_product_misleads(name, seed, grouping, dtype, monkeypatch):
     """Scores are moved as far as the bound on their rounding allows, in the direction that hides the nearest."""
     points = HOSTILE[name]()
+    groups = None if grouping is None else in_order(GROUPINGS[grouping](len(points)))
     generator = torch.Generator().manual_seed(seed)
     exact = torch.cdist(points.double(), points.double()).fill_diagonal_(torch.inf)
+    if groups is not None:
+        exact[groups[:, None] == groups] = torch.inf
     near = exact <= exact.topk(2, largest=False).values[:, -1:]
     read = shortlist._Lists.read
 
@@ -62,8 +86,8 @@ def test_not_even_the_least_accurate_product_misleads(name, seed, dtype, monkeyp
         read(self, scores.to(self.rounded.right.dtype), along, rows, others)
 
     monkeypatch.setattr(shortlist._Lists, "read", misled)
-    found = listed(points)
-    assert missed(points, 2, found) == 0
+    found = listed(points, groups=groups)
+    assert missed(points, 2, found, groups) == 0
 
 
 @pytest.mark.parametrize("n", [127, 128, 129, 1000, 1024, 1025, 5000])

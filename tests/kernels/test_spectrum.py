@@ -43,7 +43,7 @@ def test_even_spectra_count_their_directions():
 def test_one_decomposition_serves_all(monkeypatch):
     calls = []
     eigenvalues = spectrum.eigenvalues
-    monkeypatch.setattr(spectrum, "eigenvalues", lambda tall: calls.append(1) or eigenvalues(tall))
+    monkeypatch.setattr(spectrum, "eigenvalues", lambda gram: calls.append(1) or eigenvalues(gram))
     cloud = Cloud(HOSTILE["gaussian"](), whole_spectrum=True)
     for kernel in (anisotropy_of, participation_ratio_of, effective_rank_of):
         kernel(cloud)

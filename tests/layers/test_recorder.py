@@ -100,14 +100,22 @@ def test_states_are_what_runs_from_block_to_block(model_class, block_class, laye
     assert_layers_are_the_stream(with_blocks(model_class, block_class), small_probe, layers)
 
 
-def test_a_batch_without_samples_comes_first():
+@pytest.mark.parametrize("causal", [True, False])
+def test_windows_are_read_only_where_something_is_sampled(causal):
     model = with_blocks(PairPassedOn, BranchFirst)
     probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=6)
-    assert not set(probe.sample("all").ravel()) & set(range(12))
-    assert_layers_are_the_stream(model, probe)
-    assert [layer.states.shape for layer in capture(model, probe, ["all"], tokens_per_forward=12).layers] == [
-        (6, DIM)
-    ] * 4
+    sampled = probe.sample("all").ravel()
+    shapes = []
+    handle = model.blocks[0].register_forward_pre_hook(lambda _module, args: shapes.append(tuple(args[0].shape[:2])))
+    states = capture(model, probe, ["all"], causal=causal, tokens_per_forward=12)
+    handle.remove()
+    read = shapes[-len(sampled) :]  # trial runs come before
+    assert [layer.states.shape for layer in states.layers] == [(6, DIM)] * 4
+    assert sorted(length for _, length in read) == sorted(sampled % 12 + 1 if causal else [12] * 6)
+    whole = capture(model, probe, ["all"], tokens_per_forward=1200)
+    for layer, same in zip(states.layers, whole.layers, strict=True):
+        rows = [states.rows_of(sampled), whole.rows_of(sampled)]
+        torch.testing.assert_close(layer.states[rows[0]], same.states[rows[1]])
 
 
 class BranchesInPairs(HandWritten):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
-from views.made_up import make_finished, make_published, make_rows, make_run, make_two_stacks, to_frame
+from views.made_up import DENSE, make_finished, make_published, make_rows, make_run, make_two_stacks, to_frame
 from views.made_up_families import make_run_of_everything
 
 from repdyn.metrics import METRICS
@@ -31,7 +32,7 @@ def test_every_metric_has_every_picture(frame, metric):
     for draw in (heatmap, profile, means):
         figure = draw(frame, metric, "all")
         json.loads(figure.to_json())
-        assert figure.layout.title.text.endswith(" vectors in each of 8 batches</sub>")
+        assert "<br>independent design: 8 batches of " in figure.layout.title.text
 
 
 def test_a_heatmap_shows_the_values_of_the_store(frame):
@@ -56,12 +57,12 @@ def test_a_signed_metric_has_zero_in_the_middle_of_its_colours():
 
 
 def test_an_axis_of_values_holds_the_bands_and_starts_a_share_at_zero():
-    values, spreads = np.array([[0.4, 0.6]]), np.array([[0.1, np.nan]])
-    assert value_axis("anisotropy", values, spreads) == (
-        {"title": value_axis("anisotropy", values, spreads)[0]["title"], "range": [0, pytest.approx(0.63)]},
+    values, margins = np.array([[0.4, 0.6]]), np.array([[0.1, np.nan]])
+    assert value_axis("anisotropy", values, margins) == (
+        {"title": value_axis("anisotropy", values, margins)[0]["title"], "range": [0, pytest.approx(0.63)]},
         None,
     )
-    low, high = value_axis("two_nn", values, spreads)[0]["range"]
+    low, high = value_axis("two_nn", values, margins)[0]["range"]
     assert (low, high) == (pytest.approx(0.285), pytest.approx(0.615))
 
 
@@ -109,6 +110,22 @@ def test_several_runs_are_compared_at_the_end_and_along_their_training():
     assert len(figures["heatmaps"].data) == 2
     assert len({trace.coloraxis for trace in figures["heatmaps"].data}) == 1
     assert list(compared(to_frame(make_finished()), "two_nn", "all")) == ["profiles"]
+
+
+def test_runs_of_two_designs_are_not_drawn_together():
+    frame = to_frame([*make_published(steps=STEPS), *make_published("lab/other", steps=STEPS, **DENSE)])
+    expected = "expected runs that compare, got different sampling designs: independent (model-70m), dense (other)"
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}; choose among them$"):
+        compared(frame, "two_nn", "all")
+
+
+def test_hovering_over_a_cell_tells_its_interval_where_there_is_one():
+    (cells,) = heatmap(make_run(steps=STEPS), "two_nn", "all").data
+    assert "%{customdata:.2g} (95 % interval)" in cells.hovertemplate
+    margins = grid(measurements(make_run(steps=STEPS)), "two_nn", "all", "margin")
+    np.testing.assert_array_equal(cells.customdata, margins.to_numpy(np.float32))
+    (cells,) = heatmap(make_run(steps=STEPS, **DENSE), "two_nn", "all").data
+    assert "interval" not in cells.hovertemplate
 
 
 def test_pictures_of_what_is_not_there_are_refused(frame):

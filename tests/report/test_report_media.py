@@ -49,7 +49,7 @@ def test_tables_hold_what_the_store_holds(tmp_path):
     assert tables(experiment) == {"two_nn_all", "anisotropy_all", "anisotropy_no_sink", "alarms", "findings"}
     table = experiment.logged["tables/two_nn_all"]
     rows = store.to_pandas().query("metric == 'two_nn'").sort_values(["step", "layer"])
-    for column in ("step", "layer", "value", "std", "n_vectors"):
+    for column in ("step", "layer", "value", "low", "high", "n_vectors", "design"):
         assert [row[table.columns.index(column)] for row in table.data] == rows[column].tolist()
     assert {row[1] for row in experiment.logged["tables/alarms"].data} == {"any"}
     assert {name for name in experiment.logged if "two_nn" in name and name.startswith("interactive/")} == {

@@ -13,6 +13,7 @@ import pytest
 import torch
 from report.pages import Outline, read_page
 from views.made_up import (
+    DENSE,
     fill,
     make_failures,
     make_finished,
@@ -49,7 +50,7 @@ def test_every_number_of_the_store_is_in_the_page(everything):
     assert {(metric, subset) for metric, of_metric in metrics.items() for subset in of_metric} == stored
     for metric, subset in stored:
         course = metrics[metric][subset]
-        for name, column in (("values", "value"), ("spreads", "std")):
+        for name, column in (("values", "value"), ("margins", "margin")):
             wanted = grid(rows, metric, subset, column)
             np.testing.assert_array_equal(page.array(course[name]), wanted.to_numpy(np.float32), err_msg=metric)
         assert course["layers"] == wanted.index.tolist()
@@ -75,7 +76,7 @@ def test_heads_are_there_by_step(everything):
     store, page = everything
     of_heads = store.to_pandas().dropna(subset="head")
     values = page.array(page.tree["entries"][0]["metrics"]["attention_topic_gap"]["all"]["by_head"])
-    one = of_heads.loc[(of_heads["step"] == 8) & (of_heads["layer"] == 2) & (of_heads["head"] == 1), "value"]
+    one = of_heads.query("metric == 'attention_topic_gap' and step == 8 and layer == 2 and head == 1")["value"]
     assert values.shape == (len(STEPS), 3, 2)
     assert values[2, 1, 1] == np.float32(one.item())
 
@@ -100,10 +101,12 @@ def test_the_findings_stand_there_with_their_verdicts_and_evidence(tmp_path):
     store = fill(tmp_path, make_rows())
     text = Outline(write_report(store, tmp_path / "page.html").read_text()).text
     judged = findings(store.to_pandas())
-    assert {finding.verdict for finding in judged} == {"shown"}
+    signs = {"shown": "+", "not shown": "\u2212"}
+    assert {finding.verdict for finding in judged} == set(signs)
     for finding in judged:
-        assert f"{finding.title} \u2714 {finding.verdict} {finding.evidence}" in text
+        assert f"{finding.title} {signs[finding.verdict]} {finding.verdict} {finding.evidence}" in text
         assert finding.criterion in text
+    assert "criteria version 2, 2026-11-22" in text
 
 
 def test_what_others_wrote_cannot_break_out(tmp_path):
@@ -173,6 +176,31 @@ def test_runs_that_do_not_compare_are_said_not_to(tmp_path):
     store = fill(tmp_path, make_rows(run="a", steps=STEPS), make_rows(run="b", steps=STEPS, n_vectors=512))
     text = Outline(write_report(store, tmp_path / "page.html").read_text()).text
     assert "These runs do not all compare: batches of different numbers of vectors" in text
+
+
+def test_a_run_by_two_designs_is_there_once_for_each_and_named_by_them(tmp_path):
+    rows = make_rows(run="quick", probe="ab" * 8, steps=STEPS), make_rows(run="quick", probe="cd" * 8, **DENSE)
+    path = write_report(fill(tmp_path, *rows), tmp_path / "page.html")
+    page = read_page(path)
+    labels = sorted(entry["label"] for entry in page.tree["entries"])
+    assert labels == ["quick (probe abababab, design independent)", "quick (probe cdcdcdcd, design dense)"]
+    assert "different sampling designs: " in page.tree["compared"]["two_nn"]["all"]["note"]
+    text = Outline(path.read_text()).text
+    assert "These runs do not all compare: different sampling designs" in text
+    assert "dense design: 8 batches of 4,096 vectors, up to 76 of each of 80 windows of 256 tokens" in text
+
+
+def test_bands_are_intervals_or_said_to_be_missing(tmp_path):
+    store = fill(tmp_path, make_rows(run="a", steps=STEPS), make_rows(run="b", steps=STEPS, **DENSE, probe="d" * 16))
+    page = read_page(write_report(store, tmp_path / "page.html"))
+    told = {entry["label"]: entry["metrics"]["two_nn"]["all"] for entry in page.tree["entries"]}
+    assert told["a"]["interval"] == "band: 95 % interval over probes"
+    assert told["a"]["note"] == "mean over 7 layers; band: 95 % interval over probes"
+    assert told["b"]["note"] == "mean over 7 layers; no interval: batches share windows"
+    assert np.isnan(page.array(told["b"]["margins"])).all()
+    (low,) = (trace for trace in told["a"]["means"]["data"] if trace["meta"].get("role") == "low")
+    wanted = layer_mean(measurements(store.to_pandas("a")), "two_nn", "all")
+    np.testing.assert_allclose(page.array(low["y"]), wanted.mean - wanted.margin, rtol=1e-5)
 
 
 def test_fifty_runs_make_one_page(tmp_path):

@@ -19,6 +19,7 @@ from small import random_tokens
 from test_store import KEY, row
 
 from repdyn import Probe, open_store
+from repdyn.design import DENSE
 from repdyn.records import SCHEMA, to_table
 from repdyn.sweep.checkpoint import Settings
 from repdyn.sweep.loop import sort_out
@@ -189,7 +190,7 @@ def probe_file(path: Path, plan: object = None, **changes: Any) -> Path:
 
 
 def test_a_probe_of_another_program_reads(tmp_path):
-    probe = Probe(TOKENS, LENGTHS, special_ids=(3,), batch_vectors=8, n_batches=2)
+    probe = Probe(TOKENS, LENGTHS, special_ids=(3,), batch_vectors=8, n_batches=2, design=DENSE)
     assert Probe.load(probe_file(tmp_path / "p", hash=probe.hash)).hash == probe.hash
     probe = probe.with_classes({"rare": MEMBERS.bool()}).with_topics(TOKENS)
     more = {"class.rare": MEMBERS, "topics": TOKENS.clone(), "somebody's own": TOKENS.clone()}
@@ -217,9 +218,9 @@ def test_a_probe_of_another_program_reads(tmp_path):
         ({"lengths": torch.tensor([(1 << 63) - 1, (1 << 63) - 1, 50])}, "expected lengths of at least 1 that add up"),
         ({"plan": "{"}, "its plan is no JSON"),
         ({"plan": "[" * 100_000}, "its plan is no JSON"),
-        ({"plan": []}, "expected a plan of batch_vectors, n_batches, "),
-        ({"plan": {}}, "expected a plan of batch_vectors, n_batches, "),
-        ({"plan": PLAN | {"more": 1}}, "expected a plan of batch_vectors, n_batches, "),
+        ({"plan": []}, "expected a plan of batch_vectors, design, n_batches, "),
+        ({"plan": {}}, "expected a plan of batch_vectors, design, n_batches, "),
+        ({"plan": PLAN | {"more": 1}}, "expected a plan of batch_vectors, design, n_batches, "),
         ({"plan": PLAN | {"seed": -1}}, "expected a whole number from 0 to 4294967295 as seed, got -1"),
         ({"plan": PLAN | {"seed": 1 << 40}}, "expected a whole number from 0 to 4294967295 as seed"),
         ({"plan": PLAN | {"batch_vectors": "8"}}, "as batch_vectors, got '8'"),

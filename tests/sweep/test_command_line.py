@@ -158,7 +158,10 @@ def test_what_another_process_keeps_in_hand_is_said_and_no_success(hub, commits,
     ("arguments", "message"),
     [
         (["lab/model", "--metrics", "anisotropy", "twonn"], "or all, got 'twonn'; did you mean 'two_nn'?"),
-        (["lab/model", "--metrics", "two_nn@sink"], "expected a subset among all, no_sink, got 'sink' for two_nn"),
+        (
+            ["lab/model", "--metrics", "two_nn@sink"],
+            "expected a subset among all, no_sink, no_massive, got 'sink' for two_nn",
+        ),
         (
             ["lab/model", "--device", "cuda:77"],
             "expected a device that is here, such as cpu, cuda or cuda:1, got 'cuda:77'",

@@ -66,6 +66,18 @@ def test_shards_refused(text, refused):
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "positions"), [("2:", slice(2, None)), (":-4", slice(None, -4)), ("1:-1", slice(1, -1))]
+)
+def test_token_positions(text, positions):
+    assert parse("x", "--token-positions", text).token_positions == positions
+    assert parse("x").token_positions is None
+
+
+def test_token_positions_refused(refused):
+    assert "argument --token-positions: expected positions as a slice" in refused("x", "--token-positions", "2")
+
+
 def test_classes_of_words_are_told_apart_on_demand():
     assert [parse("x", *given).classes for given in ([], ["--classes", "words"], ["--classes=none"])] == [
         *("none", "words", "none")

@@ -18,6 +18,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from repdyn import Probe
 from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.design import INDEPENDENT
 from repdyn.models import build_model
 from repdyn.sweep.failures import CheckpointError, SweepStoppedError
 from repdyn.sweep.hub import Hub
@@ -211,7 +212,7 @@ def test_the_context_is_that_of_the_newest_checkpoint_with_a_configuration_that_
     [
         (12, None, None, 12),
         (12, 9, None, 9),
-        (300, None, None, 256),
+        (300, None, None, 80),
         (300, None, 300, 300),
         (12, None, 5, 5),
     ],
@@ -225,7 +226,7 @@ def test_sequences_are_no_longer_than_the_context(save, text, tmp_path, context,
 def test_a_model_without_a_limit(save, text):
     folder = save("model", tokens=tokenizer(), family="bloom")
     config = AutoConfig.from_pretrained(folder)
-    assert lengths(text.probe("model", folder, config)) == {256}
+    assert lengths(text.probe("model", folder, config)) == {INDEPENDENT.window_tokens}
 
 
 def test_sequences_longer_than_the_context_are_refused(hub, save, text):

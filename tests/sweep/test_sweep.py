@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -53,7 +54,7 @@ def test_published_checkpoints_give_the_numbers_of_the_same_files_at_hand(hub, f
     local = [Task(target, probe) for target in find_checkpoints(next(iter(family.values())).parent, "lab/model")]
     at_hand = open_store(tmp_path / "at_hand")
     sweep(local, at_hand, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
-    assert geometry(at_hand)["value"].tolist() == frame["value"].tolist()
+    np.testing.assert_array_equal(geometry(at_hand)["value"], frame["value"])
 
 
 def test_what_it_took_is_stored_with_each_checkpoint(tasks, tmp_path):
@@ -204,6 +205,12 @@ def test_one_curve_is_not_made_of_what_does_not_compare(tasks, family, tmp_path)
     refuse_mixture(tasks, store, SETTINGS)
     with pytest.raises(ValueError, match="expected one layers for the run 'lab/model', but .* holds it with ''"):
         refuse_mixture(tasks, store, Settings(layers="layers.*"))
+    positions = Settings(token_positions=slice(2, None))
+    with pytest.raises(ValueError, match="holds it with .., and .*token_positions.*2:.* is asked for now"):
+        refuse_mixture(tasks, store, positions)
+    assert sort_out(tasks, store, positions).waiting == tasks
+    report = sweep(tasks[:1], open_store(tmp_path / "other"), positions, Downloads(tmp_path / "d", Hub()))
+    assert "leave token_positions= out" in report.failed[0][1]
     with pytest.raises(ValueError, match="one dtype .* with 'float32', and 'bfloat16' is asked for now; give another"):
         refuse_mixture(tasks, store, Settings(loading=Loading(dtype="bfloat16")))
     local = [Task(target, tasks[0].probe) for target in find_checkpoints(family[0].parent, "lab/model")]

@@ -150,6 +150,14 @@ def test_a_loss_that_is_no_number_costs_its_own_row(tracked, caplog, loss):
     assert len(said) == 1
 
 
+def test_a_learning_rate_that_is_no_number_costs_its_own_row(tracked, caplog):
+    tracker = tracked()
+    with tracker:
+        tracker.step(loss=1.5, learning_rate=torch.ones(3))
+    assert {"train/loss"} == {name for name in tracker.store.to_pandas()["metric"] if name.startswith("train/")}
+    assert "expected the learning rate as one number, got Tensor" in caplog.text
+
+
 def test_a_cloud_that_cannot_be_made_costs_its_own_rows(tracked, monkeypatch):
     made = LayerView.clouds
 

@@ -12,10 +12,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student_t
 
 from repdyn.records import COLUMNS, Row, to_pandas, to_table
 from repdyn.store import Key, Store, open_store
 
+INDEPENDENT = {"design": "independent", "n_windows": 512, "vectors_per_window": 8, "window_tokens": 64}
+DENSE = {"design": "dense", "n_windows": 80, "vectors_per_window": 76, "window_tokens": 256}
+SAMPLED = "independent design: 8 batches of 4,096 vectors, 8 of each of 512 windows of 64 tokens"
+"""What views say of the sampling of made-up rows."""
+NO_DESIGN: dict[str, Any] = dict.fromkeys(INDEPENDENT)
+"""What rows say that were measured before designs had names, or of which nothing was sampled."""
 COSTS = {
     "seconds/download": 3.1,
     "seconds/load": 0.5,
@@ -27,7 +34,7 @@ LOG_STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 def make_row(**given: Any) -> Row:
-    """A measured row of a decoder with 6 blocks; any field can be given."""
+    """A measured row of a decoder with 6 blocks, its batches of disjoint windows; any field can be given."""
     fields: dict[str, Any] = {
         "run": "decoder-quickstart",
         "model": "GPTNeoXForCausalLM",
@@ -55,6 +62,10 @@ def make_row(**given: Any) -> Row:
         "n_vectors": 4096,
         "n_unique": 4000,
         "on_distinct": False,
+        **INDEPENDENT,
+        "own_window_excluded": None,
+        "same_window_share": None,
+        "near_duplicate_share": None,
         "reason": None,
         "dim": 128,
         "dtype": "float32",
@@ -67,13 +78,23 @@ def make_row(**given: Any) -> Row:
         "torch_version": "2.13.0",
         "transformers_version": "5.23.0",
     }
-    return Row(**(fields | given))
+    fields |= given
+    n_independent = fields["n_batches"] if fields["design"] == "independent" else 1
+    return Row(**(interval_of(fields["value"], fields["std"], n_independent) | fields))
+
+
+def interval_of(value: float, std: float, n_batches: int) -> dict[str, float | None]:
+    """The columns of the standard error, as they are measured."""
+    if n_batches < 2 or math.isnan(std):
+        return {"std_error": None, "low": None, "high": None}
+    half = float(student_t.ppf(0.975, n_batches - 1)) * math.sqrt(2 / n_batches) * std
+    return {"std_error": std / math.sqrt(n_batches), "low": value - half, "high": value + half}
 
 
 def make_scalar(step: int, value: float, metric: str = "train/loss", **given: Any) -> Row:
     """A scalar of the run, such as its loss."""
     geometry = {"layer": None, "depth": None, "module": None, "subset": None, "std": math.nan, "n_batches": 1}
-    counts = {"n_vectors": 0, "n_unique": 0, "dim": 0, "dtype": ""}
+    counts = {"n_vectors": 0, "n_unique": 0, "dim": 0, "dtype": ""} | NO_DESIGN
     return make_row(step=step, metric=metric, value=value, **(geometry | counts | given))
 
 
@@ -112,12 +133,14 @@ def make_rows(
             for metric, subset, curve in curves:
                 value = curve(step, layer / n_blocks)
                 settings = json.dumps({"discard": 0.1}) if metric == "two_nn" else "{}"
+                neighbours = {"own_window_excluded": metric == "two_nn" or None}
                 cell = {"step": step, "layer": layer, "depth": layer / n_blocks, "metric": metric, "subset": subset}
                 measured = {"value": value, "std": noise * abs(value), "settings": settings}
                 missing = {"std": math.nan, "reason": "2 distinct vectors, 3 needed"} if math.isnan(value) else {}
-                rows.append(make_row(**(cell | measured | missing | given)))
+                rows.append(make_row(**(cell | measured | neighbours | missing | given)))
         if loss:
-            rows.append(make_scalar(step, 1.2 + 4.4 * float(np.exp(-step / 80)), **given | {"stack": None}))
+            of_run = given | {"stack": None, "own_window_excluded": None} | NO_DESIGN
+            rows.append(make_scalar(step, 1.2 + 4.4 * float(np.exp(-step / 80)), **of_run))
     return rows
 
 

@@ -97,7 +97,7 @@ def test_steps_of_the_means_are_marked(collapsed):
     figure = mean_over_layers(frame, alarms=alarms)
     assert marks(figure.axes[0]) == [(20.0, 1.0)]
     assert marks(figure.axes[1]) == []
-    assert caption(figure)[-1] == MARKED
+    assert caption(figure)[-1].endswith(f"; {MARKED}")
 
 
 def test_all_figures_are_marked(collapsed):

@@ -4,6 +4,7 @@ import math
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from views.made_up import SAMPLED
 
 from repdyn.views.comparison import comparison_figures, means_over_layers, profiles, write_comparison
 
@@ -40,7 +41,8 @@ def test_profiles_are_ordered_by_kind_and_size(several):
     assert [axes.get_title() for axes in figure.axes] == ["all tokens", "without first positions and special tokens"]
     assert figure.get_suptitle().splitlines() == [
         "Anisotropy over depth, 2 decoders, 2 encoders",
-        "at step 512 or finished; 4,096 vectors in each of 8 batches",
+        "at step 512 or finished; band: 95 % interval over probes",
+        SAMPLED,
     ]
 
 

@@ -11,7 +11,7 @@ import wandb
 import yaml
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from views.made_up import make_rows
+from views.made_up import SAMPLED, make_rows
 from views.made_up_families import make_everything
 
 from repdyn.emission import emit, emit_store, opened, provenance
@@ -99,6 +99,8 @@ def test_provenance(store):
         "model": "GPTNeoXForCausalLM",
         "parameters": 1_234_567,
         "probe": "abc123",
+        "design": "independent",
+        "sampling": f"{SAMPLED}, own window's neighbours left out",
         "n_vectors": 4096,
         "n_batches": 8,
         "dim": 128,

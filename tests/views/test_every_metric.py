@@ -32,7 +32,8 @@ def test_every_metric_has_a_line_within_its_family(rows):
     body = lines[1 : lines.index(next(line for line in lines if line.split()[0] == "all"))]
     assert [line[13:].split()[0] for line in body] == list(METRICS)
     assert [line.split()[0] for line in body if not line.startswith(" ")] == [
-        *("geometry", "dimension", "spectrum", "similarity", "convergence", "evolution", "change", "tokens", "topics")
+        *("geometry", "dimension", "spectrum", "similarity", "sinks", "convergence", "evolution", "change", "tokens"),
+        "topics",
     ]
 
 

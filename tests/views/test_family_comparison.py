@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from views.made_up import SAMPLED
 from views.made_up_families import make_everything
 
 from repdyn.views.comparison import comparison_figures, means_over_layers, write_comparison
@@ -43,8 +44,8 @@ def test_runs_over_relative_depth_at_their_ends(several):
     expected = frame.query("run == 'lab/large' and metric == 'effective_rank' and step == 8")["value"]
     np.testing.assert_array_equal(large.get_ydata(), expected)
     assert figure.get_suptitle().replace("\n", " ") == (
-        "Spectrum over depth, 1 decoder, 1 encoder at step 8; 4,096 vectors in each of 8 batches; relative depth 0 is "
-        "the embedding output; all tokens"
+        "Spectrum over depth, 1 decoder, 1 encoder at step 8; relative depth 0 is the embedding output; all tokens; "
+        f"band: 95 % interval over probes {SAMPLED}"
     )
 
 
@@ -69,10 +70,10 @@ def test_runs_without_the_family_are_not_in_its_legend(several):
 
 def test_which_checkpoint_the_ends_are_compared_with(several, frame_of):
     frame = several("cka_previous")
-    assert compare_family(frame, "change").get_suptitle().replace("\n", " ").endswith("compared with step 0")
+    assert compare_family(frame, "change").get_suptitle().replace("\n", " ").find("; compared with step 0; band: ") > 0
     frame.loc[frame["run"] == "lab/large", "compared_to"] = 4
     caption = compare_family(frame, "change").get_suptitle().replace("\n", " ")
-    assert caption.endswith("each compared with the checkpoint before")
+    assert "each compared with the checkpoint before; band: " in caption
 
 
 def test_every_family_has_one_comparison_and_geometry_its_own(several):

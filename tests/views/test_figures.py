@@ -8,11 +8,12 @@ from matplotlib import pyplot
 from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.figure import Figure
 from PIL import Image
+from views.made_up import DENSE, NO_DESIGN, SAMPLED
 from views.made_up_families import make_run_of_everything
 
 from repdyn.views.drawing import save
 from repdyn.views.figures import all_figures, heatmap, mean_over_layers, profile_over_depth, write_figures
-from repdyn.views.frames import by_stack
+from repdyn.views.frames import by_stack, layer_mean, measurements
 
 NAN = math.nan
 PYTHIA = (0, *(2**power for power in range(10)), *range(1000, 143001, 1000))
@@ -44,12 +45,14 @@ def test_profile_draws_selected_steps_with_their_values(run):
     assert legend.get_texts()[0].get_text() == "143,000"
 
 
-def test_profile_band_is_one_standard_deviation(run):
+def test_profile_band_is_the_interval(run):
     frame = run(n_blocks=1, steps=(0,), anisotropy=lambda step, depth: 0.2 + 0.2 * depth, noise=0.5)
     axes = profile_over_depth(frame, "anisotropy").axes[0]
     (band,) = [artist for artist in axes.collections if isinstance(artist, FillBetweenPolyCollection)]
     corners = {(x, round(y, 9)) for x, y in np.asarray(band.get_paths()[0].vertices, float).tolist()}
-    assert corners == {(0, 0.1), (0, 0.3), (1, 0.2), (1, 0.6)}
+    ends = frame.query("metric == 'anisotropy' and subset == 'all'")[["layer", "low", "high"]].to_numpy(float)
+    assert corners == {(layer, round(end, 9)) for layer, *both in ends for end in both}
+    assert ends[0, 2] - ends[0, 1] == pytest.approx(2 * 2.3646243 * np.sqrt(2 / 8) * 0.1)
 
 
 def test_profile_leaves_gaps_and_says_when_it_is_empty(run):
@@ -190,9 +193,42 @@ def test_heatmap_without_any_value(run):
     assert figure.axes[0].images[0].get_clim() == (0, 1)
 
 
-def test_titles_state_run_model_and_counts(run):
+def caption(figure):
+    return " ".join(figure.get_suptitle().split())
+
+
+def test_titles_state_run_model_and_sampling(run):
+    expected = f"my run, MyModel, {SAMPLED}".replace("4,096", "5,000")
     for name, figure in all_figures(run(steps=(0, 4), run="my run", model="MyModel", n_vectors=5000)).items():
-        assert "my run, MyModel, 5,000 vectors in each of 8 batches" in figure.get_suptitle(), name
+        assert expected in caption(figure), name
+        neighbours = "anisotropy" not in name
+        assert caption(figure).count("own window's neighbours left out") == neighbours, name
+
+
+@pytest.mark.parametrize(
+    ("given", "told", "sampled"),
+    [
+        ({}, "band: 95 % interval over probes", SAMPLED),
+        (
+            DENSE,
+            "no interval: batches share windows",
+            "dense design: 8 batches of 4,096 vectors, up to 76 of each of 80",
+        ),
+        (NO_DESIGN, "no interval: batches share windows", "8 batches of 4,096 vectors, sampling design not recorded"),
+    ],
+    ids=["disjoint", "pooled", "old"],
+)
+def test_bands_are_intervals_or_said_to_be_missing(run, given, told, sampled):
+    frame = run(steps=(0, 8), n_blocks=2, noise=0.1, **given)
+    means = layer_mean(measurements(frame), "two_nn", "all")
+    for figure in (profile_over_depth(frame, "two_nn"), mean_over_layers(frame, ("two_nn",))):
+        assert told in caption(figure)
+        assert sampled in caption(figure)
+        bands = [band.get_paths() for band in figure.axes[0].collections]
+        assert all(bool(paths) == (not given) for paths in bands)
+    if not given:
+        (band,) = figure.axes[0].collections
+        np.testing.assert_allclose(band.get_paths()[0].vertices[:, 1].min(), (means.mean - means.margin).min())
 
 
 GEOMETRY = [
@@ -203,7 +239,7 @@ GEOMETRY = [
     "heatmap_anisotropy_no_sink",
     "heatmap_two_nn_all",
 ]
-FAMILIES = ("dimension", "spectrum", "similarity", "convergence", "evolution", "change", "tokens", "topics")
+FAMILIES = ("dimension", "spectrum", "similarity", "sinks", "convergence", "evolution", "change", "tokens", "topics")
 
 
 @pytest.fixture
@@ -219,7 +255,7 @@ def test_every_family_beyond_geometry_has_overviews(names_of):
     found = names_of(make_run_of_everything(n_blocks=2, steps=(0, 8), n_heads=2))
     assert found[:6] == GEOMETRY
     overviews = {f"{kind}_{family}" for family in FAMILIES for kind in ("depth", "steps")}
-    alone = {"scales", "convergence", "heatmap_cka_previous_all", "heads_attention_topic_gap"}
+    alone = {"scales", "convergence", "heatmap_cka_previous_all", "heads_attention_topic_gap", "heads_sink_rate"}
     assert set(found[6:]) == overviews | alone
     assert [name.removeprefix("depth_") for name in found if name.startswith("depth_")] == list(FAMILIES)
 
@@ -227,7 +263,7 @@ def test_every_family_beyond_geometry_has_overviews(names_of):
 def test_everything_of_a_finished_model(names_of):
     frame = make_run_of_everything(n_blocks=2, steps=(0,), n_heads=2, stage="finished", loss=False)
     overviews = {f"depth_{family}" for family in FAMILIES if family != "change"}
-    alone = {"scales", "convergence", "heads_attention_topic_gap"}
+    alone = {"scales", "convergence", "heads_attention_topic_gap", "heads_sink_rate"}
     assert set(names_of(frame)) == {*GEOMETRY[:2], *overviews, *alone}
 
 
@@ -250,7 +286,7 @@ def test_a_family_without_a_value_has_no_figure(names_of):
 
 def test_a_run_of_everything_can_be_drawn_and_any_metric_alone():
     frame = make_run_of_everything(n_blocks=2, steps=(0, 8), n_heads=2)
-    assert len(all_figures(frame)) == 26
+    assert len(all_figures(frame)) == 29
     profile = profile_over_depth(frame, "step_length").axes[0]
     np.testing.assert_array_equal(profile.lines[-1].get_xdata(), [0.5, 1.5])
     assert profile.get_xlabel() == "layer (0 = embedding output, each value between two)"

@@ -4,11 +4,11 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from views.made_up import DENSE, NO_DESIGN
 
 from repdyn.views.frames import (
     by_stack,
     causality,
-    counts,
     grid,
     is_finished,
     layer_mean,
@@ -183,7 +183,9 @@ def test_layer_mean_keeps_to_the_same_layers(run):
     frame = run(n_blocks=2, steps=(0, 4), noise=0.1, dimension=without_layer_1_at_step_4)
     means = layer_mean(measurements(frame), "two_nn", "all")
     assert means.mean.to_dict() == {0: 15.0, 4: 19.0}
-    assert means.std.to_dict() == pytest.approx({0: 1.5, 4: 1.9})
+    # the standard deviations of the layers used are 1.5 and 1.9 on average, of 8 batches
+    in_units = 2.3646243 * math.sqrt(2 / 8)
+    assert means.margin.to_dict() == pytest.approx({0: 1.5 * in_units, 4: 1.9 * in_units})
     assert (means.n_used, means.n_layers) == (2, 3)
 
 
@@ -200,10 +202,32 @@ def test_layer_mean_of_nothing(run):
     assert (means.n_used, means.n_layers) == (0, 7)
 
 
-def test_layer_mean_does_not_hide_an_unknown_spread(run):
+def test_layer_mean_does_not_hide_an_unknown_interval(run):
     frame = run(n_blocks=1, steps=(0,))
-    frame.loc[(frame["metric"] == "two_nn") & (frame["layer"] == 0), "std"] = NAN
-    assert layer_mean(measurements(frame), "two_nn", "all").std.isna().tolist() == [True]
+    frame.loc[(frame["metric"] == "two_nn") & (frame["layer"] == 0), ["low", "high"]] = NAN
+    assert layer_mean(measurements(frame), "two_nn", "all").margin.isna().tolist() == [True]
+
+
+def test_the_margin_is_half_of_the_interval_and_missing_without_one(run):
+    rows, pooled = measurements(run(steps=(0,))), measurements(run(steps=(0,), **DENSE))
+    np.testing.assert_allclose(rows["margin"], rows["high"] - rows["value"], rtol=1e-12)
+    np.testing.assert_allclose(rows["margin"], rows["value"] - rows["low"], rtol=1e-12)
+    assert pooled["margin"].isna().all()
+
+
+def test_the_probes_of_two_designs_are_named_where_they_are_refused(run):
+    two = pd.concat([run(steps=(0,)), run(steps=(8,), probe="00d1", **DENSE)])
+    expected = (
+        "expected the rows of one probe, got 2: '00d1' (sampling design dense), '3f2ab1c09d77e412' (sampling design "
+        "independent); select one, for example frame[frame['probe'] == '00d1']"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        measurements(two)
+
+
+def test_a_resumed_run_is_one_curve_though_its_first_rows_name_no_design(run):
+    resumed = pd.concat([run(steps=(0,), **NO_DESIGN), run(steps=(8,), **DENSE)])
+    assert layer_mean(measurements(resumed), "two_nn", "all").mean.index.tolist() == [0, 8]
 
 
 PYTHIA = [0, *(2**power for power in range(10)), *range(1000, 143001, 1000)]
@@ -228,10 +252,6 @@ def test_selected_steps_keep_both_ends(steps, limit):
 )
 def test_causality(values, expected):
     assert causality(pd.DataFrame({"causal": values})) is expected
-
-
-def test_counts_of_equal_numbers():
-    assert counts(pd.DataFrame({"n_vectors": [4096], "n_batches": [8]})) == "4,096 vectors in each of 8 batches"
 
 
 def test_the_main_metrics_come_first():

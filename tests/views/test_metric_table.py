@@ -56,5 +56,6 @@ def test_in_the_terminal():
     assert max(map(len, lines)) <= 80
     assert lines[0] == "Geometry"
     assert set(METRICS) <= {line.split()[0] for line in lines if line}
-    assert lines[-1] == "by default: anisotropy, two_nn; every one that the probe allows: all"
+    assert lines[-2] == "by default: anisotropy, two_nn; every one that the probe allows: all"
+    assert lines[-1] == "with settings, on a subset of the tokens: 'two_nn[discard=0.8]@no_sink'"
     assert "(needs a probe with topics)" in stream.getvalue().replace("\n", " ") or "probe with" in stream.getvalue()

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import FillBetweenPolyCollection
+from views.made_up import SAMPLED
 from views.made_up_families import PYTHIA, make_everything
 
 from repdyn.views.drawing import save
@@ -47,11 +48,10 @@ def test_over_depth_a_line_is_a_step(everything):
     np.testing.assert_array_equal(rank.lines[-1].get_ydata(), at_last["value"])
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["64", "8", "0"]
-    assert figure.get_suptitle().splitlines() == [
-        "Spectrum over depth",
-        "decoder-quickstart, GPTNeoXForCausalLM, 4,096 vectors in each of 8 batches",
-        "layer 0 is the embedding output; all tokens",
-    ]
+    assert " ".join(figure.get_suptitle().split()) == (
+        f"Spectrum over depth decoder-quickstart, GPTNeoXForCausalLM, {SAMPLED} "
+        "layer 0 is the embedding output; all tokens; band: 95 % interval over probes"
+    )
 
 
 def test_of_many_steps_eight_are_drawn(everything):
@@ -210,9 +210,9 @@ def test_a_family_without_a_value_is_an_error_that_says_why(everything, draw):
         draw(frame, "topics")
 
 
-def test_a_single_batch_has_no_spread_but_lines(everything):
-    frame = everything(metrics=("components_50", "components_90", "norm"))
-    frame["std"] = NAN
+def test_a_single_batch_has_no_interval_but_lines(everything):
+    frame = everything(metrics=("components_50", "components_90", "norm"), n_batches=1)
+    assert "no interval: a single batch" in " ".join(depth_overview(frame, "spectrum").get_suptitle().split())
     assert len(solid(depth_overview(frame, "spectrum").axes[0])) == 2
     assert len(solid(depth_overview(frame, "evolution").axes[0])) == 3
 

@@ -2,13 +2,15 @@ import doctest
 import re
 
 import pytest
-from views.made_up import make_row
+from views.made_up import DENSE, NO_DESIGN, make_row
 
-from repdyn.views import accounts, attempts, frames, runs, style
+from repdyn.views import accounts, attempts, designs, frames, runs, style
 from repdyn.views.runs import differences, measured_runs, never_measured, short_names
 
 
-@pytest.mark.parametrize("module", [accounts, attempts, frames, runs, style], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [accounts, attempts, designs, frames, runs, style], ids=lambda module: module.__name__
+)
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(module)
     assert results.attempted > 0
@@ -91,6 +93,19 @@ def test_differences(published, frame_of):
     frame.loc[(frame["run"] == "lab/c") & frame["layer"].notna(), "n_vectors"] = 512
     expected = "batches of different numbers of vectors: 4,096 (a, b), 512 (c)"
     assert differences(measured_runs(frame)) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (DENSE, "different sampling designs: independent (a), dense (b)"),
+        (NO_DESIGN, "different sampling designs: independent (a), not recorded (b)"),
+        ({"own_window_excluded": False}, "own window's neighbours: left out (a), counted (b)"),
+    ],
+    ids=["another design", "one from before designs had names", "one of the same name"],
+)
+def test_runs_of_different_designs_differ(published, frame_of, given, expected):
+    assert differences(measured_runs(frame_of(published("lab/a"), published("lab/b", **given)))) == expected
 
 
 def test_differences_of_one_metric_name_it(published, frame_of):

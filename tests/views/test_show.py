@@ -6,6 +6,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from matplotlib.figure import Figure
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from views.made_up import DENSE, SAMPLED
 
 from repdyn.views.figures import heatmap
 from repdyn.views.show import show_run, show_store
@@ -121,7 +122,7 @@ def test_many_runs_have_a_line_each(published, filled, tmp_path, unpainted):
         (line,) = [line for line in text.splitlines() if line.startswith(f"lab/{name}: ")]
         assert line == f"lab/{name}: 12 files in {tmp_path}/figures/lab%2F{name}"
     assert "GPTNeoX" not in text
-    assert "shape  bell-shaped" in text
+    assert "bell   bell-shaped" in text
 
 
 def test_some_runs_and_another_folder(published, filled, tmp_path, unpainted):
@@ -150,12 +151,14 @@ def test_several_probes_are_shown_one_by_one_and_not_compared(published, filled,
     store = filled(
         tmp_path,
         published("lab/a", steps=(0, 8), probe="one"),
-        published("lab/a", steps=(0, 8), probe="two"),
+        published("lab/a", steps=(0, 8), probe="two", **DENSE),
         published("lab/b", steps=(0, 8), probe="one"),
     )
     text, written = shown(store)
     assert folders(written, store) == ["figures/lab%2Fa/one", "figures/lab%2Fa/two", "figures/lab%2Fb"]
-    assert text.endswith("not compared: several probes of lab/a; choose one with --probe HASH\n")
+    assert "not compared: several probes of lab/a; choose one with --probe HASH:\n" in text
+    assert f"  lab/a, probe one: {SAMPLED}, own window's neighbours left out\n" in text
+    assert "  lab/a, probe two: dense design: 8 batches of 4,096 vectors" in text
     _, chosen = shown(store, probe="one")
     assert folders(chosen, store) == ["figures/comparison", "figures/lab%2Fa/one", "figures/lab%2Fb"]
 
@@ -176,14 +179,9 @@ def test_each_stack_of_a_model_is_shown_for_itself_and_beside_the_other(two_stac
     assert set(NAMES) < names == {path.stem for path in written if path.parent.name == "decoder"}
     assert images(logger) == {f"figures/{stack}/{name}" for stack in ("encoder", "decoder") for name in names}
     text = capsys.readouterr().out
-    encoder, decoder, table = (
-        text.index(f"quick/1 {head}")
-        for head in (
-            "(encoder)  T5ForConditionalGeneration (encoder)",
-            "(decoder)  T5ForConditionalGeneration (decoder)",
-            "(decoder) dec ",
-        )
-    )
+    heads = ("encoder)  T5ForConditionalGeneration (encoder)", "decoder)  T5ForConditionalGeneration (decoder)")
+    encoder, decoder = (text.index(f"quick/1 ({head}") for head in heads)
+    table = text.index("kind size done")
     assert encoder < decoder < table
     assert f"figures: {store.path}/figures/encoder (12 files)" in text.replace("\n", "")
     assert text.count("tracking took 8.1 s") == 1
@@ -205,7 +203,7 @@ def test_stacks_lie_in_the_folder_of_their_run_and_probe(two_stacks, published, 
     assert folders(written, store) == [
         f"figures/lab%2Ft5/{probe}/{stack}" for probe in ("one", "two") for stack in ("decoder", "encoder")
     ]
-    assert text.endswith("not compared: several probes of lab/t5; choose one with --probe HASH\n")
+    assert "not compared: several probes of lab/t5; choose one with --probe HASH:\n" in text
 
 
 def test_stacks_count_as_runs_where_they_are_many(two_stacks, filled, tmp_path, unpainted):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from rich.console import Console
+from views.made_up import NO_DESIGN, SAMPLED
 
 from repdyn.views.findings import findings
 from repdyn.views.frames import by_stack
@@ -19,6 +20,12 @@ def printed(frame, *, width=80, terminal=False, **given):
     return stream.getvalue()
 
 
+def table_lines(lines):
+    """Those of the layers."""
+    start = next(at for at, line in enumerate(lines) if line.startswith("layer ")) + 1
+    return lines[start : lines.index("", start)]
+
+
 EVERYTHING = {
     "figures": [Path("runs/first/figures/a.png"), Path("runs/first/figures/a.svg")],
     "tracking_seconds": 8.1,
@@ -29,21 +36,31 @@ EVERYTHING = {
 def test_a_whole_screen(run):
     text = printed(run(), **EVERYTHING)
     lines = [line.rstrip() for line in text.splitlines()]
-    assert lines[:2] == [
-        "decoder-quickstart  GPTNeoXForCausalLM (decoder)",
-        "11 steps, 0 to 512; probe 3f2ab1c0, 4,096 vectors in each of 8 batches",
-    ]
-    assert lines[3:5] == [
+    assert lines[0] == "decoder-quickstart  GPTNeoXForCausalLM (decoder)"
+    assert " ".join(lines[1:3]) == f"11 steps, 0 to 512; probe 3f2ab1c0, {SAMPLED}, own window's neighbours left out"
+    assert lines[4:6] == [
         "       anisotropy, all         anisotropy, no_sink     two_nn, all",
         "layer  first max last          first max last          first max last",
     ]
-    assert lines[8] == "    3  0.05 0.60 0.60 ▁▁▂▃▆▇█  0.05 0.25 0.25 ▁▁▂▃▆▇█  7.51 15.5 10.6 ▁▁▃▄█▇▄"
+    assert lines[9] == "    3  0.05 0.60 0.60 ▁▁▂▃▆▇█  0.05 0.25 0.25 ▁▁▂▃▆▇█  7.51 15.5 10.6 ▁▁▃▄█▇▄"
+    assert lines[lines.index("published findings, criteria version 2, 2026-11-22") :][:5] == [
+        "published findings, criteria version 2, 2026-11-22",
+        "shown: bell-shaped anisotropy over depth (decoders), all and no_sink",
+        "  all: middle/first +87% [85, 89], middle/last +441% [434, 447]",
+        "  no_sink: middle/first +67% [65, 69], middle/last +238% [234, 242]",
+        "not shown: uniform anisotropy over depth (encoders), all and no_sink",
+    ]
+    words = " ".join(" ".join(lines).split())
     for finding in findings(run()):
-        assert f"{finding.verdict}: {finding.title}" in lines
-        assert f"  {finding.evidence}" in lines
+        assert finding.evidence in words
     assert lines[-2] == "tracking took 8.1 s, 1.0% of the training's 810.0 s"
     assert lines[-1] == "figures: runs/first/figures (2 files)"
     assert "warning" not in text
+
+
+def test_rows_from_before_designs_had_names_say_so(run):
+    text = " ".join(printed(run(**NO_DESIGN, own_window_excluded=None)).split())
+    assert "probe 3f2ab1c0, 8 batches of 4,096 vectors, sampling design not recorded" in text
 
 
 @pytest.mark.parametrize("n_blocks", [1, 6, 12, 32, 120])
@@ -54,7 +71,7 @@ def test_one_screen_always(run, n_blocks, steps):
     assert len(lines) <= MAX_LINES
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
-    layers = [int(line.split()[0]) for line in lines[5 : lines.index("", 5)]]
+    layers = [int(line.split()[0]) for line in table_lines(lines)]
     assert layers[0] == 0
     assert layers[-1] == n_blocks
     assert len(layers) >= min(n_blocks + 1, 10)
@@ -69,6 +86,24 @@ def test_one_screen_of_a_sweep_that_failed_in_many_ways(published, failures, fra
     lines = printed(frame, **EVERYTHING).splitlines()
     assert len(lines) <= MAX_LINES
     assert max(map(len, lines)) <= 80
+
+
+def test_subsets_of_different_verdicts_stand_apart(run):
+    lines = [line.rstrip() for line in printed(run(no_sink=lambda step, depth: 0.2)).splitlines()]
+    at = lines.index("shown: bell-shaped anisotropy over depth (decoders), all")
+    assert lines[at + 1] == "  middle/first +87% [85, 89], middle/last +441% [434, 447]"
+    assert lines[at + 2] == "not shown: bell-shaped anisotropy over depth (decoders), no_sink"
+
+
+def test_one_reason_for_all_findings_is_told_once(run):
+    frame = run()
+    frame.loc[(frame["metric"] == "train/loss") & (frame["step"] == 512), "value"] = NAN
+    lines = [line.rstrip() for line in printed(frame).splitlines()]
+    assert lines[-3:] == [
+        "published findings, criteria version 2, 2026-11-22",
+        "cannot be judged: all 7",
+        "  the training failed: its last stored loss is nan",
+    ]
 
 
 def test_no_control_characters_without_a_terminal(run):
@@ -87,7 +122,7 @@ def test_a_terminal_without_unicode(run):
     stream.flush()
     text = raw.getvalue().decode("ascii")
     assert text.startswith("gr??er")
-    assert "0.6+-0.006 at layer 3" in text
+    assert "middle/first +87% [85, 89]" in text
 
 
 def test_a_sweep_tells_its_cost_and_its_failures(published, failures, frame_of):
@@ -102,16 +137,14 @@ def test_a_sweep_tells_its_cost_and_its_failures(published, failures, frame_of):
 def test_a_finished_model_has_no_step(finished, frame_of):
     text = printed(frame_of(finished()))
     lines = [line.rstrip() for line in text.splitlines()]
-    assert lines[:2] == [
-        "lab/bert  BertModel (encoder)",
-        "finished; probe 00000000, 4,096 vectors in each of 8 batches",
-    ]
-    assert lines[3:6] == [
+    assert lines[0] == "lab/bert  BertModel (encoder)"
+    assert " ".join(lines[1:3]) == f"finished; probe 00000000, {SAMPLED}, own window's neighbours left out"
+    assert lines[4:7] == [
         "       anisotropy, all  anisotropy, no_sink  two_nn, all",
         "layer  value            value                value",
         "    0  0.30             0.20                 9.01",
     ]
-    assert lines.count("  one checkpoint") == 3
+    assert lines.count("  one checkpoint") == 2  # of the growth on both subsets, and of the dimension
     assert "step" not in text
 
 
@@ -210,7 +243,7 @@ def test_two_runs_are_an_error(run):
 def test_the_head_names_the_stack(two_stacks, frame_of, stack, n_layers):
     lines = printed(by_stack(frame_of(two_stacks()))[stack], **EVERYTHING).splitlines()
     assert lines[0] == f"lab/t5 ({stack})  T5ForConditionalGeneration ({stack})"
-    assert [line.split()[0] for line in lines[5 : lines.index("", 5)]] == [str(layer) for layer in range(n_layers)]
+    assert [line.split()[0] for line in table_lines(lines)] == [str(layer) for layer in range(n_layers)]
     assert len(lines) <= MAX_LINES
 
 

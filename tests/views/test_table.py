@@ -4,18 +4,21 @@ import math
 import numpy as np
 import pytest
 from rich.console import Console
+from views.made_up import SAMPLED
 
 from repdyn.views.table import MAX_WIDTH, print_comparison, shortened
 
 LEGEND = [
     "",
-    "+ shown, - not shown, ? cannot be judged",
-    "shape  bell-shaped anisotropy over depth (decoders), roughly uniform (encoders)",
+    "+ shown, - not shown, ? cannot be judged (criteria version 2, 2026-11-22)",
+    "bell   bell-shaped anisotropy over depth (decoders)",
+    "unif.  uniform anisotropy over depth (encoders)",
     "growth anisotropy grows, then stabilises (decoders)",
-    "dim.   intrinsic dimension rises, then declines",
+    "dim.   intrinsic dimension rises, then declines (decoders)",
     "ns     without first positions and special tokens (no_sink)",
     "anisotropy, two_nn: means over layers at the last checkpoint",
 ]
+SAMPLING = f"sampling: {SAMPLED}, own window's neighbours left out"
 
 
 def printed(frame, *, width=100, terminal=False):
@@ -34,12 +37,14 @@ def test_a_whole_table(published, finished, frame_of):
         published("lab/model-70m", parameters=70_400_000, steps=(0, 8), no_sink=lambda step, depth: depth),
         finished("other/bert", parameters=108_000_000),
     )
-    assert lines_of(frame) == [
-        "                              last anisotropy two_nn shape  growth dim.",
-        "model      kind size done     step  all    ns    all all ns all ns all",
-        "model-70m  dec   70M    2        8 0.09  0.50   9.94  +  -   ?  ?   ?",
-        "model-160m dec  162M   11      512 0.35  0.16   11.3  +  +   +  +   +",
-        "bert       enc  108M    1 finished 0.30  0.20   8.21  +  +   ?  ?   ?",
+    lines = lines_of(frame)
+    assert " ".join(lines[-2:]) == SAMPLING
+    assert lines[:-2] == [
+        "                              last anisotropy two_nn bell   unif.  growth dim.",
+        "model      kind size done     step  all    ns    all all ns all ns all ns all",
+        "model-70m  dec   70M    2        8 0.09  0.50   9.94  +  -   -  -   ?  ?   ?",
+        "model-160m dec  162M   11      512 0.35  0.16   11.3  +  +   -  -   +  +   +",
+        "bert       enc  108M    1 finished 0.30  0.20   8.21  -  -   +  +   ?  ?   ?",
         *LEGEND,
     ]
 
@@ -62,7 +67,7 @@ def test_what_is_not_known_or_was_not_measured(published, frame_of):
     frame = frame_of(published("lab/a", parameters=None, causal=None, steps=(0,)), published("lab/b", steps=(0,)))
     frame = frame[(frame["run"] == "lab/b") | (frame["metric"] != "two_nn") & (frame["subset"] != "no_sink")]
     (line,) = [line for line in lines_of(frame) if line.startswith("a ")]
-    assert line.split() == ["a", "?", "?", "1", "0", "0.05", "nan", "nan", *"?????"]
+    assert line.split() == ["a", "?", "?", "1", "0", "0.05", "nan", "nan", *"-?+????"]
 
 
 def test_means_are_those_of_the_figures(published, frame_of):
@@ -89,8 +94,8 @@ def test_width(published, finished, failures, frame_of, width):
     lines = lines_of(frame, width=width)
     assert max(map(len, lines)) <= min(width, MAX_WIDTH)
     shown = {line.split(" ")[0] for line in lines[2:13]}
-    shortened_names = {f"a-model-w…{n}-billion" for n in range(10)}
-    assert shown == {"bert", *(shortened_names if width == 80 else (name.partition("/")[2] for name in names))}
+    begins, ends = ("a-", "") if width == 80 else ("a-model-with-a-l", "me-of-")
+    assert shown == {"bert", *(f"{begins}…{ends}{n}-billion" for n in range(10))}
 
 
 def test_means_over_fewer_layers_are_marked(published, frame_of):
@@ -155,7 +160,7 @@ def test_each_stack_has_a_line(two_stacks, finished, frame_of):
         frame_of(two_stacks("lab/t5", parameters=60_500_000), finished("lab/bert", parameters=108_000_000))
     )
     assert [line.split() for line in lines[2:5]] == [
-        ["t5", "(decoder)", "dec", "60M", "11", "512", "0.35", "0.16", "11.3", *"+++++"],
-        ["t5", "(encoder)", "enc", "60M", "11", "512", "0.30", "0.20", "11.4", *"++??+"],
-        ["bert", "enc", "108M", "1", "finished", "0.30", "0.20", "8.21", *"++???"],
+        ["t5", "(decoder)", "dec", "60M", "11", "512", "0.35", "0.16", "11.3", *"++--+++"],
+        ["t5", "(encoder)", "enc", "60M", "11", "512", "0.30", "0.20", "11.4", *"??++--+"],
+        ["bert", "enc", "108M", "1", "finished", "0.30", "0.20", "8.21", *"--++???"],
     ]

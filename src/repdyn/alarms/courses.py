@@ -10,8 +10,6 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 
-from repdyn.records import THIN, is_thin
-
 Layers: TypeAlias = tuple[int | None, ...]
 """Numbers of layers, ascending; (None,) for a scalar."""
 
@@ -142,10 +140,6 @@ def _moments(rows: pd.DataFrame) -> list[Moment]:
     spreads[when, at] = rows["std"].to_numpy(float)
     told = rows["reason"]
     reasons[when, at] = told.astype(object).where(told.notna(), None).to_numpy(object)
-    counted = (rows[column].to_numpy() for column in ("on_distinct", "n_unique", "n_vectors"))
-    thin = np.fromiter((is_thin(*counts) for counts in zip(*counted, strict=True)), bool, len(rows))
-    values[when[thin], at[thin]] = np.nan
-    reasons[when[thin], at[thin]] = THIN
     compares = np.zeros(len(steps), bool)
     np.logical_or.at(compares, when, rows["compared_to"].notna().to_numpy(bool))
     named = tuple(None if layer < 0 else int(layer) for layer in layers)

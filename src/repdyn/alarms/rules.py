@@ -13,6 +13,7 @@ import yaml
 
 from repdyn.alarms.conditions import CONDITIONS
 from repdyn.files import write_atomically
+from repdyn.metrics.names import base_name
 from repdyn.plain_yaml import read_yaml
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ class Rule:
             "rises" (to a share or a multiple of the value before, by more than twice their spread over batches), is
             "above" or "below" a bound (where the value before was not), or its whole profile over depth "jumps"
             (changes by a multiple of what it usually changes by between two measurements).
-        metrics: patterns of the names of metrics, or of scalars such as "train/loss".
+        metrics: patterns of the names of metrics, or of scalars such as "train/loss". A name without settings is that
+            of the metric without any; "two_nn[discard=0.8]" names it with this setting.
         bound: the share, multiple or bound; None for "undefined".
         subsets: of tokens; none for every one that was measured.
         stop: whether a training is to stop there.
@@ -76,7 +78,7 @@ class Rule:
 
     def concerns(self, metric: str, subset: str | None) -> bool:
         """Whether the rule is on this metric and subset; a scalar has no subset, and no rule on subsets is on it."""
-        named = any(fnmatchcase(metric, pattern) for pattern in self.metrics)
+        named = any(fnmatchcase(metric, _literal_settings(pattern)) for pattern in self.metrics)
         return named and (not self.subsets or subset in self.subsets)
 
 
@@ -168,6 +170,11 @@ def _names(given: Any, what: str) -> tuple[str, ...]:
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"expected {what} to be a list of names, got {given!r}")
     return tuple(names)
+
+
+def _literal_settings(pattern: str) -> str:
+    """The pattern with the brackets of settings, as in "two_nn[discard=*]", standing for themselves."""
+    return pattern.replace("[", "[[]") if base_name(pattern) != pattern else pattern
 
 
 def _is_number(value: object) -> bool:

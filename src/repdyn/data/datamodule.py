@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -14,14 +15,15 @@ from repdyn.data.byte_tokenizer import bytes_to_ids
 from repdyn.data.source import load_corpus
 from repdyn.data.text import Corpus, cache_directory
 from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer
-from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal, probe_sequences
+from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal
+from repdyn.design import INDEPENDENT, design_named
 from repdyn.words import CLASSES, NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe
 
-# The customary split of enwik8, 90, 5 and 5 million bytes in the order of the text.
-_TRAIN_PERCENT, _VALIDATION_PERCENT = 90, 5
+# For validation and for testing, each, in the order of the text: enwik8 is customarily split 90/5/5.
+_HELD_OUT_PERCENT, _HELD_OUT_PERCENT_BUILTIN = 5, 10
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class _Text:
 
 
 class TextDataModule(LightningDataModule):
-    """Windows of a text for next-token or masked-token training, split 90/5/5 by bytes in the order of the text.
+    """Windows of a text for next-token or masked-token training, split by bytes in the order of the text: 90/5/5, or
+    80/10/10 for the short built-in one.
 
     A batch is a dict of int64 tensors (batch, sequence_length): input_ids, attention_mask, labels. Training windows
     are shuffled anew each epoch; validation and test windows, and their masks, are always the same.
@@ -54,8 +57,11 @@ class TextDataModule(LightningDataModule):
         seed: of the shuffling and the masks.
         probe_max_vectors: vectors the tracker measures per layer, in all batches together.
         probe_batch_vectors: vectors per batch of a metric.
+        probe_design: sampling design of the probe, "independent", "dense" or "paper"; see :mod:`repdyn.design`.
+        probe_sequence_length: tokens in a window of the probe, at most ``sequence_length``; by default what the design
+            says.
         probe_classes: "words" for a probe that tells function from content words and frequent from rare ones, counted
-            in the validation split, as metrics such as "alignment@rare" need it; "none" for one that does not.
+            in the held-out text, as metrics such as "alignment@rare" need it; "none" for one that does not.
         max_bytes: use only so many bytes from the start of the source, counted before cleaning; all by default.
         mask_probability: share of tokens to predict where the objective is masked.
 
@@ -79,6 +85,8 @@ class TextDataModule(LightningDataModule):
         max_bytes: int | None = None,
         mask_probability: float = 0.15,
         probe_classes: Literal["words", "none"] = "none",
+        probe_design: str = INDEPENDENT.name,
+        probe_sequence_length: int | None = None,
     ) -> None:
         super().__init__()
         self.source = source
@@ -95,6 +103,8 @@ class TextDataModule(LightningDataModule):
         self.max_bytes = max_bytes
         self.mask_probability = mask_probability
         self.probe_classes = probe_classes
+        self.probe_design = design_named(probe_design)
+        self.probe_sequence_length = probe_sequence_length
         self.tokenizer = load_tokenizer(tokenizer, for_encoder=objective == "masked")
         self._before, self._after = self._special_tokens()
         self._refuse_bad_arguments()
@@ -138,49 +148,72 @@ class TextDataModule(LightningDataModule):
         return self._loader(self._text.test, shuffle=False)
 
     def probe(self) -> Probe:
-        """The fixed tokens that the tracker measures: windows from the whole validation split."""
+        """The fixed tokens that the tracker measures: windows from the text that nothing is trained on."""
         from repdyn.probe import Probe
 
+        splits = ("validation", "test")[: len(self._probe_splits())]
         probe = Probe.from_tokens(
             self.probe_windows(),
             special_ids=sorted(self.tokenizer.all_special_ids),
             max_vectors=self.probe_max_vectors,
-            batch_vectors=self.probe_batch_vectors,
-            name=f"{self._text.corpus.name}, validation split",
+            batch_vectors=None if self.probe_design.n_windows else self.probe_batch_vectors,
+            name=f"{self._text.corpus.name}, {' and '.join(splits)} split",
+            design=self.probe_design,
         )
         return probe if self.probe_classes == "none" else probe.with_words(self._probe_words(), CLASSES)
 
     def probe_windows(self) -> np.ndarray:
-        """Validation windows spread evenly over the split.
+        """Windows spread evenly over the validation split, and over the test split too where that has too few.
 
         Returns:
-            (n_sequences, sequence_length) int64 ids, 1.25 tokens for each vector to be measured, or every window
-            where the split holds fewer.
+            (n_sequences, length) int64 ids: as many windows as the design takes, or every one where there are fewer.
         """
-        return self._spread(self._windows(self._text.validation))
+        return self._spread([self._windows(tokens, self._probe_length) for tokens, _ in self._probe_splits()])
 
-    def _spread(self, windows: Windows) -> np.ndarray:
-        wanted = probe_sequences(self.probe_max_vectors, self.sequence_length)
-        chosen = np.linspace(0, len(windows) - 1, min(wanted, len(windows))).round().astype(int)
-        return np.stack([windows[index][1].numpy() for index in chosen])
+    @property
+    def _probe_length(self) -> int:
+        design = self.probe_design
+        tokens = design.window_tokens or round(cast(int, design.window_characters) / self.bytes_per_token)
+        return self.probe_sequence_length or min(self.sequence_length, tokens)
+
+    @property
+    def _n_probe_windows(self) -> int:
+        n_batches = max(1, self.probe_max_vectors // self.probe_batch_vectors)
+        return self.probe_design.windows_wanted(n_batches, self.probe_batch_vectors, self._probe_length)
+
+    def _probe_splits(self) -> list[tuple[np.ndarray, bytes]]:
+        """Token ids and bytes of the splits that the probe is taken from."""
+        _, *held_out = self._pieces(self._text.corpus)
+        splits = list(zip((self._text.validation, self._text.test), held_out, strict=True))
+        enough = len(self._windows(self._text.validation, self._probe_length)) >= self._n_probe_windows
+        return splits[:1] if enough else splits
+
+    def _spread(self, windows: Sequence[Windows]) -> np.ndarray:
+        found = [split[index][1].numpy() for split in windows for index in range(len(split))]
+        chosen = np.linspace(0, len(found) - 1, min(self._n_probe_windows, len(found))).round().astype(int)
+        return np.stack([found[index] for index in chosen])
 
     def _probe_words(self) -> TokenWords:
         """The words of the probe's tokens."""
-        lexicon, piece = Lexicon(), _pieces(self._text.corpus.data)[1]
-        if self.tokenizer_name == BYTES:
-            words = words_of_bytes(piece, lexicon)
-        else:
-            # piece by piece as the ids were made, which are the same only so
-            found = [words_of_tokens(text, self.tokenizer, lexicon) for text in chunks(piece.decode(errors="replace"))]
-            words = np.concatenate([numbers for _, numbers in found])
-            self._refuse_other_ids([token for ids, _ in found for token in ids])
+        lexicon, of_splits = Lexicon(), []
         no_words = [(NO_WORD,) * len(special) for special in (self._before, self._after)]
-        return TokenWords(self._spread(Windows(words, self.sequence_length, *no_words)).ravel(), lexicon)
+        for tokens, piece in self._probe_splits():
+            if self.tokenizer_name == BYTES:
+                words = words_of_bytes(piece, lexicon)
+            else:
+                # piece by piece as the ids were made, which are the same only so
+                found = [
+                    words_of_tokens(text, self.tokenizer, lexicon) for text in chunks(piece.decode(errors="replace"))
+                ]
+                words = np.concatenate([numbers for _, numbers in found])
+                self._refuse_other_ids(tokens, [token for ids, _ in found for token in ids])
+            of_splits.append(Windows(words, self._probe_length, *no_words))
+        return TokenWords(self._spread(of_splits).ravel(), lexicon)
 
     @cached_property
     def _text(self) -> _Text:
         corpus = load_corpus(self.source, clean=self.clean, max_bytes=self.max_bytes, cache_dir=self.cache_dir)
-        pieces = _pieces(corpus.data)
+        pieces = self._pieces(corpus)
         train, validation, test = (self._encode(piece) for piece in pieces)
         self._refuse_short_text(corpus, min(len(validation), len(test)))
         return _Text(corpus, train, validation, test, bytes_per_token=len(pieces[1]) / len(validation))
@@ -190,8 +223,18 @@ class TextDataModule(LightningDataModule):
             return bytes_to_ids(data)
         return encode(data, self.tokenizer, cache_directory(self.cache_dir) / "tokens")
 
-    def _windows(self, tokens: np.ndarray) -> Windows:
-        return Windows(tokens, self.sequence_length, self._before, self._after)
+    def _windows(self, tokens: np.ndarray, length: int | None = None) -> Windows:
+        return Windows(tokens, length or self.sequence_length, self._before, self._after)
+
+    @property
+    def _held_out_percent(self) -> int:
+        return _HELD_OUT_PERCENT_BUILTIN if self.source == "builtin" else _HELD_OUT_PERCENT
+
+    def _pieces(self, corpus: Corpus) -> tuple[bytes, bytes, bytes]:
+        """The text for training, validation and testing."""
+        held_out = self._held_out_percent
+        ends = [len(corpus.data) * percent // 100 for percent in (100 - 2 * held_out, 100 - held_out)]
+        return corpus.data[: ends[0]], corpus.data[ends[0] : ends[1]], corpus.data[ends[1] :]
 
     def _loader(self, tokens: np.ndarray, shuffle: bool) -> DataLoader[Any]:
         collate = collate_causal
@@ -228,11 +271,19 @@ class TextDataModule(LightningDataModule):
             )
         if not 0 < self.mask_probability <= 1:
             raise ValueError(f"expected mask_probability in (0, 1], got {self.mask_probability}")
+        if (
+            self.probe_sequence_length is not None
+            and not shortest <= self.probe_sequence_length <= self.sequence_length
+        ):
+            raise ValueError(
+                f"expected probe_sequence_length from {shortest} to sequence_length, {self.sequence_length}, got "
+                f"{self.probe_sequence_length}"
+            )
         if self.probe_classes not in ("words", "none"):
             raise ValueError(f'expected probe_classes "words" or "none", got "{self.probe_classes}"')
 
-    def _refuse_other_ids(self, ids: list[int]) -> None:
-        if not np.array_equal(self._text.validation, ids):
+    def _refuse_other_ids(self, tokens: np.ndarray, ids: list[int]) -> None:
+        if not np.array_equal(tokens, ids):
             raise ValueError(
                 f"expected the token ids in the cache to be those that {self.tokenizer_name} gives now, got others, of "
                 f"which no words can be told; delete {cache_directory(self.cache_dir) / 'tokens'}"
@@ -241,15 +292,9 @@ class TextDataModule(LightningDataModule):
     def _refuse_short_text(self, corpus: Corpus, n_tokens: int) -> None:
         window = self.sequence_length - len(self._before) - len(self._after)
         if n_tokens < window:
-            percent = _VALIDATION_PERCENT
+            percent = self._held_out_percent
             raise ValueError(
                 f"expected a text of at least {window * 100 // percent:,} tokens, so that the {percent} % kept for "
                 f"validation and for testing hold a window of {window} each, got {n_tokens} tokens there from "
                 f"{len(corpus.data):,} bytes ({corpus.name}); use a longer text or a smaller sequence_length"
             )
-
-
-def _pieces(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """For training, validation and testing."""
-    ends = (len(data) * _TRAIN_PERCENT // 100, len(data) * (_TRAIN_PERCENT + _VALIDATION_PERCENT) // 100)
-    return data[: ends[0]], data[ends[0] : ends[1]], data[ends[1] :]

@@ -12,7 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from repdyn.data.byte_tokenizer import CLS, MASK, PAD, SEP, SPECIAL_TOKENS
 from repdyn.data.lda import Documents, TopicModel
-from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal, probe_sequences
+from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal
+from repdyn.design import INDEPENDENT
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe
@@ -115,7 +116,8 @@ class TopicDataModule(LightningDataModule):
         """The fixed tokens that the tracker measures, with their topics: documents that nothing is trained on."""
         from repdyn.probe import Probe
 
-        wanted = probe_sequences(self.probe_max_vectors, self.sequence_length)
+        n_batches = self.probe_max_vectors // self.probe_batch_vectors
+        wanted = INDEPENDENT.windows_wanted(n_batches, self.probe_batch_vectors, self.sequence_length)
         documents = self._documents(wanted, _PROBE)
         topics = np.pad(documents.topics, ((0, 0), (self._n_special, self._n_special)), constant_values=-1)
         return Probe.from_tokens(

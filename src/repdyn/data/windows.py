@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,6 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBas
 Batch = dict[str, Tensor]
 IGNORED = -100
 """The label that a loss skips."""
-
-# Tokens in a probe for each vector measured: some are special tokens and first positions, which one subset leaves out.
-_PROBE_TOKENS_PER_VECTOR = 1.25
 
 
 class Windows(Dataset[tuple[int, Tensor]]):
@@ -113,12 +109,3 @@ def batches(
         # an own generator even where nothing is shuffled: without one, iterating draws from the global state
         generator=torch.Generator().manual_seed(seed),
     )
-
-
-def probe_sequences(max_vectors: int, sequence_length: int) -> int:
-    """How many sequences a probe of so many vectors takes.
-
-    >>> probe_sequences(16384, 128)
-    160
-    """
-    return math.ceil(_PROBE_TOKENS_PER_VECTOR * max_vectors / sequence_length)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, product, row_chunks
+from repdyn.kernels.cloud import Cloud, Undefined, centre, exact_arithmetic, product, row_chunks
 from repdyn.kernels.matched import COMPARED_WITH, matched_or_nan, require_matched
 
 # dimensions of both clouds, as a share of the points, up to which products of features cost less than similarities
 _FEW_FEATURES = 0.25
+# points up to which similarities are taken in float64: with a few huge ones among them, float32 leaves 1e-3 of five
+# points, 1e-5 of five hundred
+_FEW_POINTS = 1024
 # rows that are multiplied at once, to features and to similarities
 _ROWS, _BLOCK = 1024, 256
 # share of the points' squared lengths below which the similarities are what rounding leaves
@@ -62,8 +65,11 @@ def linear_cka_of(a: Cloud, b: Cloud, *, debiased: bool = True) -> Tensor:
     if a.n_vectors < 4:
         raise Undefined(f"{a.n_vectors} points, at least 4 needed")
     with exact_arithmetic(a.x.device):
-        x, y = a.centred, b.centred
-        few = x.shape[1] + y.shape[1] <= _FEW_FEATURES * len(x)
+        few = a.x.shape[1] + b.x.shape[1] <= _FEW_FEATURES * a.n_vectors
+        if few or a.n_vectors <= _FEW_POINTS:
+            x, y = centre(a.x, torch.float64), centre(b.x, torch.float64)
+        else:
+            x, y = a.centred, b.centred
         own, common, other = (_by_features if few else _by_similarities)(x, y, debiased)
         for whose, similarity, points in (("", own, x), (COMPARED_WITH, other, y)):
             if similarity <= (_NOTHING * torch.linalg.vector_norm(points, dtype=torch.float64).square()) ** 2:

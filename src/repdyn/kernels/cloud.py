@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # elements widened at a time: small enough to stay in cache, whatever the size of the cloud
 _CHUNK = 1 << 17
@@ -69,14 +70,20 @@ class Cloud:
     Args:
         x: points, shape (n_vectors, dim), float16, bfloat16, float32 or float64, any device, any strides.
             It is kept, not copied: do not write to it while the cloud is in use.
+        groups: origin of each point, the text window that it was taken from say, shape (n_vectors,), any integer dtype,
+            on the device of ``x``. Points of one group are never each other's neighbours (Theiler, Spurious dimension
+            from correlation algorithms applied to limited time-series data, Physical Review A 34:2427, 1986). Of
+            exact duplicates the first occurrence stands for all, with its own group. None excludes no neighbour.
         n_neighbours: the most nearest neighbours of a point that will be asked for; they are searched once.
         whole_spectrum: more of the spectrum will be asked for than its largest value; it is decomposed once.
 
     Raises:
-        ValueError: for another shape or dtype.
+        ValueError: for another shape or dtype, of the points or of the groups, or for groups on another device.
     """
 
-    def __init__(self, x: Tensor, *, n_neighbours: int = 2, whole_spectrum: bool = False) -> None:
+    def __init__(
+        self, x: Tensor, *, groups: Tensor | None = None, n_neighbours: int = 2, whole_spectrum: bool = False
+    ) -> None:
         if x.ndim != 2 or x.shape[1] == 0:
             raise ValueError(
                 f"expected points of shape (n_vectors, dim) with dim >= 1, got shape {tuple(x.shape)}; "
@@ -86,7 +93,10 @@ class Cloud:
             raise ValueError(
                 f"expected points in float16, bfloat16, float32 or float64, got {x.dtype}; convert with x.float()"
             )
+        if groups is not None:
+            require_groups(groups, x)
         self.x = x.detach()
+        self.groups = groups
         self.n_neighbours = n_neighbours
         self.whole_spectrum = whole_spectrum
         self._results: dict[Callable[[Cloud], Any], Any] = {}
@@ -102,8 +112,18 @@ class Cloud:
     @cached_property
     def distinct(self) -> Tensor:
         """The different rows of ``x`` in order of first occurrence, untouched; -0.0 equals 0.0."""
+        return self.x if self.repeats is None else self.x[self.repeats.first]
+
+    @cached_property
+    def distinct_groups(self) -> Tensor | None:
+        """Group of each distinct row, that of its first occurrence; None when the cloud has no groups."""
+        return self.groups if self.groups is None or self.repeats is None else self.groups[self.repeats.first]
+
+    @cached_property
+    def repeats(self) -> Repeats | None:
+        """Which rows of ``x`` repeat which; None when no row does."""
         with exact_arithmetic(self.x.device):
-            return distinct_rows(self.x)
+            return repeats(self.x)
 
     @cached_property
     def centred(self) -> Tensor:
@@ -124,6 +144,15 @@ class Cloud:
         if compute not in self._results:
             self._results[compute] = compute(self)
         return cast(Result, self._results[compute])
+
+
+class Repeats(NamedTuple):
+    """Which rows of a matrix are equal."""
+
+    first: Tensor
+    """(n_unique,) int64, positions of the first occurrences, ascending."""
+    of: Tensor
+    """(n,) int64, for each row the one of these that it equals."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +180,15 @@ class Frame:
         return rows.double().mul(self.scale).sub_(self.mean)
 
 
-def or_nan(kernel: Callable[..., Tensor], x: Tensor | Cloud, **settings: Any) -> Tensor:
+def or_nan(
+    kernel: Callable[..., Tensor], x: Tensor | Cloud, *, groups: Tensor | None = None, **settings: Any
+) -> Tensor:
     """What a kernel makes of a cloud; NaN, on the same device, where that is undefined."""
-    cloud = x if isinstance(x, Cloud) else Cloud(x)
+    if isinstance(x, Cloud) and groups is not None:
+        raise ValueError(
+            "expected groups beside a tensor of points, got them beside a Cloud; take Cloud(x, groups=...)"
+        )
+    cloud = x if isinstance(x, Cloud) else Cloud(x, groups=groups)
     try:
         return kernel(cloud, **settings)
     except Undefined:
@@ -206,19 +241,42 @@ def row_chunks(x: Tensor) -> tuple[Tensor, ...]:
 
 def distinct_rows(x: Tensor) -> Tensor:
     """The different rows of ``x`` (n, d) in order of first occurrence, compared bit by bit but for -0.0 == 0.0."""
+    found = repeats(x)
+    return x if found is None else x[found.first]
+
+
+def repeats(x: Tensor) -> Repeats | None:
+    """Which rows of ``x`` (n, d) are equal bit by bit, but for -0.0 == 0.0; None when all of them differ."""
     words = _as_integers(x)
     hashes, order = torch.sort(_row_hashes(words), stable=True)
-    repeats = hashes[1:] == hashes[:-1]
-    if not repeats.any():
-        return x
-    if torch.equal(words[order[1:][repeats]], words[order[:-1][repeats]]):
-        is_first = torch.cat([repeats.new_ones(1), ~repeats])
-        return x[order[is_first].sort().values]
-    # different rows share a hash (less likely than a memory fault): compare them all, slowly
-    unique, group = torch.unique(words, dim=0, return_inverse=True)
-    position = torch.arange(len(x), device=x.device)
-    first = position.new_full((len(unique),), len(x)).scatter_reduce(0, group, position, "amin")
-    return x[first.sort().values]
+    repeat = hashes[1:] == hashes[:-1]
+    if not repeat.any():
+        return None
+    if torch.equal(words[order[1:][repeat]], words[order[:-1][repeat]]):
+        is_first = torch.cat([repeat.new_ones(1), ~repeat])
+        first, of = order[is_first], torch.empty_like(order)
+        of[order] = is_first.cumsum(0) - 1
+    else:
+        # different rows share a hash (less likely than a memory fault): compare them all, slowly
+        unique, of = torch.unique(words, dim=0, return_inverse=True)
+        position = torch.arange(len(x), device=x.device)
+        first = position.new_full((len(unique),), len(x)).scatter_reduce(0, of, position, "amin")
+    first, by_position = first.sort()
+    return Repeats(first, by_position.argsort()[of])
+
+
+def require_groups(groups: Tensor, x: Tensor) -> None:
+    """Raise ValueError unless there is one integer for each row of ``x``, on its device."""
+    if groups.shape != x.shape[:1] or groups.dtype not in INTEGER_DTYPES:
+        raise ValueError(
+            f"expected groups of shape ({len(x)},) and integer type, one for each point, got {tuple(groups.shape)} of "
+            f"{groups.dtype}; number the windows that the points come from"
+        )
+    if groups.device != x.device:
+        raise ValueError(
+            f"expected groups on the device of the points, {x.device}, got {groups.device}; move them with "
+            "groups.to(x.device)"
+        )
 
 
 def _as_integers(x: Tensor) -> Tensor:

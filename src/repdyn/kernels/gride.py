@@ -15,7 +15,7 @@ _MOST = 64
 _HALVINGS = 60
 
 
-def gride(x: Tensor | Cloud, *, k: int = 4) -> Tensor:
+def gride(x: Tensor | Cloud, *, k: int = 4, groups: Tensor | None = None) -> Tensor:
     """Intrinsic dimension of a point cloud at one scale, from the ratio ``mu = r_k / r_(k/2)`` of each point's
     distances to its k-th and its (k/2)-th neighbour.
 
@@ -27,6 +27,8 @@ def gride(x: Tensor | Cloud, *, k: int = 4) -> Tensor:
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
         k: rank of the farther neighbour, an even number from 2 to 64.
+        groups: integers, shape (n_vectors,): points of one group are not each other's neighbours (see ``Cloud``, which
+            takes them itself).
 
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
@@ -34,9 +36,10 @@ def gride(x: Tensor | Cloud, *, k: int = 4) -> Tensor:
     Raises:
         ValueError: for another shape or dtype, or for another ``k``.
 
-    Invariant to translation, rotation, uniform scaling, order and repetition of the points and columns of zeros.
-    Undefined when the points contain NaN or inf, when no more than k of them differ, when every ratio is 1, or when
-    distances leave the range of float64.
+    Invariant to translation, rotation, uniform scaling, order and repetition of the points, columns of zeros and names
+    of the groups.
+    Undefined when the points contain NaN or inf, when no more than k of them differ, when one has fewer than k others
+    outside its group, when every ratio is 1, or when distances leave the range of float64.
 
     Source: Denti, Doimo, Laio, Mira, The generalized ratios intrinsic dimension estimator, Scientific Reports 12:20005,
     2022, equations 5 and 8.
@@ -46,7 +49,7 @@ def gride(x: Tensor | Cloud, *, k: int = 4) -> Tensor:
         >>> round(gride(line, k=8).item(), 1)
         1.0
     """
-    return or_nan(gride_of, x, k=k)
+    return or_nan(gride_of, x, groups=groups, k=k)
 
 
 def gride_of(cloud: Cloud, *, k: int = 4) -> Tensor:

@@ -11,7 +11,7 @@ from repdyn.kernels.two_nn import TIE
 _MOST = 64
 
 
-def levina_bickel(x: Tensor | Cloud, *, k: int = 20) -> Tensor:
+def levina_bickel(x: Tensor | Cloud, *, k: int = 20, groups: Tensor | None = None) -> Tensor:
     """Intrinsic dimension of a point cloud, from each point's distances r_1 to r_k to its k nearest neighbours.
 
     In d dimensions ``log(r_k / r_j)`` averages 1 / d over the neighbours j < k. Over the n distinct points
@@ -22,6 +22,8 @@ def levina_bickel(x: Tensor | Cloud, *, k: int = 20) -> Tensor:
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
         k: number of neighbours, 2 to 64.
+        groups: integers, shape (n_vectors,): points of one group are not each other's neighbours (see ``Cloud``, which
+            takes them itself).
 
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
@@ -29,9 +31,10 @@ def levina_bickel(x: Tensor | Cloud, *, k: int = 20) -> Tensor:
     Raises:
         ValueError: for another shape or dtype, or for another ``k``.
 
-    Invariant to translation, rotation, uniform scaling, order and repetition of the points and columns of zeros.
-    Undefined when the points contain NaN or inf, when no more than k of them differ, when every distance is tied, or
-    when distances leave the range of float64.
+    Invariant to translation, rotation, uniform scaling, order and repetition of the points, columns of zeros and names
+    of the groups.
+    Undefined when the points contain NaN or inf, when no more than k of them differ, when one has fewer than k others
+    outside its group, when every distance is tied, or when distances leave the range of float64.
 
     Source: Levina, Bickel, Maximum Likelihood Estimation of Intrinsic Dimension, NeurIPS 17, 2004, equation 8; combined
     over the points as in MacKay, Ghahramani, Comments on "Maximum Likelihood Estimation of Intrinsic Dimension", 2005.
@@ -43,7 +46,7 @@ def levina_bickel(x: Tensor | Cloud, *, k: int = 20) -> Tensor:
         >>> round(levina_bickel(line).item(), 1)
         1.0
     """
-    return or_nan(levina_bickel_of, x, k=k)
+    return or_nan(levina_bickel_of, x, groups=groups, k=k)
 
 
 def levina_bickel_of(cloud: Cloud, *, k: int = 20) -> Tensor:

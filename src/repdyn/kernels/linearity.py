@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, Frame, Undefined, exact_arithmetic
-from repdyn.kernels.matched import matched_or_nan, require_matched
+from repdyn.kernels.matched import matched_or_nan, require_matched, require_numbers
 
 Of: TypeAlias = Literal["state", "step"]
 
@@ -49,7 +49,8 @@ def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state",
     Invariant to translation and to the order of the tokens; to any invertible linear map of ``x`` (of "state"), and to
     rotation and uniform scaling of ``following``.
     Undefined when the points contain NaN or inf, when fewer than dim + 2 of ``x`` differ (any next layer would be a
-    linear map of it), or when what is to be explained is constant.
+    linear map of it), or when what is to be explained is constant. Of a constant next layer the step is -X and a
+    constant, which is linear: 1.
 
     Source: Razzhigaev et al., Your Transformer is Secretly Linear, ACL 2024, section 3; their similarity without
     the residual is that of "step".
@@ -66,7 +67,14 @@ def linearity_of(cloud: Cloud, following: Cloud, *, of: Of = "state", adjusted: 
     """As ``linearity``, but raises Undefined with the reason instead of returning NaN."""
     if of not in ("state", "step"):
         raise ValueError(f'expected of="state" or of="step", got {of!r}')
-    require_matched(Cloud.require_defined, cloud, following, one_space=of == "step")
+    if of == "step":
+        # what takes the layer away is a step too: the next one may be constant
+        require_matched(require_numbers, cloud, following, one_space=True)
+        cloud.require_defined()
+        if following.n_unique == 1:
+            return torch.ones((), dtype=torch.float64, device=cloud.x.device)
+    else:
+        require_matched(Cloud.require_defined, cloud, following)
     dim = cloud.x.shape[1]
     if cloud.n_unique < dim + 2:
         raise Undefined(
@@ -109,18 +117,23 @@ class _Fit:
         for x, explained in self._blocks(cloud):
             gram.addmm_(x.mT, x)
             cross.addmm_(x.mT, explained[of])
-        # columns of unit length, lest a wide one drown the others; a constant one explains nothing
-        weights = gram.diagonal().rsqrt().nan_to_num(posinf=0)[:, None]
+        # columns of unit length, lest a wide one drown the others; a constant one, but for the rounding of its mean,
+        # explains nothing and takes up no point: it is made one that stands apart from all
+        lengths = gram.diagonal().sqrt()
+        constant = lengths <= _CONSTANT * len(cloud.x) ** 0.5 * cloud.once(_frame).mean.abs()
+        weights = (1 / lengths).masked_fill(constant, 0)[:, None]
         gram, cross = gram * weights * weights.mT, cross * weights
+        gram.diagonal()[constant] = 1
+        n_constant = int(constant.sum())
         factor, failed = torch.linalg.cholesky_ex(gram)
         apart = 0.0 if failed else factor.diagonal().min().square().item()
         if apart > _APART:
             by_map = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum()
-            return _Fitted((totals[of] - by_map).clamp_min(0), totals, len(gram))
+            return _Fitted((totals[of] - by_map).clamp_min(0), totals, len(gram) - n_constant)
         best, rank = (torch.cholesky_solve(cross, factor), len(gram)) if apart > _TOLD else _least_norm(gram, cross)
         # measured, not subtracted: off by the square of the error of a map that is hard to tell
         rest = [(explained[of] - x @ (best * weights)).square().sum() for x, explained in self._blocks(cloud)]
-        return _Fitted(torch.stack(rest).sum(), totals, rank)
+        return _Fitted(torch.stack(rest).sum(), totals, rank - n_constant)
 
     def _blocks(self, cloud: Cloud) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Rows of the layer, and of what it may explain, centred, in float64."""

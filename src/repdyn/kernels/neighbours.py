@@ -7,11 +7,13 @@ float64 products: the best few are measured, and a bound on the rounding proves 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding, pad
 
-from repdyn.kernels.cloud import Cloud, Frame, row_chunks, unit_scale
+from repdyn.kernels.cloud import Cloud, Frame, Undefined, row_chunks, unit_scale
 from repdyn.kernels.shortlist import shortlist
 
 # candidates per row beyond k; the last rung measures every point and needs no proof
@@ -28,64 +30,109 @@ _GATHERED = 1 << 15
 _GROUPS = 512
 
 
+class Nearest(NamedTuple):
+    """The nearest others of some points, ascending by distance."""
+
+    distances: Tensor
+    """float64, shape (n, k)."""
+    others: Tensor
+    """int64, shape (n, k): which points they are."""
+
+
 def nearest_of(cloud: Cloud, k: int) -> Tensor:
-    """Distances from each distinct point of a cloud to its k nearest others, (n_unique, k); searched once for all."""
-    n_others = cloud.n_unique - 1
-    if k <= min(cloud.n_neighbours, n_others):
-        return cloud.once(_most_nearest)[:, :k]
-    return nearest(cloud.distinct, k)
+    """Distances from each distinct point of a cloud to its k nearest others, (n_unique, k); searched once for all.
+
+    Points of one group are not each other's neighbours.
+
+    Raises:
+        Undefined: a point has fewer than k distinct others outside its group.
+    """
+    return search_of(cloud, k).distances
 
 
-def _most_nearest(cloud: Cloud) -> Tensor:
-    return nearest(cloud.distinct, min(cloud.n_neighbours, cloud.n_unique - 1))
+def search_of(cloud: Cloud, k: int) -> Nearest:
+    """As ``nearest_of``, with the positions of the neighbours among the distinct points."""
+    most = cloud.once(n_outside)
+    if k > most and cloud.groups is not None:
+        raise Undefined(
+            f"{most} of {cloud.n_unique} distinct points lie outside the largest of the groups, at least {k} needed"
+        )
+    if k <= min(cloud.n_neighbours, most):
+        found = cloud.once(_most_nearest)
+        return Nearest(found.distances[:, :k], found.others[:, :k])
+    return search(cloud.distinct, k, groups=cloud.distinct_groups)
 
 
-def nearest(points: Tensor, k: int = 2, *, tile: int = 512) -> Tensor:
+def n_outside(cloud: Cloud) -> int:
+    """The number of possible neighbours of the distinct point that has the fewest."""
+    groups = cloud.distinct_groups
+    own = 1 if groups is None else int(groups.unique(return_counts=True)[1].max())
+    return cloud.n_unique - own
+
+
+def _most_nearest(cloud: Cloud) -> Nearest:
+    k = min(cloud.n_neighbours, cloud.once(n_outside))
+    return search(cloud.distinct, k, groups=cloud.distinct_groups)
+
+
+def nearest(points: Tensor, k: int = 2, *, groups: Tensor | None = None, tile: int = 512) -> Tensor:
     """Euclidean distances from each point to its k nearest others.
 
     Args:
         points: *distinct* finite points, shape (n, dim) with n > k, any floating dtype, any origin.
         k: number of neighbours, 1 to 64.
+        groups: integers, shape (n,): points of one group are not each other's neighbours. Each point needs k others
+            outside its own.
         tile: rows of the distance matrix held at a time on the ladder; it bounds memory and leaves the result alone.
 
     Returns:
         float64, shape (n, k), ascending along each row, in the unit of ``points``; the relative error is below 1e-10,
         and a point's values do not depend on ``k``. Distances below 1e-145 of the largest coordinate become 0.
     """
-    found, complete = _from_shortlist(points, k)
+    return search(points, k, groups=groups, tile=tile).distances
+
+
+def search(points: Tensor, k: int, *, groups: Tensor | None = None, tile: int = 512) -> Nearest:
+    """As ``nearest``, with the positions of the neighbours; of tied ones any."""
+    if groups is not None and len(groups.unique()) == len(groups):
+        groups = None
+    found, complete = _from_shortlist(points, k, groups)
     pending = (~complete).nonzero().flatten()
     for more in _LADDER:
         if not len(pending):
             break
-        rung = _Rung(points, k, len(points) - 1 if more is None else min(k + more, len(points) - 1))
+        n_candidates = len(points) - 1 if more is None else min(k + more, len(points) - 1)
+        rung = _Rung(points, k, n_candidates, groups)
         proven = []
         for rows in pending.split(min(tile, rung.most_rows)):
-            found[rows], proof = rung.nearest(rows)
+            of_rows, proof = rung.nearest(rows)
+            found.distances[rows], found.others[rows] = of_rows
             proven.append(proof)
         pending = pending[~torch.cat(proven)]
     return found
 
 
-def _from_shortlist(points: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Distances (n, k), and which rows have them."""
-    pairs = shortlist(points, k)
+def _from_shortlist(points: Tensor, k: int, groups: Tensor | None = None) -> tuple[Nearest, Tensor]:
+    """The k nearest, and which rows have them."""
+    pairs = shortlist(points, k, groups)
     n, first, second = len(points), pairs.first, pairs.second
     place = torch.arange(len(first), device=points.device) - torch.searchsorted(first, first)
     measured = torch.full(first.shape, torch.inf, dtype=torch.float64, device=points.device)
     # the k best scores are measured first: with distances that are known, fewer pairs stay in question
     best = place < k
-    measured[best] = _measure(points, first[best], second[best])
+    measured[best] = measure(points, first[best], second[best])
     reach = measured.new_zeros(n).scatter_reduce(0, first[best], measured[best], "amax")
     rest = ~best & pairs.within(reach)
-    measured[rest] = _measure(points, first[rest], second[rest])
+    measured[rest] = measure(points, first[rest], second[rest])
     measured, order = measured.sort()
     first, by_first = first[order].sort(stable=True)
-    found = measured.new_full((n, k), torch.nan)
-    found[first[best], place[best]] = measured[by_first][best]
+    found = Nearest(measured.new_full((n, k), torch.nan), first.new_zeros(n, k))
+    found.distances[first[best], place[best]] = measured[by_first][best]
+    found.others[first[best], place[best]] = second[order[by_first[best]]]
     return found, pairs.complete
 
 
-def _measure(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
+def measure(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """Distances from the coordinates as they came: nothing is lost by centring, nothing cancels.
 
     Zero where they are so small beside the coordinates that their squares lose digits.
@@ -109,24 +156,30 @@ def _difference(points: Tensor, first: Tensor, second: Tensor, scale: float) -> 
 class _Rung:
     """Rows of a float64 product, the candidates it proposes, and the proof."""
 
-    def __init__(self, points: Tensor, k: int, n_candidates: int) -> None:
-        self.points, self.k, self.n_candidates = points, k, n_candidates
+    def __init__(self, points: Tensor, k: int, n_candidates: int, groups: Tensor | None = None) -> None:
+        self.points, self.k, self.n_candidates, self.groups = points, k, n_candidates, groups
         self.most_rows = max(1, (1 << 20) // n_candidates)
         self.frame = Frame.of(points)
 
-    def nearest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances, shape (len(rows), k), and which rows they are proven for."""
+    def nearest(self, rows: Tensor) -> tuple[Nearest, Tensor]:
+        """The k nearest of some rows, and which of these they are proven for."""
         left = self.frame.place(self.points[rows])
         # widened as they are needed: all points in float64 would take twice the memory of the points themselves
         scores = torch.cat([_scores(left, self.frame.place(right)) for right in row_chunks(self.points)], 1)
         scores[torch.arange(len(rows), device=rows.device), rows] = torch.inf
+        if self.groups is not None:
+            scores.masked_fill_(self.groups[rows, None] == self.groups, torch.inf)
         # columns at infinity fill up the last row of groups; at least one stands for "nothing was left out"
         scores = pad(scores, (0, _GROUPS - scores.shape[1] % _GROUPS), value=torch.inf)
         values, candidates = _smallest(scores, self.n_candidates + 1)
+        candidates.clamp_(max=len(self.points) - 1)
         first = rows.repeat_interleave(self.n_candidates)
-        distances = _measure(self.points, first, candidates[:, :-1].flatten()).view(len(rows), -1)
-        found = distances.topk(self.k, largest=False).values
-        return found, self._prove(_squares(left), found[:, -1] * self.frame.scale, values[:, -1])
+        distances = measure(self.points, first, candidates[:, :-1].flatten()).view(len(rows), -1)
+        # a group may leave fewer candidates than are measured, the rest of which stand for nothing
+        distances.masked_fill_(values[:, :-1].isinf(), torch.inf)
+        found, best = distances.topk(self.k, largest=False)
+        proven = self._prove(_squares(left), found[:, -1] * self.frame.scale, values[:, -1])
+        return Nearest(found, candidates.gather(1, best)), proven
 
     def _prove(self, square: Tensor, reach: Tensor, best_left_out: Tensor) -> Tensor:
         """True where no point that was left out can be nearer than ``reach`` (in units of the frame).

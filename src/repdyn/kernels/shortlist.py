@@ -4,7 +4,7 @@ Every point is rounded to bfloat16 where the device multiplies that fast, else t
 extra columns, so that the product of two tiles of points is a tile of squared distances. Only tiles on or above the
 diagonal are computed: each is read along its rows and along its columns. A point's k-th best score so far, widened by
 a bound on every rounding on the way, is a limit that no nearer point's score can exceed. What stays below it is the
-shortlist.
+shortlist. Points of one group are not neighbours: multiplied next to each other, they are masked along the diagonal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from repdyn.kernels.cloud import Frame, product, row_chunks, sample, unit_scale
 
@@ -20,6 +21,8 @@ from repdyn.kernels.cloud import Frame, product, row_chunks, sample, unit_scale
 _ROWS, _COLUMNS = 1024, 4096
 # strided groups of a tile's points; a group whose minimum exceeds the limit is not looked into
 _GROUPS = 128
+# rows of a tile that are masked at once: few, so that the groups of one are not masked for all the others
+_MASKED = 128
 # groups below the limit, for each neighbour, beyond which a point is given up: its margin is too wide for its distances
 _CROWD = 48
 # pairs kept for each point before those that have fallen behind the limit are dropped
@@ -49,14 +52,16 @@ class Shortlist:
         return self.scores <= limit[self.first]
 
 
-def shortlist(points: Tensor, k: int) -> Shortlist:
+def shortlist(points: Tensor, k: int, groups: Tensor | None = None) -> Shortlist:
     """Find out which points could be among the k nearest of each.
 
     Args:
         points: finite points, shape (n, dim), any floating dtype, any origin.
         k: number of neighbours, 1 to 64.
+        groups: group of each point, shape (n,), integers: pairs of points of one group are left out.
     """
-    rounded = Rounded(points, multiplied_fast(points.device))
+    blocks = None if groups is None else _Blocks(groups)
+    rounded = Rounded(points, multiplied_fast(points.device), None if blocks is None else blocks.order)
     lists = _Lists(rounded, k)
     for start in range(0, rounded.n_padded, _ROWS):
         rows = slice(start, min(start + _ROWS, rounded.n_padded))
@@ -66,6 +71,8 @@ def shortlist(points: Tensor, k: int) -> Shortlist:
             scores = product(left, rounded.right[columns])
             if begin == start:  # no point is its own neighbour
                 scores.fill_diagonal_(torch.inf)
+            if blocks is not None:
+                blocks.mask(scores, rows, columns)
             lists.read(scores, 1, rows, columns)
             beyond = max(rows.stop, begin)
             lists.read(scores[:, beyond - begin :], 0, slice(beyond, columns.stop), rows)
@@ -88,9 +95,10 @@ class Rounded:
 
     A row of ``right`` is (x, high, low, |x|^2 in parts, ones), of ``left`` (-2 x, -2 low, -2 high, ones, |x|^2 in
     parts): their product is |x|^2 + |y|^2 - 2 x.y. ``high`` and ``low`` are the two parts of the wide coordinates.
+    The rows are the points in an order, by default their own.
     """
 
-    def __init__(self, points: Tensor, dtype: torch.dtype) -> None:
+    def __init__(self, points: Tensor, dtype: torch.dtype, order: Tensor | None = None) -> None:
         n, dim = points.shape
         halved = dtype == torch.bfloat16
         frame = _frame_of_most(points)
@@ -99,6 +107,7 @@ class Rounded:
         parts = 3 if halved else 1  # bfloat16 has 8 of float32's 24 digits
         self.widths = [dim, len(wide), len(wide), parts, parts]
         self.widths.append(-sum(self.widths) % 16)
+        self.order = order
         self.n, self.n_padded = n, n + -n % _GROUPS
         self.right = torch.zeros(self.n_padded, sum(self.widths), dtype=dtype, device=points.device)
         self.norms = torch.zeros(self.n_padded, dtype=torch.float64, device=points.device)
@@ -113,7 +122,7 @@ class Rounded:
 
     def _write(self, rows: slice, points: Tensor, frame: Frame, wide: list[int]) -> None:
         x, high, low, squares, ones, _ = self.right[rows].split(self.widths, 1)
-        exact = frame.place(points[rows]).float()
+        exact = frame.place(points[rows] if self.order is None else embedding(self.order[rows], points)).float()
         x.copy_(exact)
         lost = exact - x
         high.copy_(x[:, wide])
@@ -125,6 +134,13 @@ class Rounded:
         self.errors[rows] = torch.linalg.vector_norm(lost, dim=1) * (1 + 1e-3) + norm * 2**-23
         _in_parts(self.norms[rows].square(), squares)
         ones.fill_(1)
+
+    def put_in_order(self) -> Tensor:
+        """Have what is known of each row stand where its point does; returns where it stood."""
+        back = torch.arange(self.n_padded, device=self.norms.device)
+        back[self.order] = back[: self.n].clone()
+        self.norms, self.errors = self.norms[back], self.errors[back]
+        return back[: self.n]
 
     def left(self, rows: slice) -> Tensor:
         """Rows of the left factor, made when they are needed: a second copy of all would double the memory."""
@@ -163,6 +179,26 @@ class Rounded:
         self.tiny = 16 * terms * torch.finfo(torch.float32).tiny
 
 
+class _Blocks:
+    """An order in which points stand next to others of their group."""
+
+    def __init__(self, groups: Tensor) -> None:
+        self.groups, self.order = groups.sort(stable=True)
+        _, group, sizes = self.groups.unique_consecutive(return_inverse=True, return_counts=True)
+        ends = sizes.cumsum(0)
+        self.begins, self.ends = torch.stack([(ends - sizes)[group], ends[group]]).tolist()
+
+    def mask(self, scores: Tensor, rows: slice, columns: slice) -> None:
+        """Write infinity where a row and a column of a tile are of one group."""
+        last = min(rows.stop, len(self.groups))
+        for start in range(rows.start, last, _MASKED):
+            stop = min(start + _MASKED, last)
+            begin, end = max(self.begins[start], columns.start), min(self.ends[stop - 1], columns.stop)
+            if begin < end:
+                block = scores[start - rows.start : stop - rows.start, begin - columns.start : end - columns.start]
+                block.masked_fill_(self.groups[start:stop, None] == self.groups[begin:end], torch.inf)
+
+
 class _Lists:
     """The shortlist of each point, and the k best scores by which it is limited."""
 
@@ -198,13 +234,17 @@ class _Lists:
             self.found = [self._within()]
 
     def limit(self, points: slice) -> Tensor:
-        """The score up to which a point may be among the k nearest."""
-        return self.rounded.largest_score(self.rounded.farthest(self.best[-1, points], points), points)
+        """The score up to which a point may be among the k nearest: finite, so that masked pairs lie beyond it."""
+        limit = self.rounded.largest_score(self.rounded.farthest(self.best[-1, points], points), points)
+        return limit.clamp_max(torch.finfo(limit.dtype).max)
 
     def closed(self) -> Shortlist:
         n = self.rounded.n
         first, second, scores = self._within()
         complete = (self.n_close[:n] <= self.crowd) & (first.bincount(minlength=n) >= self.k)
+        if self.rounded.order is not None:
+            first, second = self.rounded.order[first], self.rounded.order[second]
+            complete = complete[self.rounded.put_in_order()]
         scores, order = scores.sort()
         first, by_first = first[order].sort(stable=True)
         order = order[by_first]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, exact_arithmetic, or_nan, row_chunks
+from repdyn.kernels.cloud import Cloud, Frame, exact_arithmetic, or_nan, row_chunks
 
 
 def spectrum_of(cloud: Cloud) -> Tensor:
@@ -13,11 +13,11 @@ def spectrum_of(cloud: Cloud) -> Tensor:
 
     Returns:
         float64, shape (min(n_vectors, dim),), descending, none negative: the squared singular values of the centred
-        points. Off by 1e-7 of the largest at most, 1e-12 for float64 points.
+        points. Off by 1e-13 of the largest or so: centred and multiplied in float64, whatever the points are in.
     """
     cloud.require_defined()
     with exact_arithmetic(cloud.x.device):
-        return eigenvalues(tall_side(cloud.centred))
+        return eigenvalues(gram_matrix(cloud.x))
 
 
 def participation_ratio(x: Tensor | Cloud) -> Tensor:
@@ -88,10 +88,21 @@ def tall_side(x: Tensor) -> Tensor:
     return x if x.shape[0] >= x.shape[1] else x.mT
 
 
-def eigenvalues(tall: Tensor) -> Tensor:
-    """Of ``tall.T @ tall``, descending, in float64."""
-    gram = torch.zeros(tall.shape[1], tall.shape[1], dtype=torch.float64, device=tall.device)
-    for rows in row_chunks(tall):
-        wide = rows.double()
-        gram.addmm_(wide.mT, wide)
+def gram_matrix(x: Tensor) -> Tensor:
+    """Of the points, centred, as rows or as columns, whichever are fewer: float64, times a power of two."""
+    frame, (n, dim) = Frame.of(x), x.shape
+    gram = torch.zeros(min(n, dim), min(n, dim), dtype=torch.float64, device=x.device)
+    if n >= dim:
+        for rows in row_chunks(x):
+            wide = frame.place(rows)
+            gram.addmm_(wide.mT, wide)
+    else:
+        for columns, mean in zip(row_chunks(x.mT), frame.mean.split(len(row_chunks(x.mT)[0])), strict=True):
+            wide = columns.double().mul(frame.scale).sub_(mean[:, None])
+            gram.addmm_(wide.mT, wide)
+    return gram
+
+
+def eigenvalues(gram: Tensor) -> Tensor:
+    """Of a symmetric matrix that has no negative ones, descending."""
     return torch.linalg.eigvalsh(gram).flip(0).clamp_min(0)

@@ -2,55 +2,84 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, or_nan
+from repdyn.kernels.counted import Counted, counted_ratios
 from repdyn.kernels.neighbours import nearest_of
 
 Estimator = Literal["regression", "maximum_likelihood"]
+Duplicates = Literal["collapse", "count"]
 # log(r2 / r1) up to which two distances count as equal: the accuracy that nearest promises
 TIE = 1e-10
 
 
-def two_nn(x: Tensor | Cloud, *, discard: float = 0.1, estimator: Estimator = "regression") -> Tensor:
+def two_nn(
+    x: Tensor | Cloud,
+    *,
+    discard: float = 0.1,
+    estimator: Estimator = "regression",
+    duplicates: Duplicates = "collapse",
+    groups: Tensor | None = None,
+) -> Tensor:
     """Intrinsic dimension of a point cloud, from the ratio ``mu = r2 / r1`` of each point's two nearest distances.
 
     In d dimensions ``P(mu <= m) = 1 - m**-d``. Over the n distinct points, sorted by mu, with ``F_i = i / n``:
 
     - regression: slope of the least-squares line through the origin of ``-log(1 - F_i)`` on ``log(mu_i)``, over the
-      first ``int(n * (1 - discard))`` points (the convention of scikit-dimension and DADApy);
+      first ``floor(n * (1 - discard))`` points (the convention of scikit-dimension and DADApy);
     - maximum likelihood: ``(n - 1) / sum(log(mu_i))`` over all points: ``discard`` does not enter.
+
+    That collapses duplicates: exact copies are one point. The package of Razzhigaev et al., llm_microscope, counts
+    them, and takes the lowest fifth of the ratios: ``discard=0.8, duplicates="count"`` equals its 0.0.7 with
+    ``reduction_factor=5`` to 1e-9. There every copy is a point and a neighbour. A point whose nearest lies within 1e-8
+    of the mean length of the centred points, or whose ratio is at most 1 + 1e-8, is removed from the fit and yet
+    counted in ``F_i = (i + removed) / (n + removed)``, with n the number of those that are left.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
         discard: share of the points, those with the largest ratios, left out of the regression: in (0, 1).
         estimator: "regression" or "maximum_likelihood".
+        duplicates: "collapse" or "count"; the latter is a convention of the regression alone.
+        groups: integers, shape (n_vectors,): points of one group are not each other's neighbours (see ``Cloud``, which
+            takes them itself). Where duplicates count, each has its own group.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
 
     Raises:
-        ValueError: for another shape or dtype, or for ``discard`` or ``estimator`` out of range.
+        ValueError: for another shape or dtype, or for ``discard``, ``estimator`` or ``duplicates`` out of range.
 
-    Invariant to translation, rotation, uniform scaling, order and repetition of the points and columns of zeros.
-    Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when ``discard`` leaves fewer than
-    2, when every ratio kept is 1 (tied distances, as on a grid), or when distances leave the range of float64.
+    Invariant to translation, rotation, uniform scaling, order of the points, columns of zeros, names of the groups and,
+    where duplicates collapse, repetition of the points.
+    Undefined when the points contain NaN or inf, when fewer than 3 of them differ, when one has fewer than 2 distinct
+    others outside its group, when ``discard`` leaves fewer than 2 (1 where duplicates count), when every ratio kept is
+    1 (tied distances, as on a grid), or when distances leave the range of float64.
 
     Source: Facco, d'Errico, Rodriguez, Laio, Estimating the intrinsic dimension of datasets by a minimal neighborhood
-    information, Scientific Reports 7:12140, 2017, equations 3 to 5. Estimates of high dimensions are biased low.
+    information, Scientific Reports 7:12140, 2017, equations 3 to 5. Estimates of high dimensions are biased low. The
+    convention of "count": Razzhigaev et al., The Shape of Learning, Findings of EACL 2024, whose package it is.
 
     Example:
         >>> line = torch.rand(1000, 1, generator=torch.Generator().manual_seed(0)) * torch.ones(1, 8)
         >>> round(two_nn(line).item())
         1
     """
-    return or_nan(two_nn_of, x, discard=discard, estimator=estimator)
+    return or_nan(two_nn_of, x, groups=groups, discard=discard, estimator=estimator, duplicates=duplicates)
 
 
-def two_nn_of(cloud: Cloud, *, discard: float = 0.1, estimator: Estimator = "regression") -> Tensor:
+def two_nn_of(
+    cloud: Cloud,
+    *,
+    discard: float = 0.1,
+    estimator: Estimator = "regression",
+    duplicates: Duplicates = "collapse",
+) -> Tensor:
     """As ``two_nn``, but raises Undefined with the reason instead of returning NaN."""
     if not 0 < discard < 1:
         raise ValueError(
@@ -59,8 +88,17 @@ def two_nn_of(cloud: Cloud, *, discard: float = 0.1, estimator: Estimator = "reg
         )
     if estimator not in get_args(Estimator):
         raise ValueError(f"expected estimator to be one of {', '.join(get_args(Estimator))}, got {estimator!r}")
-    log_ratios = cloud.once(_sorted_log_ratios)
+    if duplicates not in get_args(Duplicates):
+        raise ValueError(f"expected duplicates to be one of {', '.join(get_args(Duplicates))}, got {duplicates!r}")
+    if duplicates == "count" and estimator != "regression":
+        raise ValueError(
+            f'expected estimator="regression" where duplicates count, got {estimator!r}; equal points have no ratio, '
+            'so take duplicates="collapse"'
+        )
     with exact_arithmetic(cloud.x.device):
+        if duplicates == "count":
+            return _counted_regression(cloud.once(counted_ratios), discard)
+        log_ratios = cloud.once(_sorted_log_ratios)
         return _regression(log_ratios, discard) if estimator == "regression" else _maximum_likelihood(log_ratios)
 
 
@@ -76,13 +114,33 @@ def _sorted_log_ratios(cloud: Cloud) -> Tensor:
 
 def _regression(log_ratios: Tensor, discard: float) -> Tensor:
     n = len(log_ratios)
-    n_kept = int(n * (1 - discard))
+    n_kept = _n_kept(n, discard)
     if n_kept < 2:
         raise Undefined(f"discard = {discard} keeps {n_kept} of {n} distinct points, at least 2 needed")
     x = _not_all_tied(log_ratios[:n_kept])
     # -log(1 - i / n), the largest of which is finite because n_kept < n
     y = -torch.log1p(-torch.arange(1, n_kept + 1, dtype=torch.float64, device=x.device) / n)
     return (x @ y) / (x @ x)
+
+
+def _counted_regression(counted: Counted, discard: float) -> Tensor:
+    x, n_removed = counted
+    n_kept = _n_kept(len(x), discard)
+    if n_kept < 1:
+        raise Undefined(
+            f"discard = {discard} keeps {n_kept} of {len(x)} points that have a ratio ({n_removed} removed), at least "
+            "1 needed"
+        )
+    # The package computes F in float32, which is off by as much as 1e-4 of a small F and 1e-6 of the dimension. On the
+    # CPU, so that its logarithm is the same for every device.
+    f = torch.arange(n_removed + 1, n_removed + len(x) + 1, dtype=torch.float32) / (n_removed + len(x))
+    x, y = x[:n_kept], -(1 - f).log()[:n_kept].double().to(x.device)
+    return (x @ y) / (x @ x)
+
+
+def _n_kept(n: int, discard: float) -> int:
+    """Largest whole number up to ``n * (1 - discard)``; in binary 5 * (1 - 0.8) is less than 1."""
+    return math.floor(n * (1 - Fraction(str(float(discard)))))
 
 
 def _maximum_likelihood(log_ratios: Tensor) -> Tensor:

@@ -25,15 +25,14 @@ from repdyn.layers.blocks import Block, Blocks, Layers, find_blocks, unwrapped
 from repdyn.layers.forward import Forward, call_with_tokens, device_of, refuse_prompts, smallest_with, undisturbed
 from repdyn.layers.sharding import through
 from repdyn.layers.states import STATES_BYTES, Buffers
+from repdyn.layers.token_states import TokenPositions, TokenStates
+from repdyn.layers.weights import weights_in
 from repdyn.probe import Probe, ProbeBatch
 
 TOKENS = 2048
 """The first sequences of the probe are looked at, so many tokens in all, unless others are asked for."""
 LENGTH = 256
 """Each sequence is cut to so many tokens: weights take the square of it in every head, all layers at once."""
-
-_EXCESS = 0.02
-"""By how much a row of weights may exceed a sum of 1, in half precision."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,7 @@ def attention_weights(
     layers: Layers = None,
     *,
     forward: Forward | None = None,
+    token_positions: TokenPositions | None = None,
     n_tokens: int = TOKENS,
     states_bytes: int = STATES_BYTES,
     within: nn.Module | None = None,
@@ -85,7 +85,8 @@ def attention_weights(
         model: a Hugging Face model; or any module built of a list of blocks in which there is an
             ``nn.MultiheadAttention``, or another module that puts out weights.
         probe: the tokens; of its sequences the first :data:`LENGTH` tokens.
-        layers, forward, within: as for :func:`repdyn.layers.capture.capture`.
+        layers, forward, token_positions, within: as for :func:`repdyn.layers.capture.capture`. Weights between
+            positions of which one is no token's are left out.
         n_tokens: how many in all, from the first sequence on.
         states_bytes: how much the weights may take in memory, all layers together, on the model's device; layers beyond
             wait in the system's temporary folder.
@@ -98,23 +99,23 @@ def attention_weights(
     """
     outer = model if within is None else within
     model = unwrapped(model)
-    refuse_prompts(model)
+    refuse_prompts(model, token_positions)
     blocks = find_blocks(model, layers)
     body = model if forward else smallest_with(blocks, model)
     batches = list(_first_sequences(probe, n_tokens))
-    listener = _Listener(blocks, [len(batch.positions) for batch in batches], Buffers(states_bytes, len(blocks)))
+    sizes, buffers = [len(batch.positions) for batch in batches], Buffers(states_bytes, len(blocks))
+    listener = _Listener(blocks, sizes, buffers, TokenStates(token_positions))
     device = device_of(model, outer)
     reason = ""
     with undisturbed(model, device), computed_eagerly(model), listener.attached(), through(outer, body) as run:
         try:
             for batch in batches:
                 ids, mask = batch.input_ids.to(device), batch.attention_mask.to(device)
-                with listener.next_sequence():
+                with listener.next_sequence(batch):
                     run(partial(forward or call_with_tokens, body, replace(batch, input_ids=ids, attention_mask=mask)))
         except Exception as error:  # what is wrong beside its attention, capture says
             reason = f"the model does not run with eager attention: {type(error).__name__}: {error}"
-    tokens = [np.arange(batch.first_token, batch.first_token + len(batch.positions)) for batch in batches]
-    return AttentionWeights(tokens, listener.kept, reason)
+    return AttentionWeights([batch.tokens for batch in batches], listener.kept, reason)
 
 
 def _first_sequences(probe: Probe, n_tokens: int) -> Iterator[ProbeBatch]:
@@ -128,7 +129,8 @@ def _first_sequences(probe: Probe, n_tokens: int) -> Iterator[ProbeBatch]:
         if len(cut) > left:
             return
         if len(cut) > 1:
-            yield ProbeBatch(cut[None], torch.ones_like(cut[None]), np.arange(len(cut)), first_token)
+            positions = np.arange(len(cut))
+            yield ProbeBatch(cut[None], torch.ones_like(cut[None]), positions, first_token + positions)
             left -= len(cut)
         first_token += len(tokens)
 
@@ -198,12 +200,14 @@ class _Listener:
         blocks: of which the l-th call in a stack is layer l.
         sizes: tokens of each sequence.
         buffers: makes the buffer of each layer.
+        token_states: tells which positions are the tokens'.
     """
 
-    def __init__(self, blocks: Blocks, sizes: Sequence[int], buffers: Buffers) -> None:
+    def __init__(self, blocks: Blocks, sizes: Sequence[int], buffers: Buffers, token_states: TokenStates) -> None:
         self._blocks = blocks
         self._sizes = sizes
         self._buffers = buffers
+        self._token_states = token_states
         self._number = -1
         self.kept: dict[tuple[str | None, int], _Kept | str] = {}
 
@@ -228,8 +232,9 @@ class _Listener:
             yield
 
     @contextmanager
-    def next_sequence(self) -> Iterator[None]:
+    def next_sequence(self, batch: ProbeBatch) -> Iterator[None]:
         """While one more sequence passes."""
+        self._token_states.begin(batch)
         self._number += 1
         self._running: list[_Call] = []
         self._n_calls: Counter[str | None] = Counter()
@@ -240,7 +245,7 @@ class _Listener:
 
     def _hear(self, _module: nn.Module, _args: Any, output: Any) -> None:
         if self._running and self._running[-1].weights is None:
-            self._running[-1].weights = _weights_in(output, self._sizes[self._number])
+            self._running[-1].weights = weights_in(output, self._token_states)
 
     def _leave(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         call = self._running.pop()
@@ -279,20 +284,3 @@ class _Question:
         if not needed:
             return states, None
         return states, weights.mean(dim=-3) if averaged else weights
-
-
-def _weights_in(output: Any, n: int) -> Tensor | None:
-    """Attention weights (heads, n, n) in what a module puts out for one sequence: shares of at most 1 in all."""
-    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else [output]
-    for part in parts:
-        if isinstance(part, Tensor) and part.is_floating_point() and part.shape[-2:] == (n, n):
-            weights = part[0] if part.ndim == 4 and len(part) == 1 else part
-            # (1, n, n) may be the sequence's states
-            if weights.ndim == 3 and (part.ndim == 4 or len(part) > 1) and _are_shares(weights):
-                return weights
-    return None
-
-
-def _are_shares(weights: Tensor) -> bool:
-    sums = weights.sum(dim=-1, dtype=torch.float32)
-    return bool((weights >= 0).all() and (sums > 0).all() and (sums <= 1 + _EXCESS).all())

@@ -17,13 +17,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from repdyn.layers import trials
 from repdyn.layers.blocks import Block, Layers, find_blocks, listing, unwrapped
 from repdyn.layers.branches import find_branches
 from repdyn.layers.embeddings import EmbeddingSearch
+from repdyn.layers.exchange import exchanged, rows_in
 from repdyn.layers.forward import (
     Forward,
     all_in_base,
@@ -37,7 +37,8 @@ from repdyn.layers.forward import (
 )
 from repdyn.layers.recorder import Recorder
 from repdyn.layers.sharding import class_name, through
-from repdyn.layers.states import STATES_BYTES, Beside, Buffers, LayerStates, States
+from repdyn.layers.states import STATES_BYTES, Beside, Buffers, States
+from repdyn.layers.token_states import TokenPositions, split_where_square
 from repdyn.layers.trials import Trial
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.ranks import ALONE, Ranks
@@ -55,6 +56,8 @@ def capture(
     *,
     besides: Collection[Beside] = (),
     forward: Forward | None = None,
+    token_positions: TokenPositions | None = None,
+    causal: bool = False,
     tokens_per_forward: int = 8192,
     states_bytes: int = STATES_BYTES,
     progress: Callable[[float], None] = unwatched,
@@ -78,6 +81,10 @@ def capture(
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and, where it takes one, ``attention_mask``; see
             :func:`repdyn.layers.forward.call_with_tokens`.
+        token_positions: which positions of the states are the tokens', in a model with learned vectors among them; see
+            :data:`repdyn.layers.token_states.TokenPositions`.
+        causal: whether no position sees a later one: then no window is read past its last sampled token. A window
+            without sampled tokens is never read.
         tokens_per_forward: bounds the size of one forward pass.
         states_bytes: how much the states may take in memory, all layers together, on the model's device; layers beyond
             wait in the system's temporary folder (TMPDIR).
@@ -96,81 +103,25 @@ def capture(
     sampled = list(dict.fromkeys(np.concatenate([probe.sample(subset).ravel() for subset in subsets]).tolist()))
     rows = np.full(len(probe.tokens), -1)
     rows[sampled] = np.arange(len(sampled))
-    batches = list(probe.batches(max(1, tokens_per_forward // int(probe.lengths.max()))))
     settings: dict[str, Any] = {"forward": forward, "states_bytes": states_bytes, "within": within}
-    if forward is None:
-        with ranks.together():
+    settings["token_positions"] = token_positions
+    with ranks.together():
+        if forward is None:
             _refuse_states_of_padding(model, probe, layers, **settings)
+        read = probe.tokens_needed(np.array(sampled), causal and _takes_cut_windows(model, probe, layers, **settings))
+    whole = probe.batches(max(1, tokens_per_forward // int(read.max())), read)
+    batches = [batch for each in whole for batch in split_where_square(each, token_positions)]
     settings |= {"besides": besides, "first": next(probe.batches(1)) if "after_attention" in besides else None}
     if ranks.size == 1:
         return _run(model, _watched(batches, progress), rows, layers, **settings)
-    places = [_rows_in(ranks.deal(batches, rank), rows) for rank in range(ranks.size)]
+    places = [rows_in(ranks.deal(batches, rank), rows) for rank in range(ranks.size)]
     mine = np.full_like(rows, -1)
     mine[[sampled[row] for row in places[ranks.rank]]] = np.arange(len(places[ranks.rank]))
     with ranks.together():
         # A model in shards takes all ranks for every forward pass: who has none left runs one for the others' sake.
         share = [*ranks.deal(batches), batches[-1]][: -(-len(batches) // ranks.size)]
         parts = _run(model, _watched(share, progress), mine, layers, **settings)
-    return _exchanged(parts, rows, places, besides, Buffers(states_bytes, len(parts.layers)), ranks)
-
-
-def _rows_in(batches: Iterable[ProbeBatch], rows: np.ndarray) -> np.ndarray:
-    """The rows of the states that come from the tokens of these batches, ascending."""
-    tokens = [np.arange(batch.first_token, batch.first_token + len(batch.positions)) for batch in batches]
-    found = rows[np.concatenate([np.array([], dtype=int), *tokens])]
-    return np.sort(found[found >= 0])
-
-
-def _exchanged(
-    parts: States,
-    rows: np.ndarray,
-    places: Sequence[np.ndarray],
-    besides: Collection[Beside],
-    buffers: Buffers,
-    ranks: Ranks,
-) -> States:
-    """From every rank's rows of all layers to all rows of every size-th layer, and of those it is compared with."""
-    whole, failure = States([], rows, embeddings=parts.embeddings), None
-
-    def gathered(part: Tensor, owner: int) -> Tensor | None:
-        nonlocal failure
-        pieces = ranks.gather(part, max(map(len, places)), owner=owner)
-        try:
-            return None if pieces is None or failure else _assembled(pieces, places, buffers, part)
-        except Exception as error:  # too little memory or disk here: the others still wait for what this rank has
-            failure = error
-
-    for number in range(len(parts.layers)):
-        part = parts.layers.pop(0)
-        owner = number % ranks.size
-        states = gathered(part.states, owner)
-        between = part.after_attention
-        between = gathered(between, owner) if isinstance(between, Tensor) else between
-        if states is not None:
-            whole.layers.append(replace(part, states=states, after_attention=between))
-        for other in _also_wanted_by(part, owner, besides, ranks.size):
-            states = gathered(part.states, other)
-            if states is not None:
-                whole.beside.append(replace(part, states=states, after_attention=None))
-    with ranks.together():
-        if failure:
-            raise failure
-    return whole
-
-
-def _also_wanted_by(layer: LayerStates, owner: int, besides: Collection[Beside], size: int) -> list[int]:
-    """The ranks beside its owner that compare their own layers with this one: of the one before it, or of all."""
-    wanted = set(range(size)) if "last" in besides and layer.is_last else set()
-    if "following" in besides and layer.index > 0:
-        wanted.add((owner - 1) % size)
-    return sorted(wanted - {owner})
-
-
-def _assembled(pieces: Sequence[Tensor], places: Sequence[np.ndarray], buffers: Buffers, like: Tensor) -> Tensor:
-    whole = buffers.new(sum(map(len, places)), like)
-    for piece, rows in zip(pieces, places, strict=True):
-        whole[torch.from_numpy(rows)] = piece[: len(rows)].to(whole.device)
-    return whole
+    return exchanged(parts, rows, places, besides, Buffers(states_bytes, len(parts.layers)), ranks)
 
 
 def _watched(batches: Sequence[ProbeBatch], progress: Callable[[float], None]) -> Iterator[ProbeBatch]:
@@ -185,6 +136,7 @@ def causality(
     layers: Layers = None,
     *,
     forward: Forward | None = None,
+    token_positions: TokenPositions | None = None,
     states_bytes: int = STATES_BYTES,
     within: nn.Module | None = None,
 ) -> dict[str | None, bool | None]:
@@ -203,6 +155,7 @@ def causality(
     """
     blocks = find_blocks(unwrapped(model), layers)
     settings: dict[str, Any] = {"forward": forward, "states_bytes": states_bytes, "within": within}
+    settings["token_positions"] = token_positions
     told: dict[str | None, bool | None] = dict.fromkeys(block.stack for block in blocks)
     for stack in told:
         others = [block for block in blocks if block.stack != stack]
@@ -221,6 +174,21 @@ def _refuse_states_of_padding(model: nn.Module, probe: Probe, layers: Layers, **
             f"{class_name(unwrapped(model))} do: something in its forward pass does not heed attention_mask (nonzero "
             "at tokens); give sequences of one length, or say how to run it with forward=lambda model, batch: ..."
         )
+
+
+def _takes_cut_windows(model: nn.Module, probe: Probe, layers: Layers, **settings: Any) -> bool:
+    """Whether the model runs on windows shorter than the probe's, which one of a fixed length does not."""
+    whole = next(probe.batches(1))
+    for length in {whole.input_ids.shape[1] - 1, whole.input_ids.shape[1] // 2}:
+        if length < 2:
+            return False
+        ids, mask = whole.input_ids[:, :length], whole.attention_mask[:, :length]
+        cut = ProbeBatch(ids, mask, whole.positions[:length], whole.tokens[:length])
+        try:
+            _run(model, [cut], np.arange(len(probe.tokens)), layers, **settings)
+        except Exception:  # what is wrong with the model itself shows again on whole windows
+            return False
+    return True
 
 
 def _tried(
@@ -254,6 +222,7 @@ def _run(
     layers: Layers,
     *,
     forward: Forward | None,
+    token_positions: TokenPositions | None,
     states_bytes: int,
     within: nn.Module | None,
     besides: Collection[Beside] = (),
@@ -265,12 +234,13 @@ def _run(
     """
     outer = model if within is None else within
     model = unwrapped(model)
-    refuse_prompts(model)
+    refuse_prompts(model, token_positions)
     blocks = find_blocks(model, layers)
     body = model if forward else smallest_with(blocks, model)
     call = forward or partial(call_with_tokens, logits=not all_in_base(blocks, model))
     n_layers = len(blocks) + len({block.stack for block in blocks})
-    recorder_of = partial(Recorder, blocks, chained=layers is None, pads_right=pads_right(model), lists=listing(model))
+    told = {"token_positions": token_positions, "pads_right": pads_right(model), "lists": listing(model)}
+    recorder_of = partial(Recorder, blocks, chained=layers is None, **told)
     device = device_of(model, outer)
     search = EmbeddingSearch(model, len({block.stack for block in blocks})) if "embeddings" in besides else None
     with undisturbed(model, device), through(outer, body) as run:

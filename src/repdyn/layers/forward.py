@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from repdyn.kernels import exact_arithmetic
 from repdyn.layers.blocks import Blocks, hugging_face_model
 from repdyn.layers.sharding import own_class
+from repdyn.layers.token_states import TokenPositions
 from repdyn.layers.unchanged import unchanged
 from repdyn.probe import ProbeBatch
 
@@ -152,19 +153,25 @@ def pads_right(model: nn.Module) -> bool:
     )
 
 
-def refuse_prompts(model: nn.Module) -> None:
+def refuse_prompts(model: nn.Module, token_positions: TokenPositions | None = None) -> None:
     """Refuse an adapter that puts learned vectors before the tokens: its states are not one for each token.
+
+    Args:
+        token_positions: which positions are the tokens'; where it is given nothing is refused.
 
     Raises:
         ValueError: the model is, or holds, a PeftModel with such an adapter.
     """
+    if token_positions is not None:
+        return
     for module in filter(has_prompt, model.modules()):
         config: Any = module.active_peft_config
         if config.peft_type != "PREFIX_TUNING":
             raise ValueError(
                 f"expected states of the probe's tokens alone, but the active adapter of this {type(module).__name__} "
                 f"({config.peft_type.value}) puts {config.num_virtual_tokens} learned vectors before them; measure the "
-                "model without its prompt, model.get_base_model()"
+                "model without its prompt, model.get_base_model(), or leave their positions out with "
+                f"token_positions=slice({config.num_virtual_tokens}, None)"
             )
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from repdyn.layers.after_attention import AfterAttention, Branches, Slot, parts_of
 from repdyn.layers.blocks import Block, Blocks
 from repdyn.layers.states import Buffers, LayerStates, States
+from repdyn.layers.token_states import TokenPositions, TokenStates
 from repdyn.probe import ProbeBatch
 
 
@@ -31,7 +32,7 @@ class Recorder:
         rows: (n_tokens,) the row of each token in the layers' buffers, -1 where it is not sampled.
         buffers: makes the layers' buffers.
         chained: each block must take in what the one before it puts out, else the blocks are not the layers of a model.
-        pads_right: the model lengthens sequences on the right by itself, to a multiple of something.
+        token_positions, pads_right: as for :class:`repdyn.layers.token_states.TokenStates`.
         lists: the lists of blocks in the model, for messages.
         branches: where each block's attention is added to what entered it, if the sum is wanted too; see
             :func:`repdyn.layers.branches.find_branches`.
@@ -44,6 +45,7 @@ class Recorder:
         buffers: Buffers,
         *,
         chained: bool = False,
+        token_positions: TokenPositions | None = None,
         pads_right: bool = False,
         lists: str = "none",
         branches: Branches | None = None,
@@ -53,7 +55,7 @@ class Recorder:
         self._n_rows = int(rows.max()) + 1
         self._buffers = buffers
         self._chained = chained
-        self._pads_right = pads_right
+        self._token_states = TokenStates(token_positions, pads_right=pads_right)
         self._lists = lists
         self._stacks = {block.stack: _Stack() for block in blocks}
         self._after_attention = AfterAttention(branches or {}, self._n_rows, buffers)
@@ -75,12 +77,12 @@ class Recorder:
     @contextmanager
     def expecting(self, batch: ProbeBatch) -> Iterator[None]:
         """While one batch passes: know which of its rows are sampled, and afterwards that every block ran."""
-        rows = self._rows[batch.first_token :][: len(batch.positions)]
+        rows = self._rows[batch.tokens]
         self._target = torch.from_numpy(rows[rows >= 0])
         self._source = torch.from_numpy(batch.positions[rows >= 0])
         # Of a batch without samples all tokens are compared, and none is kept.
         self._seen = self._source if len(self._source) else torch.from_numpy(batch.positions)
-        self._shape = tuple(batch.input_ids.shape)
+        self._token_states.begin(batch)
         for stack in self._stacks.values():
             stack.calls, stack.n_entered = [], 0
         self._after_attention.begin(self._target)
@@ -104,6 +106,7 @@ class Recorder:
         self._after_attention.end(lambda place: self._stacks[place[0]].kept[place[1] - 1][1])
 
     def states(self) -> States:
+        self._token_states.refuse_needless_choice()
         layers = [
             LayerStates(
                 index,
@@ -196,39 +199,23 @@ class Recorder:
     def _rows_by_slot(self, name: str, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
         """The parts that are states, at least one: each (n_sequences * length, dim), whichever way round it was."""
         found = self.all_rows(parts)
-        if found:
-            return found
-        tensors = [part for part in parts.values() if isinstance(part, Tensor)]
-        kinds = ", ".join(dict.fromkeys(type(part).__name__ for part in parts.values())) or "nothing"
-        received = f"{tuple(tensors[0].shape)} of {tensors[0].dtype}" if tensors else kinds
-        raise RuntimeError(
-            f"expected states of shape {(*self._shape, 'dim')} at {name!r}, got {received}; name blocks that pass one "
-            "vector for each token with layers="
-        )
+        if not found:
+            raise RuntimeError(self._token_states.refusal(name, parts))
+        return found
 
     def all_rows(self, parts: Mapping[Slot, Any], *, flat: bool = False) -> dict[Slot, Tensor]:
         """The parts that are states of the batch that passes, as rows; if ``flat`` also those that are rows already."""
         tensors = {k: part for k, part in parts.items() if isinstance(part, Tensor) and part.is_floating_point()}
-        n_tokens = self._shape[0] * self._shape[1]
-        found = {
-            slot: tensor if flat and tensor.ndim == 2 and len(tensor) == n_tokens else self._rows_of(tensor)
-            for slot, tensor in tensors.items()
-        }
+        found = {slot: self._rows_of(tensor, flat) for slot, tensor in tensors.items()}
         return {slot: rows for slot, rows in found.items() if rows is not None}
 
-    def _rows_of(self, states: Tensor) -> Tensor | None:
-        """States as rows, several streams of one token end to end; None where they are not one or more a token."""
-        n_sequences, length = self._shape
-        shape = tuple(states.shape)
-        if self._pads_right and len(shape) == 3 and shape[0] == n_sequences and shape[1] > length:
-            return states[:, :length].flatten(0, 1)
-        if len(shape) == 3 and shape[:2] == (length, n_sequences):
-            return states.transpose(0, 1).flatten(0, 1)
-        if len(shape) == 4 and shape[1:3] == self._shape:  # streams first
-            return states.permute(1, 2, 0, 3).flatten(2).flatten(0, 1)
-        if len(shape) in {3, 4} and shape[:2] == self._shape:
-            return states.flatten(2).flatten(0, 1)
-        return None
+    def _rows_of(self, states: Tensor, flat: bool) -> Tensor | None:
+        n_sequences, length = self._token_states.shape
+        if not flat or states.ndim != 2:
+            return self._token_states.rows_of(states)
+        if len(states) == n_sequences * length:
+            return states
+        return self._token_states.rows_of(states[None]) if n_sequences == 1 else None
 
 
 @dataclass

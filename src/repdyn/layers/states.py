@@ -10,7 +10,7 @@ import errno
 import mmap
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile, gettempdir
 from typing import Literal, TypeAlias
@@ -138,6 +138,21 @@ class Buffers:
                     "more, take a probe of fewer vectors, or raise states_bytes"
                 ) from error
             return mmap.mmap(file.fileno(), n_bytes)
+
+
+def assembled(pieces: Sequence[Tensor], places: Sequence[np.ndarray], buffers: Buffers, like: Tensor) -> Tensor:
+    """Bring pieces of a layer's states together.
+
+    Args:
+        pieces: each (n, dim), of which the first so many vectors count as it has places.
+        places: of each piece the rows its vectors go to.
+        buffers: makes the whole, (n_rows, dim).
+        like: states of that dim and dtype, on the device that is wanted.
+    """
+    whole = buffers.new(sum(map(len, places)), like)
+    for piece, rows in zip(pieces, places, strict=True):
+        whole[torch.from_numpy(rows)] = piece[: len(rows)].to(whole.device)
+    return whole
 
 
 def _reserve(file: int, n_bytes: int) -> None:

@@ -113,4 +113,5 @@ def _batches(sequences: Sequence[Sequence[Tensor]], mask: Tensor) -> Trial:
     stacked = [torch.stack(list(batch)) for batch in sequences]
     masks = mask.expand_as(stacked[0]).contiguous()
     positions = np.flatnonzero(masks.numpy())
-    return [ProbeBatch(ids, masks, positions, first_token=i * len(positions)) for i, ids in enumerate(stacked)]
+    numbers = np.arange(len(positions))
+    return [ProbeBatch(ids, masks, positions, i * len(positions) + numbers) for i, ids in enumerate(stacked)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -11,9 +13,12 @@ from repdyn.earlier import Earlier
 from repdyn.kernels import Cloud, Undefined, Vocabulary
 from repdyn.layers.attention import AttentionWeights
 from repdyn.layers.states import LayerStates, States
+from repdyn.metrics.massive import are_massive
 from repdyn.probe import Probe
+from repdyn.probe_content import NO_MASSIVE
 
 NO_TOPICS = "the tokens of the probe have no topics"
+NO_ATTENTION = "the attention weights were not asked for"
 RANKED = 1024
 """So many vectors of each batch are held against the vocabulary, which costs their number times its size."""
 
@@ -51,17 +56,33 @@ class LayerView:
     """Step of the earlier checkpoint that a metric compares the layer with, once one has asked for it."""
     _clouds: dict[tuple[str, str], list[Cloud]] = field(default_factory=dict)
 
+    def sample(self, subset: str) -> list[np.ndarray]:
+        """Numbers of the tokens in each batch of a subset, as the layer has it."""
+        return self._not_massive if subset == NO_MASSIVE else list(self.probe.sample(subset))
+
     def clouds(self, subset: str) -> list[Cloud]:
         """The layer's point cloud in each batch of a subset."""
         return self._cut("own", self.layer.states, subset)
+
+    def clouds_by_window(self, subset: str) -> list[Cloud]:
+        """The same clouds with the window of each vector as its group, whatever the design excludes."""
+        if self.probe.design.exclude_own_window:
+            return self.clouds(subset)
+        if ("own by window", subset) not in self._clouds:
+            batches = zip(self.clouds(subset), self.sample(subset), strict=True)
+            grouped = [Cloud(cloud.x, groups=self._windows(tokens)) for cloud, tokens in batches]
+            self._clouds["own by window", subset] = grouped
+        return self._clouds["own by window", subset]
 
     def following(self, subset: str) -> list[Cloud]:
         """The next layer's point clouds, row for row the same tokens."""
         return self._cut("following", self.states.following(self.layer), subset)
 
     def last(self, subset: str) -> list[Cloud]:
-        """The point clouds of the last layer of this layer's stack, made once for all layers."""
+        """The point clouds of the last layer of this layer's stack, made once for all layers with the same tokens."""
         kept = self.companions.last
+        if subset == NO_MASSIVE and not self.layer.is_last:
+            return self._cut("last", self.states.last(self.layer), subset)
         if (self.layer.stack, subset) not in kept:
             kept[self.layer.stack, subset] = (
                 self.clouds(subset) if self.layer.is_last else self._cut("last", self.states.last(self.layer), subset)
@@ -104,20 +125,31 @@ class LayerView:
             of_layer = self.companions.step, self.layer.stack, self.layer.index
             self.companions.earlier.keep(*of_layer, self.layer.states[first])
 
+    def _windows(self, tokens: np.ndarray) -> Tensor:
+        return torch.from_numpy(self.probe.window_of_token[tokens]).to(self.layer.states.device)
+
     def _behind(self, of_tokens: Tensor, subset: str) -> list[Tensor]:
         device = self.layer.states.device
-        return [of_tokens[torch.from_numpy(tokens)].to(device) for tokens in self.probe.sample(subset)]
+        return [of_tokens[torch.from_numpy(tokens)].to(device) for tokens in self.sample(subset)]
+
+    @cached_property
+    def _not_massive(self) -> list[np.ndarray]:
+        batches = self.sample("all")
+        massive = are_massive([self.layer.states[self.states.rows_of(tokens)] for tokens in batches])
+        return [tokens[~left_out.cpu().numpy()] for tokens, left_out in zip(batches, massive, strict=True)]
 
     def _cut(self, name: str, states: Tensor, subset: str) -> list[Cloud]:
         if (name, subset) not in self._clouds:
             device = self.layer.states.device
+            excludes = self.probe.design.exclude_own_window
             self._clouds[name, subset] = [
                 Cloud(
-                    states[self.states.rows_of(tokens)].to(device),
+                    (states[self.states.rows_of(tokens)] if len(tokens) else states[:0]).to(device),
+                    groups=self._windows(tokens) if excludes else None,
                     n_neighbours=self.n_neighbours,
                     whole_spectrum=self.whole_spectrum,
                 )
-                for tokens in self.probe.sample(subset)
+                for tokens in self.sample(subset)
             ]
         return self._clouds[name, subset]
 
@@ -174,14 +206,24 @@ def with_topics(layer: LayerView, subset: str) -> list[tuple[Cloud, Tensor, Tens
 
 def attention_with_topics(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Attention weights (heads, n, n), ids and topics (n,) of each sequence that the weights are taken on."""
-    attention = layer.companions.attention
-    if layer.probe.topics is None or attention is None:
+    if layer.probe.topics is None:
         raise Undefined(NO_TOPICS)
     members = torch.zeros(len(layer.probe.tokens), dtype=torch.bool)
     members[torch.from_numpy(layer.probe.members(subset))] = True
     topics = layer.probe.topics.masked_fill(~members, -1)
-    of_sequences = attention.of(layer.layer.stack, layer.layer.index)
+    of_sequences = _attention(layer)
     return [(weights, layer.probe.tokens[tokens], topics[tokens]) for weights, tokens in of_sequences]
+
+
+def attention_of_sequences(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
+    """Attention weights (heads, n, n) of each sequence that they are taken on."""
+    return [(weights,) for weights, _ in _attention(layer)]
+
+
+def _attention(layer: LayerView) -> list[tuple[Tensor, np.ndarray]]:
+    if layer.companions.attention is None:
+        raise Undefined(NO_ATTENTION)
+    return layer.companions.attention.of(layer.layer.stack, layer.layer.index)
 
 
 def _in_one_space(*clouds: list[Cloud]) -> list[tuple]:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from repdyn.layers.states import Beside
 from repdyn.metrics.layer_view import LayerView, clouds
+from repdyn.metrics.names import base_name, spelled
+from repdyn.metrics.settings import checked, require_usable
 
 
 @dataclass(frozen=True)
@@ -33,25 +35,70 @@ class Metric:
     subsets: tuple[str, ...] = ("all",)
     """Token subsets measured when none is asked for by name."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the kernel, recorded in every row."""
+    """Keyword arguments of the kernel, all that it has, recorded in every row."""
     between: bool = False
     """It lies between a layer and the next, so that the last layer has none."""
     first_layer: int = 0
     """1 where the embedding output has none."""
     per_head: bool = False
     """The kernel gives one value for each attention head; the layer's is their mean."""
+    whole_sequences: bool = False
+    """It is of whole sequences, so that it can be taken on all tokens alone."""
     requires: str = ""
     """What the probe must know, "topics" or nothing."""
     on_distinct: bool = False
-    """Equal vectors count once, so that a layer with few distinct ones is in truth a smaller sample."""
+    """Equal vectors count once unless a setting ``duplicates`` says otherwise."""
     whole_spectrum: bool = False
     """It is read off all eigenvalues of the covariance."""
     neighbours: str = ""
     """The setting that says how many nearest neighbours of each vector it looks at, if not two or none."""
 
+    plain: Mapping[str, Any] | None = None
+    """Settings that the name without any stands for; None where these are ``settings``."""
+    said: frozenset[str] = frozenset()
+    """The settings that were given by name."""
+
+    @property
+    def base(self) -> str:
+        """The name without settings."""
+        return base_name(self.name)
+
     def with_settings(self, **settings: Any) -> Metric:
-        """The same metric with other kernel parameters, as ``METRICS["two_nn"].with_settings(discard=0.8)``."""
-        return replace(self, settings={**self.settings, **settings})
+        """Return the metric with other settings, as ``METRICS["two_nn"].with_settings(discard=0.8)``.
+
+        Its name says which of them differ from what the plain name stands for: ``two_nn[discard=0.8]``.
+
+        Raises:
+            ValueError: a setting that the metric does not have, or a value that it does not take.
+        """
+        plain = self.settings if self.plain is None else self.plain
+        whole = {**self.settings, **checked(self.base, self.kernel, plain, settings)}
+        if settings:
+            require_usable(self.base, self.kernel, whole)
+        differing = {name: value for name, value in whole.items() if name not in plain or plain[name] != value}
+        said = self.said | settings.keys()
+        return replace(self, name=spelled(self.base, differing), settings=whole, plain=plain, said=said)
+
+    def with_meaning(self, **settings: Any) -> Metric:
+        """Return the metric where its plain name stands for these settings; those given by name are kept.
+
+        Raises:
+            ValueError: as for :meth:`with_settings`.
+        """
+        plain = self.settings if self.plain is None else self.plain
+        given = {
+            name: value
+            for name, value in self.settings.items()
+            if name in self.said or name not in plain or plain[name] != value
+        }
+        bare = replace(self, name=self.base, settings=plain, plain=None, said=frozenset())
+        meant = replace(bare, settings=bare.with_settings(**settings).settings)
+        return meant.with_settings(**given)
+
+    @property
+    def collapses(self) -> bool:
+        """Whether equal vectors count once, so that a layer with few distinct ones is in truth a smaller sample."""
+        return self.on_distinct and self.settings.get("duplicates") != "count"
 
     @property
     def n_neighbours(self) -> int:

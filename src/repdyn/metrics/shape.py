@@ -38,7 +38,7 @@ CLOUD = [
         meaning="intrinsic dimension from the ratio of each point's two nearest-neighbour distances",
         range=(0.0, inf),
         source="Facco, d'Errico, Rodriguez, Laio 2017 (Sci. Rep. 7:12140)",
-        settings={"discard": 0.1, "estimator": "regression"},
+        settings={"discard": 0.1, "duplicates": "collapse", "estimator": "regression"},
         on_distinct=True,
     ),
     *(

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from matplotlib.colors import LogNorm, SymLogNorm
 
+from repdyn.metrics.names import base_name
 from repdyn.views.drawing import colours, log_from
 from repdyn.views.style import DIVERGING, FROM_ZERO, LOG_VALUES, SIGNED, metric_unit, shades, short_count
 
@@ -25,8 +26,8 @@ _LINE = 30
 """Characters of a title along an axis."""
 
 
-def value_axis(metric: str, values: np.ndarray, spreads: np.ndarray) -> tuple[Part, float | None]:
-    """An axis for values of a metric with bands of ``spreads``, and where on it lies 0, None on a linear axis.
+def value_axis(metric: str, values: np.ndarray, margins: np.ndarray) -> tuple[Part, float | None]:
+    """An axis for values of a metric with bands of ``margins``, and where on it lies 0, None on a linear axis.
 
     What lies below that place is drawn there.
     """
@@ -36,16 +37,16 @@ def value_axis(metric: str, values: np.ndarray, spreads: np.ndarray) -> tuple[Pa
     if not len(known):
         return {"title": title, "range": [0, 1]}, None
     lowest = log_from(metric, known)
-    reach = np.where(np.isfinite(spreads), spreads.astype(float), 0.0)
+    reach = np.where(np.isfinite(margins), margins.astype(float), 0.0)
     low, high = float(np.nanmin(values - reach)), float(np.nanmax(values + reach))
     if lowest is not None:
         floor = lowest * BELOW
         ends = math.log10(max(low, floor)), math.log10(high)
         ticks, names = _powers(lowest, high, 0.0 if bool((known < lowest).any()) else None)
         return {"title": title, "type": "log", "range": _wider(*ends), "tickvals": ticks, "ticktext": names}, floor
-    if metric in FROM_ZERO or metric in LOG_VALUES:
+    if base_name(metric) in FROM_ZERO or base_name(metric) in LOG_VALUES:
         return {"title": title, "range": [0, 1.05 * high or 1.0]}, None
-    if metric in SIGNED:
+    if base_name(metric) in SIGNED:
         return {"title": title, "range": _wider(min(low, 0), max(high, 0)), "zeroline": True}, None
     return {"title": title, "range": _wider(low, high)}, None
 
@@ -77,7 +78,7 @@ def colour_axis(metric: str, values: np.ndarray) -> tuple[Part, np.ndarray]:
     """How values of a metric become colours, and what Plotly, which knows no logarithmic colours, is to colour."""
     norm = colours(metric, np.ma.masked_invalid(values.astype(float)))
     bar: Part = {"title": {**_titled(metric), "side": "right"}, "thickness": 14, "outlinewidth": 0}
-    scale = "Viridis" if metric not in SIGNED else _diverging()
+    scale = "Viridis" if base_name(metric) not in SIGNED else _diverging()
     low, high = float(norm.vmin or 0.0), float(norm.vmax or 0.0)
     shown = values
     if isinstance(norm, LogNorm | SymLogNorm):

@@ -22,8 +22,8 @@ _MARGINS = 70
 _GAP = 0.05
 _ROW_GAP = 0.3
 """Of the height of a row, for ticks and a heading."""
-_MANY = 6
-"""Lines from which on their bands would hide each other."""
+MAX_BANDS = 6
+"""Lines up to which each has its band; more would hide each other."""
 
 Members = Sequence[tuple[int, Entry, Course]]
 """The runs that have a metric, each with its place among all."""
@@ -36,12 +36,12 @@ def members_of(entries: Sequence[Entry], key: tuple[str, str]) -> list[tuple[int
 
 def profiles_part(members: Members, colours: Mapping[Key, tuple[str, str]]) -> Part:
     """The last profile of each run over relative depth."""
-    last = [(course.values[:, -1:], course.spreads[:, -1:]) for *_, course in members]
-    values, spreads = (np.concatenate(arrays) for arrays in zip(*last, strict=True))
-    axis, floor = value_axis(members[0][2].metric, values, spreads)
+    last = [(course.values[:, -1:], course.margins[:, -1:]) for *_, course in members]
+    values, margins = (np.concatenate(arrays) for arrays in zip(*last, strict=True))
+    axis, floor = value_axis(members[0][2].metric, values, margins)
     traces = []
     for place, entry, course in members:
-        at = _bands(course.values[:, -1], course.spreads[:, -1], floor)
+        at = _bands(course.values[:, -1], course.margins[:, -1], floor)
         when = "" if entry.finished else f", step {course.steps[-1]:,}"
         told = f"{_escaped(entry.label)}{when}<br>depth %{{x:.2f}}: <b>%{{customdata:.4~g}}</b><extra></extra>"
         traces += _of_run(place, course.depths, at, colours[entry.run.key][0], told, _escaped(entry.label), members)
@@ -54,13 +54,13 @@ def courses_part(members: Members, colours: Mapping[Key, tuple[str, str]]) -> Pa
     trained = [member for member in members if len(member[2].steps) > 1]
     if not trained:
         return None
-    values, spreads = (
-        np.concatenate(arrays) for arrays in zip(*((c.mean, c.mean_spread) for *_, c in trained), strict=True)
+    values, margins = (
+        np.concatenate(arrays) for arrays in zip(*((c.mean, c.mean_margin) for *_, c in trained), strict=True)
     )
-    axis, floor = value_axis(members[0][2].metric, values, spreads)
+    axis, floor = value_axis(members[0][2].metric, values, margins)
     traces = []
     for place, entry, course in trained:
-        at = _bands(course.mean, course.mean_spread, floor)
+        at = _bands(course.mean, course.mean_margin, floor)
         told = f"{_escaped(entry.label)}<br>step %{{text}}: <b>%{{customdata:.4~g}}</b><extra></extra>"
         of_run = _of_run(place, course.steps, at, colours[entry.run.key][0], told, _escaped(entry.label), trained)
         of_run[-1]["text"] = [f"{step:,}" for step in course.steps]
@@ -122,7 +122,7 @@ def _legend(members: Members) -> Part:
     above = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
     return {
         "showlegend": True,
-        "legend": above if len(members) <= _MANY else {"font": {"size": 11}, "traceorder": "normal"},
+        "legend": above if len(members) <= MAX_BANDS else {"font": {"size": 11}, "traceorder": "normal"},
     }
 
 
@@ -136,15 +136,15 @@ def _of_run(
     members: Members,
 ) -> list[Part]:
     traces = band_and_line(x, at, colour, told, "lines+markers", name)
-    traces = traces if len(members) <= _MANY else traces[-1:]
+    traces = traces if len(members) <= MAX_BANDS else traces[-1:]
     for trace in traces:
         # one click in the legend takes the band along
         trace |= {"legendgroup": name, "meta": {"entry": place}}
     return traces
 
 
-def _bands(values: np.ndarray, spreads: np.ndarray, floor: float | None) -> dict[str, np.ndarray]:
-    reach = np.nan_to_num(spreads)
+def _bands(values: np.ndarray, margins: np.ndarray, floor: float | None) -> dict[str, np.ndarray]:
+    reach = np.nan_to_num(margins)
     drawn = {"low": values - reach, "high": values + reach, "value": values}
     return {role: placed(line, floor) for role, line in drawn.items()} | {"exact": values}
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from repdyn.views.designs import intervals
 from repdyn.views.families import commonest_reason, places
 from repdyn.views.frames import grid, in_order, layer_mean, metrics_of, of_heads
 
 DTYPE = np.float32
 """Seven digits: enough to look at. The store has all of them."""
 
-_COLUMNS = ["metric", "subset", "layer", "step", "value", "std", "reason"]
+_COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,14 +27,16 @@ class Course:
     steps: tuple[int, ...]
     values: np.ndarray
     """(n_layers, n_steps); NaN where there is none."""
-    spreads: np.ndarray
-    """(n_layers, n_steps) standard deviation over batches; NaN where it is not known."""
+    margins: np.ndarray
+    """(n_layers, n_steps) half of the 95 % interval over probes; NaN where it is not known."""
     depths: np.ndarray
     """(n_layers,) relative depths, where lines over depth have their points."""
     mean: np.ndarray
     """(n_steps,) over layers, as :func:`repdyn.views.frames.layer_mean` takes it; NaN where there is none."""
-    mean_spread: np.ndarray
-    """(n_steps,)"""
+    mean_margin: np.ndarray
+    """(n_steps,) half of its 95 % interval, from above; NaN where it is not known."""
+    interval: str
+    """What a band means, or why there is none."""
     n_used: int
     """Layers averaged over."""
     reasons: tuple[tuple[str, ...], ...] | None
@@ -70,20 +73,21 @@ def courses_of(rows: pd.DataFrame, frame: pd.DataFrame) -> dict[tuple[str, str],
 
 
 def _course(metric: str, subset: str, rows: pd.DataFrame, heads: pd.DataFrame | None, of_a_layer: float) -> Course:
-    values, spreads = grid(rows, metric, subset), grid(rows, metric, subset, "std")
+    values, margins = grid(rows, metric, subset), grid(rows, metric, subset, "margin")
     layers, steps = (tuple(map(int, index)) for index in (values.index, values.columns))
     average = layer_mean(rows, metric, subset)
-    mean, mean_spread = (series.reindex(steps).to_numpy(DTYPE) for series in (average.mean, average.std))
+    mean, mean_margin = (series.reindex(steps).to_numpy(DTYPE) for series in (average.mean, average.margin))
     return Course(
         metric,
         subset,
         layers,
         steps,
         values.to_numpy(DTYPE),
-        spreads.to_numpy(DTYPE),
+        margins.to_numpy(DTYPE),
         places(metric, layers) * of_a_layer,
         mean,
-        mean_spread,
+        mean_margin,
+        intervals(rows),
         average.n_used,
         _reasons(rows, layers, steps),
         () if heads is None else tuple(sorted(heads["head"].unique().tolist())),

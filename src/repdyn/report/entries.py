@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ import pandas as pd
 from repdyn.alarms import RULES, Alarm, Rule, alarms_of, kept_rules
 from repdyn.report.courses import Course, courses_of
 from repdyn.store import Store
+from repdyn.views.designs import design_names, sampling
 from repdyn.views.figures import LOSS
-from repdyn.views.findings import Finding, findings
-from repdyn.views.frames import SUBSETS, by_stack, counts, scalar
+from repdyn.views.findings import JUDGED, Finding, findings
+from repdyn.views.frames import SUBSETS, by_stack, scalar
 from repdyn.views.runs import MeasuredRun, measured_runs, short_names
 from repdyn.views.selection import select
 
@@ -25,8 +27,7 @@ Watch: TypeAlias = Callable[[Sequence[MeasuredRun]], Iterable[MeasuredRun]]
 
 _Key: TypeAlias = tuple[Store, str, str]
 """Store, name and probe of a run."""
-_JUDGED = ("anisotropy", "two_nn")
-"""What the findings are about: to check the other rows again would take longer than to judge."""
+_TITLE_WIDTH = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +47,8 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """Name, model and how much each value rests on, as a text of Plotly."""
-        return html.escape(f"{self.label}, {self.run.rows['model'].iloc[0]}, {counts(self.run.rows)}", quote=False)
+        """Name, model and how the vectors were sampled, as a text of Plotly in lines that fit over a picture."""
+        return in_lines(f"{self.label}, {self.run.rows['model'].iloc[0]}\n{sampling(self.run.rows)}")
 
     @cached_property
     def finished(self) -> bool:
@@ -67,8 +68,8 @@ class Entry:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        judged = self.frame["metric"].isin(_JUDGED) & self.frame["layer"].notna()
-        return findings(self.frame.loc[judged]) if bool(judged.any()) else []
+        judged = self.frame["metric"].isin(JUDGED) & self.frame["layer"].notna()
+        return findings(self.frame) if bool(judged.any()) else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,7 @@ def subject_of(
         ValueError: no store; nothing is stored; no such run or probe; no run with a measurement.
     """
     found = _selected(stores, runs, probe)
-    names = _names(list(found))
+    names = _names(found)
     frames = [rows if names[key] == key[1] else rows.assign(run=names[key]) for key, rows in found.items()]
     frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
     rules = {names[key]: kept_rules(key[0].alarms_path(key[1])) for key in found}
@@ -148,8 +149,12 @@ def _selected(stores: Sequence[Store], runs: Sequence[str] | None, probe: str | 
     return found
 
 
-def _names(keys: Sequence[_Key]) -> dict[_Key, str]:
-    """What to call each run: its name, with its store where another has the same, its probe where it has several."""
+def _names(found: Mapping[_Key, pd.DataFrame]) -> dict[_Key, str]:
+    """What to call each run: its name, with its store where another has the same, its probe where it has several.
+
+    Probes of several sampling designs go by these too.
+    """
+    keys = list(found)
     in_stores = Counter(run for run, _ in {(run, store) for store, run, _ in keys})
     probes = Counter((store, run) for store, run, _ in keys)
     paths = {(store, run): f"{store.path.as_posix()}/{run}" for store, run, _ in keys}
@@ -157,13 +162,23 @@ def _names(keys: Sequence[_Key]) -> dict[_Key, str]:
     names = {}
     for store, run, probe in keys:
         name = short[paths[store, run]] if in_stores[run] > 1 else run
-        names[store, run, probe] = f"{name} (probe {probe[:8]})" if probes[store, run] > 1 else name
+        if probes[store, run] > 1:
+            of_run = {key: ", ".join(design_names(rows)) for key, rows in found.items() if key[:2] == (store, run)}
+            design = f", design {of_run[store, run, probe]}" if len(set(of_run.values())) > 1 else ""
+            name = f"{name} (probe {probe[:8]}{design})"
+        names[store, run, probe] = name
     return names
+
+
+def in_lines(text: str) -> str:
+    """Return what others wrote as a text of Plotly: no markup, and in lines that fit over a picture."""
+    wrapped = [line for part in text.splitlines() for line in textwrap.wrap(part, _TITLE_WIDTH)]
+    return "<br>".join(html.escape(line, quote=False) for line in wrapped)
 
 
 def preferred(entries: Sequence[Entry]) -> tuple[str, str]:
     """The metric and token subset that a report opens with: of the commonest, without sinks where it can be."""
     shared = Counter(key for entry in entries for key in entry.courses)
     most = [key for key, number in shared.items() if number == max(shared.values())]
-    wanted = [(metric, subset) for metric in _JUDGED for subset in reversed(SUBSETS)]
+    wanted = [(metric, subset) for metric in JUDGED for subset in reversed(SUBSETS)]
     return next((key for key in wanted if key in most), most[0])

@@ -12,10 +12,12 @@ import pandas as pd
 from repdyn.report.axes import Part, course_axes, placed, value_axis
 from repdyn.report.comparison import courses_part, members_of, panels_part, profiles_part
 from repdyn.report.courses import Course
-from repdyn.report.entries import Entry, entries_of
+from repdyn.report.entries import Entry, entries_of, in_lines
 from repdyn.report.parts import at_step, heatmap_part, means_part, profile_part, title
 from repdyn.report.themes import LIGHT, run_colours
+from repdyn.views.designs import sampling_of_runs
 from repdyn.views.frames import measurements, of_training, select_steps
+from repdyn.views.runs import differences
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -40,7 +42,7 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
     entry, course = _one(frame, metric, subset)
     part = heatmap_part(entry, course)
     part["layout"]["shapes"] = []
-    return _figure(part, entry, course)
+    return _figure(part, entry.title, course)
 
 
 def profile(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
@@ -58,7 +60,7 @@ def profile(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
     part = profile_part(entry, course)
     if len(course.steps) > 1:
         part |= _played(part, course)
-    return _figure(part, entry, course)
+    return _figure(part, entry.title, course)
 
 
 def means(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
@@ -75,7 +77,7 @@ def means(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
     """
     of_training(frame, "profile")
     entry, course = _one(frame, metric, subset)
-    return _figure(_along(means_part(entry, course), [entry]), entry, course)
+    return _figure(_along(means_part(entry, course), [entry]), entry.title, course)
 
 
 def compared(frame: pd.DataFrame, metric: str, subset: str) -> dict[str, Figure]:
@@ -89,12 +91,14 @@ def compared(frame: pd.DataFrame, metric: str, subset: str) -> dict[str, Figure]
         subset: a token subset it was measured on.
 
     Raises:
-        ValueError: a run with several models or probes; no run with ``metric`` on ``subset``.
+        ValueError: a run with several models or probes; runs that do not compare; no run with ``metric`` on ``subset``.
     """
     entries = entries_of(_cells(frame, metric, subset))
     members = members_of(entries, (metric, subset))
     if not members:
         raise ValueError(f"expected runs measured with {metric} ({subset}), got none; name another metric or subset")
+    if why := differences([entry.run for _, entry, _ in members]):
+        raise ValueError(f"expected runs that compare, got {why}; choose among them")
     colours = run_colours([entry.run for entry in entries])
     courses = courses_part(members, colours)
     parts = {
@@ -102,7 +106,9 @@ def compared(frame: pd.DataFrame, metric: str, subset: str) -> dict[str, Figure]
         "courses": courses and _along(courses, entries),
         "heatmaps": panels_part(members),
     }
-    return {name: _figure(part, None, members[0][2]) for name, part in parts.items() if part is not None}
+    sampled = sampling_of_runs({entry.label: entry.run.rows for _, entry, _ in members})
+    course = members[0][2]
+    return {name: _figure(part, in_lines(sampled), course) for name, part in parts.items() if part is not None}
 
 
 def _one(frame: pd.DataFrame, metric: str, subset: str) -> tuple[Entry, Course]:
@@ -161,7 +167,7 @@ def _counted(steps: Sequence[int], tokens: Mapping[int, float] | None, floor: fl
 
 def _played(part: Part, course: Course) -> Part:
     """Frames, and the slider and button that show them."""
-    _, floor = value_axis(course.metric, course.values, course.spreads)
+    _, floor = value_axis(course.metric, course.values, course.margins)
     places = [course.steps.index(step) for step in select_steps(course.steps, MAX_FRAMES)]
     first = len(part["data"]) - 3
     frames, stops = [], []
@@ -183,16 +189,12 @@ def _played(part: Part, course: Course) -> Part:
     return {"layout": layout, "frames": frames}
 
 
-def _figure(part: Part, entry: Entry | None, course: Course) -> Figure:
+def _figure(part: Part, below: str, course: Course) -> Figure:
     import plotly.graph_objects as go  # one second, which tracking without it should not pay
 
     whole = deepcopy(part)
-    layout = {"margin": {"t": 80}, "title": {"text": _titled(entry, course)}, "template": LIGHT}
+    layout = {"margin": {"t": 110}, "title": {"text": f"{title(course)}<br><sub>{below}</sub>"}, "template": LIGHT}
     # Plotly's own button that sends a figure away has no place under unpublished results
     bar = {"modebar": {"remove": ["sendChartToCloud", "sendDataToCloud"]}}
     whole["layout"] = {**whole["layout"], "height": None, **layout, **bar}
     return go.Figure(whole)
-
-
-def _titled(entry: Entry | None, course: Course) -> str:
-    return title(course) if entry is None else f"{title(course)}<br><sub>{entry.title}</sub>"

@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from repdyn.alarms import Alarm, alarms_of, kept_rules
+from repdyn.metrics.names import file_stem
 from repdyn.report.figures import heatmap, means, profile
 from repdyn.store import Store
 from repdyn.views.attempts import Attempt, attempts
@@ -32,9 +33,21 @@ from repdyn.views.loggers import log_media
 MAX_ROWS = 10_000
 """Of a table that W&B shows."""
 
-_COLUMNS = ["step", "tokens_seen", "layer", "depth", "value", "std", "n_vectors", "n_unique", "reason"]
+_COLUMNS = [
+    "step",
+    "tokens_seen",
+    "layer",
+    "depth",
+    "value",
+    "low",
+    "high",
+    "n_vectors",
+    "n_unique",
+    "design",
+    "reason",
+]
 _ALARMS = ["step", "rule", "metric", "subset", "layer", "message"]
-_FINDINGS = ["title", "subset", "verdict", "evidence", "criterion"]
+_FINDINGS = ["title", "subset", "verdict", "evidence", "criterion", "version"]
 
 
 def log_stored_media(
@@ -124,12 +137,12 @@ def _parts(
     for metric in metrics_of(rows):
         for subset in subsets_of(rows, metric):
             cells = _thinned(of_metric(rows, metric, subset))
-            yield f"tables/{of_stack}{metric}_{subset}", partial(_table, cells.loc[:, _COLUMNS])
+            yield f"tables/{of_stack}{file_stem(metric)}_{subset}", partial(_table, cells.loc[:, _COLUMNS])
     yield f"tables/{of_stack}alarms", partial(_table, _listed(alarms, _ALARMS))
     yield f"tables/{of_stack}findings", lambda: _table(_listed(findings(frame), _FINDINGS))
     for metric in filter(has_own_figures, metrics_of(rows)):
         for subset in subsets_of(rows, metric):
-            name = f"{of_stack}{{}}_{metric}_{subset}"
+            name = f"{of_stack}{{}}_{file_stem(metric)}_{subset}"
             yield f"interactive/{name.format('profile')}", partial(_moving, profile, frame, metric, subset)
             if not is_finished(rows):
                 yield f"interactive/{name.format('heatmap')}", partial(_still, heatmap, frame, metric, subset)

@@ -150,12 +150,12 @@
 
   // ------------------------------------------------------------------ the chosen step
   const atStep = (column) => {
-    const { values, spreads, floor } = course();
+    const { values, margins, floor } = course();
     const exact = array(values.$).map((layer) => layer[column]);
-    const spread = array(spreads.$).map((layer) => layer[column] || 0);
+    const margin = array(margins.$).map((layer) => layer[column] || 0);
     const placed = (value) => (floor === null ? value : Math.max(value, floor));
-    return { exact, spread, value: exact.map(placed), low: exact.map((value, layer) => placed(value - spread[layer])),
-      high: exact.map((value, layer) => placed(value + spread[layer])) };
+    return { exact, margin, value: exact.map(placed), low: exact.map((value, layer) => placed(value - margin[layer])),
+      high: exact.map((value, layer) => placed(value + margin[layer])) };
   };
   const extremes = (values) => {
     const known = values.map((value, index) => [value, index]).filter(([value]) => !Number.isNaN(value));
@@ -209,11 +209,12 @@
   const fillTable = (column, shown) => {
     const { layers, reasons } = course();
     const head = document.createElement("tr");
-    head.append(...["layer", "value", "standard deviation over batches", "note"].map((text) => cell("th", text, "col")));
+    head.append(...["layer", "value", "95 % interval over probes", "note"].map((text) => cell("th", text, "col")));
     const rows = layers.map((layer, index) => {
       const row = document.createElement("tr");
-      const spread = shown.spread[index] ? number(shown.spread[index]) : "\u2013";
-      row.append(cell("th", layer, "row"), cell("td", number(shown.exact[index])), cell("td", spread),
+      const [value, margin] = [shown.exact[index], shown.margin[index]];
+      const interval = margin ? `${number(value - margin)} to ${number(value + margin)}` : "\u2013";
+      row.append(cell("th", layer, "row"), cell("td", number(value)), cell("td", interval),
         cell("td", reasons?.[index][column] ?? ""));
       return row;
     });
@@ -265,7 +266,7 @@
     at("step").max = now.steps.length - 1;
     const label = tree.entries.length > 1 ? `${entry().label}: ` : "";
     draw("heatmap", several ? now.heatmap : null, `${label}${title}`, `by layer and step${now.reasons ? "; grey: no value" : ""}`, spokenRange);
-    draw("profile", now.profile, `${label}${title}`, entry().finished ? "over depth" : "over depth, at the chosen step");
+    draw("profile", now.profile, `${label}${title}`, [entry().finished ? "over depth" : "over depth, at the chosen step", now.interval].filter(Boolean).join("; "));
     draw("means", several ? now.means : null, `${label}${title}`, now.note,
       (traces) => `${now.note}; ${now.steps.length} steps, ${extent(exactly(traces))}`);
     draw("heads", now.heads, `${label}${title}, by attention head`, name(place()));

@@ -36,12 +36,14 @@ def heatmap_part(entry: Entry, course: Course) -> Part:
     axis, shown = colour_axis(course.metric, course.values)
     steps, layers = [f"{step:,}" for step in course.steps], [str(layer) for layer in course.layers]
     cells: Part = {"type": "heatmap", "x": steps, "y": layers}
-    number, beside = ("z", " ± %{customdata:.2g}") if shown is course.values else ("customdata", "")
+    number, beside = ("z", "") if shown is course.values else ("customdata", "")
+    if shown is course.values and np.isfinite(course.margins).any():
+        beside = " ± %{customdata:.2g} (95 % interval)"
     traces = [
         cells
         | {
             "z": shown,
-            "customdata": course.spreads if shown is course.values else course.values,
+            "customdata": course.margins if shown is course.values else course.values,
             "coloraxis": "coloraxis",
             "hoverongaps": False,
             "hovertemplate": f"layer %{{y}}, step %{{x}}<br><b>%{{{number}:.4~g}}</b>{beside}<extra></extra>",
@@ -63,7 +65,7 @@ def heatmap_part(entry: Entry, course: Course) -> Part:
 
 def profile_part(entry: Entry, course: Course) -> Part:
     """A metric over depth at the last step, between faint lines of a few others."""
-    axis, floor = value_axis(course.metric, course.values, course.spreads)
+    axis, floor = value_axis(course.metric, course.values, course.margins)
     trail = [] if entry.finished else select_steps(course.steps, TRAIL)
     lines: list[Part] = []
     for step, colour in zip(trail, step_colours(len(trail)), strict=True):
@@ -92,17 +94,17 @@ def profile_part(entry: Entry, course: Course) -> Part:
 
 def at_step(course: Course, place: int, floor: float | None) -> dict[str, np.ndarray]:
     """What the traces of a profile show at a step, by the role that stands in their ``meta``."""
-    values, spreads = course.values[:, place], np.nan_to_num(course.spreads[:, place])
-    bands = {role: placed(values + sign * spreads, floor) for role, sign in (("low", -1), ("high", 1))}
+    values, margins = course.values[:, place], np.nan_to_num(course.margins[:, place])
+    bands = {role: placed(values + sign * margins, floor) for role, sign in (("low", -1), ("high", 1))}
     return {**bands, "value": placed(values, floor), "exact": values}
 
 
 def means_part(entry: Entry, course: Course) -> Part:
     """A metric averaged over layers against the course of training, with the loss."""
-    axis, floor = value_axis(course.metric, course.mean, course.mean_spread)
+    axis, floor = value_axis(course.metric, course.mean, course.mean_margin)
     bands = {
-        "low": placed(course.mean - course.mean_spread, floor),
-        "high": placed(course.mean + course.mean_spread, floor),
+        "low": placed(course.mean - course.mean_margin, floor),
+        "high": placed(course.mean + course.mean_margin, floor),
         "value": placed(course.mean, floor),
         "exact": course.mean,
     }

@@ -10,17 +10,20 @@ import pandas as pd
 from repdyn.report.entries import Entry, Subject
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.views.accounts import cost, failed
+from repdyn.views.criteria import MEANINGS, PAPER, VERSION
+from repdyn.views.designs import sampling
+from repdyn.views.effects import Verdict
 from repdyn.views.every_metric import seconds_by_metric
 from repdyn.views.families import commonest_reason, family_of, without_first
-from repdyn.views.findings import MEANINGS, PAPER, Finding, Verdict
-from repdyn.views.frames import counts, failures, metrics_of
+from repdyn.views.findings import Finding
+from repdyn.views.frames import failures, metrics_of
 from repdyn.views.runs import differences
 from repdyn.views.style import FAMILIES, KINDS, metric_title, short_count, subset_title
 from repdyn.views.told_alarms import happenings
 
 ICONS: dict[Verdict, tuple[str, str]] = {
-    "shown": ("\u2714", "shown"),
-    "not shown": ("\u2718", "not-shown"),
+    "shown": ("+", "shown"),
+    "not shown": ("\u2212", "not-shown"),
     "cannot be judged": ("?", "unknown"),
 }
 """Sign and class of each verdict; its words stand beside."""
@@ -40,7 +43,7 @@ def overview(subject: Subject) -> Markup:
             _steps(entry),
             _or_dash(max(entry.tokens.values(), default=None)),
             _layers(entry),
-            f"{entry.run.rows['probe'].iloc[0][:8]}, {counts(entry.run.rows)}",
+            f"{entry.run.rows['probe'].iloc[0][:8]}, {sampling(entry.run.rows)}",
         )
         for entry in subject.entries
     ]
@@ -124,19 +127,22 @@ _PACKAGES = ("repdyn", "torch", "transformers")
 def _findings(entries: Sequence[Entry]) -> Markup:
     criteria = {finding.title.rpartition(",")[0]: finding.criterion for entry in entries for finding in entry.findings}
     terms = (part for title, text in criteria.items() for part in (tag("dt", title), tag("dd", text)))
-    judged = details("How they are judged", tag("p", f"Findings of: {PAPER}."), tag("dl", *terms))
+    source = tag("p", f"Findings of: {PAPER}. Criteria version {VERSION}.")
+    judged = details("How they are judged", source, tag("dl", *terms))
     if len(entries) == 1:
         return joined([_finding_table(entries[0]), judged])
     titles = [f"{finding.name}, {finding.subset}" for finding in entries[0].findings]
     rows = [(entry.label, *(_verdict(finding) for finding in entry.findings)) for entry in entries]
     more = details("The numbers behind the verdicts", *map(_finding_table, entries))
     meanings = "; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS.items())
-    return joined([table(f"Published findings. {meanings}", ("run", *titles), rows), more, judged])
+    caption = f"Published findings, criteria version {VERSION}. {meanings}"
+    return joined([table(caption, ("run", *titles), rows), more, judged])
 
 
 def _finding_table(entry: Entry) -> Markup:
     rows = [(finding.title, _verdict(finding), finding.evidence) for finding in entry.findings]
-    return table(f"Published findings, {entry.label}", ("finding", "verdict", "in this run"), rows)
+    caption = f"Published findings, {entry.label}, criteria version {VERSION}"
+    return table(caption, ("finding", "verdict", "in this run"), rows)
 
 
 def _verdict(finding: Finding) -> Markup:

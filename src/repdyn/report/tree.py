@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repdyn.metrics import METRICS
+from repdyn.metrics.names import settings_in_words
 from repdyn.report.axes import Part, course_axes, value_axis
-from repdyn.report.comparison import MAX_PANELS, courses_part, members_of, panels_part, profiles_part
+from repdyn.report.comparison import (
+    MAX_BANDS,
+    MAX_PANELS,
+    Members,
+    courses_part,
+    members_of,
+    panels_part,
+    profiles_part,
+)
 from repdyn.report.courses import Course
 from repdyn.report.entries import Entry, Subject, preferred
 from repdyn.report.parts import heads_part, heatmap_part, means_part, profile_part
 from repdyn.report.themes import DARK, DARKENED, LIGHT, TRAIL_COLOURS, run_colours, transparent
-from repdyn.views.families import OWN, family_of
+from repdyn.views.families import OWN, family_of, known_metric
 from repdyn.views.runs import differences
 from repdyn.views.style import FAMILIES, metric_title, short_subset_title, subset_title
 
@@ -62,10 +70,11 @@ def _course(entry: Entry, course: Course) -> Part:
         "layers": course.layers,
         "steps": course.steps,
         "values": course.values,
-        "spreads": course.spreads,
+        "margins": course.margins,
         "reasons": course.reasons,
-        "floor": value_axis(course.metric, course.values, course.spreads)[1],
-        "note": f"mean over {used}, with one standard deviation over batches",
+        "floor": value_axis(course.metric, course.values, course.margins)[1],
+        "interval": course.interval,
+        "note": "; ".join(filter(None, [f"mean over {used}", course.interval])),
         "profile": profile_part(entry, course),
         "heatmap": heatmap_part(entry, course) if several else None,
         "means": means_part(entry, course) if several else None,
@@ -88,13 +97,19 @@ def _compared(entries: Sequence[Entry], metrics: Sequence[str]) -> dict[str, Par
         panels = panels_part(members)
         n_panels = len(panels["data"]) if panels else 0
         found.setdefault(key[0], {})[key[1]] = {
-            "note": f"{len(members)} of {len(entries)} runs; decoders blue, encoders orange.{warning}",
+            "note": f"{len(members)} of {len(entries)} runs; decoders blue, encoders orange{_bands(members)}.{warning}",
             "profiles": profiles_part(members, colours),
             "courses": courses_part(members, colours),
             "panels": panels,
             "panels_note": f"one scale of colours{f'; the first {MAX_PANELS} runs' * (n_panels == MAX_PANELS)}",
         }
     return found
+
+
+def _bands(members: Members) -> str:
+    """What to add on the bands of several runs' lines; nothing where there are too many for bands."""
+    told = sorted({course.interval for *_, course in members if course.interval})
+    return "".join(f"; {one}" for one in told) if len(members) <= MAX_BANDS else ""
 
 
 def _families(metrics: Sequence[str]) -> list[list[object]]:
@@ -104,10 +119,12 @@ def _families(metrics: Sequence[str]) -> list[list[object]]:
 
 
 def _meaning(metric: str) -> str:
-    if metric not in METRICS:
+    known, said = known_metric(metric), settings_in_words(metric)
+    if known is None:
         return "a metric of your own"
-    low, high = METRICS[metric].range
-    return f"{METRICS[metric].meaning}; from {low:g} to {high:g}".replace("inf", "\u221e")
+    low, high = known.range
+    settings = f", with {said}" if said else ""
+    return f"{known.meaning}{settings}; from {low:g} to {high:g}".replace("inf", "\u221e")
 
 
 def _darkened(entries: Sequence[Entry]) -> dict[str, str]:

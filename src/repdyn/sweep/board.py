@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from repdyn.records import Row
 from repdyn.redaction import redacted
 from repdyn.sweep.checkpoint import Task
+from repdyn.views.designs import own_window_warning
 
 
 class Board:
@@ -32,6 +35,7 @@ class Board:
         self._bars = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
         self._n = n_checkpoints
         self._finished = 0
+        self._warned_of: set[str] = set()
         self._all = self._bars.add_task("checkpoints", total=n_checkpoints, text=f"0 of {n_checkpoints}")
         self._download = self._bars.add_task("download", total=None, text="", visible=False)
         self._checkpoint = self._bars.add_task("measuring", total=1.0, text="", visible=False)
@@ -68,6 +72,14 @@ class Board:
         self._bars.update(self._all, completed=self._finished, text=f"{self._finished} of {self._n}")
         line = escape(f"[{self._finished}/{self._n}] {_name(task)}: {redacted(text)}")
         self._console.print(f"[yellow]{line}[/yellow]" if failed else line, highlight=False, soft_wrap=True)
+
+    def warn_of_own_windows(self, task: Task, rows: Sequence[Row]) -> None:
+        """Print once of each run what :func:`repdyn.views.designs.own_window_warning` finds in a checkpoint's rows."""
+        run = task.target.run
+        if run not in self._warned_of and (told := own_window_warning(rows)):
+            self._warned_of.add(run)
+            line = escape(redacted(f"{_name(task)}: {told}"))
+            self._console.print(f"[yellow]{line}[/yellow]", highlight=False, soft_wrap=True)
 
 
 def _name(task: Task) -> str:

@@ -14,6 +14,7 @@ from torch import nn
 
 from repdyn.earlier import KEPT, Earlier
 from repdyn.layers.blocks import Layers
+from repdyn.layers.token_states import TokenPositions
 from repdyn.measurement import Progress, choice_of, measure, metric_set, untold
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe
@@ -36,11 +37,18 @@ class Settings:
     tokens_per_forward: int = 8192
     in_order: bool = True
     """One checkpoint after the other, in one process: metrics that compare a checkpoint with the one before need it."""
+    token_positions: TokenPositions | None = None
 
     def key(self, task: Task) -> Key:
         """Where in the store the rows of a task are."""
-        chosen = metric_set(self.metrics, self.layers, task.probe, self.loading.dtype)
+        positions = self.token_positions
+        chosen = metric_set(self.metrics, self.layers, task.probe, self.loading.dtype, token_positions=positions)
         return task.target.key(task.probe.hash, chosen)
+
+    @property
+    def choice(self) -> str:
+        """The choice of layers and token positions as rows record it."""
+        return choice_of(self.layers, self.token_positions)
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,7 @@ def measure_checkpoint(
                 probe,
                 settings.metrics,
                 settings.layers,
+                token_positions=settings.token_positions,
                 tokens_per_forward=settings.tokens_per_forward,
                 checkpoint=target.checkpoint,
                 progress=progress,
@@ -125,7 +134,7 @@ def _earlier(task: Task, store: Store, settings: Settings) -> Earlier | None:
         return None
     of = task.target.checkpoint
     kept = store.folder_of(of.run) / KEPT
-    return Earlier(kept, run=of.run, probe=task.probe.hash, layers=choice_of(settings.layers))
+    return Earlier(kept, run=of.run, probe=task.probe.hash, layers=settings.choice)
 
 
 def _load(path: Path, loading: Loading, offload_folder: Path) -> nn.Module:

@@ -25,7 +25,7 @@ from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import Downloads, is_still_working
 from repdyn.sweep.failures import CheckpointError, SweepStoppedError
 from repdyn.sweep.hub import Hub
-from repdyn.sweep.loop import Report, refuse_mixture, sort_out, sweep
+from repdyn.sweep.loop import Report, other_designs, refuse_mixture, sort_out, sweep
 from repdyn.sweep.options import Shard, parser, require_device
 from repdyn.sweep.plan import Part, notes, print_plan, print_suites
 from repdyn.sweep.sources import Source, sources
@@ -83,6 +83,8 @@ def _run(options: Namespace, console: Console) -> int:
         return _status([*problems, *without_probe], console)
     tasks, without_probe = _tasks(found)
     refuse_mixture(tasks, store, settings)
+    for note in other_designs(tasks, store):
+        _say(console, note)
     agenda = sort_out(tasks, store, settings, retry_failed=options.retry_failed)
     if agenda.done:
         _say(console, f"{len(agenda.done)} of {len(tasks)} checkpoints are in {store.path} already")
@@ -112,7 +114,8 @@ def _settings(options: Namespace) -> Settings:
     dtype = options.dtype or ("auto" if is_local else "float32")
     loading = Loading(options.device, dtype, options.device_map, options.trust_remote_code)
     in_order = options.engine == "serial" and options.shard is None
-    return Settings(options.metrics, options.layers, loading, options.tokens_per_forward, in_order)
+    chosen = (options.metrics, options.layers, loading, options.tokens_per_forward, in_order, options.token_positions)
+    return Settings(*chosen)
 
 
 def _default_store(options: Namespace) -> Path:

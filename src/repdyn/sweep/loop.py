@@ -10,7 +10,6 @@ from itertools import groupby
 from filelock import BaseFileLock, FileLock, Timeout
 
 from repdyn.earlier import KEPT
-from repdyn.measurement import choice_of
 from repdyn.records import Row
 from repdyn.store import Store, read_rows
 from repdyn.sweep.board import Board
@@ -18,6 +17,7 @@ from repdyn.sweep.checkpoint import Settings, Task, file_failure, is_comparing, 
 from repdyn.sweep.downloads import Downloads, Fetched, one_ahead
 from repdyn.sweep.failures import CheckpointError, OutOfBoundsError, SweepStoppedError
 from repdyn.sweep.targets import place_of
+from repdyn.views.designs import NOT_RECORDED
 
 ALIKE = 5
 """So many failures for one reason, and nothing measured, end a sweep."""
@@ -73,7 +73,7 @@ def refuse_mixture(tasks: Iterable[Task], store: Store, settings: Settings) -> N
         rows = _rows_of(store, run)
         dtype = settings.loading.dtype
         wanted = {
-            "layers": choice_of(settings.layers),
+            "layers": settings.choice,
             "dtype": None if dtype == "auto" else dtype,
             "place": next(targets).target.place,
         }
@@ -89,6 +89,22 @@ def refuse_mixture(tasks: Iterable[Task], store: Store, settings: Settings) -> N
                     f"{', '.join(map(repr, sorted(stored[what])))}, and {value!r} is asked for now; give another "
                     "--store, or another --name"
                 )
+
+
+def other_designs(tasks: Iterable[Task], store: Store) -> list[str]:
+    """Say of which runs the store has values by another sampling design: they stay apart from those of this sweep."""
+    told = []
+    for run, of_run in groupby(tasks, lambda task: task.target.run):
+        probes = {task.probe.hash: task.probe.design.name for task in of_run}
+        others = {row.probe: row.design or NOT_RECORDED for row in _rows_of(store, run) if row.probe not in probes}
+        if others:
+            known = ", ".join(f"{probe} (sampling design {design})" for probe, design in sorted(others.items()))
+            asked = ", ".join(f"{probe} (sampling design {design})" for probe, design in sorted(probes.items()))
+            told.append(
+                f"{store.path} holds {run} on the probe {known}; what is measured now, on {asked}, makes a curve of "
+                "its own, which --probe of repdyn figures and repdyn report chooses"
+            )
+    return told
 
 
 def _rows_of(store: Store, run: str) -> list[Row]:
@@ -228,3 +244,4 @@ def _finish(task: Task, taken: _Taken, store: Store, settings: Settings, board: 
     else:
         report.measured.append(task)
         board.finished(task, str(timing))
+        board.warn_of_own_windows(task, store.read(settings.key(task)))

@@ -11,8 +11,9 @@ import torch
 
 from repdyn.arguments import SuggestingParser, at_least
 from repdyn.data.text import cache_directory
+from repdyn.design import DESIGNS, INDEPENDENT, MAX_VECTORS
+from repdyn.layers.token_states import positions_from
 from repdyn.metrics import DEFAULT_METRICS, METRICS
-from repdyn.probe import MAX_VECTORS
 from repdyn.sweep.probes import TEXT
 from repdyn.sweep.weights import DTYPES
 from repdyn.words import CLASSES
@@ -24,6 +25,7 @@ _EXAMPLES = """examples:
   %(prog)s --suite 'pythia-*-deduped' finished my_suite.yaml --store sweeps
   %(prog)s EleutherAI/pythia-70m --revisions step0,step512,step143000
   %(prog)s gpt2                                            one finished model
+  %(prog)s gpt2 --design paper                             by the published protocol
   %(prog)s runs/quickstart/TIME                            a run's own checkpoints: the live numbers
   %(prog)s runs/quickstart/TIME/checkpoints --probe runs/quickstart/TIME/repdyn/probes/HASH.safetensors
   %(prog)s --suite pythia-70m --engine ray --workers 4
@@ -83,7 +85,15 @@ def _add_probe(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--text", help=f"enwik8, builtin, or a path (default: {TEXT})")
     group.add_argument("--tokenizer", help="hub repository or folder of the tokenizer (default: the model's own)")
     group.add_argument(
-        "--sequence-length", type=at_least(2), help="tokens in a sequence (default: 256, or the model's context)"
+        "--sequence-length",
+        type=at_least(2),
+        help="tokens in a window (default: what the design says, or the model's context)",
+    )
+    group.add_argument(
+        "--design",
+        choices=list(DESIGNS),
+        help="sampling design: independent (few vectors of each of many windows), dense, or paper (the published "
+        f"protocol); see docs/sampling.md (default: {INDEPENDENT.name})",
     )
     group.add_argument(
         "--max-vectors",
@@ -103,9 +113,17 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         "--metrics",
         nargs="+",
         default=list(DEFAULT_METRICS),
-        help=f"among {', '.join(METRICS)}, each also as NAME@SUBSET (default: %(default)s)",
+        help=f"among {', '.join(METRICS)}, or all; each also with settings and on a subset, quoted for the shell: "
+        "'two_nn[discard=0.8]', anisotropy@no_massive, 'two_nn[discard=0.8,duplicates=count]@no_sink' "
+        "(default: %(default)s)",
     )
     group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
+    group.add_argument(
+        "--token-positions",
+        type=_positions,
+        metavar="SLICE",
+        help='positions that are the tokens\', such as "2:" where two learned vectors stand before them (default: all)',
+    )
     group.add_argument(
         "--device", type=_device, default=_default_device(), help="where the models run (default: %(default)s)"
     )
@@ -171,6 +189,13 @@ def n_bytes(text: str) -> int:
     if size == 0:
         raise argparse.ArgumentTypeError(f"expected a size such as 20GB or 500MB, got {text!r}")
     return size
+
+
+def _positions(text: str) -> slice:
+    try:
+        return positions_from(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _shard(text: str) -> Shard:

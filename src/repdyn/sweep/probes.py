@@ -12,7 +12,8 @@ from typing import Any, cast
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.data.source import load_corpus
-from repdyn.probe import MAX_VECTORS, Probe
+from repdyn.design import INDEPENDENT, MAX_VECTORS, design_named
+from repdyn.probe import Probe
 from repdyn.quiet import without_reports
 from repdyn.sweep.failures import CheckpointError, SweepStoppedError, model_errors
 from repdyn.sweep.hub import Files, Hub, unwatched
@@ -21,7 +22,6 @@ from repdyn.sweep.suites import History
 from repdyn.sweep.targets import Selection, Target
 from repdyn.sweep.weights import code_refused
 
-SEQUENCE_LENGTH = 256
 TEXT = "enwik8"
 _TOKENIZER_FILES = re.compile(
     r"tokenizer[^/]*|vocab\.[^/]*|merges\.txt|special_tokens_map\.json|added_tokens\.json|[^/]*\.model|config\.json"
@@ -39,8 +39,9 @@ class ProbeText:
 
     Args:
         source: "enwik8" (its held-out last 5 %), "builtin", or the path of a text.
-        sequence_length: tokens in a sequence; None for 256, or the model's context where that is shorter.
+        sequence_length: tokens in a window; None for what the design says, or the model's context where it is shorter.
         max_vectors: vectors measured per layer.
+        design: sampling design of the probe, one of :data:`repdyn.design.DESIGNS`.
         classes: of words that the probe is to know, among :data:`repdyn.words.CLASSES`.
     """
 
@@ -48,6 +49,7 @@ class ProbeText:
     sequence_length: int | None = None
     max_vectors: int = MAX_VECTORS
     classes: Sequence[str] = ()
+    design: str = INDEPENDENT.name
 
     def probe(self, name: str, tokenizer: Path, config: PreTrainedConfig, *, trust_remote_code: bool = False) -> Probe:
         """The probe of a model.
@@ -69,7 +71,7 @@ class ProbeText:
                 tokenizer, local_files_only=True, trust_remote_code=trust_remote_code
             )
             context = context_of(config, loaded)
-        length = self.sequence_length or min(SEQUENCE_LENGTH, context)
+        length = self.sequence_length or min(design_named(self.design).window_tokens or context, context)
         if length > context:
             raise ValueError(
                 f"expected sequences no longer than the context of {name}, {context} tokens, got {length}; lower "
@@ -79,6 +81,7 @@ class ProbeText:
             "sequence_length": length,
             "max_vectors": self.max_vectors,
             "classes": self.classes,
+            "design": self.design,
         }
         try:
             if self.source == "enwik8":

@@ -101,6 +101,8 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, settings: Settings, hub:
                 outcome = _outcome(ray, finished, task, store, settings)
                 report.add(outcome)
                 _tell(board, task, outcome)
+                for measured in outcome.measured:
+                    board.warn_of_own_windows(measured, store.read(settings.key(measured)))
                 stop_if_all_fail_alike(report)
         finally:
             _end(ray, list(waiting))

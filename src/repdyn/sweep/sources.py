@@ -10,7 +10,8 @@ from pathlib import Path
 
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from repdyn.probe import MAX_VECTORS, Probe
+from repdyn.design import INDEPENDENT, MAX_VECTORS
+from repdyn.probe import Probe
 from repdyn.records import FINISHED
 from repdyn.sweep.failures import CheckpointError
 from repdyn.sweep.hub import Hub
@@ -86,7 +87,7 @@ def _is_here(name: str) -> bool:
 
 
 def _asks_for_text(options: Namespace) -> bool:
-    asked = (options.text, options.tokenizer, options.sequence_length, options.max_vectors)
+    asked = (options.text, options.tokenizer, options.sequence_length, options.max_vectors, options.design)
     return options.classes != "none" or any(option is not None for option in asked)
 
 
@@ -198,4 +199,5 @@ def _local_probe(folder: Path, targets: Sequence[Target], options: Namespace, hu
 
 def _text(options: Namespace) -> ProbeText:
     classes = CLASSES if options.classes == "words" else ()
-    return ProbeText(options.text or TEXT, options.sequence_length, options.max_vectors or MAX_VECTORS, classes)
+    design = options.design or INDEPENDENT.name
+    return ProbeText(options.text or TEXT, options.sequence_length, options.max_vectors or MAX_VECTORS, classes, design)

@@ -8,27 +8,31 @@ from typing import Literal, TypeAlias
 
 from repdyn.layers.blocks import Layers
 from repdyn.layers.forward import Forward
-from repdyn.measurement import metric_set
+from repdyn.layers.token_states import TokenPositions, positions_name
+from repdyn.measurement import choice_of, metric_set
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe
 
 OnFailure: TypeAlias = Literal["warn", "raise"]
 
 
-def refuse_unusable(metrics: str | Sequence[MetricLike], on_error: str) -> None:
+def refuse_unusable(
+    metrics: str | Sequence[MetricLike], on_error: str, token_positions: TokenPositions | None = None
+) -> None:
     """What can be told to be wrong before there is a training.
 
     Raises:
-        ValueError: an unknown metric, two settings of one, or another word than "warn" or "raise".
+        ValueError: an unknown metric or setting, two metrics of one name, another word than "warn" or "raise", or token
+            positions that are neither a slice nor a function with a name.
     """
+    positions_name(token_positions)
     if on_error not in {"warn", "raise"}:
         raise ValueError(f'expected on_error "warn" or "raise", got {on_error!r}')
     pairs = [(metric.name, subset) for metric, subset in resolve(metrics)]
     if repeated := sorted({pair for pair in pairs if pairs.count(pair) > 1}):
         metric, subset = repeated[0]
         raise ValueError(
-            f"expected one setting of each metric, got several of {metric} on {subset}; attach a tracker for each, "
-            "with different name="
+            f"expected metrics of different names, got several called {metric} on {subset}; give each a name of its own"
         )
 
 
@@ -40,8 +44,14 @@ class Asked:
     metrics: Sequence[MetricLike] = DEFAULT_METRICS
     layers: Layers = None
     forward: Forward | None = None
+    token_positions: TokenPositions | None = None
     tokens_per_forward: int = 8192
 
     @property
     def metric_set(self) -> str:
-        return metric_set(self.metrics, self.layers, self.probe)
+        return metric_set(self.metrics, self.layers, self.probe, token_positions=self.token_positions)
+
+    @property
+    def choice(self) -> str:
+        """The choice of layers and token positions as rows record it."""
+        return choice_of(self.layers, self.token_positions)

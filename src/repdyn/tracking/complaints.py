@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 
 from repdyn.records import Row
 from repdyn.redaction import redacted
+from repdyn.views.designs import own_window_warning
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,11 @@ class Complaints:
             if not expected and self.is_new(f"undefined {row.metric}"):
                 told = (row.step, row.metric, row.layer, row.reason)
                 log.warning("step %d: %s of layer %s is undefined, training goes on: %s", *told)
+
+    def of_own_windows(self, rows: Sequence[Row]) -> None:
+        """Warn once where many points of a probe have their nearest neighbour in their own window, and it counts."""
+        if (told := own_window_warning(rows)) and self.is_new("own windows"):
+            log.warning("step %d: %s", rows[0].step, told)
 
     def is_new(self, complaint: str) -> bool:
         """Whether this has not been said before."""

@@ -14,12 +14,12 @@ from functools import partial
 
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.seed import isolate_rng
-from torch import Tensor, nn
+from torch import nn
 
 from repdyn.alarms import RULES, Rule
 from repdyn.earlier import KEPT, Earlier
 from repdyn.layers.sharding import class_name
-from repdyn.measurement import choice_of, measure
+from repdyn.measurement import measure
 from repdyn.metrics import resolve
 from repdyn.ranks import ALONE, Ranks
 from repdyn.records import Checkpoint, Row, failure_rows, scalar_row
@@ -27,14 +27,15 @@ from repdyn.redaction import redacted
 from repdyn.schedule import Schedule
 from repdyn.store import Key, Store
 from repdyn.tracking.asked import Asked, OnFailure
+from repdyn.tracking.beside import Scalar, scalar_rows
 from repdyn.tracking.complaints import Complaints, in_words
 from repdyn.tracking.fingerprint import fingerprint
 from repdyn.tracking.safekeeping import Safekeeping
 from repdyn.tracking.showing import Showing
 from repdyn.tracking.watch import Watch
 from repdyn.views.attempts import attempts
-from repdyn.views.figures import LOSS
 from repdyn.views.loggers import log_rows
+from repdyn.views.scalars import LOSS
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class Tracking:
         self._comparing = {metric.name for metric, _ in pairs if "earlier" in metric.besides}
         if self._comparing and self.store is not None:
             kept, of = self.store.folder_of(self.run) / KEPT, self.asked
-            self._earlier = Earlier(kept, run=self.run, probe=of.probe.hash, layers=choice_of(of.layers))
+            self._earlier = Earlier(kept, run=self.run, probe=of.probe.hash, layers=of.choice)
 
     def measure(
         self,
@@ -108,7 +109,8 @@ class Tracking:
         step: int,
         *,
         tokens_seen: int | None = None,
-        loss: float | Tensor | None = None,
+        loss: Scalar = None,
+        learning_rate: Scalar = None,
         within: nn.Module | None = None,
     ) -> None:
         """Measure the model as it is after ``step`` optimizer steps, unless the store has that already.
@@ -120,7 +122,7 @@ class Tracking:
             model: what is measured; left as it was found.
             step: optimizer steps taken.
             tokens_seen: training tokens consumed, if known.
-            loss: the training loss, stored beside it.
+            loss, learning_rate: of the training, stored beside it.
             within: what the model is a part of, where that is sharded as a whole.
 
         Raises:
@@ -130,7 +132,8 @@ class Tracking:
         start = time.perf_counter()
         try:
             with isolate_rng():
-                self._measure(model, Checkpoint(self.run, class_name(model), step, tokens_seen), loss, within)
+                checkpoint = Checkpoint(self.run, class_name(model), step, tokens_seen)
+                self._measure(model, checkpoint, loss, learning_rate, within)
         except Exception as error:
             self._complain(error, step)
         self.tracking_seconds += time.perf_counter() - start
@@ -172,7 +175,7 @@ class Tracking:
             self._complain(error, None, never_raise=interrupted)
 
     def _measure(
-        self, model: nn.Module, checkpoint: Checkpoint, loss: float | Tensor | None, within: nn.Module | None
+        self, model: nn.Module, checkpoint: Checkpoint, loss: Scalar, learning_rate: Scalar, within: nn.Module | None
     ) -> None:
         key = self._key(checkpoint.step)
         try:
@@ -187,6 +190,7 @@ class Tracking:
                 self.asked.metrics,
                 self.asked.layers,
                 forward=self.asked.forward,
+                token_positions=self.asked.token_positions,
                 tokens_per_forward=self.asked.tokens_per_forward,
                 checkpoint=checkpoint,
                 on_error="raise" if self.on_error == "raise" else "record",
@@ -199,9 +203,12 @@ class Tracking:
             raise
         self.kernel_seconds += profile.kernel_seconds
         with self._ranks.together():
-            rows = [*profile.rows, *self._loss_row(checkpoint, loss)] if self._ranks.first else []
+            rows = list(profile.rows) if self._ranks.first else []
+            if rows:
+                rows += scalar_rows(checkpoint, key.probe, loss, learning_rate, partial(self._complain, step=None))
         if self._ranks.first:
             self._complaints.of_undefined(profile.rows, self._comparing)
+            self._complaints.of_own_windows(profile.rows)
             self._keeping.take(key, rows)
         with attempts() as attempt:
             with attempt():
@@ -239,15 +246,6 @@ class Tracking:
 
     def _key(self, step: int) -> Key:
         return Key(self.run, step, self.asked.probe.hash, self.asked.metric_set)
-
-    def _loss_row(self, checkpoint: Checkpoint, loss: float | Tensor | None) -> list[Row]:
-        if loss is None:
-            return []
-        try:
-            return [scalar_row(checkpoint, LOSS, float(loss), probe=self.asked.probe.hash)]
-        except (RuntimeError, TypeError, ValueError) as error:
-            self._complain(ValueError(f"expected the loss as one number, got {type(loss).__name__}: {error}"), None)
-            return []
 
     def _log_again(self, key: Key, checkpoint: Checkpoint) -> bool:
         """Whether a step is in the store already; loggers that were opened anew are told of it once more."""

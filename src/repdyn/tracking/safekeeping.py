@@ -12,6 +12,7 @@ from repdyn.records import Row
 from repdyn.redaction import redacted
 from repdyn.store import Key, Store, open_store
 from repdyn.tracking.patience import Patience
+from repdyn.views.designs import design_names
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +58,18 @@ class Safekeeping:
         self._patiently(f"writing the probe to {store.path}", lambda: store.save_probe(self._probe))
 
     def _refuse_another_probe(self, store: Store, run: str) -> None:
-        known = self._patiently(f"reading {store.path}", lambda: set(store.to_pandas(run)["probe"]))
+        rows = self._patiently(f"reading {store.path}", lambda: store.to_pandas(run))
+        known = {str(found): ", ".join(design_names(of_one)) for found, of_one in rows.groupby("probe")}
         if self._probe.hash not in known:
+            design = self._probe.design.name
+            if set(known.values()) == {design}:
+                probes, got = ", ".join(known), self._probe.name
+            else:
+                probes = ", ".join(f"{found} (sampling design {name})" for found, name in known.items())
+                got = f"{self._probe.name}, sampling design {design}"
             raise ValueError(
-                f"expected the probe that the resumed run was measured on, {', '.join(sorted(known))}, got "
-                f"{self._probe.hash} ({self._probe.name}); take that one, Probe.load({str(store.path)!r} + "
+                f"expected the probe that the resumed run was measured on, {probes}, got {self._probe.hash} "
+                f"({got}); take that one, Probe.load({str(store.path)!r} + "
                 "'/probes/HASH.safetensors'), or choose another run="
             )
 

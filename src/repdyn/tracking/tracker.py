@@ -7,18 +7,20 @@ from pathlib import Path
 from types import TracebackType
 
 from lightning.pytorch.loggers import Logger
-from torch import Tensor, nn
+from torch import nn
 
 from repdyn.alarms import RulesLike, rules_from
 from repdyn.alarms.rules import DEFAULT
 from repdyn.layers.blocks import Layers, find_blocks, unwrapped
 from repdyn.layers.forward import Forward
+from repdyn.layers.token_states import TokenPositions
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple
 from repdyn.probe import Probe
 from repdyn.ranks import Ranks
 from repdyn.schedule import Agenda, ScheduleLike
 from repdyn.store import Store, open_store
 from repdyn.tracking.asked import Asked, OnFailure, refuse_unusable
+from repdyn.tracking.beside import Scalar
 from repdyn.tracking.run import Tracking
 
 
@@ -40,8 +42,9 @@ class Tracker:
         probe: the tokens to measure on.
         schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; with "checkpoints", call :meth:`measure`
             where you save one.
-        metrics: names in :data:`repdyn.metrics.METRICS` ("two_nn", "two_nn@no_sink") or Metric objects; "all" for every
-            one that the probe has what it takes for.
+        metrics: names in :data:`repdyn.metrics.METRICS`, with settings and a token subset where others than the usual
+            ones are wanted ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every one
+            that the probe has what it takes for.
         layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
         store: folder for the rows.
         on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
@@ -53,6 +56,8 @@ class Tracker:
             joins a run of W&B that is open already.
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and, where it takes one, ``attention_mask``.
+        token_positions: as for :func:`repdyn.measure`, in a model that puts learned vectors among the tokens:
+            ``slice(k, None)`` where k vectors stand before them.
         tokens_per_forward: bounds the size of one forward pass over the probe.
         alarms, report: as for :class:`repdyn.callbacks.RepresentationDynamics`; it is for the loop to heed
             :attr:`should_stop`.
@@ -77,11 +82,12 @@ class Tracker:
         run: str | None = None,
         loggers: Iterable[Logger] = (),
         forward: Forward | None = None,
+        token_positions: TokenPositions | None = None,
         tokens_per_forward: int = 8192,
         alarms: RulesLike = DEFAULT,
         report: bool = True,
     ) -> None:
-        refuse_unusable(metrics, on_error)
+        refuse_unusable(metrics, on_error, token_positions)
         if start < 0:
             raise ValueError(f"expected start >= 0, the optimizer steps taken before, got {start}")
         self._within = model
@@ -90,7 +96,8 @@ class Tracker:
         self._agenda = Agenda(schedule)
         self._now = start
         self._tokens_seen: int | None = tokens_seen
-        self._loss: float | Tensor | None = None
+        self._loss: Scalar = None
+        self._learning_rate: Scalar = None
         self._loggers = tuple(loggers)
         self._store = open_store(store)
         self._tracking = Tracking(
@@ -99,6 +106,7 @@ class Tracker:
                 metrics=as_tuple(metrics),
                 layers=layers,
                 forward=forward,
+                token_positions=token_positions,
                 tokens_per_forward=tokens_per_forward,
             ),
             run=run or Path(store).resolve().name,
@@ -134,16 +142,17 @@ class Tracker:
             raise
         return self
 
-    def step(self, loss: float | Tensor | None = None, tokens: int | None = None) -> None:
+    def step(self, loss: Scalar = None, tokens: int | None = None, learning_rate: Scalar = None) -> None:
         """Say that the optimizer has taken a step; measures where the schedule has it.
 
         Args:
             loss: the training loss, to stand beside the measurement.
             tokens: training tokens the step has consumed, over all processes. Left out once, their sum is not known.
+            learning_rate: as it is now, to stand beside the measurement: ``optimizer.param_groups[0]["lr"]``.
         """
         self._now += 1
         self._tokens_seen = None if tokens is None or self._tokens_seen is None else self._tokens_seen + tokens
-        self._loss = loss
+        self._loss, self._learning_rate = loss, learning_rate
         if self._agenda.reaches(self._now):
             self._measure()
 
@@ -169,5 +178,6 @@ class Tracker:
             self._now,
             tokens_seen=self._tokens_seen,
             loss=self._loss,
+            learning_rate=self._learning_rate,
             within=self._within,
         )

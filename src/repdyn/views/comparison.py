@@ -17,7 +17,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from repdyn.metrics.names import file_stem
 from repdyn.views.attempts import Attempt, attempts
+from repdyn.views.designs import intervals, sampling_of_runs
 from repdyn.views.drawing import (
     Curve,
     drawn,
@@ -33,7 +35,7 @@ from repdyn.views.drawing import (
 )
 from repdyn.views.families import has_own_figures, overview_families
 from repdyn.views.family_comparison import compare_family
-from repdyn.views.frames import LayerMean, counts, in_order, layer_mean, metrics_of, of_metric, select_steps
+from repdyn.views.frames import LayerMean, in_order, layer_mean, metrics_of, of_metric, select_steps
 from repdyn.views.looks import BAND, DEPTHS, Look, comparable, ends, legend, legend_width, looks_of, numbers, profile
 from repdyn.views.runs import Key, MeasuredRun, listed, spans
 from repdyn.views.style import metric_title, metric_unit, styled, subset_title
@@ -49,7 +51,7 @@ _MAX_WHO = 30
 def profiles(frame: pd.DataFrame, metric: str) -> Figure:
     """A metric against relative depth, one line per run at its last measured step, one panel per token subset.
 
-    The band is one standard deviation over batches to either side. Layers without a value leave a gap, and the caption
+    The band is the 95 % interval over probes, where it is known. Layers without a value leave a gap, and the caption
     names them.
 
     Args:
@@ -81,7 +83,9 @@ def profiles(frame: pd.DataFrame, metric: str) -> Figure:
     for panel in panels[::columns]:
         panel.set_ylabel(metric_unit(metric))
     legend(figure, drawn, looks, labels)
-    caption = f"{when}; {counts(rows)}{_left_out(drawn, metric)}"
+    notes = f"{when}; {intervals(rows)}".removesuffix("; ")
+    sampled = sampling_of_runs({run.label: of_metric(run.at_end(), metric) for run in drawn})
+    caption = f"{notes}\n{sampled}{_left_out(drawn, metric)}"
     entitle(figure, f"{metric_title(metric)} over depth, {numbers(drawn)}", caption)
     return figure
 
@@ -91,8 +95,8 @@ def means_over_layers(frame: pd.DataFrame, metrics: Sequence[str] | None = None)
     """Metrics averaged over layers against training, one line per run, one panel per metric and token subset.
 
     Training is counted in tokens where all the drawn runs know theirs, else in steps; the axis is logarithmic and
-    shows its zero. Runs with one checkpoint are left out, and the title says how many. The band is the spread of
-    :func:`repdyn.views.frames.layer_mean` to either side. A run averaged over fewer layers than it has says so in the
+    shows its zero. Runs with one checkpoint are left out, and the title says how many. The band is the 95 % interval
+    of :func:`repdyn.views.frames.layer_mean`. A run averaged over fewer layers than it has says so in the
     legend, and where that is not so in every panel, in the panel's title.
 
     Args:
@@ -132,8 +136,9 @@ def means_over_layers(frame: pd.DataFrame, metrics: Sequence[str] | None = None)
     legend(figure, drawn, looks, labels)
     n_left = len(runs) - len(drawn)
     left = f"; {n_left} with one checkpoint left out" if n_left else ""
-    shown = rows.loc[rows["metric"].isin(wanted)]
-    entitle(figure, f"Mean over layers during training, {numbers(drawn)}{left}", counts(shown))
+    shown = {run.label: run.rows.loc[run.rows["metric"].isin(wanted)] for run in drawn}
+    caption = "\n".join(filter(None, [intervals(pd.concat(shown.values())), sampling_of_runs(shown)]))
+    entitle(figure, f"Mean over layers during training, {numbers(drawn)}{left}", caption)
     return figure
 
 
@@ -155,7 +160,7 @@ def comparison_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> d
     metrics = sorted(at_end["metric"].unique())
     own = [metric for metric in metrics if has_own_figures(metric)]
     # a profile needs the end alone, and to check all rows for each figure takes longer than to draw it
-    drawings: dict[str, Callable[[], Figure]] = {f"profiles_{m}": partial(profiles, at_end, m) for m in own}
+    drawings: dict[str, Callable[[], Figure]] = {f"profiles_{file_stem(m)}": partial(profiles, at_end, m) for m in own}
     if any(run.rows.loc[run.rows["metric"].isin(own), "step"].nunique() > 1 for run in runs):
         # a run that has none of these metrics keeps its place among the colours
         kept = pd.concat([frame.loc[frame["metric"].isin(own)], at_end.loc[~at_end["metric"].isin(own)]])
@@ -190,12 +195,12 @@ def _means(runs: Sequence[MeasuredRun], metric: str, subset: str) -> dict[Key, L
 
 
 def _course(run: MeasuredRun, means: LayerMean, by_tokens: bool, look: Look) -> Curve:
-    mean, std = means.mean, means.std
+    mean, margin = means.mean, means.margin
     steps = mean.index.tolist()
     marked = [steps.index(step) for step in select_steps(steps, _N_MARKED)] if steps else []
     if by_tokens:
-        mean, std = (series.rename(index=run.tokens.to_dict()) for series in (mean, std))
-    return mean, std, {**look, "markevery": marked}
+        mean, margin = (series.rename(index=run.tokens.to_dict()) for series in (mean, margin))
+    return mean, margin, {**look, "markevery": marked}
 
 
 def _layers_used(means: Sequence[LayerMean]) -> str:

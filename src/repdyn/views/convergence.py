@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 
 from repdyn.alignment_profile import isotonic_fit, lower_envelope
 from repdyn.records import FINISHED
+from repdyn.views.designs import intervals
 from repdyn.views.drawing import entitle_run, line
 from repdyn.views.families import defined_subsets
-from repdyn.views.frames import SUBSETS, grid, in_order, is_finished, measurements, metrics_of
+from repdyn.views.frames import NO_CLASSES, grid, in_order, is_finished, measurements, metrics_of
 from repdyn.views.overviews import last_place, over_depth
 from repdyn.views.style import LOSS_COLOUR, SUBSET_COLOURS, metric_title, metric_unit, styled, subset_title
 
@@ -38,7 +39,7 @@ def convergence(frame: pd.DataFrame) -> Figure:
     known = defined_subsets(rows, GRADIENT) if GRADIENT in metrics_of(rows) else []
     if not known:
         raise ValueError(f"expected values of {GRADIENT}, got none; measure it on a model with two layers or more")
-    subsets = [subset for subset in in_order(known) if subset in SUBSETS] or in_order(known)
+    subsets = [subset for subset in in_order(known) if subset in NO_CLASSES] or in_order(known)
     step = max(rows.loc[(rows["metric"] == GRADIENT) & rows["value"].notna(), "step"].tolist())
     figure = Figure(figsize=(10.6, 1.0 + 3.2 * len(subsets)))
     panels = figure.subplots(len(subsets), 2, squeeze=False)
@@ -50,18 +51,19 @@ def convergence(frame: pd.DataFrame) -> Figure:
             panel.set_xlabel("layer (0 = embedding output)")
     when = FINISHED if is_finished(rows) else f"at step {step:,}"
     shown = rows.loc[rows["metric"].isin([ALIGNMENT, GRADIENT]) & rows["subset"].isin(subsets)]
-    entitle_run(figure, shown, f"Convergence to the last layer, {when}")
+    note = intervals(shown.loc[shown["step"] == step], "band and bars")
+    entitle_run(figure, shown, f"Convergence to the last layer, {when}", note)
     return figure
 
 
 def _draw_alignment(panel: Axes, rows: pd.DataFrame, subset: str, step: int) -> None:
     title = f"{metric_title(ALIGNMENT)}, {subset_title(subset)}"
     panel.set_ylabel(metric_unit(ALIGNMENT))
-    values, spreads = _at(rows, ALIGNMENT, subset, step)
+    values, margins = _at(rows, ALIGNMENT, subset, step)
     if values.empty:
         panel.set_title(f"{title}: not measured", loc="left", fontsize=9)
         return
-    line(panel, values, spreads, color=SUBSET_COLOURS[0], marker="o", label="alignment")
+    line(panel, values, margins, color=SUBSET_COLOURS[0], marker="o", label="alignment")
     first, last = values.index[0], values.index[-1]
     rate = (values[last] - values[first]) / (last - first) if last > first else np.nan
     panel.plot(
@@ -74,11 +76,11 @@ def _draw_alignment(panel: Axes, rows: pd.DataFrame, subset: str, step: int) -> 
 
 
 def _draw_gradient(panel: Axes, rows: pd.DataFrame, subset: str, step: int) -> None:
-    values, spreads = _at(rows, GRADIENT, subset, step)
+    values, margins = _at(rows, GRADIENT, subset, step)
     layers, gradient = values.index.to_numpy(float), values.to_numpy(float)
     fit, bound = isotonic_fit(gradient), lower_envelope(gradient)
     panel.bar(layers + 0.5, gradient, 0.86, color=SUBSET_COLOURS[0], alpha=0.35, label="gradient")
-    panel.errorbar(layers + 0.5, gradient, spreads, linestyle="none", color=SUBSET_COLOURS[0], elinewidth=1)
+    panel.errorbar(layers + 0.5, gradient, margins, linestyle="none", color=SUBSET_COLOURS[0], elinewidth=1)
     _steps(panel, layers, fit, color=LOSS_COLOUR, linewidth=1.8, label="isotonic fit")
     _steps(panel, layers, bound, color="0.2", linestyle="--", linewidth=1.5, label="lower envelope")
     panel.axhline(0, color="0.5", linewidth=1)
@@ -89,11 +91,11 @@ def _draw_gradient(panel: Axes, rows: pd.DataFrame, subset: str, step: int) -> N
 
 
 def _at(rows: pd.DataFrame, metric: str, subset: str, step: int) -> tuple[pd.Series, pd.Series]:
-    """Values against layer at a step, with their spreads; empty where there are none."""
+    """Values against layer at a step, with half of their 95 % intervals; empty where there are none."""
     if metric not in metrics_of(rows) or subset not in defined_subsets(rows, metric):
         return pd.Series(dtype=float), pd.Series(dtype=float)
     values = grid(rows, metric, subset).loc[:, step].dropna()
-    return values, grid(rows, metric, subset, "std").loc[values.index, step]
+    return values, grid(rows, metric, subset, "margin").loc[values.index, step]
 
 
 def _steps(panel: Axes, layers: np.ndarray, values: np.ndarray, **look: Any) -> None:

@@ -20,8 +20,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from repdyn.files import write_atomically
+from repdyn.metrics.names import base_name
 from repdyn.views.attempts import Attempt, attempts
-from repdyn.views.frames import counts, stack_of
+from repdyn.views.designs import sampling
+from repdyn.views.frames import stack_of
 from repdyn.views.style import FROM_ZERO, LOG_IF_WIDE, LOG_VALUES, SIGNED, WIDE, metric_unit, short_count, styled
 
 MAX_TICKS = 12
@@ -41,14 +43,14 @@ _RIM = 1.6
 """Points by which a line is thicker for each one that hides it."""
 
 Curve: TypeAlias = tuple[pd.Series, pd.Series, Mapping[str, Any]]
-"""Values against their index, their spreads, and the look of the line."""
+"""Values against their index, half of their 95 % intervals, and the look of the line."""
 
 
-def line(axes: Axes, values: pd.Series, spreads: pd.Series, *, shade: float = 0.18, **look: Any) -> None:
-    """``values`` against their index, with a band of ``spreads`` to either side."""
+def line(axes: Axes, values: pd.Series, margins: pd.Series, *, shade: float = 0.18, **look: Any) -> None:
+    """Draw ``values`` against their index, with a band of ``margins`` to either side; no band where they are NaN."""
     defaults: dict[str, Any] = {"markersize": 3.5 if len(values) <= 40 else 0}
     axes.plot(values.index, values.to_numpy(), **defaults | look)
-    low, high = (values - spreads).to_numpy(), (values + spreads).to_numpy()
+    low, high = (values - margins).to_numpy(), (values + margins).to_numpy()
     axes.fill_between(values.index, low, high, color=look["color"], alpha=shade, linewidth=0)
 
 
@@ -62,10 +64,10 @@ def lines(axes: Axes, curves: Sequence[Curve], *, shade: float) -> None:
     """
     values = np.concatenate([[math.nan], *(curve[0].to_numpy(float) for curve in curves)])
     near = 0.0 if np.isnan(values).all() else _COVERED * float(np.nanmax(values) - np.nanmin(values))
-    for number, (curve, spreads, look) in enumerate(curves):
+    for number, (curve, margins, look) in enumerate(curves):
         rim = _RIM * sum(_hides(later[0], curve, near) for later in curves[number + 1 :])
         wider = {"linewidth": rcParams["lines.linewidth"] + rim, "markersize": look["markersize"] + 1.25 * rim}
-        line(axes, curve, spreads, shade=shade, **{**look, **wider})
+        line(axes, curve, margins, shade=shade, **{**look, **wider})
 
 
 def _hides(upper: pd.Series, lower: pd.Series, near: float) -> bool:
@@ -97,11 +99,11 @@ def scale(axes: Axes, metric: str, values: np.ndarray) -> None:
         axes.text(0.5, 0.5, "no value at any layer or step", transform=axes.transAxes, ha="center")
         return
     lowest = log_from(metric, values)
-    if metric in SIGNED:
+    if base_name(metric) in SIGNED:
         axes.axhline(0, color="0.5", linewidth=1, zorder=1.5)
     if lowest is not None:
         _log_values(axes, lowest, values)
-    elif metric in FROM_ZERO or metric in LOG_VALUES:
+    elif base_name(metric) in FROM_ZERO or base_name(metric) in LOG_VALUES:
         axes.set_ylim(0, 1.03 * axes.get_ylim()[1])
 
 
@@ -114,11 +116,11 @@ def log_from(metric: str, values: np.ndarray) -> float | None:
     (0.1, None)
     """
     positive = values[values > 0]
-    if not len(positive) or metric not in LOG_IF_WIDE | LOG_VALUES.keys():
+    if not len(positive) or base_name(metric) not in LOG_IF_WIDE | LOG_VALUES.keys():
         return None
     low, high = float(positive.min()), float(positive.max())
-    lowest = max(10.0 ** math.floor(math.log10(low)), LOG_VALUES.get(metric, 0.0))
-    wide = high >= 10 * lowest if metric in LOG_VALUES else high > WIDE * low
+    lowest = max(10.0 ** math.floor(math.log10(low)), LOG_VALUES.get(base_name(metric), 0.0))
+    wide = high >= 10 * lowest if base_name(metric) in LOG_VALUES else high > WIDE * low
     return lowest if wide else None
 
 
@@ -145,11 +147,11 @@ def colours(metric: str, cells: np.ma.MaskedArray) -> Normalize:
         return Normalize(0, 1)
     low, high = float(cells.min()), float(cells.max())
     lowest = log_from(metric, cells.compressed())
-    if metric in SIGNED:
+    if base_name(metric) in SIGNED:
         return CenteredNorm(0, max(abs(low), abs(high)) or 1.0)
     if lowest is not None:
         return SymLogNorm(lowest, linscale=_ZERO_WIDTH, vmin=0, vmax=high) if low < lowest else LogNorm(low, high)
-    return Normalize(0 if metric in FROM_ZERO or metric in LOG_VALUES else low, high)
+    return Normalize(0 if base_name(metric) in FROM_ZERO or base_name(metric) in LOG_VALUES else low, high)
 
 
 def name_values(axes: Axes, metric: str) -> None:
@@ -235,11 +237,11 @@ def entitle(figure: Figure, text: str, caption: str) -> None:
 
 
 def entitle_run(figure: Figure, rows: pd.DataFrame, text: str, *more: str) -> None:
-    """A title over the name of the run, its model and how much each value of ``rows`` rests on, and more lines."""
+    """Write a title over the name of the run, its model, how its vectors were sampled, and more lines."""
     first, stack = rows.iloc[0], stack_of(rows)
     # the pictures of two stacks are alike but for this
     text = text if stack is None else f"{stack}: {text}"
-    entitle(figure, text, "\n".join([f"{first['run']}, {first['model']}, {counts(rows)}", *filter(None, more)]))
+    entitle(figure, text, "\n".join([f"{first['run']}, {first['model']}, {sampling(rows)}", *filter(None, more)]))
 
 
 def drawn(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:

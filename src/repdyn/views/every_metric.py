@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.metrics import DEFAULT_METRICS
+from repdyn.metrics.names import base_name
 from repdyn.views.families import defined_subsets, family_of, undefined
 from repdyn.views.frames import in_order, is_finished, layer_mean, metrics_of, of_metric, select_steps
 from repdyn.views.style import FAMILIES, plain, short_subset_title, sparkline
@@ -24,7 +25,7 @@ _SHARED = (
 
 def beyond_default(rows: pd.DataFrame) -> bool:
     """Whether more was measured than what is measured unless something is asked for."""
-    return not set(rows["metric"].unique()) <= set(DEFAULT_METRICS)
+    return not set(map(base_name, rows["metric"].unique())) <= set(DEFAULT_METRICS)
 
 
 def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
@@ -63,7 +64,8 @@ def _table(rows: pd.DataFrame, several: bool, unicode: bool) -> Table:
     for metric in _by_family(rows):
         family, took = family_of(metric), float(seconds.loc[metric])
         cost = (f"{took:,.2f}", f"{took / whole:.0%}" if whole else "")
-        table.add_row(family if family != before else "", *_course(rows, metric, several, unicode), *cost)
+        course = map(Text, _course(rows, metric, several, unicode))  # brackets in a name would be read as markup
+        table.add_row(family if family != before else "", *course, *cost)
         before = family
     table.add_row("", "all", *[""] * (len(table.columns) - 4), f"{whole:,.2f}", "")
     return table

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from repdyn.metrics import METRICS
+from repdyn.metrics import METRICS, Metric
+from repdyn.metrics.names import base_name
 from repdyn.views.frames import in_order, metrics_of, of_metric
 from repdyn.views.style import FAMILIES
 
@@ -16,12 +17,18 @@ OWN = "own"
 """The family of metrics that the table does not know: the user's."""
 
 
+def known_metric(metric: str) -> Metric | None:
+    """Return the metric of the table that a name means, with whatever settings; None for a user's own."""
+    return METRICS.get(base_name(metric))
+
+
 def family_of(metric: str) -> str:
     """
-    >>> family_of("two_nn"), family_of("effective_rank"), family_of("my_metric")
+    >>> family_of("two_nn[discard=0.8]"), family_of("effective_rank"), family_of("my_metric")
     ('geometry', 'spectrum', 'own')
     """
-    return METRICS[metric].family if metric in METRICS else OWN
+    known = known_metric(metric)
+    return OWN if known is None else known.family
 
 
 def has_own_figures(metric: str) -> bool:
@@ -55,12 +62,14 @@ def members_of(rows: pd.DataFrame, family: str) -> list[str]:
 
 def is_between(metric: str) -> bool:
     """Whether a value lies between a layer and the next."""
-    return metric in METRICS and METRICS[metric].between
+    known = known_metric(metric)
+    return known is not None and known.between
 
 
 def compares_checkpoints(metric: str) -> bool:
     """Whether a value compares a checkpoint with an earlier one, so that the first has none."""
-    return metric in METRICS and "earlier" in METRICS[metric].besides
+    known = known_metric(metric)
+    return known is not None and "earlier" in known.besides
 
 
 def places(metric: str, layers: Sequence[int]) -> np.ndarray:

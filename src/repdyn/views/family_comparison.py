@@ -7,9 +7,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from repdyn.views.designs import intervals, sampling_of_runs
 from repdyn.views.drawing import entitle, lines
 from repdyn.views.families import family_of, members_of
-from repdyn.views.frames import counts, of_metric
+from repdyn.views.frames import of_metric
 from repdyn.views.looks import BAND, DEPTHS, Look, comparable, ends, legend, legend_width, looks_of, numbers, profile
 from repdyn.views.overviews import about_tokens, board, required, scale_alike
 from repdyn.views.panes import Pane, single_panes
@@ -48,7 +49,12 @@ def compare_family(frame: pd.DataFrame, family: str) -> Figure:
     legend(figure, drawn, looks, labels)
     dashed = "dashed: the second of two classes of tokens" if any(pane.pair for pane in panes) else ""
     depth = "relative depth 0 is the embedding output"
-    caption = "; ".join(filter(None, [when, counts(rows), depth, dashed, about_tokens(panes), _compared(rows)]))
+    notes = (when, depth, dashed, about_tokens(panes), _compared(rows), intervals(rows))
+    at_end = {run.label: run.at_end() for run in drawn}
+    sampled = sampling_of_runs(
+        {name: cells.loc[cells["metric"].isin(rows["metric"])] for name, cells in at_end.items()}
+    )
+    caption = f"{'; '.join(filter(None, notes))}\n{sampled}"
     entitle(figure, f"{FAMILIES[family]} over depth, {numbers(drawn)}", caption)
     return figure
 

@@ -8,6 +8,7 @@ Everything goes through matplotlib's object interface: no global state, no displ
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -22,10 +23,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from repdyn.alarms import Alarm
+from repdyn.metrics.names import file_stem
 from repdyn.records import FINISHED
 from repdyn.views.alarm_marks import MARKED, alarms_on, mark_steps
 from repdyn.views.attempts import Attempt, attempts
 from repdyn.views.convergence import GRADIENT, convergence
+from repdyn.views.designs import intervals
 from repdyn.views.drawing import (
     drawn,
     entitle_run,
@@ -55,6 +58,7 @@ from repdyn.views.frames import (
 )
 from repdyn.views.heatmaps import heads_heatmap, heatmap, measured_by_head
 from repdyn.views.overviews import depth_overview, steps_overview
+from repdyn.views.scalars import LOSS
 from repdyn.views.scales import DIMENSIONS, has_scales, scales
 from repdyn.views.style import (
     LOSS_COLOUR,
@@ -66,18 +70,16 @@ from repdyn.views.style import (
     subset_title,
 )
 
-LOSS = "train/loss"
-"""The scalar drawn beside the means over layers."""
-
 _MAX_STEPS = 8
+_TITLE_WIDTH = 80
 
 
 @styled
 def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
     """A metric against layer, one line per step, one panel per token subset.
 
-    At most eight steps are drawn: the first, the last, and log-spaced ones between, dark to light. The band is one
-    standard deviation over batches to either side. Layers without a value leave a gap. The one line of a model of
+    At most eight steps are drawn: the first, the last, and log-spaced ones between, dark to light. The band is
+    the 95 % interval over probes, where it is known. Layers without a value leave a gap. The one line of a model of
     which only the end is published is called "finished".
 
     Args:
@@ -95,13 +97,13 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
     steps = select_steps(sorted(of_metric(rows, metric)["step"].unique()), _MAX_STEPS)
     colours = colormaps[SEQUENTIAL](np.linspace(0, 0.92, len(steps)))
     for panel, subset in zip(panels, subsets, strict=True):
-        values, spreads = grid(rows, metric, subset), grid(rows, metric, subset, "std")
+        values, margins = grid(rows, metric, subset), grid(rows, metric, subset, "margin")
         layers = values.index
-        values, spreads = (table.set_axis(places(metric, layers.tolist())) for table in (values, spreads))
+        values, margins = (table.set_axis(places(metric, layers.tolist())) for table in (values, margins))
         for step, colour in zip(steps, colours, strict=True):
             if step in values:
                 name = FINISHED if finished else f"{step:,}"
-                line(panel, values.loc[:, step], spreads.loc[:, step], color=colour, label=name, marker="o")
+                line(panel, values.loc[:, step], margins.loc[:, step], color=colour, label=name, marker="o")
         panel.set_title(subset_title(subset))
         panel.set_xlabel(f"layer (0 = embedding output, {_last(metric, layers)})")
         panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
@@ -112,7 +114,8 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
         panel.set_ylabel(metric_unit(metric))
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles[::-1], names[::-1], title=None if finished else "step", loc="outside right center")
-    entitle_run(figure, of_metric(rows, metric), f"{metric_title(metric)} over depth")
+    shown = of_metric(rows, metric)
+    entitle_run(figure, shown, f"{metric_title(metric)} over depth", intervals(shown))
     return figure
 
 
@@ -126,7 +129,8 @@ def mean_over_layers(
     """Metrics averaged over layers against step, one panel each, with the training loss beside the first.
 
     The step axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it stand the training tokens
-    where every checkpoint knows them. The band is the spread of :func:`repdyn.views.frames.layer_mean` to either side.
+    where every checkpoint knows them. The band is the 95 % interval of
+    :func:`repdyn.views.frames.layer_mean`.
 
     Args:
         frame: rows of one run; its scalar ``loss`` is drawn where it is stored.
@@ -156,7 +160,9 @@ def mean_over_layers(
     if len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique:  # else no place for a count
         tokens_above(panels[0], tokens)
     marked = any(alarms_on(alarms, metric) for metric in present)
-    entitle_run(figure, rows, "Mean over layers during training", MARKED * marked)
+    shown = rows.loc[rows["metric"].isin(present)]
+    notes = "; ".join(filter(None, [intervals(shown), MARKED * marked]))
+    entitle_run(figure, shown, "Mean over layers during training", notes)
     return figure
 
 
@@ -178,7 +184,7 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alarms: Seq
     rows = measurements(frame)
     own = [metric for metric in metrics_of(rows) if has_own_figures(metric)]
     drawings: dict[str, Callable[[], Figure]] = {
-        f"profile_{metric}": partial(profile_over_depth, of_metric(rows, metric), metric) for metric in own
+        f"profile_{file_stem(metric)}": partial(profile_over_depth, of_metric(rows, metric), metric) for metric in own
     }
     if own and not is_finished(rows):
         with_loss = frame.loc[frame["layer"].isna() | frame["metric"].isin(own)]
@@ -207,13 +213,13 @@ def _overviews(frame: pd.DataFrame, rows: pd.DataFrame, alarms: Sequence[Alarm])
     of_heads = frame.loc[frame["head"].notna()]
     for metric, subset in measured_by_head(of_heads):
         ending = "" if subset == "all" else f"_{subset}"
-        drawings[f"heads_{metric}{ending}"] = partial(heads_heatmap, of_heads, metric, subset)
+        drawings[f"heads_{file_stem(metric)}{ending}"] = partial(heads_heatmap, of_heads, metric, subset)
     return drawings
 
 
 def _heatmaps(rows: pd.DataFrame, metric: str, alarms: Sequence[Alarm] = ()) -> dict[str, Callable[[], Figure]]:
     subsets = subsets_of(rows, metric)
-    return {f"heatmap_{metric}_{one}": partial(heatmap, rows, metric, one, alarms) for one in subsets}
+    return {f"heatmap_{file_stem(metric)}_{one}": partial(heatmap, rows, metric, one, alarms) for one in subsets}
 
 
 def write_figures(
@@ -250,10 +256,11 @@ def _draw_means(panel: Axes, rows: pd.DataFrame, metric: str) -> None:
         labels.append(f"{subset_title(subset)} ({_layers_used(means)})")
         # each over the one before and thinner, so that two that coincide are both seen
         width = max(1.2, 4.5 - 3 * number) if len(subsets) > 1 else 2
-        line(panel, means.mean, means.std, color=colour, label=labels[-1], marker="o", linewidth=width)
+        line(panel, means.mean, means.margin, color=colour, label=labels[-1], marker="o", linewidth=width)
     name_values(panel, metric)
     alone = len(subsets) == 1
-    panel.set_title(f"{metric_title(metric)}, {labels[0]}" if alone else metric_title(metric), loc="left")
+    title = f"{metric_title(metric)}, {labels[0]}" if alone else metric_title(metric)
+    panel.set_title(textwrap.fill(title, _TITLE_WIDTH, break_on_hyphens=False), loc="left")
     if not alone:
         panel.legend(loc="best")
     scale(panel, metric, of_metric(rows, metric)["value"].to_numpy(float))

@@ -1,72 +1,38 @@
-"""The published findings, judged on one run by criteria whose words and arithmetic share their numbers.
+"""The published findings, judged on one run by the criteria of docs/findings.md.
 
-Where a model has several stacks each is judged for itself. "Not shown" means that this run does not show it by the
-stated criterion, not that it shows the contrary.
+Where a model has several stacks each is judged for itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import fmean
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
+import numpy as np
 import pandas as pd
 
-from repdyn.views.frames import SUBSETS, causality, layer_mean, measurements, metrics_of, of_metric, subsets_of
-
-Verdict = Literal["shown", "not shown", "cannot be judged"]
-"""What a criterion says of a run."""
-
-COLOURS: dict[Verdict, str] = {"shown": "green", "not shown": "yellow", "cannot be judged": "bright_black"}
-"""Of verdicts in a terminal."""
-
-PAPER = "Internal Representation Dynamics in Transformers / The Shape of Learning (Findings of EACL 2024)"
-
-SPREADS = 2.0
-"""Combined standard deviations over batches that a difference has to exceed."""
-RELATIVE = 0.10
-"""Share of the smaller value that a difference has to exceed."""
-MIDDLE = (0.25, 0.75)
-"""Relative depths between which a layer counts as a middle one, and shares of the steps that count as near half."""
-UNIFORM = 0.50
-"""(max - min) / mean, at most, of a profile that is roughly uniform: about a quarter to either side."""
-SETTLED = 0.20
-"""Share of the whole growth, at most, that the second half of the training may add or take."""
-EARLY = 0.10
-"""Share of the last step by which the first measurement must have been taken."""
-
-_NOISE = f"{SPREADS:g} combined standard deviations over batches"
-_MORE = f"by more than {_NOISE} and more than {RELATIVE:.0%}"
-BELL = (
-    "at the last measured step the highest layer lies strictly between the embedding output and the last layer and "
-    f"exceeds both {_MORE}; the middle layers (relative depth {MIDDLE[0]:g} to {MIDDLE[1]:g}) are higher on average "
-    "than the rest"
+from repdyn.views import criteria
+from repdyn.views.criteria import MEANINGS, PAPER, VERSION
+from repdyn.views.effects import (
+    CannotBeJudgedError,
+    Claim,
+    Effect,
+    Estimate,
+    Verdict,
+    conjunction,
+    majority,
+    mean_estimate,
 )
-UNIFORM_PROFILE = (
-    "at the last measured step the range over the mean, (max - min) / mean over the blocks without the embedding "
-    f"output, is at most {UNIFORM:g}; cannot be judged where {_NOISE} are as much"
-)
-GROWTH = (
-    f"the mean over layers exceeds at the last measured step that at the first {_MORE}; from the measured step nearest "
-    f"to half of the last one it changes by no more than {SETTLED:.0%} of this growth or {_NOISE}; cannot be judged "
-    f"where the first measured step lies beyond {EARLY:.0%} of the last, or none between {MIDDLE[0]:.0%} and "
-    f"{MIDDLE[1]:.0%} of it"
-)
-RISE_AND_FALL = (
-    "the mean over layers is highest after the first measured step and no later than half of the last one, and exceeds "
-    f"there both the first and the last measured value {_MORE}; cannot be judged where it is highest at the first "
-    "measured step and that is not step 0"
-)
+from repdyn.views.frames import grid, measurements, metrics_of, of_metric, scalar, subsets_of
+from repdyn.views.scalars import LEARNING_RATE, LOSS
 
+COLOURS: dict[Verdict, str] = {"shown": "cyan", "not shown": "default", "cannot be judged": "bright_black"}
+"""Of verdicts in a terminal. A verdict on a published finding says nothing about the health of a run."""
 
-MEANINGS = {
-    "shape": "bell-shaped anisotropy over depth (decoders), roughly uniform (encoders)",
-    "growth": "anisotropy grows, then stabilises (decoders)",
-    "dimension": "intrinsic dimension rises, then declines",
-}
-"""The findings by name."""
+JUDGED = ("anisotropy", "two_nn")
+"""The metrics that the findings are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +40,7 @@ class Finding:
     """A published finding and what one run says about it."""
 
     name: str
-    """A key of :data:`MEANINGS`."""
+    """A key of :data:`repdyn.views.criteria.MEANINGS`."""
     subset: str
     """The tokens it is judged on."""
     title: str
@@ -84,177 +50,216 @@ class Finding:
     verdict: Verdict
     evidence: str
     """The numbers behind the verdict, or why there is none; one line."""
+    version: str = VERSION
+    """Of the criterion."""
 
 
-class _CannotBeJudgedError(Exception):
-    """Carries the reason; never leaves this module."""
+_Judge: TypeAlias = Callable[[pd.DataFrame, str, str, float | None], tuple[Verdict, str]]
+"""Takes measurements, a metric, a subset and the step at which the warm-up ends; returns a verdict and its evidence."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Point:
-    at: int
-    """Layer or step."""
-    value: float
-    std: float
-    depth: float = math.nan
-    reason: str | None = None
+class _Moment:
+    """The blocks at one step."""
 
-    def __str__(self) -> str:
-        return f"{self.value:.3g}" if math.isnan(self.std) else f"{self.value:.3g}±{self.std:.1g}"
+    step: int
+    blocks: tuple[Estimate, ...]
+
+    @property
+    def mean(self) -> Estimate:
+        return mean_estimate(self.blocks)
 
 
 def findings(frame: pd.DataFrame) -> list[Finding]:
     """Judge each published finding on one run.
 
-    A decoder is held against the bell, an encoder against the uniform profile.
-
     Args:
-        frame: rows of one run.
+        frame: rows of one run, and where its model has several stacks of one of them. The training losses among them
+            decide whether the training failed, the learning rates when its warm-up ended.
 
     Returns:
-        Five: profile of anisotropy over depth and its growth, each on all tokens and without sinks; rise and fall of
-        the dimension.
+        Seven: the two shapes of anisotropy over depth and its growth, each on all tokens and without sinks; rise and
+        decline of the dimension.
 
     Raises:
         ValueError: rows of several runs, models, probes or stacks, or none.
     """
-    rows = measurements(frame)
-    if causality(rows) is False:
-        shape, criterion, judge = "roughly uniform anisotropy over depth (encoders)", UNIFORM_PROFILE, _uniform
-    else:
-        shape, criterion, judge = "bell-shaped anisotropy over depth (decoders)", BELL, _bell
-    growth, dimension = MEANINGS["growth"], MEANINGS["dimension"]
-    return [
-        *(_judge("shape", shape, criterion, judge, rows, "anisotropy", subset) for subset in SUBSETS),
-        *(_judge("growth", growth, GROWTH, _growth, rows, "anisotropy", subset) for subset in SUBSETS),
-        _judge("dimension", dimension, RISE_AND_FALL, _rise_and_fall, rows, "two_nn", "all"),
+    judged = frame["metric"].isin(JUDGED) & frame["layer"].notna()
+    rows = measurements(frame.loc[judged] if bool(judged.any()) else frame)
+    warm_up, failure = _warm_up(frame), _failure(frame)
+    found = [
+        *(_judge("bell", criteria.BELL, _bell, rows, "anisotropy", subset, warm_up) for subset in criteria.SUBSETS),
+        *(
+            _judge("uniform", criteria.UNIFORM, _uniform, rows, "anisotropy", subset, warm_up)
+            for subset in criteria.SUBSETS
+        ),
+        *(
+            _judge("growth", criteria.GROWTH, _growth, rows, "anisotropy", subset, warm_up)
+            for subset in criteria.SUBSETS
+        ),
+        _judge("dimension", criteria.DIMENSION, _dimension, rows, "two_nn", "all", warm_up),
     ]
+    if failure is None:
+        return found
+    return [replace(finding, verdict="cannot be judged", evidence=failure) for finding in found]
 
 
 def _judge(
-    name: str,
-    words: str,
-    criterion: str,
-    judge: Callable[[pd.DataFrame, str, str], tuple[bool, str]],
-    rows: pd.DataFrame,
-    metric: str,
-    subset: str,
+    name: str, criterion: str, judge: _Judge, rows: pd.DataFrame, metric: str, subset: str, warm_up: float | None
 ) -> Finding:
-    title = f"{words}, {subset}"
+    verdict: Verdict = "cannot be judged"
     try:
         if metric not in metrics_of(rows) or subset not in subsets_of(rows, metric):
-            raise _CannotBeJudgedError(f"{metric} was not measured on {subset}")
-        shown, evidence = judge(rows, metric, subset)
-    except _CannotBeJudgedError as reason:
-        return Finding(name, subset, title, PAPER, criterion, "cannot be judged", str(reason))
-    return Finding(name, subset, title, PAPER, criterion, "shown" if shown else "not shown", evidence)
+            raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
+        verdict, evidence = judge(rows, metric, subset, warm_up)
+    except CannotBeJudgedError as reason:
+        evidence = str(reason)
+    return Finding(name, subset, f"{MEANINGS[name]}, {subset}", PAPER, criterion, verdict, evidence)
 
 
-def _bell(rows: pd.DataFrame, metric: str, subset: str) -> tuple[bool, str]:
-    _require_decoder(rows)
-    layers = _last_profile(rows, metric, subset)
-    embedding, last, peak = layers[0], layers[-1], max(layers, key=lambda layer: layer.value)
-    inside = [layer.value for layer in layers if MIDDLE[0] <= layer.depth <= MIDDLE[1]]
-    if embedding.depth != 0 or last.depth != 1 or not inside:
-        raise _CannotBeJudgedError(f"needs the embedding output, a middle and the last layer; got {_listed(layers)}")
-    _require_values(layers)
-    middle = fmean(inside)
-    rest = fmean(layer.value for layer in layers if not MIDDLE[0] <= layer.depth <= MIDDLE[1])
-    shown = embedding.at < peak.at < last.at and _exceeds(peak, embedding) and _exceeds(peak, last) and middle > rest
-    return shown, (f"{peak} at layer {peak.at}; ends {embedding}, {last}; middle/rest {middle / rest:.2f}")
+def _failure(frame: pd.DataFrame) -> str | None:
+    """Say by its stored losses why a training failed; None where it did not."""
+    of_loss = frame.loc[frame["layer"].isna() & (frame["metric"] == LOSS)].sort_values("step")
+    losses = of_loss["value"].to_numpy(float)
+    if not len(losses):
+        return None
+    last, lowest = float(losses[-1]), float(np.min(losses, where=np.isfinite(losses), initial=math.inf))
+    if not math.isfinite(last):
+        return f"the training failed: its last stored loss is {last}"
+    if 0 < lowest < last / (1 + criteria.FAILED):
+        return f"the training failed: its last stored loss, {last:.4g}, is {last / lowest - 1:.0%} above the lowest"
+    return None
 
 
-def _uniform(rows: pd.DataFrame, metric: str, subset: str) -> tuple[bool, str]:
-    layers = _last_profile(rows, metric, subset)
-    blocks = [layer for layer in layers if layer.depth > 0]
-    if len(blocks) < 3:
-        raise _CannotBeJudgedError(f"needs three blocks; got {_listed(layers)}")
-    _require_values(blocks)
-    low, high = min(blocks, key=lambda layer: layer.value), max(blocks, key=lambda layer: layer.value)
-    mean = fmean(block.value for block in blocks)
-    if _noise(high, low) >= UNIFORM * mean:
-        raise _CannotBeJudgedError(f"the batches spread too far: {low} to {high}; enlarge the probe")
-    ratio = (high.value - low.value) / mean
-    extent = f"{low} (layer {low.at}) to {high} (layer {high.at})"
-    return ratio <= UNIFORM, f"range/mean {ratio:.2f}: {extent}"
+def _warm_up(frame: pd.DataFrame) -> float | None:
+    """The first step at which the learning rate was highest; None where none is stored."""
+    rates = scalar(frame, LEARNING_RATE)
+    return None if rates.empty else float(rates.index[int(rates.to_numpy().argmax())])
 
 
-def _growth(rows: pd.DataFrame, metric: str, subset: str) -> tuple[bool, str]:
-    course = _course(rows, metric, subset, at_least=2)
-    first, last = course[0], course[-1]
-    evidence = f"{first} at step {first.at:,}, {last} at {last.at:,}"
-    _require_decoder(rows, f"here {evidence}")
-    if first.at > EARLY * last.at:
-        raise _CannotBeJudgedError(f"measured only from step {first.at:,} of {last.at:,}; the growth may lie before")
-    half = min(course, key=lambda point: abs(point.at - last.at / 2))
-    if not MIDDLE[0] * last.at <= half.at <= MIDDLE[1] * last.at:
-        raise _CannotBeJudgedError(f"no step measured near half of step {last.at:,}")
-    _require_spread(first, half, last)
-    growth, late = last.value - first.value, last.value - half.value
-    settled = abs(late) <= max(SETTLED * growth, _noise(half, last))
-    share = f" ({late / growth:+.0%} of the growth after {half.at:,})" if growth > 0 else ""
-    return _exceeds(last, first) and settled, evidence + share
+def _bell(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> tuple[Verdict, str]:
+    blocks, number = _last_profile(rows, metric, subset), _number_of_blocks(rows)
+    _require_blocks(blocks, criteria.BELL_BLOCKS)
+    low, high = criteria.MIDDLE
+    inside = [block for layer, block in blocks.items() if low <= (layer - 1) / (number - 1) <= high]
+    if not {1, number} <= set(blocks) or not inside:
+        raise CannotBeJudgedError(f"needs a value in blocks 1, {number} and between; got blocks {_listed(blocks)}")
+    middle = mean_estimate(inside)
+    claims = [
+        Claim("middle/first", Effect.of(middle, blocks[1]), above=criteria.MORE),
+        Claim("middle/last", Effect.of(middle, blocks[number]), above=criteria.MORE),
+    ]
+    return conjunction(claim.verdict for claim in claims), _told(claims)
 
 
-def _rise_and_fall(rows: pd.DataFrame, metric: str, subset: str) -> tuple[bool, str]:
-    course = _course(rows, metric, subset, at_least=3)
-    first, last, peak = course[0], course[-1], max(course, key=lambda point: point.value)
-    if peak is first and first.at > 0:
-        raise _CannotBeJudgedError(f"highest at step {first.at:,}, the first measured; a rise may lie before")
-    _require_spread(first, peak, last)
-    shown = peak is not first and peak.at <= last.at / 2 and _exceeds(peak, first) and _exceeds(peak, last)
-    return shown, f"{first} at step {first.at:,}, highest {peak} at {peak.at:,}, {last} at {last.at:,}"
+def _uniform(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> tuple[Verdict, str]:
+    blocks = _last_profile(rows, metric, subset)
+    _require_blocks(blocks, criteria.UNIFORM_BLOCKS)
+    low, high = (choose(blocks, key=lambda layer: blocks[layer].value) for choose in (min, max))
+    claim = Claim("highest/lowest", Effect.of(blocks[high], blocks[low]), below=criteria.UNIFORM_RANGE)
+    return claim.verdict, f"{_told([claim])}; blocks {high}, {low}"
 
 
-def _exceeds(high: _Point, low: _Point) -> bool:
-    return high.value - low.value > max(_noise(high, low), RELATIVE * low.value)
+def _growth(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> tuple[Verdict, str]:
+    course = _course(rows, metric, subset)
+    first, half, last = _ends_and_half(course)
+    claims = [
+        Claim("last/first", Effect.of(last.mean, first.mean), above=criteria.MORE),
+        Claim("last/half", Effect.of(last.mean, half.mean), above=-criteria.MORE, below=criteria.MORE),
+    ]
+    evidence = f"{_told(claims)}; half {half.step:,}{_left_out(rows, metric, subset, course)}"
+    return conjunction(claim.verdict for claim in claims), evidence
 
 
-def _noise(one: _Point, other: _Point) -> float:
-    return SPREADS * math.hypot(one.std, other.std)
+def _dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | None) -> tuple[Verdict, str]:
+    course = _course(rows, metric, subset)
+    first, half, last = _ends_and_half(course)
+    # where the mean is highest at an end, the highest between the ends does not exceed that end
+    peak = max(course[1:-1], key=lambda moment: moment.mean.value)
+    claims = [
+        Claim("highest/first", Effect.of(peak.mean, first.mean), above=criteria.MORE),
+        Claim("highest/last", Effect.of(peak.mean, last.mean), above=criteria.MORE),
+        Claim("last/half", Effect.of(last.mean, half.mean), below=-criteria.LATE_FALL),
+    ]
+    pairs = zip(last.blocks, half.blocks, strict=True)
+    fall: list[Verdict] = [Effect.of(end, before).judge(below=0) for end, before in pairs]
+    unclear = fall.count("cannot be judged")
+    verdicts: list[Verdict] = [claim.verdict for claim in claims]
+    verdict = conjunction([*verdicts, majority(fall)])
+    parts = [
+        _told(claims),
+        f"{fall.count('shown')} of {len(fall)} blocks fall" + (f", {unclear} may" if unclear else ""),
+        f"highest at step {peak.step:,}, half {half.step:,}",
+        "warm-up not known" if warm_up is None else f"warm-up to step {warm_up:,.0f}",
+    ]
+    if verdict == "shown" and warm_up is not None and peak.step <= criteria.WARM_UPS * warm_up:
+        verdict = "cannot be judged"
+        parts.append(f"highest within {criteria.WARM_UPS:g} times the warm-up")
+    return verdict, "; ".join(parts) + _left_out(rows, metric, subset, course)
 
 
-def _last_profile(rows: pd.DataFrame, metric: str, subset: str) -> list[_Point]:
-    """The layers, by depth, at the last one the metric was measured at."""
+def _told(claims: Sequence[Claim]) -> str:
+    """The effects, and which of the claims their intervals leave open."""
+    told = ", ".join(map(str, claims))
+    unclear = [claim.name for claim in claims if claim.verdict == "cannot be judged"]
+    return f"{told}; the interval of {' and of '.join(unclear)} leaves it open" if unclear else told
+
+
+def _last_profile(rows: pd.DataFrame, metric: str, subset: str) -> dict[int, Estimate]:
+    """The blocks that have a value at the last step the metric was measured at, by their number."""
     cells = of_metric(rows, metric, subset)
-    step = max(cells["step"].tolist())
-    columns = (cells.loc[cells["step"] == step, name].tolist() for name in ("layer", "value", "std", "depth", "reason"))
-    return [_Point(*cell) for cell in zip(*columns, strict=True)]
+    cells = cells.loc[(cells["step"] == cells["step"].max()) & (cells["layer"] >= 1) & np.isfinite(cells["value"])]
+    columns = (cells[name].tolist() for name in ("value", "std_error", "n_batches"))
+    return dict(zip(cells["layer"].tolist(), map(Estimate, *columns), strict=True))
 
 
-def _course(rows: pd.DataFrame, metric: str, subset: str, at_least: int) -> list[_Point]:
-    """The mean over layers at every step that has one."""
-    means = layer_mean(rows, metric, subset)
-    if means.n_used == 0:
-        raise _CannotBeJudgedError(f"no layer has a value of {metric} at every measured step")
-    columns = means.mean.index.tolist(), means.mean.tolist(), means.std.tolist()
-    course = [_Point(*cell) for cell in zip(*columns, strict=True)]
-    if len(of_metric(rows, metric, subset)["step"].unique()) == 1:
-        raise _CannotBeJudgedError("one checkpoint")
-    if len(course) < at_least:
-        raise _CannotBeJudgedError(f"needs {at_least} measured steps; got {len(course)}")
-    return course
+def _number_of_blocks(rows: pd.DataFrame) -> int:
+    """The number of the last block of the model, measured or not; 0 where no block was measured."""
+    block = rows.loc[rows["layer"] >= 1].head(1)
+    return 0 if block.empty else round(float(block["layer"].iloc[0] / block["depth"].iloc[0]))
 
 
-def _require_decoder(rows: pd.DataFrame, *evidence: str) -> None:
-    causal = causality(rows)
-    if causal:
-        return
-    kind = "not known whether this is a decoder" if causal is None else "a finding on decoders"
-    raise _CannotBeJudgedError("; ".join([kind, *evidence]))
+def _require_blocks(blocks: dict[int, Estimate], number: int) -> None:
+    if len(blocks) < number:
+        raise CannotBeJudgedError(f"needs {number} blocks with a value; got blocks {_listed(blocks)}")
 
 
-def _require_values(layers: Sequence[_Point]) -> None:
-    missing = [layer for layer in layers if math.isnan(layer.value)]
-    if missing:
-        raise _CannotBeJudgedError(f"no value at {_listed(missing)}: {missing[0].reason}")
-    _require_spread(*layers)
+def _course(rows: pd.DataFrame, metric: str, subset: str) -> list[_Moment]:
+    """The blocks that have a value at every step at which any has one."""
+    blocks = _blocks_of(rows, metric, subset)
+    if len(blocks["step"].unique()) < 2:
+        raise CannotBeJudgedError("one checkpoint")
+    values = grid(blocks, metric, subset).replace([np.inf, -np.inf], np.nan).dropna(axis="columns", how="all")
+    values = values.dropna(axis="index")
+    if values.empty:
+        raise CannotBeJudgedError(f"no block has a value of {metric} at every measured step")
+    errors, numbers = (grid(blocks, metric, subset, name).loc[values.index] for name in ("std_error", "n_batches"))
+    return [
+        _Moment(step, tuple(map(Estimate, *(cells[step].tolist() for cells in (values, errors, numbers)))))
+        for step in values.columns.tolist()
+    ]
 
 
-def _require_spread(*points: _Point) -> None:
-    if any(math.isnan(point.std) for point in points):
-        raise _CannotBeJudgedError("a single batch, so no spread to judge by; enlarge the probe")
+def _ends_and_half(course: Sequence[_Moment]) -> tuple[_Moment, _Moment, _Moment]:
+    first, last = course[0], course[-1]
+    if first is last or first.step > criteria.EARLY * last.step:
+        raise CannotBeJudgedError(f"no value before step {first.step:,} of {last.step:,}; the course may begin earlier")
+    half = min(course, key=lambda moment: abs(moment.step - last.step / 2))
+    low, high = criteria.HALF
+    if not low * last.step <= half.step <= high * last.step:
+        raise CannotBeJudgedError(f"no step measured near half of step {last.step:,}")
+    return first, half, last
 
 
-def _listed(layers: Sequence[_Point]) -> str:
-    return f"layer{'s' * (len(layers) > 1)} {', '.join(str(layer.at) for layer in layers)}"
+def _left_out(rows: pd.DataFrame, metric: str, subset: str, course: Sequence[_Moment]) -> str:
+    measured, used = len(_blocks_of(rows, metric, subset)["layer"].unique()), len(course[0].blocks)
+    return f"; over {used} of {measured} blocks" if used < measured else ""
+
+
+def _blocks_of(rows: pd.DataFrame, metric: str, subset: str) -> pd.DataFrame:
+    cells = of_metric(rows, metric, subset)
+    return cells.loc[cells["layer"] >= 1]
+
+
+def _listed(blocks: Iterable[int]) -> str:
+    return ", ".join(map(str, blocks)) or "none"

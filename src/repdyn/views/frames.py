@@ -9,10 +9,15 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics import METRICS
-from repdyn.records import FINISHED, THIN, is_thin
+from repdyn.metrics.names import base_name
+from repdyn.probe_content import NO_MASSIVE
+from repdyn.records import FINISHED
+from repdyn.views.designs import design_names
 
 SUBSETS = ("all", "no_sink")
-"""The order in which the token subsets are shown; any other comes after them, by name."""
+"""The token subsets that findings are judged on."""
+NO_CLASSES = (*SUBSETS, NO_MASSIVE)
+"""The token subsets that are no class of tokens, in the order in which they are shown."""
 
 STACKS = ("encoder", "decoder")
 """The order in which the stacks of a model are shown: that of the computation; any other comes after them, by name."""
@@ -50,8 +55,8 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     """The geometry of one run, or of one of its stacks: the rows that have a layer, sorted by step and layer.
 
     Values of single attention heads are not among them; :func:`of_heads` has those. A metric that knows no token subset
-    is filed under "all". Values that compare with no other (see ``repdyn.records.is_thin``) are NaN here, with that as
-    their reason; the store keeps them.
+    is filed under "all". The column ``margin`` is half of the 95 % interval, which is symmetric about the value; NaN
+    where that is not known.
 
     Args:
         frame: rows of one run, and where its model has several stacks of one of them, as from :func:`by_stack`; columns
@@ -128,7 +133,7 @@ def of_metric(rows: pd.DataFrame, metric: str, subset: str | None = None) -> pd.
 def metrics_of(rows: pd.DataFrame) -> list[str]:
     """The metrics in ``rows``: those of the table of metrics in its order, then others by name."""
     places = {name: place for place, name in enumerate(METRICS)}
-    return sorted(rows["metric"].unique(), key=lambda name: (places.get(name, len(places)), name))
+    return sorted(rows["metric"].unique(), key=lambda name: (places.get(base_name(name), len(places)), name))
 
 
 def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
@@ -144,8 +149,8 @@ def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
 
 
 def in_order(subsets: Iterable[str]) -> list[str]:
-    """Token subsets as they are shown: those of :data:`SUBSETS`, then any other by name."""
-    return _in_order(subsets, SUBSETS)
+    """Token subsets as they are shown: those of :data:`NO_CLASSES`, then any other by name."""
+    return _in_order(subsets, NO_CLASSES)
 
 
 def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") -> pd.DataFrame:
@@ -167,8 +172,8 @@ class LayerMean:
 
     mean: pd.Series
     """Index step, over the same layers at every step."""
-    std: pd.Series
-    """Index step; spread of the mean over batches, from above."""
+    margin: pd.Series
+    """Index step; half of the 95 % interval, from above; NaN where it is not known."""
     n_used: int
     """Layers averaged over: those with a value at every step that has any."""
     n_layers: int
@@ -181,15 +186,15 @@ def layer_mean(rows: pd.DataFrame, metric: str, subset: str) -> LayerMean:
     A layer that lacks a value at some step is left out at all of them: a mean over changing layers would move
     without any layer moving. Steps at which no layer has a value are left out.
 
-    The spread is the mean of the layers' standard deviations over batches. The layers see the same batches, so
-    their deviations may not cancel, and that mean is the largest the standard deviation of the average can be.
+    The margin is the mean of the layers' margins. The layers see the same windows, so their deviations may not cancel,
+    and that mean is the largest that the margin of the average can be.
     """
     everything = grid(rows, metric, subset)
     values = everything.dropna(axis="columns", how="all")
     # without a step every layer would pass for complete
     values = values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
-    spreads = grid(rows, metric, subset, "std").loc[values.index, values.columns]
-    return LayerMean(values.mean(), spreads.mean(skipna=False), len(values), len(everything))
+    margins = grid(rows, metric, subset, "margin").loc[values.index, values.columns]
+    return LayerMean(values.mean(), margins.mean(skipna=False), len(values), len(everything))
 
 
 def select_steps(steps: Sequence[int], limit: int) -> list[int]:
@@ -213,20 +218,6 @@ def causality(rows: pd.DataFrame) -> bool | None:
     return known.pop() if len(known) == 1 else None
 
 
-def counts(rows: pd.DataFrame) -> str:
-    """How much each value rests on, for titles.
-
-    >>> counts(pd.DataFrame({"n_vectors": [4096, 4000], "n_batches": [8, 8]}))
-    '4,000-4,096 vectors in each of 8 batches'
-    """
-    return f"{_span(rows['n_vectors'].tolist())} vectors in each of {_span(rows['n_batches'].tolist())} batches"
-
-
-def _span(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
-
-
 def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
     """Those of ``first`` in its order, then any other by name."""
     return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
@@ -238,14 +229,10 @@ def _checked(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
         _require_one(rows, column)
     _require_one_stack(rows)
     # a nullable column, as some readers give, holds NA where arithmetic needs NaN
-    rows = rows.astype({"layer": int, "depth": float, "value": float, "std": float})
-    rows = rows.assign(subset=rows["subset"].fillna("all"))
+    rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
+    rows = rows.assign(subset=rows["subset"].fillna("all"), margin=(rows["high"] - rows["low"]) / 2)
     _require_distinct(rows, list(cell))
     _require_steps_or_end(rows)
-    counted = (rows[column].tolist() for column in ("on_distinct", "n_unique", "n_vectors"))
-    thin = [is_thin(*counts) for counts in zip(*counted, strict=True)]
-    rows.loc[thin, ["value", "std"]] = np.nan
-    rows.loc[thin, "reason"] = THIN
     return rows.sort_values(["step", "layer"], kind="stable", ignore_index=True)
 
 
@@ -262,11 +249,18 @@ def _require_one_stack(rows: pd.DataFrame) -> None:
 def _require_one(rows: pd.DataFrame, column: str) -> None:
     found = sorted(rows[column].unique())
     if len(found) > 1:
-        names = ", ".join(repr(str(name)) for name in found)
+        names = ", ".join(f"{str(name)!r}{_designs(rows, column, name)}" for name in found)
         raise ValueError(
             f"expected the rows of one {column}, got {len(found)}: {names}; "
             f"select one, for example frame[frame[{column!r}] == {str(found[0])!r}]"
         )
+
+
+def _designs(rows: pd.DataFrame, column: str, value: object) -> str:
+    """Name the sampling design of a probe, in brackets, where others have another one."""
+    if column != "probe" or len(design_names(rows)) == 1:
+        return ""
+    return f" (sampling design {', '.join(design_names(rows.loc[rows[column] == value]))})"
 
 
 def _finished(rows: pd.DataFrame) -> list[bool]:

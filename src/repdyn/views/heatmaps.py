@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from repdyn.alarms import Alarm
+from repdyn.metrics.names import base_name
 from repdyn.records import FINISHED
 from repdyn.views.alarm_marks import MARKED, alarms_on, mark_cells
 from repdyn.views.drawing import MAX_TICKS, colours, entitle_run, name_ticks
@@ -103,7 +104,7 @@ def _draw_cells(figure: Figure, axes: Axes, values: pd.DataFrame, metric: str) -
     axes.grid(False)
     axes.patch.set(facecolor="0.88", hatch="////", edgecolor="0.65")
     cells = np.ma.masked_invalid(values.to_numpy(float))
-    colour_map = DIVERGING if metric in SIGNED else SEQUENTIAL
+    colour_map = DIVERGING if base_name(metric) in SIGNED else SEQUENTIAL
     image = axes.imshow(
         cells, origin="lower", aspect="auto", interpolation="nearest", cmap=colour_map, norm=colours(metric, cells)
     )

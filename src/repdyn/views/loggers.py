@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
-from repdyn.records import Row, is_thin
+from repdyn.records import Row, too_few_distinct
 from repdyn.views.attempts import Attempt, attempts
 
 STEP_KEY = "repdyn/step"
@@ -30,7 +30,7 @@ def keyed(rows: Sequence[Row]) -> dict[str, float]:
     ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part before the slash is
     a section of its own in W&B and TensorBoard. In a model with several stacks that of the stack comes before the
     subset: ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``. ``anisotropy/mean`` is the mean
-    over the layers that have a value at this step, and one that compares (see ``repdyn.records.is_thin``); NaN when
+    over the layers that have a value at this step; NaN when
     none has; one for each stack. A value of a single attention head is in a section of heads, which has no mean:
     ``attention_topic_gap_heads/layer_03_head_05``. Scalar rows are left out: the loggers have them from the training
     itself.
@@ -60,9 +60,11 @@ def keyed(rows: Sequence[Row]) -> dict[str, float]:
                 f"expected one row for each name, got two for {key!r} (the second: step {row.step}, settings "
                 f"{row.settings}); log one step at a time, and one setting of a metric"
             )
-        values[key] = row.value
+        # rows of a resumed run may have been stored before this was judged on measuring
+        few = too_few_distinct(row.on_distinct, row.n_unique, row.n_vectors, row.near_duplicate_share)
+        values[key] = math.nan if few else row.value
         if row.head is None:
-            sections[section].append(math.nan if is_thin(row.on_distinct, row.n_unique, row.n_vectors) else row.value)
+            sections[section].append(values[key])
     return values | {f"{section}/mean": _mean(found) for section, found in sections.items()}
 
 

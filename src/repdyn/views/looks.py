@@ -107,5 +107,5 @@ def profile(run: MeasuredRun, metric: str, subset: str, look: Look) -> Curve:
     below = run.rows.loc[run.rows["layer"] > 0]
     of_a_layer = float((below["depth"] / below["layer"]).max()) if is_between(metric) and len(below) else 0.0
     depths = cells["depth"].to_numpy(float) + 0.5 * of_a_layer
-    values, spreads = (pd.Series(cells[column].to_numpy(float), index=depths) for column in ("value", "std"))
-    return values, spreads, look
+    values, margins = (pd.Series(cells[column].to_numpy(float), index=depths) for column in ("value", "margin"))
+    return values, margins, look

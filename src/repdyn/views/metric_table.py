@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.metrics import DEFAULT_METRICS, METRICS, Metric
+from repdyn.metrics.names import written
 from repdyn.views.style import FAMILIES, metric_unit, plain
 
 _BESIDES = {
@@ -28,8 +29,15 @@ _HEADING = """# All metrics
 What each one is and how to read it stands in [metrics.md](metrics.md). Unless something is asked for these are
 measured: {default}. `all` stands for every metric that the probe has what it needs for. A name alone is
 measured on the tokens given here, `NAME@SUBSET` on others: `all`, `no_sink` (without first positions and special
-tokens), or a class of tokens that the probe knows, such as `rare`.
+tokens), `no_massive` (without vectors of massive norm), or a class of tokens that the probe knows, such as `rare`.
+A name alone stands for the settings given here, `NAME[setting=value]` for others: `two_nn[discard=0.8]@no_sink`.
+
+**Warning.** `two_nn`, `gride_2`, `gride_4` and `levina_bickel` look at nearest neighbours and need independent
+points: most tokens of few windows make them several times too small in young models. The default design sees to it.
+What each metric loses by dense windows, and how often its interval covers another probe's value:
+[sampling.md](sampling.md#intervals).
 """
+_EXAMPLE = "'two_nn[discard=0.8]@no_sink'"
 _COLUMNS = ("metric", "meaning", "range", "unit", "tokens", "settings", "lies", "needs", "source")
 
 
@@ -63,6 +71,9 @@ def print_metrics(console: Console | None = None) -> None:
         console.print(table, highlight=False)
         console.print()
     console.print(f"by default: {', '.join(DEFAULT_METRICS)}; every one that the probe allows: all", highlight=False)
+    console.print(
+        f"with settings, on a subset of the tokens: {_EXAMPLE}", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _families() -> Iterator[tuple[str, str]]:
@@ -73,7 +84,7 @@ def _families() -> Iterator[tuple[str, str]]:
 
 
 def _cells(metric: Metric) -> list[str]:
-    settings = ", ".join(f"`{name}={value!r}`" for name, value in metric.settings.items())
+    settings = ", ".join(f"`{name}={written(value)}`" for name, value in metric.settings.items())
     subsets = ", ".join(f"`{subset}`" for subset in metric.subsets)
     what = [f"`{metric.name}`", metric.meaning, _range(metric), metric_unit(metric.name)]
     return [*what, subsets, settings, _lies(metric), _needs(metric), metric.source]

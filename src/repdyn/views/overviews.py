@@ -1,6 +1,6 @@
 """Overviews of one run: a family of metrics in one picture, over depth or against step.
 
-The panels of one quantity share their scale. Bands are one standard deviation over batches to either side.
+The panels of one quantity share their scale. Bands are 95 % intervals over probes, where these are known.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from repdyn.alarms import Alarm
 from repdyn.records import FINISHED
 from repdyn.views.alarm_marks import MARKED, alarms_on, mark_steps
+from repdyn.views.designs import intervals
 from repdyn.views.drawing import entitle_run, line, lines, log_steps, scale
 from repdyn.views.families import is_between, members_of, places, undefined
 from repdyn.views.frames import grid, is_finished, layer_mean, measurements, of_training, select_steps
@@ -79,7 +80,7 @@ def depth_overview(frame: pd.DataFrame, family: str) -> Figure:
         figure.legend(handles=handles[::-1], title="step", loc="outside right center")
     together = len(steps) > 1 and any(len(pane.traces) > 1 for pane in panes)
     both = f"named lines: at step {steps[-1]:,}, dotted at step {steps[0]:,}" if together else ""
-    notes = (both, _about_places(panes), about_tokens(panes), compared(of_family))
+    notes = (both, _about_places(panes), about_tokens(panes), compared(of_family), intervals(of_family))
     when = "" if len(steps) > 1 else f", {FINISHED}" if is_finished(rows) else f", at step {steps[0]:,}"
     entitle_run(figure, of_family, f"{FAMILIES[family]} over depth{when}", "; ".join(filter(None, notes)))
     return figure
@@ -119,7 +120,7 @@ def steps_overview(frame: pd.DataFrame, family: str, alarms: Sequence[Alarm] = (
         mark_steps(panel, sorted({alarm.step for alarm in raised}))
     scale_alike(panels, panes, shown)
     marked = any(alarm.metric in set(of_family["metric"]) for alarm in alarms)
-    notes = (about_tokens(panes), compared(of_family), MARKED * marked)
+    notes = (about_tokens(panes), compared(of_family), intervals(of_family), MARKED * marked)
     text = f"{FAMILIES[family]}: means over layers during training"
     entitle_run(figure, of_family, text, "; ".join(filter(None, notes)))
     return figure
@@ -178,9 +179,9 @@ def over_depth(panel: Axes, last: int) -> None:
 def draw_traces(panel: Axes, pane: Pane, curves: Sequence[tuple[Trace, pd.Series, pd.Series]]) -> None:
     """Named lines in one panel, named beside it; the gap of a pair is shaded."""
     drawn = []
-    for (trace, values, spreads), colour in zip(curves, colours_of(pane), strict=True):
+    for (trace, values, margins), colour in zip(curves, colours_of(pane), strict=True):
         marker = {"marker": "o", "markersize": 3.0} if len(values) <= _MARKED else {"markersize": 0}
-        drawn.append((values, spreads, {"color": colour, "label": trace.label, **marker}))
+        drawn.append((values, margins, {"color": colour, "label": trace.label, **marker}))
     lines(panel, drawn, shade=_BAND)
     if pane.pair:
         (_, first, _), (_, second, _) = curves
@@ -257,10 +258,10 @@ def _about_places(panes: Sequence[Pane]) -> str:
 def _by_step(panel: Axes, rows: pd.DataFrame, pane: Pane, colours: Mapping[int, str]) -> np.ndarray:
     """One line for each step; returns what is drawn."""
     (trace,) = pane.traces
-    values, spreads = _over_depth(rows, trace)
+    values, margins = _over_depth(rows, trace)
     there = [step for step in values.dropna(axis="columns", how="all") if step in colours]
     for step in there:
-        line(panel, values.loc[:, step], spreads.loc[:, step], color=colours[step], marker="o", markersize=3.0)
+        line(panel, values.loc[:, step], margins.loc[:, step], color=colours[step], marker="o", markersize=3.0)
     return values.loc[:, there].to_numpy(float).ravel()
 
 
@@ -268,9 +269,10 @@ def _by_trace(panel: Axes, rows: pd.DataFrame, pane: Pane) -> np.ndarray:
     """One line for each trace at its last step, dotted at its first; returns what is drawn."""
     curves, drawn = [], []
     for trace, colour in zip(pane.traces, colours_of(pane), strict=True):
-        values, spreads = (table.dropna(axis="columns", how="all") for table in _over_depth(rows, trace))
+        both = _over_depth(rows, trace)
+        values, margins = (table.dropna(axis="columns", how="all") for table in both)
         first, last = values.columns[0], values.columns[-1]
-        curves.append((trace, values[last], spreads.get(last, values[last] * np.nan)))
+        curves.append((trace, values[last], margins.get(last, values[last] * np.nan)))
         drawn += [values[last], values[first]]
         if first != last:
             panel.plot(values.index, values[first], color=colour, linestyle=":", linewidth=1.4)
@@ -279,19 +281,19 @@ def _by_trace(panel: Axes, rows: pd.DataFrame, pane: Pane) -> np.ndarray:
 
 
 def _over_depth(rows: pd.DataFrame, trace: Trace) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Values and their spreads by place on the axis of layers and by step."""
-    values, spreads = (grid(rows, trace.metric, trace.subset, column) for column in ("value", "std"))
+    """Values and half of their 95 % intervals, by place on the axis of layers and by step."""
+    values, margins = (grid(rows, trace.metric, trace.subset, column) for column in ("value", "margin"))
     index = places(trace.metric, values.index.tolist())
-    return values.set_axis(index), spreads.set_axis(index)
+    return values.set_axis(index), margins.set_axis(index)
 
 
 def _courses(rows: pd.DataFrame, pane: Pane) -> Iterator[tuple[Trace, pd.Series, pd.Series]]:
-    """Each trace against step, with its spread; its label says where it is over fewer layers than were measured."""
+    """Each trace against step, with half of its 95 % interval; its label says where layers are left out."""
     for trace in pane.traces:
         if trace.layer is not None:
-            values, spreads = (grid(rows, trace.metric, trace.subset, column) for column in ("value", "std"))
-            yield trace, values.loc[trace.layer], spreads.loc[trace.layer]
+            values, margins = (grid(rows, trace.metric, trace.subset, column) for column in ("value", "margin"))
+            yield trace, values.loc[trace.layer], margins.loc[trace.layer]
             continue
         means = layer_mean(rows, trace.metric, trace.subset)
         fewer = f"\n({means.n_used} of {means.n_layers} layers)" if means.n_used < means.n_layers else ""
-        yield Trace(trace.metric, trace.subset, trace.label + fewer), means.mean, means.std
+        yield Trace(trace.metric, trace.subset, trace.label + fewer), means.mean, means.margin

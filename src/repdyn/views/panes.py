@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from repdyn.kernels import SCALES
+from repdyn.metrics.names import base_name
 from repdyn.views.families import defined_subsets, members_of
-from repdyn.views.frames import SUBSETS, in_order, of_metric
+from repdyn.views.frames import NO_CLASSES, in_order, of_metric
 from repdyn.views.style import metric_title, metric_unit, short_subset_title
 
 PAIRS = (("frequent", "rare"), ("function", "content"), ("simple", "complex"))
@@ -140,7 +141,7 @@ def _family_panes(
             panes += _by_subset(title, group, subsets)
             continue
         ((metric, _),) = group.items()
-        panes += of_all(title, metric, [subset for subset in subsets if subset in SUBSETS])
+        panes += of_all(title, metric, [subset for subset in subsets if subset in NO_CLASSES])
         panes += _of_classes(title, metric, subsets)
     return _in_rows(panes)
 
@@ -184,7 +185,7 @@ def _by_subset(title: str, group: Mapping[str, Sequence[str]], subsets: Sequence
 
 def _of_classes(title: str, metric: str, subsets: Sequence[str]) -> list[Pane]:
     """A panel for each pair of classes, and one for all that belong to none."""
-    classes = [subset for subset in subsets if subset not in SUBSETS]
+    classes = [subset for subset in subsets if subset not in NO_CLASSES]
     pairs = _pairs(classes)
     rest = [name for name in classes if not any(name in pair for pair in pairs)]
     panes = [_pair(title, metric, pair) for pair in pairs]
@@ -200,7 +201,7 @@ def _with_embeddings(rows: pd.DataFrame, traces: Sequence[Trace]) -> tuple[str, 
     first, tokens = traces[0], traces[0].label if len(traces) == 1 else ""
     cells = of_metric(rows, first.metric, first.subset)
     there = bool(cells.loc[cells["layer"] == 0, "value"].notna().any())
-    if first.metric not in _WITH_EMBEDDINGS or not there:
+    if base_name(first.metric) not in _WITH_EMBEDDINGS or not there:
         return tokens, tuple(traces)
     if tokens:
         return tokens, (replace(first, label="mean over layers"), replace(first, label="layer 0", layer=0))

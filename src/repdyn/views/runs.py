@@ -14,9 +14,11 @@ from typing import TypeAlias
 
 import pandas as pd
 
+from repdyn.probe_content import NO_MASSIVE
+from repdyn.views.designs import design_names
 from repdyn.views.families import OWN, family_of
 from repdyn.views.frames import (
-    SUBSETS,
+    NO_CLASSES,
     by_stack,
     causality,
     failures,
@@ -108,10 +110,23 @@ def never_measured(frame: pd.DataFrame) -> list[str]:
 def differences(runs: Sequence[MeasuredRun]) -> str | None:
     """Why the values of these runs do not compare; None where they do.
 
-    Estimates change with the number of vectors and with a metric's settings. Means over a class of tokens do not change
-    with the number, and tokenizers do not find equally many.
+    Estimates change with the sampling design, the number of vectors and a metric's settings. Means over a class of
+    tokens do not change with the number, and tokenizers do not find equally many.
     """
-    return _of_different_sizes(runs) or _of_different_settings(runs)
+    return _of_different_designs(runs) or _of_different_sizes(runs) or _of_different_settings(runs)
+
+
+def _of_different_designs(runs: Sequence[MeasuredRun]) -> str | None:
+    by_design: dict[str, list[str]] = {}
+    for run in runs:
+        by_design.setdefault(" and ".join(design_names(run.rows)), []).append(run.label)
+    if len(by_design) > 1:
+        return f"different sampling designs: {listed(by_design)}"
+    by_rule: dict[str, list[str]] = {}  # a design of the user's own may have the name of another
+    for run in runs:
+        for left_out in sorted(run.rows["own_window_excluded"].dropna().astype(bool).unique()):
+            by_rule.setdefault("left out" if left_out else "counted", []).append(run.label)
+    return f"own window's neighbours: {listed(by_rule)}" if len(by_rule) > 1 else None
 
 
 def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
@@ -119,8 +134,10 @@ def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
     for run in runs:
         columns = (run.rows[name].tolist() for name in ("metric", "subset", "n_vectors"))
         for (metric, subset), cells in groupby(sorted(set(zip(*columns, strict=True))), key=lambda cell: cell[:2]):
-            if subset in SUBSETS or family_of(metric) in _OF_A_SIZE:
-                sizes = " and ".join(f"{size:,}" for *_, size in cells)
+            if subset in NO_CLASSES or family_of(metric) in _OF_A_SIZE:
+                found = [size for *_, size in cells]
+                # how many vectors are left of a whole batch is up to each layer
+                sizes = " and ".join(f"{size:,}" for size in (found[-1:] if subset == NO_MASSIVE else found))
                 by_cell.setdefault((metric, subset), {}).setdefault(sizes, []).append(run.label)
     different = {cell: by_size for cell, by_size in by_cell.items() if len(by_size) > 1}
     if not different:

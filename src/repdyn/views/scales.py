@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from repdyn.records import FINISHED
+from repdyn.views.designs import intervals
 from repdyn.views.drawing import entitle_run
 from repdyn.views.frames import in_order, is_finished, measurements, of_metric, select_steps
 from repdyn.views.panes import GRIDE
@@ -67,9 +68,9 @@ def scales(frame: pd.DataFrame, subset: str | None = None) -> Figure:
         _name_scales(panel)
     panels[0].set_ylabel("dimension")
     _legend(figure, colours, [metric for metric in _BESIDE if metric in set(known["metric"])])
-    entitle_run(
-        figure, known, "Intrinsic dimension against scale", f"{subset_title(subset)}; layer 0 is the embedding output"
-    )
+    drawn = known.loc[known["metric"].isin(GRIDE) & known["step"].isin(steps)]
+    notes = (subset_title(subset), "layer 0 is the embedding output", intervals(drawn, "bars"))
+    entitle_run(figure, known, "Intrinsic dimension against scale", "; ".join(filter(None, notes)))
     return figure
 
 
@@ -83,7 +84,8 @@ def _draw_layer(panel: Axes, rows: pd.DataFrame, colour: str) -> None:
     ks = [_scale_of(*cell) for cell in zip(rows["metric"], rows["settings"], strict=True)]
     rows = rows.assign(k=ks).sort_values("k")
     line = rows.loc[rows["metric"].isin(GRIDE)]
-    panel.errorbar(line["k"], line["value"], yerr=line["std"], color=colour, marker="o", markersize=3.5, elinewidth=0.9)
+    look = {"color": colour, "marker": "o", "markersize": 3.5, "elinewidth": 0.9}
+    panel.errorbar(line["k"], line["value"], yerr=line["margin"], **look)
     for metric, (_, marker) in _BESIDE.items():
         point = of_metric(rows, metric)
         panel.plot(point["k"], point["value"], linestyle="none", marker=marker, color=colour, markerfacecolor="none")

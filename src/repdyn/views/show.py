@@ -18,6 +18,7 @@ from repdyn.store import Store
 from repdyn.views.accounts import failed
 from repdyn.views.attempts import Attempt, attempts
 from repdyn.views.comparison import write_comparison
+from repdyn.views.designs import sampling
 from repdyn.views.drawing import save
 from repdyn.views.figures import all_figures, write_figures
 from repdyn.views.frames import by_stack, measurements
@@ -158,7 +159,10 @@ def _compare(
         return []
     probes = Counter(run for run, _ in measured)
     if several := [run for run, number in probes.items() if number > 1]:
-        _say(console, f"not compared: several probes of {', '.join(several)}; choose one with --probe HASH")
+        _say(console, f"not compared: several probes of {', '.join(several)}; choose one with --probe HASH:")
+        for (run, probe), rows in measured.items():
+            if run in several:
+                _say(console, f"  {run}, probe {probe}: {sampling(rows.loc[rows['layer'].notna()])}")
         return []
     frame = pd.concat(frames.values(), ignore_index=True)
     _say(console, "")

@@ -14,6 +14,7 @@ from matplotlib.colors import to_hex
 from rich.console import Console
 
 from repdyn.kernels import SCALES
+from repdyn.metrics.names import base_name, settings_in_words
 
 LABELS = {
     "anisotropy": ("Anisotropy", "share of variance along the first direction"),
@@ -30,6 +31,8 @@ LABELS = {
     "mean_cosine": ("Mean cosine of two tokens", "cosine"),
     "isoscore": ("IsoScore", "score (1: isotropic)"),
     "massive_activation_share": ("Massive activations", "share of the sum of squares"),
+    "sink_rate": ("Attention heads with a sink", "share of heads and sequences"),
+    "top_norm_variance_share": ("First direction due to the longest vectors", "share of variance along it"),
     "alignment": ("Alignment with the last layer", "cosine"),
     "alignment_gradient": ("Gradient of the alignment", "cosine per layer"),
     "norm": ("Norm", "length"),
@@ -55,6 +58,7 @@ FAMILIES = {
     "dimension": "Intrinsic dimension",
     "spectrum": "Spectrum",
     "similarity": "Similarity of vectors",
+    "sinks": "Attention sinks",
     "convergence": "Convergence to the last layer",
     "evolution": "Steps from layer to layer",
     "change": "Change between checkpoints",
@@ -63,10 +67,16 @@ FAMILIES = {
 }
 """Title of each family of metrics, in the order in which they are shown."""
 
-SUBSET_LABELS = {"all": "all tokens", "no_sink": "without first positions and special tokens"}
-SHORT_SUBSET_LABELS = {"all": "all tokens", "no_sink": "no sinks"}
+SUBSET_LABELS = {
+    "all": "all tokens",
+    "no_sink": "without first positions and special tokens",
+    "no_massive": "without vectors of massive norm",
+}
+SHORT_SUBSET_LABELS = {"all": "all tokens", "no_sink": "no sinks", "no_massive": "no massive norms"}
 
-FROM_ZERO = frozenset({"anisotropy", "isoscore", "linearity_step", "token_kept"})
+FROM_ZERO = frozenset(
+    {"anisotropy", "isoscore", "linearity_step", "token_kept", "sink_rate", "top_norm_variance_share"}
+)
 """Shares: their scale starts at 0, lest a uniform profile look like mountains. Not so ``linearity``, all of which lies
 close to 1."""
 LOG_VALUES = {"token_rank": 1.0, "token_rank_attention": 1.0, "massive_activation_share": 1e-6}
@@ -129,19 +139,23 @@ def shades(colour_map: str, number: int, low: float, high: float) -> list[str]:
 
 
 def metric_title(metric: str) -> str:
+    """Return what a metric is called, with the settings that its name says.
+
+    >>> metric_title("anisotropy"), metric_title("two_nn[discard=0.8]"), metric_title("my_metric")
+    ('Anisotropy', 'Intrinsic dimension (TwoNN), discard 0.8', 'my_metric')
     """
-    >>> metric_title("anisotropy"), metric_title("my_metric")
-    ('Anisotropy', 'my_metric')
-    """
-    return LABELS.get(metric, (metric, ""))[0]
+    base, said = base_name(metric), settings_in_words(metric)
+    title = LABELS.get(base, (base, ""))[0]
+    return f"{title}, {said}" if said else title
 
 
 def metric_unit(metric: str) -> str:
     """
-    >>> metric_unit("two_nn"), metric_unit("my_metric")
-    ('dimension', 'my_metric')
+    >>> metric_unit("two_nn"), metric_unit("two_nn[discard=0.8]"), metric_unit("my_metric")
+    ('dimension', 'dimension', 'my_metric')
     """
-    return LABELS.get(metric, ("", metric))[1]
+    base = base_name(metric)
+    return LABELS.get(base, ("", base))[1]
 
 
 def subset_title(subset: str) -> str:

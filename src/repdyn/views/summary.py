@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,14 @@ from rich.text import Text
 from repdyn.alarms import Alarm
 from repdyn.records import FINISHED
 from repdyn.views.accounts import cost, failed
+from repdyn.views.criteria import MEANINGS, VERSION
+from repdyn.views.designs import sampling
+from repdyn.views.effects import Verdict
 from repdyn.views.every_metric import beyond_default, print_every_metric
 from repdyn.views.families import commonest_reason, undefined, without_first
 from repdyn.views.findings import COLOURS, Finding, findings
 from repdyn.views.frames import (
     causality,
-    counts,
     grid,
     is_finished,
     measurements,
@@ -33,7 +36,7 @@ from repdyn.views.frames import (
 from repdyn.views.style import KINDS, of_stack, plain, short_value, sparkline
 from repdyn.views.told_alarms import told
 
-MAX_LINES = 30
+MAX_LINES = 36
 _MIN_ROWS, _MAX_ROWS = 3, 13
 _MAX_CURVES = 3
 _HEADING_LINES = 2
@@ -52,7 +55,7 @@ def print_summary(
     total_seconds: float | None = None,
     console: Console | None = None,
 ) -> None:
-    """Print one screen about a run: 80 columns and 30 lines, for which some layers are left out of a deep model.
+    """Print one screen about a run: 80 columns and 36 lines, for which some layers are left out of a deep model.
 
     Where more than the default metrics were measured a line for each follows, with what it cost.
 
@@ -78,7 +81,7 @@ def print_summary(
     before = [*_head(rows), Text()]
     after = [
         Text(),
-        *(line for finding in findings(frame) for line in _finding(finding)),
+        *_findings(findings(frame)),
         *_left_out(rows),
         *_alarms(alarms),
         *_missing(rows),
@@ -104,7 +107,7 @@ def _head(rows: pd.DataFrame) -> list[Text]:
     span = FINISHED if is_finished(rows) else span
     return [
         Text.assemble((name, "bold"), f"  {first['model']} ({kind})"),
-        Text(f"{span}; probe {first['probe'][:8]}, {counts(rows)}"),
+        Text(f"{span}; probe {first['probe'][:8]}, {sampling(rows)}"),
     ]
 
 
@@ -121,7 +124,8 @@ def _table(rows: pd.DataFrame, n_rows: int, sparklines: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("\nlayer", justify="right", no_wrap=True)
     for metric, subset in curves:
-        table.add_column(f"{metric}, {subset}\n{_COURSE if several else 'value'}", no_wrap=True)
+        # brackets in a name would be read as markup
+        table.add_column(Text(f"{metric}, {subset}\n{_COURSE if several else 'value'}"), no_wrap=True)
     for layer in (layers[index] for index in chosen):
         table.add_row(str(layer), *(column.get(layer, "") for column in columns))
     return table
@@ -142,9 +146,30 @@ def _column(values: pd.DataFrame, sparklines: bool) -> dict[int, str]:
     return cells
 
 
-def _finding(finding: Finding) -> Iterator[Text | Padding]:
-    yield Text.assemble((finding.verdict, f"bold {COLOURS[finding.verdict]}"), f": {finding.title}")
-    yield Padding(Text(finding.evidence, style="dim"), (0, 0, 0, 2))
+def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
+    """Each verdict with its evidence; subsets of one verdict together, and all findings where they share a reason."""
+    yield Text(f"published findings, criteria version {VERSION}")
+    first = found[0]
+    if len({(finding.verdict, finding.evidence) for finding in found}) == 1:
+        yield _verdict(first.verdict, f"all {len(found)}")
+        yield _evidence(first.evidence)
+        return
+    for (name, verdict), group in groupby(found, key=lambda finding: (finding.name, finding.verdict)):
+        members = list(group)
+        subsets = [finding.subset for finding in members]
+        yield _verdict(verdict, f"{MEANINGS[name]}, {' and '.join(subsets)}")
+        if len({finding.evidence for finding in members}) == 1:
+            yield _evidence(members[0].evidence)
+        else:
+            yield from (_evidence(f"{finding.subset}: {finding.evidence}") for finding in members)
+
+
+def _verdict(verdict: Verdict, of: str) -> Text:
+    return Text.assemble((verdict, f"bold {COLOURS[verdict]}"), f": {of}")
+
+
+def _evidence(text: str) -> Padding:
+    return Padding(Text(text, style="dim"), (0, 0, 0, 2))
 
 
 def _left_out(rows: pd.DataFrame) -> Iterator[Text]:

@@ -14,8 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.records import FINISHED
-from repdyn.views.findings import COLOURS, MEANINGS, Verdict, findings
-from repdyn.views.frames import LayerMean, layer_mean, of_metric
+from repdyn.views.criteria import MEANINGS, VERSION
+from repdyn.views.designs import sampling_of_runs
+from repdyn.views.effects import Verdict
+from repdyn.views.findings import COLOURS, findings
+from repdyn.views.frames import LayerMean, by_stack, layer_mean, of_metric
 from repdyn.views.runs import MeasuredRun, differences, listed, measured_runs, never_measured
 from repdyn.views.style import plain, short_count, short_value, subset_title
 
@@ -24,7 +27,7 @@ MARKS: dict[Verdict, str] = {"shown": "+", "not shown": "-", "cannot be judged":
 _KINDS = {True: "dec", False: "enc", None: "?"}
 _FEWER = "*"
 _MEANS = (("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all"))
-_HEADINGS = {"shape": "shape\nall ns", "growth": "growth\nall ns", "dimension": "dim.\nall"}
+_HEADINGS = {"bell": "bell\nall ns", "uniform": "unif.\nall ns", "growth": "growth\nall ns", "dimension": "dim.\nall"}
 
 
 def print_comparison(frame: pd.DataFrame, *, console: Console | None = None) -> None:
@@ -44,14 +47,16 @@ def print_comparison(frame: pd.DataFrame, *, console: Console | None = None) -> 
     runs = measured_runs(frame)
     width = min(console.width, MAX_WIDTH)
     runs = [replace(run, label=plain(run.label, console)) for run in runs]
-    console.print(_table(runs, console, width), highlight=False, width=width)
-    for line in [*_legend(), *_fewer(runs, console), *_notes(never_measured(frame), differences(runs), console)]:
+    console.print(_table(runs, frame, console, width), highlight=False, width=width)
+    warnings = _notes(never_measured(frame), differences(runs), console)
+    for line in [*_legend(), *_sampled(runs, console), *_fewer(runs, console), *warnings]:
         console.print(line, highlight=False, width=width)
 
 
-def _table(runs: Sequence[MeasuredRun], console: Console, width: int) -> Table:
+def _table(runs: Sequence[MeasuredRun], frame: pd.DataFrame, console: Console, width: int) -> Table:
     several = any(run.n_failed for run in runs)
-    cells = [[*_numbers(run, with_failed=several), *_marks(run)] for run in runs]
+    frames = {run.name: by_stack(frame.loc[frame["run"] == run.name]) for run in runs}
+    cells = [[*_numbers(run, with_failed=several), *_marks(frames[run.name][run.stack])] for run in runs]
     nameless = _filled([""] * len(runs), cells, several)
     taken = Measurement.get(console, console.options.update(width=width), nameless).maximum
     room = len("model") + width - taken
@@ -138,9 +143,9 @@ def _fewer(runs: Sequence[MeasuredRun], console: Console) -> list[Text]:
     return [Text(plain(text, console), style="dim")]
 
 
-def _marks(run: MeasuredRun) -> list[Text]:
+def _marks(frame: pd.DataFrame) -> list[Text]:
     """One cell for each finding, in it one mark for each subset it is judged on."""
-    found = findings(run.rows)
+    found = findings(frame)
     cells = []
     for name in _HEADINGS:
         marks = [(f" {MARKS[one.verdict]} ", COLOURS[one.verdict]) for one in found if one.name == name]
@@ -149,7 +154,7 @@ def _marks(run: MeasuredRun) -> list[Text]:
 
 
 def _legend() -> list[Text]:
-    marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
+    marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()) + f" (criteria version {VERSION})"
     ends = "anisotropy, two_nn: means over layers at the last checkpoint"
     heads = [heading.split("\n")[0] for heading in _HEADINGS.values()]
     meanings = [f"{head:<7}{MEANINGS[name]}" for head, name in zip(heads, _HEADINGS, strict=True)]
@@ -157,6 +162,15 @@ def _legend() -> list[Text]:
         Text(),
         *(Text(line, style="dim") for line in (marks, *meanings, f"ns     {subset_title('no_sink')} (no_sink)", ends)),
     ]
+
+
+def _sampled(runs: Sequence[MeasuredRun], console: Console) -> list[Text]:
+    """The sampling designs, of the metrics whose means are in the table."""
+    metrics = [metric for metric, _ in _MEANS]
+    rows = {run.label: run.rows.loc[run.rows["metric"].isin(metrics)] for run in runs}
+    if all(of_one.empty for of_one in rows.values()):
+        return []
+    return [Text(plain(f"sampling: {sampling_of_runs(rows)}", console), style="dim")]
 
 
 def _notes(missing: list[str], difference: str | None, console: Console) -> list[Text]:

@@ -20,3 +20,24 @@ CLOUDS = {
     "curved": lambda: np.sin(uniform(1000, 3, 6) @ (6 * uniform(3, 40, 7))),
     "three_points": lambda: uniform(3, 4, 8),
 }
+
+
+def _thick(n):
+    """Of five dimensions and forty coordinates."""
+    return uniform(n, 5, 12) @ (uniform(5, 40, 13) - 0.5)
+
+
+REPEATING = {
+    "no_copies": lambda: _thick(700),
+    "copies_30_percent": lambda: np.concatenate([_thick(700), _thick(700)[:300]]),
+    "triples": lambda: np.concatenate([_thick(500), _thick(500)[100:200], _thick(500)[100:200], _thick(500)[150:160]]),
+    "near_copies_1e-10": lambda: np.concatenate([_thick(500), _thick(500)[:100] + 1e-10]),
+    "near_copies_1e-6": lambda: np.concatenate([_thick(500), _thick(500)[:100] * (1 + 1e-6)]),
+    "grid": lambda: np.floor(6 * uniform(600, 4, 14)),
+    "far_from_the_origin": lambda: _thick(500) + 1000,
+    "n_4096": lambda: _thick(4096),
+    "n_4096_copies": lambda: _thick(3000)[(3000 * uniform(4096, 1, 15)[:, 0]).astype(int)],
+    "n_5": lambda: _thick(5),
+    "n_7": lambda: _thick(7),
+    "n_10": lambda: _thick(10),
+}

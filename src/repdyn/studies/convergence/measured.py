@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 from repdyn.data.source import load_corpus
+from repdyn.design import DENSE
 from repdyn.probe import Probe
 from repdyn.sentences import sentence_probe
 from repdyn.studies.convergence.bootstrap import SequenceSums
@@ -51,6 +52,7 @@ def _text_probe(subject: Subject, options: argparse.Namespace) -> Probe:
     settings = {
         "sequence_length": min(options.sequence_length, subject.context),
         "max_vectors": options.max_vectors,
+        "design": DENSE,  # means over tokens, whose intervals come from the sequences themselves
         "classes": options.words,
     }
     if options.text == "enwik8":

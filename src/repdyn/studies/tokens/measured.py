@@ -15,6 +15,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from repdyn.data.source import load_corpus
+from repdyn.design import DENSE
 from repdyn.kernels import Undefined, exact_arithmetic
 from repdyn.kernels.vocabulary import Vocabulary
 from repdyn.layers.blocks import Layers
@@ -257,6 +258,7 @@ def _probe(subject: Subject, options: argparse.Namespace) -> Probe:
     settings = {
         "sequence_length": min(options.sequence_length, subject.context),
         "max_vectors": options.max_vectors,
+        "design": DENSE,  # means over tokens, whose intervals come from the sequences themselves
         "classes": CLASSES,
     }
     if options.text == "enwik8":

@@ -1,0 +1,76 @@
+"""What the estimators of dimension make of clouds whose dimension is known: uniform cubes in 64 coordinates.
+
+OMP_NUM_THREADS=1 python benchmarks/cube_bias.py
+OMP_NUM_THREADS=1 python benchmarks/cube_bias.py --output docs/cube_bias.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import statistics
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from machine import facts
+from torch import Tensor
+from tqdm import tqdm
+
+from repdyn.files import write_atomically
+from repdyn.kernels import Cloud, gride, levina_bickel, two_nn
+
+DIMENSIONS = (2, 5, 10, 20, 40)
+SIZES = (1024, 4096, 16384)
+ESTIMATORS: dict[str, Callable[[Cloud], Tensor]] = {
+    "two_nn": two_nn,
+    "two_nn[discard=0.8]": partial(two_nn, discard=0.8),
+    "two_nn[estimator=maximum_likelihood]": partial(two_nn, estimator="maximum_likelihood"),
+    "gride_8": partial(gride, k=8),
+    "gride_32": partial(gride, k=32),
+    "levina_bickel": levina_bickel,
+}
+_COORDINATES = 64
+
+
+def cube(n: int, dimension: int, seed: int) -> Tensor:
+    """Return n points of a uniform cube, (n, 64) float32, turned so that it lies along no axis."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.linalg.qr(torch.randn(_COORDINATES, dimension, generator=generator)).Q
+    return torch.rand(n, dimension, generator=generator) @ directions.T
+
+
+def bias_table(repeats: int) -> str:
+    """Return a table of the mean estimates over independent cubes, with their standard deviations."""
+    rows = ["| estimator | n | " + " | ".join(f"d = {dimension}" for dimension in DIMENSIONS) + " |"]
+    rows += ["|---|---|" + "---|" * len(DIMENSIONS)]
+    found: dict[tuple[str, int], list[str]] = {(name, n): [] for name in ESTIMATORS for n in SIZES}
+    for dimension, n in tqdm([(dimension, n) for dimension in DIMENSIONS for n in SIZES], unit="size"):
+        clouds = [Cloud(cube(n, dimension, seed), n_neighbours=32) for seed in range(repeats)]
+        for name, kernel in ESTIMATORS.items():
+            values = [kernel(cloud).item() for cloud in clouds]
+            found[name, n].append(f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}")
+    rows += [f"| {name} | {n:,} | " + " | ".join(cells) + " |" for (name, n), cells in found.items()]
+    return "\n".join(rows) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5, help="independent cubes (default: %(default)s)")
+    parser.add_argument("--output", type=Path, help="file for the table")
+    options = parser.parse_args()
+    if options.repeats < 2:
+        parser.error(f"expected at least 2 repeats for a standard deviation, got {options.repeats}")
+    told = facts(shlex.join(["python", "benchmarks/cube_bias.py", *sys.argv[1:]]))
+    heading = "# Estimates of a known dimension\n\n" + "".join(f"- {name}: {fact}\n" for name, fact in told.items())
+    text = f"{heading}\nUniform cubes of d dimensions in 64 coordinates, mean ± standard deviation over cubes.\n\n"
+    text += bias_table(options.repeats)
+    print(text)
+    if options.output:
+        write_atomically(options.output, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Measure the saved checkpoints of a run of train.py again, by any sampling design.
+
+    python benchmarks/remeasure.py runs/decoder_enwik8/TIME --name decoder --output docs/runs/decoder
+    python benchmarks/remeasure.py runs/decoder_enwik8/TIME --name decoder --design dense --output docs/sampling/dense
+
+The probe is made of the run's own held-out text, as its config.yaml says. The rows of the training loss are taken over
+from the run's store; those of the learning rate follow from its schedule, where the run did not store them. Interrupt
+it at any time: the same command goes on with the checkpoints that are left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import transformers
+import yaml
+from tqdm import tqdm
+
+from repdyn import Probe, measure
+from repdyn.data.datamodule import TextDataModule
+from repdyn.design import DESIGNS, INDEPENDENT
+from repdyn.measurement import metric_set
+from repdyn.metrics import DEFAULT_METRICS
+from repdyn.models import objective_of
+from repdyn.records import Checkpoint, Row, provenance
+from repdyn.store import Key, Store, read_rows
+
+_LEARNING_RATE = "train/learning_rate"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a run of train.py")
+    parser.add_argument("--output", type=Path, required=True, help="store for the rows")
+    parser.add_argument("--name", help="name of the run in the rows (default: that of the folder)")
+    parser.add_argument("--design", choices=list(DESIGNS), default=INDEPENDENT.name, help="(default: %(default)s)")
+    parser.add_argument("--metrics", nargs="+", default=list(DEFAULT_METRICS), help="(default: %(default)s)")
+    options = parser.parse_args()
+    steps = {int(path.name.removeprefix("step")): path for path in options.run.glob("hf_checkpoints/step*")}
+    if not steps:
+        parser.error(f"expected a run of train.py with checkpoints in hf_checkpoints/, got {options.run}")
+    config = yaml.safe_load((options.run / "config.yaml").read_text())
+    probe = _probe(config, options.design)
+    store = Store(options.output)
+    store.save_probe(probe)
+    scalars = _scalars(options.run, config)
+    name = options.name or options.run.parent.name
+    chosen = metric_set(options.metrics, probe=probe)
+    for step in tqdm(sorted(steps), unit="checkpoint"):
+        key = Key(run=name, step=step, probe=probe.hash, metrics=chosen)
+        if key not in store:
+            tokens = step * config["data"]["batch_size"] * config["data"]["sequence_length"]
+            model = _load(steps[step])
+            checkpoint = Checkpoint(name, type(model).__name__, step, tokens)
+            rows = measure(model, probe, options.metrics, checkpoint=checkpoint).rows
+            own = [replace(row, run=name, probe=probe.hash) for row in scalars.get(step, ())]
+            store.write(key, [*rows, *own])
+
+
+def _probe(config: dict[str, Any], design: str) -> Probe:
+    data = config["data"] | {"probe_design": design, "probe_max_vectors": 16384, "probe_batch_vectors": 4096}
+    return TextDataModule(**data | {"objective": objective_of(config["model"]["family"])}).probe()
+
+
+def _load(folder: Path) -> transformers.PreTrainedModel:
+    architecture = transformers.AutoConfig.from_pretrained(folder).architectures[0]
+    return getattr(transformers, architecture).from_pretrained(folder)
+
+
+def _scalars(run: Path, config: dict[str, Any]) -> dict[int, list[Row]]:
+    """The rows of loss and learning rate that the run stored, by step."""
+    found: dict[int, list[Row]] = {}
+    for path in sorted((run / "repdyn").glob("*/*.parquet")):
+        for row in read_rows(path):
+            if row.layer is None:
+                found.setdefault(row.step, []).append(row)
+    for step, rows in found.items():
+        if not any(row.metric == _LEARNING_RATE for row in rows):
+            rate = _learning_rate(step, config)
+            rows.append(replace(rows[0], metric=_LEARNING_RATE, value=rate, **provenance()))
+    return found
+
+
+def _learning_rate(step: int, config: dict[str, Any]) -> float:
+    """The schedule of :class:`repdyn.models.LanguageModel`: linear warm-up, then a cosine to a tenth of the peak."""
+    peak, warmup = config["model"]["learning_rate"], config["model"]["warmup_steps"]
+    if step < warmup:
+        return peak * step / warmup
+    progress = (step - warmup) / max(1, config["trainer"]["max_steps"] - warmup)
+    return peak * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Metrics of attention sinks and of the vectors of massive norm that come with them."""
+
+from __future__ import annotations
+
+from repdyn.kernels import sink_rate_of, top_norm_variance_share_of
+from repdyn.metrics.layer_view import attention_of_sequences
+from repdyn.metrics.metric import Metric
+
+METRICS = [
+    Metric(
+        name="sink_rate",
+        family="sinks",
+        kernel=sink_rate_of,
+        needs=attention_of_sequences,
+        besides=frozenset({"attention_weights"}),
+        meaning="share of attention heads whose mean attention to the first token exceeds a threshold",
+        range=(0.0, 1.0),
+        source="Gu et al. 2024, When Attention Sink Emerges in Language Models (arXiv 2410.10781)",
+        settings={"threshold": 0.3},
+        first_layer=1,
+        per_head=True,
+        whole_sequences=True,
+    ),
+    Metric(
+        name="top_norm_variance_share",
+        family="sinks",
+        kernel=top_norm_variance_share_of,
+        meaning="share of the variance along the first principal direction that the longest 1 % of the vectors carry",
+        range=(0.0, 1.0),
+        source="this package; after Sun, Chen, Kolter, Liu 2024, Massive Activations (COLM)",
+        settings={"share": 0.01},
+        # what is left of it without first positions is due to other massive vectors
+        subsets=("all", "no_sink"),
+    ),
+]

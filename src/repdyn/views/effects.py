@@ -1,0 +1,159 @@
+"""Ratios of measured values with their intervals, and what an interval says of a claim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from scipy.special import stdtrit
+
+Verdict = Literal["shown", "not shown", "cannot be judged"]
+"""What a criterion says of a run."""
+
+CONFIDENCE = 0.95
+"""Coverage of the intervals."""
+
+_PERCENT_UP_TO = 10.0
+_LARGEST_EXPONENT = 700.0
+
+
+class CannotBeJudgedError(Exception):
+    """Carries the reason why a criterion cannot be applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value with its standard error."""
+
+    value: float
+    std_error: float
+    """NaN where it is not known."""
+    n_batches: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g}"
+
+
+def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
+    """Average values that rest on the same batches.
+
+    Its standard error is the mean of theirs, which is the bound for values that are perfectly correlated.
+    """
+    return Estimate(
+        fmean(estimate.value for estimate in estimates),
+        fmean(estimate.std_error for estimate in estimates),
+        min(estimate.n_batches for estimate in estimates),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The logarithm of a ratio of two values, with its interval."""
+
+    log_ratio: float
+    half_width: float
+
+    @classmethod
+    def of(cls, value: Estimate, base: Estimate) -> Effect:
+        """Compare a value with a base, by the delta method and Student's t.
+
+        Raises:
+            CannotBeJudgedError: a standard error is not known, or a value is not above 0.
+        """
+        for estimate in (value, base):
+            if math.isnan(estimate.std_error):
+                raise CannotBeJudgedError(
+                    "a single batch, so no spread to judge by; enlarge the probe"
+                    if estimate.n_batches < 2
+                    else "the batches share windows, so their spread says nothing of another probe"
+                )
+            if estimate.value <= 0:
+                raise CannotBeJudgedError(f"a ratio needs values above 0, got {estimate}")
+        std_error = math.hypot(value.std_error / value.value, base.std_error / base.value)
+        quantile = float(stdtrit(min(value.n_batches, base.n_batches) - 1, (1 + CONFIDENCE) / 2))
+        return cls(math.log(value.value / base.value), quantile * std_error)
+
+    @property
+    def low(self) -> float:
+        return self.log_ratio - self.half_width
+
+    @property
+    def high(self) -> float:
+        return self.log_ratio + self.half_width
+
+    def judge(self, *, above: float | None = None, below: float | None = None) -> Verdict:
+        """Judge the claim that the change, ratio - 1, lies strictly between two bounds.
+
+        Args:
+            above: lower bound of the claimed changes, for example 0.1 for "by more than 10%"; None for no bound.
+            below: upper bound; None for no bound.
+
+        >>> Effect(0.2, 0.05).judge(above=0.1), Effect(0.1, 0.05).judge(above=0.1), Effect(0.0, 0.05).judge(above=0.1)
+        ('shown', 'cannot be judged', 'not shown')
+        """
+        least = -math.inf if above is None else math.log1p(above)
+        most = math.inf if below is None else math.log1p(below)
+        if least < self.low and self.high < most:
+            return "shown"
+        if self.high <= least or most <= self.low:
+            return "not shown"
+        return "cannot be judged"
+
+    def __str__(self) -> str:
+        """The ratio as a change in percent, or as a factor where it is large, with the interval in the same unit.
+
+        >>> str(Effect(0.47, 0.05)), str(Effect(0.08, 0.03)), str(Effect(4.0, 0.1))
+        ('+60% [52, 68]', '+8.3% [5.1, 12]', 'x54.6 [49.4, 60.3]')
+        """
+        ratio, low, high = (math.exp(min(each, _LARGEST_EXPONENT)) for each in (self.log_ratio, self.low, self.high))
+        if ratio >= _PERCENT_UP_TO:
+            return f"x{ratio:.3g} [{low:.3g}, {high:.3g}]"
+        change, least, most = (_percent(each - 1) for each in (ratio, low, high))
+        return f"{'+' * (ratio >= 1)}{change}% [{least}, {most}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claim that a change lies strictly between two bounds; None for no bound."""
+
+    name: str
+    effect: Effect
+    above: float | None = None
+    below: float | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.effect.judge(above=self.above, below=self.below)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.effect}"
+
+
+def conjunction(verdicts: Iterable[Verdict]) -> Verdict:
+    """Join the verdicts on the parts of a claim: one part that is not shown is enough for "not shown".
+
+    >>> conjunction(["shown", "cannot be judged"]), conjunction(["not shown", "cannot be judged"])
+    ('cannot be judged', 'not shown')
+    """
+    found = set(verdicts)
+    if "not shown" in found:
+        return "not shown"
+    return "cannot be judged" if "cannot be judged" in found else "shown"
+
+
+def majority(verdicts: Sequence[Verdict]) -> Verdict:
+    """Judge the claim that something is shown of more than half of the members.
+
+    >>> majority(["shown", "shown", "not shown"]), majority(["shown", "cannot be judged"])
+    ('shown', 'cannot be judged')
+    """
+    if 2 * verdicts.count("shown") > len(verdicts):
+        return "shown"
+    return "not shown" if 2 * verdicts.count("not shown") >= len(verdicts) else "cannot be judged"
+
+
+def _percent(change: float) -> str:
+    return f"{100 * change:.1f}" if abs(change) < 0.0995 else f"{100 * change:.0f}"

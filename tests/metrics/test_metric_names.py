@@ -1,0 +1,82 @@
+"""Names of metrics with settings and subsets: what is read is what is written."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repdyn.metrics.names import base_name, file_stem, parsed, settings_in_words, spelled
+
+WORDS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+NUMBERS = st.one_of(st.integers(-(10**12), 10**12), st.floats(allow_nan=False, allow_infinity=False))
+SETTINGS = st.dictionaries(
+    WORDS, st.one_of(st.booleans(), NUMBERS, WORDS.filter(lambda word: word not in {"true", "false"})), max_size=4
+)
+BASES = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True)
+
+
+@given(BASES, SETTINGS)
+def test_a_written_name_is_read_as_what_it_was_written_from(base, settings):
+    name = spelled(base, settings)
+    assert parsed(f"{name}@no_sink") == (base, settings, "no_sink")
+    # and there is one way to write it
+    assert spelled(*parsed(name)[:2]) == name
+    assert base_name(name) == base
+
+
+@given(BASES, SETTINGS, SETTINGS)
+def test_different_settings_have_different_names_and_files(base, some, others):
+    if spelled(base, some) != spelled(base, others):
+        assert file_stem(spelled(base, some)) != file_stem(spelled(base, others))
+    assert not set(file_stem(spelled(base, some))) & set('[]/\\:*?"<>|, ')
+
+
+def test_space_around_the_parts_is_none_of_the_name():
+    assert parsed(" two_nn [ discard = 0.8 , duplicates = count ] @ no_sink ") == parsed(
+        "two_nn[discard=0.8,duplicates=count]@no_sink"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(True, "true"), (3, "3"), (50.0, "50"), (np.float64(0.8), "0.8"), (np.int64(3), "3"), (1e-7, "1e-07")],
+)
+def test_values_are_written_in_short(value, written):
+    assert spelled("m", {"of": value}) == f"m[of={written}]"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("two_nn[discard=0.8", "expected a metric by its name"),
+        ("two_nn]discard=0.8[", "expected a metric by its name"),
+        ("two_nn[discard=0.8]no_sink", "expected a metric by its name"),
+        ("two_nn[discard=0.8][duplicates=count]", "expected a metric by its name"),
+        ("two_nn[]", "expected settings as name=value, got ''"),
+        ("two_nn[discard]", "expected settings as name=value, got 'discard'"),
+        ("two_nn[discard=0.8,]", "expected settings as name=value, got ''"),
+        ("two_nn[discard=]", "expected settings as name=value, got 'discard='"),
+        ("two_nn[discard=0.8,discard=0.1]", "expected each setting once, got discard twice"),
+        ("two_nn[discard='0.8']", "expected the value of a setting to be a number, true, false or a word"),
+        ("two_nn@", "expected a token subset after the @"),
+    ],
+)
+def test_other_forms_are_refused(name, told):
+    with pytest.raises(ValueError, match=told.replace("[", r"\[")):
+        parsed(name)
+
+
+def test_names_of_ones_own_are_left_alone():
+    for name in ("my [own] metric", "loss[a]", "train/loss"):
+        assert base_name(name) == file_stem(name) == name
+        assert settings_in_words(name) == ""
+
+
+def test_large_numbers_are_numbers_and_infinite_ones_words_for_none():
+    assert parsed("m[a=1e300]").settings == {"a": 1e300}
+    assert parsed("m[a=inf]").settings == {"a": "inf"}
+    assert math.isinf(parsed("m[a=1e999]").settings["a"])
