@@ -11,7 +11,7 @@ python train.py fit --help
 import sys
 from pathlib import Path
 
-from repdyn.cli import TrainCLI
+from repdyn.cli.train import TrainCLI
 
 QUICKSTART = Path(__file__).parent / "configs" / "quickstart.yaml"
 

@@ -19,7 +19,7 @@ from machine import facts
 from torch import Tensor
 from tqdm import tqdm
 
-from repdyn.kernels import Cloud, exact_arithmetic, shortlist
+from repdyn.kernels import Cloud, full_precision, shortlist
 
 ROWS = 1500
 
@@ -38,7 +38,7 @@ def main() -> None:
             exact = torch.cdist(points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
             exact.fill_diagonal_(torch.inf)
             for dtype, count in counts.items():
-                with patch.object(shortlist, "multiplied_fast", return_value=dtype), exact_arithmetic("cpu"):
+                with patch.object(shortlist, "multiplied_fast", return_value=dtype), full_precision("cpu"):
                     found = shortlist.shortlist(points, k)
                 count["complete"] += int(found.complete.sum())
                 count["left open"] += int((~found.complete).sum())

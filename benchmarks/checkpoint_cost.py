@@ -21,10 +21,10 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.source import load_corpus
+from repdyn.hub.weights import Loading
 from repdyn.sweep.checkpoint import Settings, Task, Timing, measure_checkpoint
 from repdyn.sweep.downloads import Fetched
 from repdyn.sweep.targets import Target
-from repdyn.sweep.weights import Loading
 
 # width, layers, heads of the published configurations
 SIZES = {"14m": (128, 6, 4), "31m": (256, 6, 8), "70m": (512, 6, 8), "160m": (768, 12, 12), "410m": (1024, 24, 16)}

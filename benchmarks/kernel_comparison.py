@@ -26,7 +26,7 @@ from peers.rounds import Case, Row, compare
 from torch import Tensor
 from tqdm import tqdm
 
-from repdyn.kernels import exact_arithmetic
+from repdyn.kernels import full_precision
 
 # Not called kernels.py: transformers takes a module of that name for the hub's package, in every script of this folder.
 _SIZES = [(4096, 768), (4096, 2048), (16384, 768)]
@@ -67,7 +67,7 @@ def _run(
     n_counts = len({rows for rows, _ in options.sizes})
     n_clouds = len(options.sizes) * len(options.clouds) + n_counts * len(options.model)
     rows, tables = [], []
-    with tqdm(total=n_clouds * len(chosen) * len(options.threads), unit="table") as bar, exact_arithmetic(device):
+    with tqdm(total=n_clouds * len(chosen) * len(options.threads), unit="table") as bar, full_precision(device):
         for name, x in _clouds(options):
             for quantity, contenders in chosen.items():
                 bar.set_description(f"{quantity.name}, {name} {len(x)} x {x.shape[1]}")

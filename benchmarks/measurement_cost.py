@@ -20,8 +20,8 @@ import yaml
 
 from repdyn import Probe, kernels, measure
 from repdyn.data.datamodule import TextDataModule
-from repdyn.design import INDEPENDENT
 from repdyn.models import LanguageModel, objective_of
+from repdyn.probe.design import INDEPENDENT
 
 ROOT = Path(__file__).parents[1]
 

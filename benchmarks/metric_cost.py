@@ -23,10 +23,10 @@ from tqdm import tqdm
 from transformers import GPTNeoXConfig, GPTNeoXModel
 
 from repdyn import Probe, measure
-from repdyn.earlier import Earlier
-from repdyn.measurement import Profile
+from repdyn.measurement.measure import Profile
 from repdyn.metrics import DEFAULT_METRICS, METRICS, MetricLike
-from repdyn.records import Checkpoint
+from repdyn.store.schema import Checkpoint
+from repdyn.store.state_cache import StateCache
 
 _HEADING = """# What each metric costs
 
@@ -65,12 +65,14 @@ def _measured(options: argparse.Namespace) -> dict[str, list[Profile]]:
     asked: dict[str, list[MetricLike]] = {"default": list(DEFAULT_METRICS), "all": ["all"], **{m: [m] for m in METRICS}}
     profiles: dict[str, list[Profile]] = {name: [] for name in asked}
     with tempfile.TemporaryDirectory() as folder, tqdm(total=options.repeats * len(asked), unit="measurement") as bar:
-        earlier = Earlier(Path(folder), run="r", probe=probe.hash)
-        measure(model, probe, "all", earlier=earlier)  # warms up, and leaves the states to compare with
+        state_cache = StateCache(Path(folder), run="r", probe=probe.hash)
+        measure(model, probe, "all", state_cache=state_cache)  # warms up, and leaves the states to compare with
         for _ in range(options.repeats):
             for name, metrics in asked.items():
                 bar.set_postfix_str(name)
-                profiles[name].append(measure(model, probe, metrics, checkpoint=Checkpoint(step=1), earlier=earlier))
+                profiles[name].append(
+                    measure(model, probe, metrics, checkpoint=Checkpoint(step=1), state_cache=state_cache)
+                )
                 bar.update()
     return profiles
 

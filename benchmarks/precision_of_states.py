@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 
 from repdyn import Probe, measure
-from repdyn.sweep.weights import DTYPES, Loading, load_model
-from repdyn.views.frames import measurements
+from repdyn.hub.weights import DTYPES, Loading, load_model
+from repdyn.tables.frames import measurements
 
 CELL = ["metric", "subset", "layer"]
 

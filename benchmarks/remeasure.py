@@ -22,12 +22,12 @@ from tqdm import tqdm
 
 from repdyn import Probe, measure
 from repdyn.data.datamodule import TextDataModule
-from repdyn.design import DESIGNS, INDEPENDENT
-from repdyn.measurement import metric_set
+from repdyn.measurement.measure import metric_set
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.models import objective_of
-from repdyn.records import Checkpoint, Row, provenance
-from repdyn.store import Key, Store, read_rows
+from repdyn.probe.design import DESIGNS, INDEPENDENT
+from repdyn.store import MeasurementKey, Store, read_rows
+from repdyn.store.schema import Checkpoint, Row, provenance
 
 _LEARNING_RATE = "train/learning_rate"
 
@@ -51,7 +51,7 @@ def main() -> None:
     name = options.name or options.run.parent.name
     chosen = metric_set(options.metrics, probe=probe)
     for step in tqdm(sorted(steps), unit="checkpoint"):
-        key = Key(run=name, step=step, probe=probe.hash, metrics=chosen)
+        key = MeasurementKey(run=name, step=step, probe=probe.hash, metrics=chosen)
         if key not in store:
             tokens = step * config["data"]["batch_size"] * config["data"]["sequence_length"]
             model = _load(steps[step])

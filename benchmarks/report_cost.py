@@ -29,20 +29,20 @@ from tqdm import tqdm
 
 from repdyn import Store, open_store
 from repdyn.metrics import METRICS, Metric
-from repdyn.records import Checkpoint, Row, provenance, scalar_row
 from repdyn.report import write_report
-from repdyn.store import Key
+from repdyn.store import MeasurementKey
+from repdyn.store.schema import Checkpoint, Row, provenance, scalar_row
 
 _PROBE = "0123456789abcdef"
 _PARTS = {
     "read the store": ("views/selection.py", "select"),
     "check the rows": ("views/runs.py", "measured_runs"),
     "tables": ("report/courses.py", "courses_of"),
-    "alarms": ("alarms/evaluation.py", "alarms_of"),
+    "alerts": ("alerts/evaluation.py", "alerts_of"),
     "figures": ("report/tree.py", "tree_of"),
     "words and tables of HTML": ("report/sections.py", None),
     "compress": ("report/packing.py", "_as_text"),
-    "write": ("repdyn/files.py", "write_atomically"),
+    "write": ("repdyn/utils/atomic_files.py", "write_atomically"),
 }
 
 
@@ -125,7 +125,7 @@ def _filled(store: Store, options: argparse.Namespace) -> Store:
             )
             checkpoint = replace(checkpoint, causal=number % 2 == 0, parameters=10_000_000 * (1 + number))
             rows = [*_rows(checkpoint, options, steps[-1]), scalar_row(checkpoint, "train/loss", 2.0, probe=_PROBE)]
-            store.write(Key(checkpoint.run, step, _PROBE, "0123abcd"), rows)
+            store.write(MeasurementKey(checkpoint.run, step, _PROBE, "0123abcd"), rows)
     return store
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from machine import facts
-from sampling.models import FreshWindows, Subject
+from sampling.models import FreshWindows, LoadedModel
 from sampling.report import write_report
 from sampling.study import (
     BATCH,
@@ -38,8 +38,8 @@ from sampling.study import (
 from tqdm import tqdm
 
 from repdyn.data.source import load_corpus
-from repdyn.design import INDEPENDENT
-from repdyn.files import write_atomically
+from repdyn.probe.design import INDEPENDENT
+from repdyn.utils.atomic_files import write_atomically
 
 _LENGTHS = (40, 128, 256)
 _SHARES = (4, 8, 16, 51)
@@ -75,7 +75,7 @@ def main() -> None:
     torch.set_grad_enabled(False)
     options.output.mkdir(parents=True, exist_ok=True)
     try:
-        subjects = [Subject.load(spec) for spec in options.model]
+        subjects = [LoadedModel.load(spec) for spec in options.model]
         text = load_corpus(options.text).data[-options.bytes :].decode(errors="replace")
     except (OSError, ValueError) as error:
         parser.error(str(error))
@@ -89,7 +89,7 @@ def main() -> None:
         print(path)
 
 
-def _designs(subject: Subject, windows: FreshWindows, path: Path, full: bool) -> None:
+def _designs(subject: LoadedModel, windows: FreshWindows, path: Path, full: bool) -> None:
     columns = ["model", "window_tokens", "vectors_per_window", "n_vectors"]
     known = _read(path)
     done = set() if known.empty else set(known[columns].itertuples(index=False, name=None))
@@ -98,7 +98,7 @@ def _designs(subject: Subject, windows: FreshWindows, path: Path, full: bool) ->
             _append(path, list(cells(subject, windows, length, min(share, length), n, n_batches)))
 
 
-def _coverage(subject: Subject, windows: FreshWindows, path: Path, n_probes: int) -> None:
+def _coverage(subject: LoadedModel, windows: FreshWindows, path: Path, n_probes: int) -> None:
     known = _read(path)
     done = set() if known.empty else set(known[["model", "design"]].itertuples(index=False, name=None))
     for design, count, n_batches in ((INDEPENDENT, n_probes, 4), (reference_design(), 1, 2), (dense_design(), 1, 4)):

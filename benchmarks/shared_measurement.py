@@ -52,14 +52,14 @@ def _rank(rank: int, options: argparse.Namespace) -> None:
         measure(model, probe, ranks=ranks)
 
     def alone() -> None:
-        if ranks.first:
+        if ranks.is_rank_zero:
             measure(model, probe)
         dist.barrier()
 
-    growth = ranks.tell(_growth(shared))
+    growth = ranks.all_gather(_growth(shared))
     growth_alone = _growth(alone)  # after the smaller one, for a peak only rises
     times = [(_seconds(alone), _seconds(shared)) for _ in range(options.repeats)]
-    if ranks.first:
+    if ranks.is_rank_zero:
         _report(times, growth, growth_alone, options)
     dist.destroy_process_group()
 

@@ -6,8 +6,8 @@ if __name__ != "repdyn.callbacks":
         "and write 'from repdyn.callbacks import RepresentationDynamics'"
     )
 
-from repdyn.callbacks.hugging_face_checkpoints import HuggingFaceCheckpoints
 from repdyn.callbacks.hugging_face_trainer import HuggingFaceTracker
 from repdyn.callbacks.representation_dynamics import RepresentationDynamics
+from repdyn.callbacks.save_pretrained import SavePretrainedCheckpoint
 
-__all__ = ["HuggingFaceCheckpoints", "HuggingFaceTracker", "RepresentationDynamics"]
+__all__ = ["HuggingFaceTracker", "RepresentationDynamics", "SavePretrainedCheckpoint"]

@@ -11,19 +11,19 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from repdyn.alarms import RulesLike, rules_from
-from repdyn.alarms.rules import DEFAULT
-from repdyn.layers.blocks import Layers, find_blocks, unwrapped
-from repdyn.layers.forward import Forward
-from repdyn.layers.token_states import TokenPositions
+from repdyn.alerts import RulesLike, rules_from
+from repdyn.alerts.rules import DEFAULT
+from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
+from repdyn.capture.forward import Forward
+from repdyn.capture.token_states import TokenPositions
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple
 from repdyn.probe import Probe
-from repdyn.ranks import Ranks
-from repdyn.schedule import Agenda, ScheduleLike
 from repdyn.store import Store, open_store
-from repdyn.tracking.asked import Asked, OnFailure, refuse_unusable
-from repdyn.tracking.beside import learning_rate_of
+from repdyn.tracking.config import MeasurementConfig, OnFailure, validate_measurement
 from repdyn.tracking.run import Tracking
+from repdyn.tracking.schedule import ScheduleLike, ScheduleState
+from repdyn.tracking.train_scalars import learning_rate_of
+from repdyn.utils.distributed import Ranks
 
 
 class HuggingFaceTracker(TrainerCallback):
@@ -56,7 +56,7 @@ class HuggingFaceTracker(TrainerCallback):
         token_positions: as for :func:`repdyn.measure`, in a model that puts learned vectors among the tokens:
             ``slice(k, None)`` where k vectors stand before them.
         tokens_per_forward: bounds the size of one forward pass over the probe.
-        alarms, report: as for :class:`repdyn.callbacks.RepresentationDynamics`.
+        alerts, report: as for :class:`repdyn.callbacks.RepresentationDynamics`.
 
     Raises:
         ValueError: when training starts, where the configuration cannot work: blocks that cannot be told, a store that
@@ -68,7 +68,7 @@ class HuggingFaceTracker(TrainerCallback):
         probe: Probe,
         schedule: ScheduleLike = "pythia",
         metrics: str | Sequence[MetricLike] = DEFAULT_METRICS,
-        layers: Layers = None,
+        layers: LayerPatterns = None,
         store: str | Path | None = None,
         on_error: OnFailure = "warn",
         *,
@@ -78,11 +78,11 @@ class HuggingFaceTracker(TrainerCallback):
         forward: Forward | None = None,
         token_positions: TokenPositions | None = None,
         tokens_per_forward: int = 8192,
-        alarms: RulesLike = DEFAULT,
+        alerts: RulesLike = DEFAULT,
         report: bool = True,
     ) -> None:
-        refuse_unusable(metrics, on_error, token_positions)
-        self._asked = Asked(
+        validate_measurement(metrics, on_error, token_positions)
+        self._asked = MeasurementConfig(
             probe=probe,
             metrics=as_tuple(metrics),
             layers=layers,
@@ -91,13 +91,13 @@ class HuggingFaceTracker(TrainerCallback):
             tokens_per_forward=tokens_per_forward,
         )
         self._schedule = schedule
-        self._agenda = Agenda(schedule)
+        self._agenda = ScheduleState(schedule)
         self._given_store = store
         self._given_run = run
         self._name = name
         self._given_loggers = None if loggers is None else tuple(loggers)
         self._on_error: OnFailure = on_error
-        self._rules = rules_from(alarms)
+        self._rules = rules_from(alerts)
         self._report = report
         self._tracking: Tracking | None = None
         self._logged: tuple[int, float] | None = None
@@ -128,7 +128,7 @@ class HuggingFaceTracker(TrainerCallback):
         )
         # the Trainer starts over where a batch turned out too large, and train() may be called again
         begun = self._tracking is not None and self._tracking.run == run
-        self._agenda = Agenda(self._schedule)
+        self._agenda = ScheduleState(self._schedule)
         tracking.begin(Ranks.of_job(), self._agenda.schedule, resumed=begun or state.global_step > 0)
         self._tracking = tracking
         self._logged = self._measured_at = None
@@ -185,7 +185,7 @@ class HuggingFaceTracker(TrainerCallback):
                 tokens_seen=int(state.num_input_tokens_seen) if counted else None,
                 loss=loss if step == state.global_step else None,
                 learning_rate=learning_rate_of(optimizer),
-                within=model,
+                root_module=model,
             )
             control.should_training_stop |= self._tracking.stop_asked
 

@@ -9,23 +9,23 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
-from repdyn.alarms import Rule, rules_from
-from repdyn.alarms.rules import DEFAULT
-from repdyn.callbacks.refusals import refuse_namesakes, refuse_what_cannot_run
+from repdyn.alerts import Rule, rules_from
+from repdyn.alerts.rules import DEFAULT
 from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module
 from repdyn.callbacks.tokens import add_tokens
-from repdyn.layers.blocks import Layers, find_blocks
-from repdyn.layers.forward import refuse_prompts
-from repdyn.layers.token_states import TokenPositions
-from repdyn.measurement import metric_set
+from repdyn.callbacks.validation import validate_trainer, validate_unique_names
+from repdyn.capture.blocks import LayerPatterns, find_blocks
+from repdyn.capture.forward import check_no_prompt_tuning
+from repdyn.capture.token_states import TokenPositions
+from repdyn.measurement.measure import metric_set
 from repdyn.metrics import DEFAULT_METRICS, Metric, as_tuple
 from repdyn.probe import Probe, ProbeBatch
-from repdyn.ranks import Ranks
-from repdyn.schedule import ScheduleLike
 from repdyn.store import Store, open_store
-from repdyn.tracking.asked import Asked, OnFailure, refuse_unusable
-from repdyn.tracking.beside import learning_rate_of
+from repdyn.tracking.config import MeasurementConfig, OnFailure, validate_measurement
 from repdyn.tracking.run import Tracking
+from repdyn.tracking.schedule import ScheduleLike
+from repdyn.tracking.train_scalars import learning_rate_of
+from repdyn.utils.distributed import Ranks
 
 
 class RepresentationDynamics(ScheduledCallback):
@@ -55,7 +55,7 @@ class RepresentationDynamics(ScheduledCallback):
         run: name of the run in the rows; by default the first logger's name and version.
         name: tells several trackers of one trainer apart: it is added to the run's name and leads the names in the
             loggers ("teacher_anisotropy/layer_00").
-        alarms: rules of which the log warns when they find something: a YAML file, :class:`repdyn.alarms.Rule` objects,
+        alerts: rules of which the log warns when they find something: a YAML file, :class:`repdyn.alerts.Rule` objects,
             or None for none. Only a rule with ``stop: true`` ends the training.
         report: whether ``report.html`` in the store shows the run while it goes on.
 
@@ -70,7 +70,7 @@ class RepresentationDynamics(ScheduledCallback):
         probe: Probe | None = None,
         schedule: ScheduleLike = "pythia",
         metrics: str | Sequence[str | Metric] = DEFAULT_METRICS,
-        layers: Layers = None,
+        layers: LayerPatterns = None,
         store: str | Path | None = None,
         on_error: OnFailure = "warn",
         *,
@@ -80,11 +80,11 @@ class RepresentationDynamics(ScheduledCallback):
         tokens_per_forward: int = 8192,
         run: str | None = None,
         name: str = "",
-        alarms: Sequence[Rule] | str | Path | None = DEFAULT,
+        alerts: Sequence[Rule] | str | Path | None = DEFAULT,
         report: bool = True,
     ) -> None:
         super().__init__(schedule)
-        refuse_unusable(metrics, on_error, token_positions)
+        validate_measurement(metrics, on_error, token_positions)
         self.probe = probe
         self.metrics = as_tuple(metrics)
         self.layers = layers
@@ -94,7 +94,7 @@ class RepresentationDynamics(ScheduledCallback):
         self.token_positions = token_positions
         self.tokens_per_forward = tokens_per_forward
         self.name = name
-        self.rules = rules_from(alarms)
+        self.rules = rules_from(alerts)
         self.report = report
         self._given_store = store
         self._given_run = run
@@ -123,10 +123,10 @@ class RepresentationDynamics(ScheduledCallback):
         super().on_fit_start(trainer, pl_module)
         if is_fresh(trainer):
             self._forget()
-        refuse_what_cannot_run(trainer)
-        refuse_namesakes([c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)])  # type: ignore[attr-defined]
+        validate_trainer(trainer)
+        validate_unique_names([c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)])  # type: ignore[attr-defined]
         found = tracked_module(pl_module, self.model)
-        refuse_prompts(found, self.token_positions)
+        check_no_prompt_tuning(found, self.token_positions)
         find_blocks(found, self.layers)
         self._settle_probe(trainer)
         tracking = self._new_tracking(trainer)
@@ -160,7 +160,7 @@ class RepresentationDynamics(ScheduledCallback):
             tokens_seen=None if self._tokens_seen is None else int(self._tokens_seen),
             loss=self._loss,
             learning_rate=learning_rate_of(next(iter(trainer.optimizers), None)),
-            within=trainer.strategy.model,
+            root_module=trainer.strategy.model,
         )
         trainer.should_stop |= self._required_tracking.stop_asked
 
@@ -208,7 +208,7 @@ class RepresentationDynamics(ScheduledCallback):
             self._store = self._store or open_store(self._given_store or folder / "repdyn")
             self._run = self._run or (f"{name}.{self.name}" if self.name else name)
         return Tracking(
-            asked=Asked(
+            asked=MeasurementConfig(
                 probe=self._required_probe(),
                 metrics=self.metrics,
                 layers=self.layers,

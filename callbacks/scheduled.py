@@ -10,17 +10,17 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 
-from repdyn.callbacks.refusals import refuse_silent_checkpoints
-from repdyn.layers.blocks import hugging_face_model, unwrapped
-from repdyn.layers.forward import has_prompt
-from repdyn.schedule import Agenda, ScheduleLike
+from repdyn.callbacks.validation import validate_checkpoint_schedule
+from repdyn.capture.blocks import hugging_face_model, unwrapped
+from repdyn.capture.forward import has_prompt
+from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 
 
 class ScheduledCallback(Callback, ABC):
     """Calls :meth:`act` at step 0, at the steps of a schedule and at the end of training, once for each step."""
 
     def __init__(self, schedule: ScheduleLike) -> None:
-        self._agenda = Agenda(schedule)
+        self._agenda = ScheduleState(schedule)
 
     @abstractmethod
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -28,9 +28,9 @@ class ScheduledCallback(Callback, ABC):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if is_fresh(trainer):
-            self._agenda = Agenda(self._agenda.schedule)
+            self._agenda = ScheduleState(self._agenda.schedule)
         if self._agenda.schedule.at_checkpoints:
-            refuse_silent_checkpoints(trainer)
+            validate_checkpoint_schedule(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._agenda.starts(trainer.global_step):

@@ -18,6 +18,8 @@ from small import HandWritten, random_tokens
 
 from repdyn import Probe
 
+pytest_plugins = ["run_fixtures", "hub_fixtures"]
+
 
 def pytest_collection_finish() -> None:
     """What importing has made stays: looking it over again and again for garbage would take a quarter of the time."""
@@ -50,4 +52,4 @@ def small_probe() -> Probe:
 def without_figures(monkeypatch) -> None:
     """For tests that are not about them: drawing takes longer than everything else a short training does."""
     for view in ("show_run", "write_report"):
-        monkeypatch.setattr(f"repdyn.tracking.showing.{view}", lambda *_, **__: None)
+        monkeypatch.setattr(f"repdyn.tracking.run_views.{view}", lambda *_, **__: None)

@@ -43,10 +43,10 @@ ALLOWED = {
     "data": {"design", "files", "probe", "redaction", "words"},
     "alignment_profile": set(),
     "plain_yaml": set(),
-    "alarms": {"files", "metrics", "plain_yaml", "records"},
+    "alerts": {"files", "metrics", "plain_yaml", "records"},
     "views": {
         *(
-            "alarms",
+            "alerts",
             "alignment_profile",
             "files",
             "kernels",
@@ -57,12 +57,12 @@ ALLOWED = {
             "store",
         ),
     },
-    "report": {"alarms", "arguments", "files", "metrics", "records", "store", "views"},
+    "report": {"alerts", "arguments", "files", "metrics", "records", "store", "views"},
     "explorer": {
         *("arguments", "kernels", "layers", "probe", "studies", "sweep", "redaction", "views"),
     },
     "tracking": {
-        *("alarms", "earlier", "layers", "measurement", "metrics", "probe", "ranks", "records", "redaction", "report"),
+        *("alerts", "earlier", "layers", "measurement", "metrics", "probe", "ranks", "records", "redaction", "report"),
         *("schedule", "store", "views"),
     },
     "sweep": {
@@ -143,7 +143,7 @@ def test_public_names():
         *("Design", "Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker", "kernels", "measure", "open_store")
     }
     assert importlib.import_module("repdyn.callbacks").__all__ == [
-        *("HuggingFaceCheckpoints", "HuggingFaceTracker", "RepresentationDynamics")
+        *("SavePretrainedCheckpoint", "HuggingFaceTracker", "RepresentationDynamics")
     ]
 
 

@@ -65,7 +65,7 @@ def test_ci_calls_the_command_as_printed():
 
 
 def test_findings_page_states_the_criteria_of_the_code():
-    from repdyn.views import criteria
+    from repdyn.tables import criteria
 
     page = " ".join((ROOT / "docs" / "findings.md").read_text().replace("*", "").split())
     stated = (criteria.BELL, criteria.UNIFORM, criteria.GROWTH, criteria.DIMENSION)

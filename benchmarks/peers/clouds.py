@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from repdyn import Probe
+from repdyn.capture.capture import capture
 from repdyn.data.source import load_corpus
-from repdyn.layers.capture import capture
-from repdyn.quiet import without_reports
+from repdyn.utils.quiet import without_reports
 
 _SEQUENCE_LENGTH = 256
 _OUTLIERS = 4

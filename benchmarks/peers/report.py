@@ -17,8 +17,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from peers.contenders import QUANTITIES, Contender, Quantity
 from peers.rounds import PRODUCT, Row, Timing, memory_method
-from repdyn.views.drawing import entitle, save
-from repdyn.views.style import SUBSET_COLOURS, styled
+from repdyn.figures.drawing import entitle, save
+from repdyn.tables.style import SUBSET_COLOURS, styled
 
 OURS = "repdyn"
 _COLUMNS = ("contender", "seconds", "time / product (range)", "error", "error of r1, r2", "extra memory, MiB", "note")

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from repdyn.quiet import without_reports
+from repdyn.utils.quiet import without_reports
 
 _SEED = 0
 
 
 @dataclass(frozen=True)
-class Subject:
+class LoadedModel:
     """One model in one state of training."""
 
     name: str
@@ -26,7 +26,7 @@ class Subject:
     context: int
 
     @classmethod
-    def load(cls, spec: str) -> Subject:
+    def load(cls, spec: str) -> LoadedModel:
         """Load ``NAME=FOLDER``, or ``NAME=FOLDER@random`` for the same architecture with random weights.
 
         Raises:

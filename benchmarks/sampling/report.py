@@ -13,8 +13,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from repdyn.design import INDEPENDENT
-from repdyn.files import write_atomically
+from repdyn.probe.design import INDEPENDENT
+from repdyn.utils.atomic_files import write_atomically
 from sampling.study import METRICS, Value, coverage
 
 _KEYS = ["model", "layer"]

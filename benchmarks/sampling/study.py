@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from repdyn import Probe, measure
-from repdyn.design import DENSE, INDEPENDENT, Design
-from repdyn.kernels import Cloud, anisotropy, exact_arithmetic, same_group_share, two_nn
-from repdyn.layers.capture import capture, causality
-from sampling.models import FreshWindows, Subject
+from repdyn.capture.capture import capture, causality
+from repdyn.kernels import Cloud, anisotropy, full_precision, same_group_share, two_nn
+from repdyn.probe.design import DENSE, INDEPENDENT, Design
+from sampling.models import FreshWindows, LoadedModel
 
 BATCH = 4096
 REFERENCE_LENGTH = INDEPENDENT.window_tokens
@@ -60,7 +60,9 @@ class Cell:
     """Of the forward passes, for each batch."""
 
 
-def cells(subject: Subject, windows: FreshWindows, length: int, share: int, n: int, n_batches: int) -> Iterator[Cell]:
+def cells(
+    subject: LoadedModel, windows: FreshWindows, length: int, share: int, n: int, n_batches: int
+) -> Iterator[Cell]:
     """Measure every block on ``share`` vectors of each window, with the own window's neighbours and without them."""
     n_windows = -(-n // share)
     found = list(islice(windows.sets(length, n_windows, seed=length * 1000 + share), n_batches))
@@ -76,7 +78,7 @@ def cells(subject: Subject, windows: FreshWindows, length: int, share: int, n: i
         seconds += time.perf_counter() - start
         groups = torch.from_numpy(probe.window_of_token[probe.sample("all")[0]])
         for layer in states.layers[1:]:
-            with exact_arithmetic("cpu"):
+            with full_precision("cpu"):
                 excluded = Cloud(layer.states, groups=groups)
                 whole = anisotropy(layer.states).item()
                 share_of_own = same_group_share(excluded) if share > 1 else 0.0
@@ -123,7 +125,7 @@ class Value:
 
 
 def fresh_values(
-    subject: Subject, windows: FreshWindows, design: Design, n_probes: int, n_batches: int
+    subject: LoadedModel, windows: FreshWindows, design: Design, n_probes: int, n_batches: int
 ) -> Iterator[list[Value]]:
     """Measure several probes of one design, drawn from disjoint windows of the text; one list for each."""
     length = min(design.window_tokens or 128, subject.context)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
+from repdyn.cli.explore import HOST, MAX_TOKENS, NEAREST, SENTENCES
 from repdyn.explorer.app import build
 from repdyn.explorer.checkpoints import load_checkpoints
-from repdyn.explorer.cli import HOST, MAX_TOKENS, NEAREST, SENTENCES
 from repdyn.explorer.server import launch
 from repdyn.explorer.session import Session
 

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from repdyn import kernels
-    from repdyn.design import Design
-    from repdyn.measurement import Profile, measure
+    from repdyn.measurement.measure import Profile, measure
     from repdyn.probe import Probe
-    from repdyn.ranks import Ranks
-    from repdyn.schedule import Schedule
+    from repdyn.probe.design import Design
     from repdyn.store import Store, open_store
+    from repdyn.tracking.schedule import Schedule
     from repdyn.tracking.tracker import Tracker
+    from repdyn.utils.distributed import Ranks
 
 __all__ = ["Design", "Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker", "kernels", "measure", "open_store"]
 
 _HOMES = {
-    "Design": "repdyn.design",
+    "Design": "repdyn.probe.design",
     "Probe": "repdyn.probe",
-    "Profile": "repdyn.measurement",
-    "Ranks": "repdyn.ranks",
-    "Schedule": "repdyn.schedule",
+    "Profile": "repdyn.measurement.measure",
+    "Ranks": "repdyn.utils.distributed",
+    "Schedule": "repdyn.tracking.schedule",
     "Store": "repdyn.store",
     "Tracker": "repdyn.tracking.tracker",
-    "measure": "repdyn.measurement",
+    "measure": "repdyn.measurement.measure",
     "open_store": "repdyn.store",
 }
 

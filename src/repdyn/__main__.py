@@ -1,6 +1,6 @@
 """The same as the command ``repdyn``."""
 
-from repdyn.command import main
+from repdyn.cli.main import main
 
 if __name__ == "__main__":
     main()

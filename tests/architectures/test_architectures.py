@@ -21,8 +21,8 @@ from transformers import MixtralConfig, MixtralModel, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from repdyn import Probe, measure
-from repdyn.layers.capture import capture, causality
-from repdyn.layers.forward import call_with_tokens
+from repdyn.capture.capture import capture, causality
+from repdyn.capture.forward import call_with_tokens
 
 LISTS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
 ARCHITECTURES = sorted(

@@ -17,9 +17,9 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedModel
 
 from repdyn import Probe, measure
-from repdyn.layers.blocks import find_blocks, unwrapped
-from repdyn.layers.capture import capture
-from repdyn.measurement import metric_set
+from repdyn.capture.blocks import find_blocks, unwrapped
+from repdyn.capture.capture import capture
+from repdyn.measurement.measure import metric_set
 
 LENGTHS = torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])
 MASK = (torch.arange(9)[None, :] < LENGTHS[:, None]).long()

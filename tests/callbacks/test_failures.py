@@ -15,9 +15,9 @@ from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelP
 from small import HandWritten
 
 from repdyn import measure
-from repdyn.alarms import Rule
-from repdyn.callbacks import HuggingFaceCheckpoints, RepresentationDynamics
-from repdyn.callbacks.refusals import refuse_sharding, refuse_what_cannot_run
+from repdyn.alerts import Rule
+from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
+from repdyn.callbacks.validation import validate_not_sharded, validate_trainer
 from repdyn.metrics import METRICS, Metric
 
 
@@ -86,7 +86,7 @@ def test_nan_weights_are_rows_with_a_reason(tmp_path, probe):
         (lambda probe: tracker(probe, layers="layers.*"), {}, r"'layers.\*' matches none; .* \"network.blocks.\*\""),
         (lambda probe: tracker(probe, model="netwrk"), {}, "to name a module inside Job, got 'netwrk'; it has network"),
         (lambda probe: tracker(probe, "checkpoints"), {}, 'expected a ModelCheckpoint for schedule="checkpoints"'),
-        (lambda probe: HuggingFaceCheckpoints(3), {}, "expected a Hugging Face model to save, found Job"),
+        (lambda probe: SavePretrainedCheckpoint(3), {}, "expected a Hugging Face model to save, found Job"),
     ],
     ids=["no probe", "no layers", "no model", "no checkpoints", "nothing to save"],
 )
@@ -144,12 +144,12 @@ def strategy(kind: type, **attributes: object) -> SimpleNamespace:
 )
 def test_strategies_that_cannot_be_tracked_are_refused(trainer, message):
     with pytest.raises(ValueError, match=message):
-        refuse_what_cannot_run(trainer)
+        validate_trainer(trainer)
 
 
 def test_shards_are_not_saved_as_checkpoints_of_hugging_face():
     with pytest.raises(ValueError, match="keeps the whole model on each device, got FSDPStrategy; save checkpoints"):
-        refuse_sharding(strategy(FSDPStrategy))  # type: ignore[arg-type]
+        validate_not_sharded(strategy(FSDPStrategy))  # type: ignore[arg-type]
 
 
 def test_two_metrics_of_one_name_are_refused(probe):
@@ -181,7 +181,7 @@ def test_one_failing_logger_keeps_the_others_served(tmp_path, probe):
     with pytest.raises(OSError, match="disk full"):  # Lightning's own logging of the loss is not ours to guard
         trainer(tmp_path, attached, logger=loggers).fit(Job(), batches())
     assert attached.store.to_pandas()["reason"].isna().all()  # the measurement did not fail
-    from repdyn.views.loggers import log_rows
+    from repdyn.publish.loggers import log_rows
 
     with pytest.raises(OSError, match="disk full"):
         log_rows(measure(HandWritten(), probe).rows, loggers, 0)
@@ -189,18 +189,18 @@ def test_one_failing_logger_keeps_the_others_served(tmp_path, probe):
     assert "two_nn/mean" in pd.read_csv(tmp_path / "b" / "0" / "metrics.csv").columns
 
 
-def test_an_alarm_that_asks_for_it_stops_the_training(tmp_path, probe, caplog):
+def test_an_alert_that_asks_for_it_stops_the_training(tmp_path, probe, caplog):
     rule = Rule(name="high", when="above", bound=0.0, metrics=("train/loss",), stop=True)
-    attached, job = tracker(probe, 4, alarms=[rule]), Job()
+    attached, job = tracker(probe, 4, alerts=[rule]), Job()
     trainer(tmp_path, attached).fit(job, batches())
     assert attached.store.steps(attached.store.runs()[0]) == [0, 4]
     assert len(job.losses) == 4
     assert "the training is to stop at step 4, as asked for by: high" in caplog.text
 
 
-def test_an_alarm_that_does_not_ask_for_it_stops_nothing(tmp_path, probe, caplog):
+def test_an_alert_that_does_not_ask_for_it_stops_nothing(tmp_path, probe, caplog):
     rule = Rule(name="any", when="above", bound=0.0, metrics=("anisotropy",))
-    attached, job = tracker(probe, 4, alarms=[rule]), Job()
+    attached, job = tracker(probe, 4, alerts=[rule]), Job()
     trainer(tmp_path, attached).fit(job, batches())
     assert len(job.losses) == 8
-    assert "alarm at step 0, any: anisotropy" in caplog.text
+    assert "alert at step 0, any: anisotropy" in caplog.text

@@ -11,9 +11,9 @@ from small import random_tokens
 from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_seed
 
 from repdyn import measure, open_store
-from repdyn.alarms import Rule, alarms_of, kept_rules
+from repdyn.alerts import Rule, alerts_of, kept_rules
 from repdyn.callbacks import HuggingFaceTracker
-from repdyn.views.told_alarms import told
+from repdyn.tables.alert_text import told
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 
@@ -240,21 +240,21 @@ def test_evaluation_alone_measures_nothing(tmp_path, probe):
     assert attached.store is None
 
 
-def test_alarms_on_the_loss_are_raised_when_it_is_told(tmp_path, probe, caplog):
+def test_alerts_on_the_loss_are_raised_when_it_is_told(tmp_path, probe, caplog):
     rules = [
         Rule(name="high", when="above", bound=0.0, metrics=("train/loss",), stop=True),
         Rule(name="any", when="above", bound=0.0, metrics=("anisotropy",), subsets=("all",)),
     ]
-    attached = tracker(probe, alarms=rules)
+    attached = tracker(probe, alerts=rules)
     trained = trainer(tmp_path / "job", attached)
     trained.train()
     assert trained.state.global_step == 2
-    said = [record.message for record in caplog.records if record.name == "repdyn.tracking.watch"]
+    said = [record.message for record in caplog.records if record.name == "repdyn.tracking.alert_monitor"]
     assert [text.partition(":")[0] for text in said] == [
-        "alarm at step 0, any",
-        "alarm at step 2, high",
+        "alert at step 0, any",
+        "alert at step 2, high",
         "the training is to stop at step 2, as asked for by",
     ]
     store = open_store(tmp_path / "job" / "repdyn")
-    found = alarms_of(store.to_pandas(), kept_rules(store.alarms_path("job")))
-    assert [f"alarm at {line}" for line in told(found)] == said[:2]
+    found = alerts_of(store.to_pandas(), kept_rules(store.alerts_path("job")))
+    assert [f"alert at {line}" for line in told(found)] == said[:2]

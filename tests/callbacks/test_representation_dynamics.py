@@ -11,12 +11,12 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from repdyn import Probe, Schedule, measure, open_store
-from repdyn.callbacks import HuggingFaceCheckpoints
+from repdyn.callbacks import SavePretrainedCheckpoint
+from repdyn.hub.client import Hub
 from repdyn.metrics import METRICS
-from repdyn.records import Checkpoint
+from repdyn.store.schema import Checkpoint
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.hub import Hub
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import sweep
 
@@ -78,7 +78,7 @@ def test_checkpoints_saved_live_give_the_live_numbers(tmp_path, probe, family):
     """The swept checkpoints of a run, bit for bit what the tracker measured in it, whatever is measured."""
     probe = probe.with_topics(probe.tokens % 3)
     live = tracker(probe, 3, metrics="all")
-    trainer(tmp_path, live, HuggingFaceCheckpoints(3, tmp_path / "saved")).fit(tiny_language_model(family), batches())
+    trainer(tmp_path, live, SavePretrainedCheckpoint(3, tmp_path / "saved")).fit(tiny_language_model(family), batches())
     kept = Probe.load(live.store.probe_path(probe.hash))
     tasks = [Task(target, kept) for target in find_checkpoints(tmp_path / "saved", "swept")]
     assert [task.target.step for task in tasks] == [0, 3, 6, 8]

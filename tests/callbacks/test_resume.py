@@ -15,7 +15,7 @@ from jobs import Job, Repeatable, batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from repdyn import Probe, measure, open_store
-from repdyn.callbacks import HuggingFaceCheckpoints
+from repdyn.callbacks import SavePretrainedCheckpoint
 
 
 @pytest.mark.parametrize("attach_first", [True, False])
@@ -143,11 +143,11 @@ def test_another_probe_on_resume_is_refused(tmp_path, probe):
 
 def test_checkpoints_of_another_run_are_not_taken_for_ones_own(tmp_path, probe):
     saved = tmp_path / "saved"
-    trainer(tmp_path / "a", HuggingFaceCheckpoints(4, saved)).fit(tiny_language_model(), batches())
+    trainer(tmp_path / "a", SavePretrainedCheckpoint(4, saved)).fit(tiny_language_model(), batches())
     with pytest.raises(
         ValueError, match="expected a folder without checkpoints, but .*saved holds some of another run"
     ):
-        trainer(tmp_path / "b", HuggingFaceCheckpoints(4, saved)).fit(tiny_language_model(), batches())
+        trainer(tmp_path / "b", SavePretrainedCheckpoint(4, saved)).fit(tiny_language_model(), batches())
 
 
 INTERRUPTED = """

@@ -9,7 +9,7 @@ import torch
 from jobs import Job, batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
-from repdyn.callbacks import HuggingFaceCheckpoints
+from repdyn.callbacks import SavePretrainedCheckpoint
 
 
 class Flags(pl.Callback):
@@ -102,7 +102,7 @@ def test_training_is_bit_identical(tmp_path, probe, make, settings):
     plain, plain_rng, plain_flags = run(tmp_path / "plain", make, [], logger=loggers(tmp_path / "plain"), **settings)
     attached = [tracker(probe, 2)]
     if not isinstance(plain, Job):
-        attached.append(HuggingFaceCheckpoints(2, tmp_path / "saved"))
+        attached.append(SavePretrainedCheckpoint(2, tmp_path / "saved"))
     tracked, rng, flags = run(tmp_path / "tracked", make, attached, logger=loggers(tmp_path / "tracked"), **settings)
 
     assert attached[0].store.steps(attached[0].store.runs()[0]) == [0, 2, 4, 6, 8]

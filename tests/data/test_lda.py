@@ -204,14 +204,14 @@ def test_what_the_log_says():
     ],
 )
 def test_the_last_source_that_is_named_decides(arguments, expected):
-    from repdyn.cli import data_module
+    from repdyn.cli.train import data_module
 
     assert data_module(arguments) is expected
 
 
 @pytest.mark.parametrize("content", ["- a list", "data: text", "data: [unclosed", "", "data:\n  tokenizer: bytes\n"])
 def test_a_configuration_that_names_no_source_is_left_to_the_parser(content, tmp_path):
-    from repdyn.cli import data_module
+    from repdyn.cli.train import data_module
 
     (tmp_path / "config.yaml").write_text(content)
     assert data_module(["fit", "--config", str(tmp_path / "config.yaml")]) is TextDataModule

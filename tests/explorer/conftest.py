@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from repdyn.explorer.checkpoints import load_checkpoints
 from repdyn.explorer.session import Session
-from repdyn.studies.subjects import Subject
+from repdyn.studies.models import LoadedModel
 
 __all__ = ["save_model"]
 
@@ -21,10 +21,10 @@ MARKUP = ("<script>alert(1)</script>", "${alert(2)}", "{{value}}")
 
 
 @pytest.fixture
-def load(save_model) -> Callable[..., Subject]:
+def load(save_model) -> Callable[..., LoadedModel]:
     """A model of its own folder, whose tokenizer knows :data:`MARKUP` as well."""
 
-    def loaded(name: str, family: str, **settings: int) -> Subject:
+    def loaded(name: str, family: str, **settings: int) -> LoadedModel:
         return load_folders(save_with_markup(save_model, name, family, **settings))[0]
 
     return loaded
@@ -44,6 +44,6 @@ def save_with_markup(save_model: Callable[..., Path], name: str, family: str, **
     return folder
 
 
-def load_folders(*folders: Path | str, **changes: object) -> list[Subject]:
+def load_folders(*folders: Path | str, **changes: object) -> list[LoadedModel]:
     defaults = {"revision": [], "tokenizer": None, "device": "cpu", "dtype": "float32", "trust_remote_code": False}
     return load_checkpoints(argparse.Namespace(models=list(map(str, folders)), **{**defaults, **changes}))

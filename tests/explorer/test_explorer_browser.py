@@ -9,7 +9,7 @@ import pytest
 from browser import watched_page
 from explorer.conftest import MARKUP
 
-from repdyn.explorer import looks
+from repdyn.explorer import theme as looks
 from repdyn.explorer.app import build
 from repdyn.explorer.server import launch
 

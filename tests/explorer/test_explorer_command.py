@@ -11,10 +11,10 @@ import sys
 import pytest
 from explorer.conftest import load_folders
 
+from repdyn.cli.explore import main
 from repdyn.explorer import addresses, checkpoints, server
 from repdyn.explorer.addresses import announcement
 from repdyn.explorer.checkpoints import Named, named_checkpoints
-from repdyn.explorer.cli import main
 from repdyn.explorer.server import free_port
 
 
@@ -39,7 +39,7 @@ def run_folder(save_model, tmp_path):
 
 def test_help_waits_for_neither_torch_nor_gradio():
     code = (
-        "import sys\nfrom repdyn.explorer.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
+        "import sys\nfrom repdyn.cli.explore import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
         "    print(sorted({'torch', 'gradio', 'plotly', 'transformers'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

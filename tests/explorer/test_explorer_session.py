@@ -19,7 +19,7 @@ from repdyn.explorer import session as session_module
 from repdyn.explorer.session import Session
 from repdyn.studies.anatomy.depth import plane
 from repdyn.studies.anatomy.study import journeys
-from repdyn.studies.subjects import Subject
+from repdyn.studies.models import LoadedModel
 from repdyn.studies.tokens.measured import ids_of, sentence_of
 from repdyn.studies.tokens.sentence import token_names
 
@@ -32,7 +32,7 @@ def looked_at(session, place=3, **settings):
 
 
 def of_family(model, name="other"):
-    return Session([Subject(name, model.eval(), byte_tokenizer())], nearest=3, max_tokens=40)
+    return Session([LoadedModel(name, model.eval(), byte_tokenizer())], nearest=3, max_tokens=40)
 
 
 # one token

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import repdyn.kernels
-from repdyn.kernels import Cloud, Undefined, cloud, exact_arithmetic
+from repdyn.kernels import Cloud, Undefined, cloud, full_precision
 
 REPEATING = torch.tensor([[1.0, 2.0], [0.0, 5.0], [1.0, 2.0], [-0.0, 5.0], [3.0, 3.0], [1.0, 2.0]])
 SHAPE = (
@@ -157,7 +157,7 @@ USERS = {
 def test_exact_arithmetic_sets_and_restores_precision(user):
     USERS[user]()
     before = _settings()
-    with exact_arithmetic("cpu"):
+    with full_precision("cpu"):
         assert _settings() == ("highest", "ieee", "ieee")
         assert torch.backends.cuda.matmul.allow_tf32 is False
     assert _settings() == before
@@ -167,7 +167,7 @@ def test_exact_arithmetic_sets_and_restores_precision(user):
 def test_exact_arithmetic_restores_after_an_error():
     USERS["medium"]()
     before = _settings()
-    with pytest.raises(KeyError), exact_arithmetic("cpu"):
+    with pytest.raises(KeyError), full_precision("cpu"):
         raise KeyError
     assert _settings() == before
 
@@ -175,7 +175,7 @@ def test_exact_arithmetic_restores_after_an_error():
 @pytest.mark.usefixtures("precision")
 def test_exact_arithmetic_leaves_inherited_precision_inherited():
     _set_parent()
-    with exact_arithmetic("cpu"):
+    with full_precision("cpu"):
         pass
     torch.backends.fp32_precision = "ieee"
     assert _settings() == ("highest", "ieee", "ieee")
@@ -183,7 +183,7 @@ def test_exact_arithmetic_leaves_inherited_precision_inherited():
 
 def test_exact_arithmetic_turns_autocast_and_autograd_off():
     weights = torch.ones(4, 4, requires_grad=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16), exact_arithmetic(torch.device("cpu")):
+    with torch.autocast("cpu", dtype=torch.bfloat16), full_precision(torch.device("cpu")):
         product = weights @ weights
     assert product.dtype == torch.float32
     assert not product.requires_grad

@@ -69,7 +69,7 @@ def test_no_row_is_proven_wrongly_by_the_least_accurate_product(stretch, unit, m
     points = HOSTILE["bimodal_1000"]().double()
     points[:, -1] *= stretch * 1e6
     points *= unit
-    rung = neighbours._Rung(points, 2, 2)
+    rung = neighbours._Float64Search(points, 2, 2)
     # sums of dim terms may be off by dim roundoffs of what they add up: (2 |x|)^2 at least
     allowed = points.shape[1] * 2**-53 * 4 * neighbours._squares(rung.frame.place(points)).min()
     exact = neighbours._scores
@@ -107,7 +107,7 @@ def test_points_too_close_for_any_product_reach_the_last_rung(monkeypatch):
     points = _too_close()
     monkeypatch.setattr(neighbours, "_LADDER", (2, None))
     np.testing.assert_allclose(_sorted(nearest(points)), _sorted(naive_nearest(points)), rtol=1e-12)
-    assert not neighbours._Rung(points, 2, 4).nearest(torch.arange(320))[1].any()
+    assert not neighbours._Float64Search(points, 2, 4).nearest(torch.arange(320))[1].any()
 
 
 @pytest.mark.parametrize(("n_columns", "k"), [(512, 5), (4096, 5), (4096, 33), (2560, 200)])

@@ -5,7 +5,7 @@ import torch
 from grouped import GROUPINGS, n_outside
 from hostile import HOSTILE
 
-from repdyn.kernels import Cloud, exact_arithmetic, shortlist
+from repdyn.kernels import Cloud, full_precision, shortlist
 
 DTYPES = [torch.bfloat16, torch.float32]
 
@@ -30,7 +30,7 @@ def dtype(request, monkeypatch):
 
 
 def listed(points, k=2, groups=None):
-    with exact_arithmetic("cpu"):
+    with full_precision("cpu"):
         return shortlist.shortlist(points, k, groups)
 
 

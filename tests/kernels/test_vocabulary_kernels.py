@@ -12,11 +12,11 @@ from repdyn.kernels.tokens import (
     token_cosine,
     token_cosine_of,
     token_cosines,
-    token_kept,
-    token_kept_of,
     token_rank,
     token_rank_of,
     token_ranks,
+    token_top1_match,
+    token_top1_match_of,
 )
 from repdyn.kernels.vocabulary import Vocabulary
 
@@ -113,7 +113,7 @@ def test_values_are_a_float64_references(name):
     own = naive_cosines(x, table)[torch.arange(len(x)), ids]
     assert token_cosine(x, ids, vocabulary).item() == pytest.approx(own.mean().item(), rel=1e-12)
     assert token_rank(x, ids, vocabulary).item() == ranks.double().quantile(0.5).item()
-    assert token_kept(x, ids, vocabulary).item() == pytest.approx((ranks == 0).double().mean().item(), rel=1e-12)
+    assert token_top1_match(x, ids, vocabulary).item() == pytest.approx((ranks == 0).double().mean().item(), rel=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -181,7 +181,7 @@ def test_ranks_are_computed_once_for_the_same_tokens(monkeypatch):
 
     closer_rows = module.closer_rows
     monkeypatch.setattr(module, "closer_rows", lambda *given: calls.append(1) or closer_rows(*given))
-    for kernel in (token_rank_of, token_kept_of):
+    for kernel in (token_rank_of, token_top1_match_of):
         kernel(x[:50], ids[:50], vocabulary)  # a slice of its own each time
     assert calls == [1]
     token_rank_of(x[:49], ids[:49], vocabulary)
@@ -265,10 +265,10 @@ def broken(number):
 )
 def test_what_is_undefined_has_a_reason(x, table, reason):
     ids, vocabulary = torch.arange(len(x)), Vocabulary(table)
-    for kernel in (token_cosine_of, token_rank_of, token_kept_of):
+    for kernel in (token_cosine_of, token_rank_of, token_top1_match_of):
         with pytest.raises(Undefined, match=f"^{reason}$"):
             kernel(x, ids, vocabulary)
-    for kernel in (token_cosine, token_rank, token_kept):
+    for kernel in (token_cosine, token_rank, token_top1_match):
         assert kernel(x, ids, vocabulary).isnan()
 
 

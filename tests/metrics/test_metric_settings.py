@@ -12,11 +12,11 @@ import torch
 from small import HandWritten, random_tokens
 
 from repdyn import Probe, measure
-from repdyn.design import PAPER
-from repdyn.measurement import metric_set
+from repdyn.measurement.measure import metric_set
 from repdyn.metrics import METRICS, Metric, resolve
 from repdyn.metrics.settings import _try_out
-from repdyn.tracking.asked import refuse_unusable
+from repdyn.probe.design import PAPER
+from repdyn.tracking.config import validate_measurement
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_whole_numbers_are_numbers_too():
 )
 def test_mistyped_settings_are_refused_before_there_is_a_model(name, told):
     with pytest.raises(ValueError, match=re.escape(told)) as refused:
-        refuse_unusable(["anisotropy", name], "warn")
+        validate_measurement(["anisotropy", name], "warn")
     assert "\n" not in str(refused.value)
 
 

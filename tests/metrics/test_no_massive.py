@@ -10,8 +10,8 @@ from small import random_tokens
 from torch import nn
 
 from repdyn import Probe, measure
+from repdyn.capture.capture import capture
 from repdyn.kernels import alignment, anisotropy, norm, step_length, two_nn
-from repdyn.layers.capture import capture
 from repdyn.metrics import METRICS, resolve
 from repdyn.metrics.massive import MASSIVE_NORM, are_massive
 
@@ -174,7 +174,7 @@ def test_any_metric_of_vectors_can_be_asked_for_on_it(model, probe):
     names = [
         f"{name}@no_massive"
         for name, metric in METRICS.items()
-        if not metric.besides & {"attention_weights", "earlier"} and not metric.requires
+        if not metric.captures & {"attention_weights", "earlier"} and not metric.probe_requires
     ]
     frame = measure(model, probe, names, "blocks.*").to_pandas()
     reasons = frame.loc[frame["value"].isna(), ["metric", "reason"]].drop_duplicates()

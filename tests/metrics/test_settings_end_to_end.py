@@ -1,4 +1,4 @@
-"""Two settings of one metric in one run: live, in loggers, store, alarms, figures and report, and in a sweep."""
+"""Two settings of one metric in one run: live, in loggers, store, alerts, figures and report, and in a sweep."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from small import random_tokens
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn import Probe, open_store
-from repdyn.alarms import Rule
+from repdyn.alerts import Rule
+from repdyn.cli.sweep import main
 from repdyn.models import build_model
 from repdyn.store import Store
-from repdyn.sweep.cli import main
-from repdyn.views.every_metric import beyond_default
-from repdyn.views.families import family_of, is_between
-from repdyn.views.frames import measurements, metrics_of
-from repdyn.views.style import metric_title, metric_unit
+from repdyn.tables.families import family_of, is_between
+from repdyn.tables.frames import measurements, metrics_of
+from repdyn.tables.style import metric_title, metric_unit
+from repdyn.terminal.metric_lines import beyond_default
 
 METRICS = ["two_nn", "two_nn[discard=0.8]", "two_nn[duplicates=count, discard=0.8]@no_sink", "anisotropy@no_massive"]
 NAMES = ["anisotropy", "two_nn", "two_nn[discard=0.8,duplicates=count]", "two_nn[discard=0.8]"]
@@ -92,7 +92,7 @@ def test_views_show_a_setting_as_they_show_its_metric(store):
 
 
 def test_the_terminal_shows_the_whole_name(store, capsys):
-    from repdyn.views.show import show_store
+    from repdyn.publish.results import show_store
 
     show_store(store)
     shown = capsys.readouterr().out
@@ -123,8 +123,8 @@ def checkpoints(tmp_path, probe) -> Path:
 
 @pytest.fixture
 def undrawn(monkeypatch) -> None:
-    monkeypatch.setattr("repdyn.sweep.cli.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.sweep.cli.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
 
 
 def swept(*arguments: str) -> int:

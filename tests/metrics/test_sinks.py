@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2Model
 
 from repdyn import Probe, measure
+from repdyn.capture.capture import capture
 from repdyn.kernels import top_norm_variance_share
-from repdyn.layers.capture import capture
 from repdyn.metrics import resolve
 
 LENGTH = 16

@@ -8,7 +8,7 @@ import torch
 from jobs import batches, tiny_language_model, trainer
 from torch import nn
 
-from repdyn.layers.blocks import find_blocks
+from repdyn.capture.blocks import find_blocks
 from repdyn.models import build_model, objective_of
 
 FAMILIES = ["gpt_neox", "gpt2", "bloom", "llama", "bert", "roberta", "modernbert"]

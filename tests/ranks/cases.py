@@ -26,12 +26,12 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 from repdyn import Probe, Ranks, Tracker, measure
-from repdyn.alarms import Rule
+from repdyn.alerts import Rule
 from repdyn.callbacks import HuggingFaceTracker
-from repdyn.earlier import Earlier
-from repdyn.layers.states import Buffers
+from repdyn.capture.states import Buffers
 from repdyn.metrics import Metric
-from repdyn.records import Checkpoint
+from repdyn.store.schema import Checkpoint
+from repdyn.store.state_cache import StateCache
 
 PROBE = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
 # 24 sequences of 12: with so many tokens in a forward pass there are 24, 5, 1 of them for two ranks
@@ -70,9 +70,9 @@ def all_metrics() -> list[list[Any]]:
     with_topics, ranks = PROBE.with_topics(PROBE.tokens % 4), Ranks.of_job()
     of_both = []
     with tempfile.TemporaryDirectory() as folder:
-        earlier = Earlier(Path(folder), run="r", probe=with_topics.hash)
+        state_cache = StateCache(Path(folder), run="r", probe=with_topics.hash)
         for step, model in enumerate([fresh(), changed()]):
-            at, given = Checkpoint(step=step), {"ranks": ranks, "earlier": earlier}
+            at, given = Checkpoint(step=step), {"ranks": ranks, "earlier": state_cache}
             of_both += measure(model, with_topics, "all", tokens_per_forward=60, checkpoint=at, **given).rows
     return values(of_both)
 
@@ -106,7 +106,7 @@ def one_rank_fails() -> list[str]:
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
     assert len(measure(model, PROBE, ranks=ranks).rows) == 12
-    return ranks.tell(said)
+    return ranks.all_gather(said)
 
 
 def one_kernel_fails() -> dict[str, list[str]]:
@@ -122,7 +122,7 @@ def one_kernel_fails() -> dict[str, list[str]]:
         said = "nothing"
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-    return {"rows": [[row.layer, row.value, row.reason] for row in rows], "raised": Ranks.of_job().tell(said)}
+    return {"rows": [[row.layer, row.value, row.reason] for row in rows], "raised": Ranks.of_job().all_gather(said)}
 
 
 def wrapped(kind: str) -> nn.Module:
@@ -179,7 +179,7 @@ def trained(
 
 def tracked(kind: str, folder: Path) -> dict[str, Any]:
     plain, with_tracker = trained(kind, None), trained(kind, folder)
-    return {"ranks": Ranks.of_job().tell([plain, with_tracker])}
+    return {"ranks": Ranks.of_job().all_gather([plain, with_tracker])}
 
 
 def trainer_of_hugging_face(folder: Path) -> list[Any]:
@@ -200,7 +200,7 @@ def trainer_of_hugging_face(folder: Path) -> list[Any]:
         trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=data, callbacks=callbacks)
         trainer.train()
         logged.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
-    return Ranks.of_job().tell(logged)
+    return Ranks.of_job().all_gather(logged)
 
 
 def untrained(kind: str) -> list[list[Any]]:
@@ -215,7 +215,7 @@ def said(act: Callable[[], object]) -> list[str]:
         told = "nothing"
     except Exception as error:
         told = f"{type(error).__name__}: {error}"
-    return Ranks.of_job().tell(told)
+    return Ranks.of_job().all_gather(told)
 
 
 def no_room_on_one_rank() -> list[Any]:
@@ -241,7 +241,7 @@ def out_of_memory(kind: str, folder: Path) -> list[Any]:
         blocks = [module for module in model.modules() if type(module).__name__.endswith("Block")]
         blocks[1].attention.register_forward_pre_hook(fail_in_evaluation)
 
-    return Ranks.of_job().tell([plain, trained(kind, folder, breaking, on_error="warn")])
+    return Ranks.of_job().all_gather([plain, trained(kind, folder, breaking, on_error="warn")])
 
 
 def fail_in_evaluation(module: nn.Module, _: Any) -> None:
@@ -265,7 +265,7 @@ def other_schedule(folder: Path) -> list[Any]:
         tracker._tracking.measure(tracker._model, 1 + dist.get_rank())
     frame = tracker.store.to_pandas("mixed") if dist.get_rank() == 0 else None
     reasons = [] if frame is None else sorted(set(frame.loc[frame["step"] == 1, "reason"]))
-    return [refused, reasons, Ranks.of_job().tell(len(tracker._tracking._keeping._waiting))]
+    return [refused, reasons, Ranks.of_job().all_gather(len(tracker._tracking._keeping._waiting))]
 
 
 def tensor_parallel() -> list[str]:
@@ -282,7 +282,7 @@ def shard_alone() -> list[str]:
         said = "nothing"
     except ValueError as error:
         said = str(error)
-    return Ranks.of_job().tell(said)
+    return Ranks.of_job().all_gather(said)
 
 
 def unwritable_store(folder: Path) -> list[Any]:
@@ -294,18 +294,18 @@ def unwritable_store(folder: Path) -> list[Any]:
         said = "nothing"
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-    return Ranks.of_job().tell(said)
+    return Ranks.of_job().all_gather(said)
 
 
-def alarm_that_stops(folder: Path) -> list[list[bool]]:
+def alert_that_stops(folder: Path) -> list[list[bool]]:
     """What each rank is told after each of three steps, though the first alone holds the rows against the rule."""
     halt = Rule(name="halt", when="above", bound=2.0, metrics=("train/loss",), stop=True)
     asked = []
-    with Tracker(fresh(), PROBE, schedule=1, store=folder, alarms=[halt], report=False) as tracker:
+    with Tracker(fresh(), PROBE, schedule=1, store=folder, alerts=[halt], report=False) as tracker:
         for loss in (1.0, 3.0, 1.0):
             tracker.step(loss=loss)
             asked.append(tracker.should_stop)
-    return Ranks.of_job().tell(asked)
+    return Ranks.of_job().all_gather(asked)
 
 
 def loss_of_two_numbers(folder: Path) -> list[str]:
@@ -341,7 +341,7 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         "other schedule": lambda: other_schedule(folder / "mixed"),
         "tensor parallel": tensor_parallel,
         "unwritable store": lambda: unwritable_store(folder / "file"),
-        "alarm that stops": lambda: alarm_that_stops(folder / "alarms"),
+        "alert that stops": lambda: alert_that_stops(folder / "alerts"),
         "loss of two numbers": lambda: loss_of_two_numbers(folder / "loss"),
     }
 

@@ -165,8 +165,8 @@ def test_a_store_that_the_first_rank_cannot_write_stops_all(folder):
     assert second.startswith("RuntimeError: expected every rank to measure, but rank 0: NotADirectoryError")
 
 
-def test_an_alarm_asks_all_ranks_to_stop(folder):
-    assert outcome(folder, "alarm that stops") == [[False, True, True]] * 2
+def test_an_alert_asks_all_ranks_to_stop(folder):
+    assert outcome(folder, "alert that stops") == [[False, True, True]] * 2
 
 
 def test_a_loss_that_is_not_one_number_keeps_nobody_waiting(folder):

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import Watched, browser_page
-from views.made_up import fill, make_finished, make_rows
-from views.made_up_families import make_everything
+from synthetic_families import make_everything
+from synthetic_runs import fill, make_finished, make_rows
 
 from repdyn.report import write_report
-from repdyn.views.frames import grid, measurements
+from repdyn.tables.frames import grid, measurements
 
 STEPS = (0, 1, 4, 16, 64)
 COURSES = "[...new Set(document.getElementById('courses').data.map((t) => t.meta.entry))]"
@@ -23,7 +23,7 @@ COURSES = "[...new Set(document.getElementById('courses').data.map((t) => t.meta
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Two runs that train, of which one has an alarm, and a finished model."""
+    """Two runs that train, of which one has an alert, and a finished model."""
     metrics = ("anisotropy", "two_nn", "token_rank", "attention_topic_gap")
     counted = [make_rows(run="small", steps=(step,), tokens_seen=1000 * step, n_blocks=4) for step in STEPS]
     dented = make_everything(run="wide", steps=STEPS, n_blocks=4, metrics=metrics, n_heads=2, tokens_seen=None)
@@ -231,13 +231,13 @@ def test_the_course_counts_steps_or_tokens_on_a_log_or_linear_axis(opened):
     assert watched.page.locator("#axis-tokens").is_checked()
 
 
-def test_alarms_are_marked_until_they_are_switched_off(opened):
+def test_alerts_are_marked_until_they_are_switched_off(opened):
     watched = opened("metric=two_nn&subset=all")
     run_of(watched, "dented")
-    assert trace(watched, "heatmap", "alarms", "x") == ["16"]
-    seen = "document.getElementById('heatmap').data.find((t) => t.meta?.role === 'alarms').visible"
+    assert trace(watched, "heatmap", "alerts", "x") == ["16"]
+    seen = "document.getElementById('heatmap').data.find((t) => t.meta?.role === 'alerts').visible"
     assert watched.page.evaluate(seen) is True
-    watched.page.locator("#alarms").uncheck()
+    watched.page.locator("#alerts").uncheck()
     assert watched.page.evaluate(seen) is False
 
 
@@ -312,7 +312,7 @@ def test_everything_is_reached_by_keyboard_in_the_order_of_the_page(opened):
         watched.page.keyboard.press("Tab")
         reached.append(watched.page.evaluate("document.activeElement.id"))
     assert [name for name in reached if name][:8] == [
-        *("run", "metric", "subset", "axis-steps", "scale-log", "alarms", "play", "step")
+        *("run", "metric", "subset", "axis-steps", "scale-log", "alerts", "play", "step")
     ]
     watched.page.locator("#play").focus()
     watched.page.keyboard.press("Space")
@@ -320,11 +320,11 @@ def test_everything_is_reached_by_keyboard_in_the_order_of_the_page(opened):
 
 
 def test_what_is_chosen_is_in_the_address(opened):
-    watched = opened("metric=two_nn&subset=all&step=4&theme=dark&scale=linear&alarms=no")
+    watched = opened("metric=two_nn&subset=all&step=4&theme=dark&scale=linear&alerts=no")
     assert watched.page.locator("#metric").input_value() == "two_nn"
     assert watched.page.locator("#step").input_value() == "2"
     assert watched.page.locator("#scale-linear").is_checked()
-    assert not watched.page.locator("#alarms").is_checked()
+    assert not watched.page.locator("#alerts").is_checked()
 
 
 def test_an_address_of_another_page_opens_all_the_same(opened):

@@ -9,9 +9,9 @@ import webbrowser
 
 import pytest
 from report.pages import read_page
-from views.made_up import fill, make_rows
+from synthetic_runs import fill, make_rows
 
-from repdyn.report.cli import main
+from repdyn.cli.report import main
 
 
 def asked(*arguments: str) -> None:
@@ -59,7 +59,7 @@ def test_a_probe_that_is_not_there_is_refused(store):
 
 
 def test_help_does_not_wait_for_torch():
-    code = "import sys; from repdyn.command import main; main(['report', '--help'])"
+    code = "import sys; from repdyn.cli.main import main; main(['report', '--help'])"
     told = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.startswith("usage: repdyn report [-h] [-o FILE]")
     assert not re.search(r"\| +(torch|pandas|plotly)$", told.stderr, re.MULTILINE)

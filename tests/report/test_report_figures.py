@@ -8,16 +8,16 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from views.made_up import DENSE, make_finished, make_published, make_rows, make_run, make_two_stacks, to_frame
-from views.made_up_families import make_run_of_everything
+from synthetic_families import make_run_of_everything
+from synthetic_runs import DENSE, make_finished, make_published, make_rows, make_run, make_two_stacks, to_frame
 
 from repdyn.metrics import METRICS
 from repdyn.report.axes import BELOW, colour_axis, course_axes, placed, value_axis
 from repdyn.report.figures import compared, heatmap, means, profile
 from repdyn.report.packing import Packer, as_text
 from repdyn.report.themes import DARKENED, run_colours
-from repdyn.views.frames import grid, layer_mean, measurements
-from repdyn.views.runs import measured_runs
+from repdyn.tables.frames import grid, layer_mean, measurements
+from repdyn.tables.runs import measured_runs
 
 STEPS = (0, 1, 8, 64)
 

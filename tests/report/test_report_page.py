@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from report.pages import Outline, read_page
-from views.made_up import (
+from synthetic_families import make_everything
+from synthetic_runs import (
     DENSE,
     fill,
     make_failures,
@@ -23,12 +24,11 @@ from views.made_up import (
     make_scalar,
     make_two_stacks,
 )
-from views.made_up_families import make_everything
 
-from repdyn.alarms import Rule, write_rules
+from repdyn.alerts import Rule, write_rules
 from repdyn.report import write_report
-from repdyn.views.findings import findings
-from repdyn.views.frames import by_stack, grid, layer_mean, measurements
+from repdyn.tables.findings import findings
+from repdyn.tables.frames import by_stack, grid, layer_mean, measurements
 
 STEPS = (0, 1, 8, 64)
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -215,24 +215,24 @@ def test_fifty_runs_make_one_page(tmp_path):
     assert compared["panels_note"] == "one scale of colours; the first 24 runs"
 
 
-def test_alarms_are_listed_and_marked(tmp_path):
+def test_alerts_are_listed_and_marked(tmp_path):
     rows = make_rows(steps=STEPS, dimension=lambda step, depth: 2.0 if step == 8 and depth == 0.5 else 9.0)
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
     text = Outline(page.text).text
-    assert "Alarms (1) dimension halved : step 8: two_nn (all) of layer 3" in text
+    assert "Alerts (1) dimension halved : step 8: two_nn (all) of layer 3" in text
     course = page.tree["entries"][0]["metrics"]["two_nn"]["all"]
-    (mark,) = [trace for trace in course["heatmap"]["data"] if trace.get("name") == "alarms"]
+    (mark,) = [trace for trace in course["heatmap"]["data"] if trace.get("name") == "alerts"]
     assert (mark["x"], mark["y"]) == (["8"], ["3"])
-    (mark,) = [trace for trace in course["means"]["data"] if trace.get("name") == "alarms"]
+    (mark,) = [trace for trace in course["means"]["data"] if trace.get("name") == "alerts"]
     assert mark["x"] == [8]
     assert not [t for t in page.tree["entries"][0]["metrics"]["anisotropy"]["all"]["heatmap"]["data"] if "name" in t]
 
 
-def test_an_alarm_on_the_loss_is_marked_on_the_loss(tmp_path):
+def test_an_alert_on_the_loss_is_marked_on_the_loss(tmp_path):
     rows = make_rows(steps=STEPS, loss=False) + [make_scalar(step, 9.0 if step == 8 else 2.0) for step in STEPS]
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
     means = page.tree["entries"][0]["metrics"]["two_nn"]["all"]["means"]
-    (mark,) = [trace for trace in means["data"] if trace.get("name") == "alarms"]
+    (mark,) = [trace for trace in means["data"] if trace.get("name") == "alerts"]
     assert (mark["x"], mark["y"], mark["yaxis"]) == ([8], [9.0], "y2")
 
 
@@ -248,7 +248,7 @@ def test_an_infinite_loss_and_an_infinite_mean_leave_their_marks_out(tmp_path):
     store = fill(tmp_path, rows, [make_scalar(step, math.inf if step == 8 else 2.0) for step in STEPS])
     page = read_page(write_report(store, tmp_path / "page.html"))
     means = page.tree["entries"][0]["metrics"]["two_nn"]["all"]["means"]
-    marks = [trace for trace in means["data"] if trace.get("name") == "alarms"]
+    marks = [trace for trace in means["data"] if trace.get("name") == "alerts"]
     assert 8 not in [step for mark in marks for step in mark["x"]]
     assert "train/loss" in Outline(page.text).text
 
@@ -276,17 +276,17 @@ def test_a_store_that_is_given_twice_is_there_once(tmp_path):
     assert [entry["label"] for entry in page.tree["entries"]] == ["quick"]
 
 
-def test_the_rules_that_a_run_was_watched_by_raise_its_alarms(tmp_path):
+def test_the_rules_that_a_run_was_watched_by_raise_its_alerts(tmp_path):
     store = fill(tmp_path, make_rows(steps=STEPS))
     rule = Rule(name="too high", when="above", bound=16.0, metrics=("two_nn",))
-    write_rules([rule], store.alarms_path("decoder-quickstart"))
+    write_rules([rule], store.alerts_path("decoder-quickstart"))
     text = Outline(write_report(store, tmp_path / "page.html").read_text()).text
     assert "too high : step 64: two_nn (all) of layers 0" in text
 
 
-def test_a_quiet_run_says_that_there_was_no_alarm(tmp_path):
+def test_a_quiet_run_says_that_there_was_no_alert(tmp_path):
     text = Outline(write_report(fill(tmp_path, make_rows()), tmp_path / "page.html").read_text()).text
-    assert "No alarm: no rule was broken at any step." in text
+    assert "No alert: no rule was broken at any step." in text
 
 
 def test_what_it_cost_is_told(tmp_path):

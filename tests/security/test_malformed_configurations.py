@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from security.malformed import attempt
 from small import HandWritten
 
-from repdyn.cli import TrainCLI
-from repdyn.layers.blocks import find_blocks
+from repdyn.capture.blocks import find_blocks
+from repdyn.cli.train import TrainCLI
+from repdyn.hub.client import Hub
+from repdyn.hub.errors import CheckpointError
+from repdyn.hub.revisions import compile_pattern, match, parse, whole_number
+from repdyn.hub.revisions import select as select_revisions
+from repdyn.hub.weights import Loading, load_model
 from repdyn.metrics import resolve
-from repdyn.schedule import Schedule
-from repdyn.sweep.failures import CheckpointError
-from repdyn.sweep.hub import Hub
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.options import n_bytes, parser
 from repdyn.sweep.probes import ProbeText
-from repdyn.sweep.revisions import compile_pattern, match, parse, whole_number
-from repdyn.sweep.revisions import select as select_revisions
 from repdyn.sweep.suites import find_histories, read_suite
-from repdyn.sweep.weights import Loading, load_model
+from repdyn.tracking.schedule import Schedule
 
 FUZZ = settings(
     deadline=None, max_examples=100, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]

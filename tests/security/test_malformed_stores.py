@@ -19,10 +19,10 @@ from small import random_tokens
 from test_store import KEY, row
 
 from repdyn import Probe, open_store
-from repdyn.design import DENSE
-from repdyn.records import SCHEMA, to_table
+from repdyn.probe.design import DENSE
+from repdyn.store.schema import SCHEMA, to_table
 from repdyn.sweep.checkpoint import Settings
-from repdyn.sweep.loop import sort_out
+from repdyn.sweep.loop import partition_tasks
 
 FUZZ = settings(
     deadline=None, max_examples=120, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -176,7 +176,7 @@ def test_a_sweep_measures_again_what_does_not_read(tmp_path, whole, small_probe)
     path.parent.mkdir()
     for content in (whole[:-9], b"", bytes(1000)):
         path.write_bytes(content)
-        assert sort_out([task], store, Settings()).waiting == [task]
+        assert partition_tasks([task], store, Settings()).waiting == [task]
 
 
 def probe_file(path: Path, plan: object = None, **changes: Any) -> Path:

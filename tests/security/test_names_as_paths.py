@@ -14,17 +14,17 @@ from small import random_tokens
 from test_store import row
 
 from repdyn import Probe, open_store
-from repdyn.cli import Run
-from repdyn.store import Key
+from repdyn.cli.train import Run
+from repdyn.hub.client import Hub
+from repdyn.hub.errors import CheckpointError
+from repdyn.hub.weights import Loading, load_model
+from repdyn.store import MeasurementKey
 from repdyn.sweep.checkpoint import Settings, Task, file_failure
 from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.failures import CheckpointError
-from repdyn.sweep.hub import Hub
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import sweep
 from repdyn.sweep.suites import History, Published
 from repdyn.sweep.targets import Target, select_targets
-from repdyn.sweep.weights import Loading, load_model
 
 NAMES = ["../../x", "..", ".", "/etc/x", "a/../../b", "a/b", "a\\b", "nul\0", "new\nline", "~", "x" * 400, "é" * 200]
 NAME_IDS = [f"{name[:12]!r}" for name in NAMES]
@@ -49,7 +49,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
 def test_every_part_of_a_key_stays_in_the_store(outside, name, part):
     store = open_store(outside / "store")
     name = name if part == "run" else name[:20]  # the others are digests
-    key = Key(**({"run": "run", "step": 8, "probe": "p", "metrics": "m", "checkpoint": "c"} | {part: name}))
+    key = MeasurementKey(**({"run": "run", "step": 8, "probe": "p", "metrics": "m", "checkpoint": "c"} | {part: name}))
     written = store.write(key, [row(run=key.run)])
     assert written.resolve().parent.parent == (outside / "store").resolve()
     assert store.read(key) == [row(run=key.run, measured_at=store.read(key)[0].measured_at)]
@@ -89,7 +89,7 @@ def test_a_name_that_no_file_can_have(act):
 
 def test_a_step_below_zero_is_no_name():
     with pytest.raises(ValueError, match="expected a step >= 0, got -8"):
-        _ = Key("run", -8, "p", "m").filename
+        _ = MeasurementKey("run", -8, "p", "m").filename
 
 
 def test_files_that_look_like_measurements_are_named(tmp_path):

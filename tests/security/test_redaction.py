@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repdyn import redaction
-from repdyn.redaction import redacted
+from repdyn.utils import redaction
+from repdyn.utils.redaction import redacted
 
 TOKEN = "hf_" + "aB3" * 11 + "x"
 WANDB = "0123456789abcdef0123456789abcdef01234567"

@@ -14,11 +14,11 @@ from lightning.pytorch.cli import LightningArgumentParser
 from test_store import row
 
 from repdyn import open_store
-from repdyn.cli import _SaveConfig
-from repdyn.records import Checkpoint, Row, failure_rows, scalar_row
-from repdyn.store import Key
-from repdyn.sweep import cli
-from repdyn.sweep.failures import CheckpointError, SweepStoppedError, hub_errors, model_errors
+from repdyn.cli.train import _SaveConfig
+from repdyn.cli.train import sweep as cli
+from repdyn.hub.errors import CheckpointError, SweepStoppedError, hub_errors, model_errors
+from repdyn.store import MeasurementKey
+from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
 
 TOKEN = "hf_" + "Zz9" * 11 + "q"
 KEY = "fedcba9876543210fedcba9876543210fedcba98"
@@ -54,13 +54,13 @@ def test_no_row_has_a_secret_in_its_reason(make, tmp_path):
     written: Row = make(f"401 for https://me:{PASSWORD}@hub/x?token={KEY} with {TOKEN} and {KEY}")
     assert written.reason == "401 for https://hub/x with REDACTED and REDACTED"
     store = open_store(tmp_path)
-    store.write(Key("run", 8, "p", "m"), [written])
+    store.write(MeasurementKey("run", 8, "p", "m"), [written])
     assert_free_of_secrets(tmp_path)
 
 
 def test_a_reason_is_text_whatever_an_error_quotes(tmp_path):
     store = open_store(tmp_path)
-    store.write(Key("run", 8, "p", "m"), [row(reason="bad \udcff byte")])
+    store.write(MeasurementKey("run", 8, "p", "m"), [row(reason="bad \udcff byte")])
     assert store.to_pandas()["reason"].tolist() == ["bad \\udcff byte"]
 
 

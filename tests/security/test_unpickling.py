@@ -16,18 +16,18 @@ from jobs import tiny_language_model
 from small import random_tokens
 
 from repdyn import Probe, open_store
-from repdyn.cli import TrainCLI
+from repdyn.cli.train import TrainCLI
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.tokens import encode, load_tokenizer
-from repdyn.store import Key
+from repdyn.hub.client import Hub
+from repdyn.hub.errors import CheckpointError
+from repdyn.hub.weights import Loading, load_model
+from repdyn.store import MeasurementKey
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.failures import CheckpointError
-from repdyn.sweep.hub import Hub
 from repdyn.sweep.local import find_checkpoints, load_lightning
 from repdyn.sweep.loop import Report, sweep
 from repdyn.sweep.probes import ProbeText
-from repdyn.sweep.weights import Loading, load_model
 
 CODE = "holds code that would run when it is read"
 
@@ -190,7 +190,7 @@ def test_a_store(marker, tmp_path):
     pq.write_table(pa.table([["run"]], schema=pa.schema([field])), path)
     with pytest.raises(ValueError, match="expected the columns of a measurement in"):
         open_store(tmp_path / "store").to_pandas()
-    assert Key("run", 8, "p", "m") not in open_store(tmp_path / "store")
+    assert MeasurementKey("run", 8, "p", "m") not in open_store(tmp_path / "store")
 
 
 def test_cached_token_ids(marker, tmp_path):

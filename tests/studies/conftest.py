@@ -1,4 +1,4 @@
-"""Small saved models for the studies, and the hub of the sweep's tests."""
+"""Small saved models for the studies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from sweep.conftest import hub, waits
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.models import build_model
-
-__all__ = ["hub", "waits"]
 
 SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 64}
 

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModel
 
 from repdyn.studies.anatomy.depth import (
-    Journey,
-    apart,
+    TokenTrajectory,
+    cross_sentence_cosine,
     evolution,
     lengths,
     matched,
@@ -24,9 +24,9 @@ from repdyn.studies.anatomy.states import Layer, probe_of, token_states
 RANDOM = np.random.default_rng(0)
 
 
-def journey(states: np.ndarray, *tokens: str) -> Journey:
+def journey(states: np.ndarray, *tokens: str) -> TokenTrajectory:
     names = tokens or tuple(f"t{place}" for place in range(states.shape[1]))
-    return Journey(names, states, tuple(Layer(index, None) for index in range(len(states))))
+    return TokenTrajectory(names, states, tuple(Layer(index, None) for index in range(len(states))))
 
 
 # steps
@@ -74,7 +74,7 @@ def test_which_tokens_stand_for_each_other(one, other, expected):
 def test_matched_tokens_layer_by_layer():
     one = journey(np.array([[[1.0, 0], [1, 0]], [[1, 0], [1, 0]]]), "a", "b")
     other = journey(np.array([[[2.0, 0], [0, 1]], [[0, 1], [1, 1]]]), "a", "c")
-    np.testing.assert_allclose(apart(one, other), [[1, 0], [0, math.sqrt(0.5)]], atol=1e-15)
+    np.testing.assert_allclose(cross_sentence_cosine(one, other), [[1, 0], [0, math.sqrt(0.5)]], atol=1e-15)
 
 
 # the plane

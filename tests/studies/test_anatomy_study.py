@@ -15,16 +15,16 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from transformers import AutoModel, AutoTokenizer, BartConfig, BartModel
 
-from repdyn.command import main
+from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.studies.anatomy import measured, study
-from repdyn.studies.anatomy.depth import Journey
+from repdyn.studies.anatomy.depth import TokenTrajectory
 from repdyn.studies.anatomy.depth_figures import depth_figure, paths_figure
 from repdyn.studies.anatomy.position_figures import path_figure, similarity_figure
 from repdyn.studies.anatomy.positions import by_offset, cosine_matrix, find_turn, order_ends, principal
 from repdyn.studies.anatomy.states import Layer
 from repdyn.studies.anatomy.tables import Table
-from repdyn.studies.subjects import Subject
+from repdyn.studies.models import LoadedModel
 
 PAIR = ("the cat sat", "the dog sat")
 
@@ -284,12 +284,14 @@ def test_the_picture_of_cosines_says_where_order_ends(ends, said):
     assert figure.get_suptitle().splitlines()[1] == f"300 positions{said}"
 
 
-def journeys() -> tuple[Journey, Journey]:
+def journeys() -> tuple[TokenTrajectory, TokenTrajectory]:
     random = np.random.default_rng(0)
     states = random.normal(size=(4, 5, 8)).cumsum(0)
     layers = tuple(Layer(index, None) for index in range(4))
-    one = Journey(("[CLS]", "the", "Ġriver", "bank", "."), states, layers)
-    return one, Journey(("[CLS]", "the", "Ġcosts$", "bank", "."), states + 0.1 * random.normal(size=(4, 5, 8)), layers)
+    one = TokenTrajectory(("[CLS]", "the", "Ġriver", "bank", "."), states, layers)
+    return one, TokenTrajectory(
+        ("[CLS]", "the", "Ġcosts$", "bank", "."), states + 0.1 * random.normal(size=(4, 5, 8)), layers
+    )
 
 
 def drawn_texts(figure: Figure) -> set[str]:
@@ -316,7 +318,9 @@ def test_names_of_paths_do_not_cover_each_other():
     one, other = journeys()
     states = one.states.copy()
     states[-1] = states[-1, :1] + 1e-3 * np.arange(5)[:, None]  # all paths end at one place
-    figure = paths_figure("model", Journey(one.tokens, states, one.layers), Journey(other.tokens, states, one.layers))
+    figure = paths_figure(
+        "model", TokenTrajectory(one.tokens, states, one.layers), TokenTrajectory(other.tokens, states, one.layers)
+    )
     figure.draw_without_rendering()
     # an annotation's own extent takes in its leader
     boxes = [Text.get_window_extent(text) for text in figure.axes[0].texts if text.get_text()]
@@ -358,7 +362,7 @@ def test_the_positions_of_a_trained_encoder_turn():
 
 def test_journeys_of_a_model(save_model):
     folder = save_model("small")
-    subject = Subject("small", AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder))
+    subject = LoadedModel("small", AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder))
     [(stack, one, other)] = study.journeys(subject, PAIR)
     assert stack is None
     assert one.states.shape == (3, len(one.tokens), 16)

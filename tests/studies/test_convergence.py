@@ -7,12 +7,12 @@ import re
 import numpy as np
 import pytest
 from scipy import stats
-from views.made_up import make_row, make_scalar, to_frame
+from synthetic_runs import make_row, make_scalar, to_frame
 
-from repdyn.alignment_profile import average_rate, gradient, isotonic_fit, lower_envelope
 from repdyn.studies.convergence.bootstrap import SequenceSums, percentiles, resampled
 from repdyn.studies.convergence.loss import SUMMARIES, loss_correlations, middle_rate, summaries_with_loss
 from repdyn.studies.convergence.splits import holm, paired_gap, unpaired_gap
+from repdyn.tables.alignment_profile import average_rate, gradient, isotonic_fit, lower_envelope
 
 RANDOM = np.random.default_rng(0)
 

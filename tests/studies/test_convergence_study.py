@@ -11,19 +11,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from synthetic_runs import fill, make_row, make_scalar
 from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
-from views.made_up import fill, make_row, make_scalar
 
 from repdyn import measure
-from repdyn.command import main
+from repdyn.capture.capture import capture
+from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.layers.capture import capture
-from repdyn.sentences import sentence_probe
 from repdyn.studies.convergence import study
 from repdyn.studies.convergence.cosines import token_cosines
+from repdyn.studies.convergence.generated_sentences import sentence_probe
 from repdyn.studies.convergence.measured import results_of
 from repdyn.studies.convergence.results import change
-from repdyn.studies.subjects import Subject
+from repdyn.studies.models import LoadedModel
 
 LONG = {"context_length": 256}
 
@@ -175,7 +175,7 @@ def test_before_and_after(save_model, text, tmp_path, capsys):
 
 
 def subject(folder, name="a", **tokenizer):
-    return Subject(name, AutoModel.from_pretrained(folder).eval(), byte_tokenizer(**tokenizer))
+    return LoadedModel(name, AutoModel.from_pretrained(folder).eval(), byte_tokenizer(**tokenizer))
 
 
 def settings(text, **given):

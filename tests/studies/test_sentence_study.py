@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
-from repdyn.command import main
+from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.studies.anatomy.states import Layer
 from repdyn.studies.sentences import results, vectors

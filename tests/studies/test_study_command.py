@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from repdyn.command import main
-from repdyn.studies import cli
-from repdyn.studies.cli import KINDS
-from repdyn.sweep.failures import CheckpointError, SweepStoppedError
+from repdyn.cli.main import main
+from repdyn.cli.study import KINDS
+from repdyn.cli.train import study as cli
+from repdyn.hub.errors import CheckpointError, SweepStoppedError
 
 
 def ended(*arguments) -> int:
@@ -58,7 +58,7 @@ def test_help_of_a_kind(name, capsys):
 
 def test_the_list_of_kinds_does_not_wait_for_torch():
     code = (
-        "import sys; from repdyn.command import main\n"
+        "import sys; from repdyn.cli.main import main\n"
         "try: main(['study', '--help'])\n"
         "except SystemExit: print(sorted({'torch', 'pandas', 'scipy', 'matplotlib'} & set(sys.modules)))"
     )

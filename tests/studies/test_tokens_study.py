@@ -25,11 +25,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from repdyn.command import main
+from repdyn.capture.capture import causality
+from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.kernels.vocabulary import Vocabulary
-from repdyn.layers.capture import causality
-from repdyn.studies.subjects import Subject
+from repdyn.studies.models import LoadedModel
 from repdyn.studies.tokens.measured import (
     embedding_scale,
     ids_of,
@@ -60,12 +60,12 @@ def options(**changes):
 @pytest.fixture
 def subject(save_model):
     folder = save_model("bert")
-    return Subject("bert", AutoModel.from_pretrained(folder).eval(), byte_tokenizer())
+    return LoadedModel("bert", AutoModel.from_pretrained(folder).eval(), byte_tokenizer())
 
 
 @pytest.fixture
 def decoder(save_model):
-    return Subject("gpt", AutoModel.from_pretrained(save_model("gpt", "gpt2")).eval(), byte_tokenizer())
+    return LoadedModel("gpt", AutoModel.from_pretrained(save_model("gpt", "gpt2")).eval(), byte_tokenizer())
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_a_position_is_added_to_every_row(subject):
 
 def test_positions_of_a_family_that_begins_with_the_second_row(save_model):
     model = AutoModel.from_pretrained(save_model("roberta", "roberta", pad_token_id=1)).eval()
-    subject = Subject("roberta", model, byte_tokenizer())
+    subject = LoadedModel("roberta", model, byte_tokenizer())
     table = model.embeddings.word_embeddings.weight.detach()
     assert torch.equal(position_rows(subject, table, 5), model.embeddings.position_embeddings.weight[2:7])
 
@@ -283,7 +283,7 @@ def test_a_decoder_that_keeps_its_mask_is_refused():
             ValueError,
             match="expected a decoder whose causal mask transformers can take off, but mamba keeps it; leave --no-causal-mask out",
         ),
-        without_causal_mask(Subject("mamba", model, byte_tokenizer()), SENTENCE),
+        without_causal_mask(LoadedModel("mamba", model, byte_tokenizer()), SENTENCE),
     ):
         pass
     assert "is_causal" not in vars(model.config)

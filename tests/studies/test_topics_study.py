@@ -11,10 +11,10 @@ import torch
 from transformers import BertConfig, BertModel, MambaConfig, MambaModel
 
 from repdyn import Probe
-from repdyn.command import main
+from repdyn.capture.attention import attention_weights
+from repdyn.capture.capture import capture
+from repdyn.cli.main import main
 from repdyn.kernels import Undefined, attention_topic_gap, topic_gap, topic_gap_dot
-from repdyn.layers.attention import attention_weights
-from repdyn.layers.capture import capture
 from repdyn.studies.topics.figures import depth_figure, heads_figure
 from repdyn.studies.topics.gaps import AttentionGap, Gap, attention_gap, permuted, topics_of_others
 from repdyn.studies.topics.measured import TABLE, measure_topics

@@ -18,11 +18,11 @@ import pytest
 from hub_server import HubServer
 
 from repdyn import open_store
-from repdyn.measurement import metric_set
-from repdyn.store import Key, Store
-from repdyn.sweep import cli
+from repdyn.cli.train import sweep as cli
+from repdyn.hub.weights import Loading
+from repdyn.measurement.measure import metric_set
+from repdyn.store import MeasurementKey, Store
 from repdyn.sweep.checkpoint import Settings, measure_checkpoint
-from repdyn.sweep.weights import Loading
 
 SCRIPT = Path(__file__).parents[2] / "analyze_checkpoints.py"
 QUICK = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu")
@@ -40,7 +40,7 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
     """Runs the command in this process, in an empty folder; gives its exit status, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("repdyn.sweep.hub._WAITS_SECONDS", (0,))
+    monkeypatch.setattr("repdyn.hub.client._WAITS_SECONDS", (0,))
     # or it would end this process rather than wait for a download that it has given up
     monkeypatch.setattr(cli, "is_still_working", lambda: False)
 
@@ -145,7 +145,9 @@ def test_what_another_process_keeps_in_hand_is_said_and_no_success(hub, commits,
     store = open_store("sweeps")
     (probe,) = (path.stem for path in (store.path / "probes").iterdir())
     settings = Settings(loading=Loading(dtype="float32"))
-    claim = store.claim(Key("lab/model", 8, probe, metric_set(settings.metrics, dtype="float32"), commits[8]))
+    claim = store.claim(
+        MeasurementKey("lab/model", 8, probe, metric_set(settings.metrics, dtype="float32"), commits[8])
+    )
     assert claim is not None
     status, _, err = command("lab/model")
     assert (status, lines(err)[-1]) == (1, "not measured: lab/model step8: another process has it in hand")

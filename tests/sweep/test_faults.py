@@ -17,12 +17,12 @@ from hub_server import HubServer
 from safetensors.torch import load_file, save_file
 
 from repdyn import Probe, open_store
+from repdyn.hub.client import Hub
+from repdyn.hub.errors import CancelledError, CheckpointError, SweepStoppedError
 from repdyn.store import Store
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.failures import CancelledError, CheckpointError, SweepStoppedError
-from repdyn.sweep.hub import Hub
-from repdyn.sweep.loop import Report, sort_out, sweep
+from repdyn.sweep.loop import Report, partition_tasks, sweep
 from repdyn.sweep.suites import History
 from repdyn.sweep.targets import select_targets
 
@@ -68,7 +68,7 @@ def assert_only_the_middle_one_failed(report: Report, tasks: list[Task], store: 
     assert set(failed["step"]) == {8}
     assert set(failed["metric"]) == {"anisotropy", "two_nn"}
     assert all(reason in text for text in failed["reason"])
-    assert sort_out(tasks, store, SETTINGS).failed_before == [tasks[1]]
+    assert partition_tasks(tasks, store, SETTINGS).failed_before == [tasks[1]]
 
 
 ON_THE_WAY = [
@@ -91,7 +91,7 @@ def test_a_download_that_always_fails(hub, published, store, downloads, kind, op
     hub.fault(FILE.format(commit=tasks[1].target.commit), kind, **options)
     assert_only_the_middle_one_failed(sweep(tasks, store, SETTINGS, downloads), tasks, store, reason)
     hub.faults.clear()
-    again = sort_out(tasks, store, SETTINGS, retry_failed=True).waiting
+    again = partition_tasks(tasks, store, SETTINGS, retry_failed=True).waiting
     assert again == [tasks[1]]
     assert sweep(again, store, SETTINGS, downloads).measured == again
     assert not store.to_pandas()["reason"].notna().any()
@@ -122,7 +122,7 @@ def test_rate_limits_are_waited_out_as_long_as_the_hub_says(hub, published, stor
 def test_a_busy_hub_is_asked_again_for_branches_and_commits_too(hub, published, monkeypatch, code):
     published()
     waited = []
-    monkeypatch.setattr("repdyn.sweep.hub.time.sleep", waited.append)
+    monkeypatch.setattr("repdyn.hub.client.time.sleep", waited.append)
     hub.fault("/api/models/lab/model/(refs|revision)", "status", times=2, code=code, headers={"Retry-After": "30"})
     assert set(Hub().refs("lab/model")) == {"step0", "step8", "step16"}
     hub.fault("/api/models/lab/model/revision", "status", times=1, code=code)
@@ -241,7 +241,7 @@ def test_out_of_memory(published, store, downloads, monkeypatch, error):
 def test_weights_larger_than_the_memory_are_not_even_loaded(published, store, downloads, monkeypatch):
     from types import SimpleNamespace
 
-    from repdyn.sweep import weights
+    from repdyn.hub import weights
 
     monkeypatch.setattr(weights.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     report = sweep(published()[:1], store, SETTINGS, downloads)
@@ -268,7 +268,7 @@ def test_no_network_ends_the_sweep_and_records_no_failure(hub, published, store,
     hub.__exit__()
     with pytest.raises(SweepStoppedError, match=r"no connection to http://127.0.0.1:\d+ .*the same command goes on"):
         sweep(tasks[1:], store, SETTINGS, Downloads(downloads._root, Hub()))
-    assert sort_out(tasks, store, SETTINGS).waiting == tasks[1:]
+    assert partition_tasks(tasks, store, SETTINGS).waiting == tasks[1:]
 
 
 def test_a_full_disk_ends_the_sweep_and_records_no_failure(published, store, downloads, monkeypatch):
@@ -276,7 +276,7 @@ def test_a_full_disk_ends_the_sweep_and_records_no_failure(published, store, dow
     monkeypatch.setattr(Downloads, "_free_bytes", lambda self: 10_000)
     with pytest.raises(SweepStoppedError, match="is full: the next checkpoint takes .* --downloads FOLDER"):
         sweep(tasks, store, SETTINGS, downloads)
-    assert sort_out(tasks, store, SETTINGS).waiting == tasks
+    assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
 
 
 def test_a_disk_that_fills_up_meanwhile_ends_the_sweep_too(published, store, downloads, monkeypatch):
@@ -284,7 +284,7 @@ def test_a_disk_that_fills_up_meanwhile_ends_the_sweep_too(published, store, dow
         raise OSError(errno.ENOSPC, "No space left on device", "model.safetensors")
 
     tasks = published()
-    monkeypatch.setattr("repdyn.sweep.hub._require_intact", full)
+    monkeypatch.setattr("repdyn.hub.client._require_intact", full)
     with pytest.raises(SweepStoppedError, match=r"the disk is full \(model.safetensors\); free some space"):
         sweep(tasks, store, SETTINGS, downloads)
 
@@ -297,7 +297,9 @@ def test_a_repaired_checkpoint_leaves_no_failure_behind(hub, family, published, 
     (family[8] / "model.safetensors").write_bytes(good)
     repaired = published()
     assert repaired[1].target.commit != tasks[1].target.commit
-    assert sweep(sort_out(repaired, store, SETTINGS).waiting, store, SETTINGS, downloads).measured == [repaired[1]]
+    assert sweep(partition_tasks(repaired, store, SETTINGS).waiting, store, SETTINGS, downloads).measured == [
+        repaired[1]
+    ]
     assert not store.to_pandas()["reason"].notna().any()
 
 
@@ -306,8 +308,8 @@ def test_a_mistaken_choice_of_layers_does_not_stand_in_the_way_of_the_right_one(
     mistaken = Settings(layers="blocks.*")
     report = sweep(tasks, store, mistaken, downloads)
     assert "'blocks.*' matches none; lists of blocks in it: \"layers.*\" (2 of GPTNeoXLayer)" in report.failed[0][1]
-    assert len(sort_out(tasks, store, mistaken).failed_before) == 3
-    assert sort_out(tasks, store, SETTINGS).waiting == tasks
+    assert len(partition_tasks(tasks, store, mistaken).failed_before) == 3
+    assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
     sweep(tasks, store, SETTINGS, downloads)
     assert not store.to_pandas()["reason"].notna().any()
 

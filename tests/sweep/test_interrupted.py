@@ -19,9 +19,9 @@ from jobs import batches, tiny_language_model, tracker, trainer
 from small import random_tokens
 
 from repdyn import Probe, open_store
-from repdyn.callbacks import HuggingFaceCheckpoints
+from repdyn.callbacks import SavePretrainedCheckpoint
+from repdyn.cli.train import sweep as cli
 from repdyn.store import Store
-from repdyn.sweep import cli
 
 N_CHECKPOINTS = 25
 GEOMETRY = ["run", "step", "layer", "metric", "subset", "value", "std", "n_unique", "checkpoint", "dtype", "probe"]
@@ -37,7 +37,7 @@ class Published:
         self.probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
         self.probe.save(folder / "probe.safetensors")
         self.tracker = tracker(self.probe, schedule=1)
-        save = HuggingFaceCheckpoints(schedule=1, dirpath=folder / "saved")
+        save = SavePretrainedCheckpoint(schedule=1, dirpath=folder / "saved")
         job = tiny_language_model(hidden_size=64, dropout=0.0)
         trainer(folder, self.tracker, save, max_steps=N_CHECKPOINTS - 1).fit(job, batches(n=96))
         for path in (folder / "saved").glob("step*"):

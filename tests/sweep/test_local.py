@@ -15,18 +15,18 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from small import random_tokens
 
 from repdyn import Probe, measure, open_store
-from repdyn.callbacks import HuggingFaceCheckpoints
+from repdyn.callbacks import SavePretrainedCheckpoint
+from repdyn.cli.sweep import main
+from repdyn.hub.client import Hub
+from repdyn.hub.errors import CheckpointError
+from repdyn.hub.weights import Loading
 from repdyn.models import LanguageModel, build_model
-from repdyn.records import Checkpoint
 from repdyn.store import Store
+from repdyn.store.schema import Checkpoint
 from repdyn.sweep.checkpoint import Settings, Task
-from repdyn.sweep.cli import main
 from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.failures import CheckpointError
-from repdyn.sweep.hub import Hub
 from repdyn.sweep.local import find_checkpoints, left_out, load_lightning
-from repdyn.sweep.loop import Report, sort_out, sweep
-from repdyn.sweep.weights import Loading
+from repdyn.sweep.loop import Report, partition_tasks, sweep
 
 SETTINGS = Settings(loading=Loading(dtype="auto"))
 SIZES = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
@@ -54,7 +54,7 @@ def measured(tmp_path, probe):
 
     def measured(folder: Path, store: Store, settings: Settings = SETTINGS) -> Report:
         tasks = [Task(target, probe) for target in find_checkpoints(folder, "swept")]
-        waiting = sort_out(tasks, store, settings).waiting
+        waiting = partition_tasks(tasks, store, settings).waiting
         return sweep(waiting, store, settings, Downloads(tmp_path / "downloads", Hub()))
 
     return measured
@@ -63,8 +63,8 @@ def measured(tmp_path, probe):
 @pytest.fixture
 def undrawn(monkeypatch) -> None:
     """Figures take their time, and few tests look at them."""
-    monkeypatch.setattr("repdyn.sweep.cli.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.sweep.cli.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_a_checkpoint_without_weights_is_recorded_and_the_others_are_measured(ru
 
 def test_a_runs_own_checkpoints_give_its_live_numbers(tmp_path, probe, command, undrawn):
     """Through the command, bit for bit what the tracker measured in the run."""
-    live, saved = tracker(probe, 3), HuggingFaceCheckpoints(3, tmp_path / "run" / "hf_checkpoints")
+    live, saved = tracker(probe, 3), SavePretrainedCheckpoint(3, tmp_path / "run" / "hf_checkpoints")
     trainer(tmp_path, live, saved).fit(tiny_language_model(), batches())
     assert live.store is not None
     shutil.copytree(live.store.path, tmp_path / "run" / "repdyn")

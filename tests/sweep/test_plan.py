@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 from rich.console import Console
 
-from repdyn.sweep.hub import Hub
+from repdyn.hub.client import Hub
 from repdyn.sweep.plan import Part, gigabytes, listed, notes, print_plan, print_suites
 from repdyn.sweep.suites import History, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets

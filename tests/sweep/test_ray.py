@@ -24,19 +24,20 @@ import torch
 from hub_server import HubServer
 
 from repdyn import Probe, open_store
+from repdyn.cli.train import sweep as cli
+from repdyn.hub.client import Hub
+from repdyn.hub.errors import SweepStoppedError
+from repdyn.hub.weights import Loading
 from repdyn.models import build_model
 from repdyn.store import Store
-from repdyn.sweep import cli, ray_engine
+from repdyn.sweep import ray_engine
 from repdyn.sweep.checkpoint import Settings, Task, file_failure
 from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.failures import SweepStoppedError
-from repdyn.sweep.hub import Hub
-from repdyn.sweep.loop import Report, sort_out, sweep
+from repdyn.sweep.loop import Report, partition_tasks, sweep
 from repdyn.sweep.options import parser
 from repdyn.sweep.ray_engine import sweep_with_ray
 from repdyn.sweep.suites import History
 from repdyn.sweep.targets import select_targets
-from repdyn.sweep.weights import Loading
 
 # read when Ray is imported; without them it would keep a token in the user's home
 os.environ["RAY_AUTH_MODE"] = "token"
@@ -285,7 +286,7 @@ def test_a_lost_worker_s_checkpoint_is_measured_by_another_or_else_recorded(
     assert ended.value.code == cli.FAILED
     reason = "its worker was lost 2 times, most likely for want of memory (WorkerCrashedError); try fewer --workers"
     assert f"not measured: lab/model step8: {reason}" in capsys.readouterr().err
-    assert sort_out(tasks, store, SETTINGS).failed_before == [tasks[1]]
+    assert partition_tasks(tasks, store, SETTINGS).failed_before == [tasks[1]]
     assert downloads_by_step(hub, tasks) == dict.fromkeys(STEPS, 1) | {0: 2, 8: 2}, "something was measured twice"
     assert left_in(tmp_path / "downloads") == []
 
@@ -299,7 +300,7 @@ def test_a_mistake_that_fails_all_alike_ends_the_sweep(cluster, hub, tasks, stor
     mistaken = Settings(loading=SETTINGS.loading, layers="nowhere.*")
     with pytest.raises(SweepStoppedError, match="^the first 5 checkpoints all failed alike: .*nowhere.*--retry-failed"):
         sweep_with_ray(tasks, store, mistaken, Hub(), options())
-    assert sort_out(tasks, store, mistaken).waiting == tasks[-1:]
+    assert partition_tasks(tasks, store, mistaken).waiting == tasks[-1:]
     assert left_in(tmp_path / "downloads") == []
 
 
@@ -311,7 +312,7 @@ def test_no_network_in_a_worker_ends_the_sweep_with_a_plain_message(tasks, store
         sweep_with_ray(tasks, store, SETTINGS, Hub(), options("--workers", "1"))
     assert type(raised.value) is SweepStoppedError
     assert "Traceback" not in "".join(capfd.readouterr())
-    assert sort_out(tasks, store, SETTINGS).waiting == tasks
+    assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
 
 
 def test_a_cluster_without_the_disk_s_resource_is_told_how_to_get_it(cluster, tasks, store, options):

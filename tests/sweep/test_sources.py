@@ -13,8 +13,8 @@ from small import random_tokens
 
 from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.sweep.failures import CheckpointError, SweepStoppedError
-from repdyn.sweep.hub import Hub
+from repdyn.hub.client import Hub
+from repdyn.hub.errors import CheckpointError, SweepStoppedError
 from repdyn.sweep.options import parser
 from repdyn.sweep.sources import Source, sources
 
@@ -174,7 +174,7 @@ def test_a_repository_that_does_not_exist_is_a_mistaken_command(hub, name, tmp_p
 
 def test_a_hub_that_fails_to_list_is_not_a_model_without_steps(published, hub, monkeypatch):
     """Else a training history would be measured as a finished model, for one bad answer."""
-    monkeypatch.setattr("repdyn.sweep.hub._WAITS_SECONDS", (0,))
+    monkeypatch.setattr("repdyn.hub.client._WAITS_SECONDS", (0,))
     published("lab/model")
     hub.fault("/refs", "status", code=500)
     listed, (problem,) = found("lab/model")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import repdyn
-from repdyn.sweep.revisions import DEFAULT_PATTERN, match, parse, select
+from repdyn.hub.revisions import DEFAULT_PATTERN, match, parse, select
 from repdyn.sweep.suites import History, Published, Suite, find_histories, read_suite, shipped_suites
 
 ROOT = Path(__file__).parents[2]

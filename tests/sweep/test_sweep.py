@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from repdyn import Probe, open_store
+from repdyn.hub.client import Hub
+from repdyn.hub.errors import SweepStoppedError
+from repdyn.hub.weights import Loading
 from repdyn.sweep import loop
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.failures import SweepStoppedError
-from repdyn.sweep.hub import Hub
 from repdyn.sweep.local import find_checkpoints
-from repdyn.sweep.loop import refuse_mixture, sort_out, sweep
+from repdyn.sweep.loop import check_comparable, partition_tasks, sweep
 from repdyn.sweep.suites import History
 from repdyn.sweep.targets import select_targets
-from repdyn.sweep.weights import Loading
 
 SETTINGS = Settings()
 NOT_COMPARED = ["seconds", "measured_at"]
@@ -71,15 +71,15 @@ def test_nothing_measured_is_fetched_or_measured_again(hub, tasks, tmp_path):
     sweep(tasks[:2], store, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
     before = {path: path.stat().st_mtime_ns for path in store.path.rglob("*.parquet")}
     n_requests = len(hub.requests)
-    agenda = sort_out(tasks, store, SETTINGS)
+    agenda = partition_tasks(tasks, store, SETTINGS)
     assert (len(agenda.done), agenda.waiting) == (2, tasks[2:])
     sweep(agenda.waiting, store, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
     fetched = [path for method, path in hub.requests[n_requests:] if method == "GET" and "/resolve/" in path]
     assert all(tasks[2].target.commit in path for path in fetched)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     # other metrics, or another precision, are another question
-    assert sort_out(tasks, store, Settings(metrics=["two_nn@no_sink"])).waiting == tasks
-    assert sort_out(tasks, store, Settings(loading=Loading(dtype="float32"))).waiting == tasks
+    assert partition_tasks(tasks, store, Settings(metrics=["two_nn@no_sink"])).waiting == tasks
+    assert partition_tasks(tasks, store, Settings(loading=Loading(dtype="float32"))).waiting == tasks
 
 
 def test_one_weight_format_is_fetched_and_deleted_afterwards(hub, tasks, tmp_path):
@@ -120,9 +120,9 @@ def test_a_checkpoint_larger_than_the_budget_fails_for_this_budget(tasks, tmp_pa
     report = sweep(tasks[:1], store, SETTINGS, Downloads(tmp_path / "d", Hub(), budget_bytes=1000))
     assert "GB, more than the 1e-06 GB of --max-disk" in report.failed[0][1]
     # another budget may have room for it, so nothing stands in its way
-    assert sort_out(tasks, store, SETTINGS).waiting == tasks
+    assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
     sweep(tasks, store, SETTINGS, Downloads(tmp_path / "d", Hub()))
-    assert len(sort_out(tasks, store, SETTINGS).done) == 3
+    assert len(partition_tasks(tasks, store, SETTINGS).done) == 3
     assert not list(store.path.rglob("*failed*"))
 
 
@@ -202,22 +202,22 @@ def test_folders_of_killed_processes_are_removed_and_all_others_kept(tasks, tmp_
 def test_one_curve_is_not_made_of_what_does_not_compare(tasks, family, tmp_path):
     store = open_store(tmp_path / "store")
     sweep(tasks[:1], store, SETTINGS, Downloads(tmp_path / "d", Hub()))
-    refuse_mixture(tasks, store, SETTINGS)
+    check_comparable(tasks, store, SETTINGS)
     with pytest.raises(ValueError, match="expected one layers for the run 'lab/model', but .* holds it with ''"):
-        refuse_mixture(tasks, store, Settings(layers="layers.*"))
+        check_comparable(tasks, store, Settings(layers="layers.*"))
     positions = Settings(token_positions=slice(2, None))
     with pytest.raises(ValueError, match="holds it with .., and .*token_positions.*2:.* is asked for now"):
-        refuse_mixture(tasks, store, positions)
-    assert sort_out(tasks, store, positions).waiting == tasks
+        check_comparable(tasks, store, positions)
+    assert partition_tasks(tasks, store, positions).waiting == tasks
     report = sweep(tasks[:1], open_store(tmp_path / "other"), positions, Downloads(tmp_path / "d", Hub()))
     assert "leave token_positions= out" in report.failed[0][1]
     with pytest.raises(ValueError, match="one dtype .* with 'float32', and 'bfloat16' is asked for now; give another"):
-        refuse_mixture(tasks, store, Settings(loading=Loading(dtype="bfloat16")))
+        check_comparable(tasks, store, Settings(loading=Loading(dtype="bfloat16")))
     local = [Task(target, tasks[0].probe) for target in find_checkpoints(family[0].parent, "lab/model")]
     with pytest.raises(
         ValueError, match="one place for the run 'lab/model', but .* holds it with 'lab', and '/.*family'"
     ):
-        refuse_mixture(local, store, SETTINGS)
+        check_comparable(local, store, SETTINGS)
 
 
 def test_a_damaged_file_is_measured_anew(tasks, tmp_path):
@@ -225,8 +225,8 @@ def test_a_damaged_file_is_measured_anew(tasks, tmp_path):
     sweep(tasks[:1], store, SETTINGS, Downloads(tmp_path / "d", Hub()))
     (path,) = store.path.glob("*/step*.parquet")
     path.write_bytes(path.read_bytes()[:-30])
-    assert sort_out(tasks, store, SETTINGS).waiting == tasks
-    refuse_mixture(tasks, store, SETTINGS)
+    assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
+    check_comparable(tasks, store, SETTINGS)
     sweep(tasks, store, SETTINGS, Downloads(tmp_path / "d", Hub()))
     assert store.steps("lab/model") == [0, 8, 16]
     assert geometry(store)["step"].nunique() == 3
@@ -240,7 +240,7 @@ def test_a_sweep_whose_checkpoints_all_fail_alike_ends(hub, family, probe, tmp_p
     store = open_store(tmp_path / "store")
     with pytest.raises(SweepStoppedError, match="the first 5 checkpoints all failed alike: .*'blocks.*' matches none"):
         sweep(tasks, store, Settings(layers="blocks.*"), Downloads(tmp_path / "d", Hub()))
-    assert len(sort_out(tasks, store, Settings(layers="blocks.*")).failed_before) == 5
+    assert len(partition_tasks(tasks, store, Settings(layers="blocks.*")).failed_before) == 5
 
 
 def test_giving_up_does_not_wait_for_a_silent_hub(hub, tasks, tmp_path, monkeypatch):

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from rich.console import Console
 from small import random_tokens
-from views.made_up import DENSE, NO_DESIGN, fill, make_row
+from synthetic_runs import DENSE, NO_DESIGN, fill, make_row
 
 from repdyn import Probe
-from repdyn.sweep.board import Board
 from repdyn.sweep.checkpoint import Task
 from repdyn.sweep.loop import other_designs
+from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.targets import Target
 
 
@@ -38,7 +38,7 @@ def test_values_from_before_designs_had_names_are_named_too(tmp_path):
 
 def test_neighbours_in_the_own_window_that_count_are_warned_of_once():
     written = io.StringIO()
-    board, task = Board(2, Console(file=written, width=100)), task_of("dense")
+    board, task = ProgressDisplay(2, Console(file=written, width=100)), task_of("dense")
     row = make_row(metric="two_nn", own_window_excluded=False, same_window_share=0.5, **DENSE)
     board.warn_of_own_windows(task, [replace(row, same_window_share=0.05)])
     assert written.getvalue() == ""

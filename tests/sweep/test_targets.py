@@ -10,8 +10,8 @@ import huggingface_hub
 import pytest
 
 from repdyn import open_store
-from repdyn.sweep.failures import CheckpointError, SweepStoppedError
-from repdyn.sweep.hub import Hub
+from repdyn.hub.client import Hub
+from repdyn.hub.errors import CheckpointError, SweepStoppedError
 from repdyn.sweep.suites import History, Published
 from repdyn.sweep.targets import Selection, Target, select_targets
 

@@ -18,7 +18,7 @@ from small import HandWritten
 from repdyn import Tracker, open_store
 from repdyn.metrics import LayerView, Metric, resolve
 from repdyn.store import Store
-from repdyn.tracking.patience import Patience
+from repdyn.utils.timeout import TimeoutRunner
 
 
 def broken_kernel(cloud) -> torch.Tensor:
@@ -178,8 +178,8 @@ def test_a_cloud_that_cannot_be_made_costs_its_own_rows(tracked, monkeypatch):
 
 def test_figures_on_a_mount_that_is_gone_do_not_hold_up_the_end(tmp_path, small_probe, monkeypatch, caplog):
     answer = threading.Event()
-    monkeypatch.setattr("repdyn.tracking.showing.show_run", lambda *_, **__: answer.wait(60))
-    monkeypatch.setattr("repdyn.tracking.showing.DRAWING_SECONDS", 0.1)
+    monkeypatch.setattr("repdyn.tracking.run_views.show_run", lambda *_, **__: answer.wait(60))
+    monkeypatch.setattr("repdyn.tracking.run_views.DRAWING_SECONDS", 0.1)
     steps(Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine"), 1)
     assert any("drawing mine took more than 0.1 s" in record.message for record in caplog.records)
     answer.set()
@@ -194,7 +194,7 @@ def test_a_full_disk_stops_the_training_where_that_is_asked_for(tracked, monkeyp
 def test_a_store_that_never_answers_costs_one_wait(tracked, monkeypatch, caplog):
     """As on a network mount whose server is gone: the call neither returns nor raises."""
     tracker, answer = tracked(), threading.Event()
-    tracker._tracking._keeping._patiently = Patience(0.2)
+    tracker._tracking._keeping._patiently = TimeoutRunner(0.2)
     write, hung = Store.write, []
 
     def hanging(store, key, rows):
@@ -206,7 +206,7 @@ def test_a_store_that_never_answers_costs_one_wait(tracked, monkeypatch, caplog)
     monkeypatch.setattr(Store, "write", hanging)
     steps(tracker, 3)
     assert hung == [0]
-    said = [record.message for record in caplog.records if record.name == "repdyn.tracking.complaints"]
+    said = [record.message for record in caplog.records if record.name == "repdyn.tracking.warn_once"]
     assert said[0].startswith("tracking at step 0 failed, training goes on: TimeoutError: writing step 0 to ")
     assert "took more than 0.2 s; is the disk or the network mount there?" in said[0]
     assert any("they are in /" in line for line in said)
@@ -248,7 +248,7 @@ def test_a_logger_that_fails_is_named_once_and_costs_no_row(tracked, tmp_path, c
 def test_figures_that_cannot_be_drawn_are_no_reason_to_end_a_job_with_an_error(
     tmp_path, small_probe, monkeypatch, caplog
 ):
-    monkeypatch.setattr("repdyn.tracking.showing.show_run", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("repdyn.tracking.run_views.show_run", lambda *_, **__: 1 / 0)
     steps(Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine"), 1)
     assert any("tracking at the end failed" in record.message for record in caplog.records)
     with pytest.raises(ZeroDivisionError):

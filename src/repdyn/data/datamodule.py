@@ -16,8 +16,8 @@ from repdyn.data.source import load_corpus
 from repdyn.data.text import Corpus, cache_directory
 from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer
 from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal
-from repdyn.design import INDEPENDENT, design_named
-from repdyn.words import CLASSES, NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
+from repdyn.probe.design import INDEPENDENT, design_named
+from repdyn.probe.word_classes import CLASSES, NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe
@@ -57,7 +57,7 @@ class TextDataModule(LightningDataModule):
         seed: of the shuffling and the masks.
         probe_max_vectors: vectors the tracker measures per layer, in all batches together.
         probe_batch_vectors: vectors per batch of a metric.
-        probe_design: sampling design of the probe, "independent", "dense" or "paper"; see :mod:`repdyn.design`.
+        probe_design: sampling design of the probe, "independent", "dense" or "paper"; see :mod:`repdyn.probe.design`.
         probe_sequence_length: tokens in a window of the probe, at most ``sequence_length``; by default what the design
             says.
         probe_classes: "words" for a probe that tells function from content words and frequent from rare ones, counted
@@ -107,7 +107,7 @@ class TextDataModule(LightningDataModule):
         self.probe_sequence_length = probe_sequence_length
         self.tokenizer = load_tokenizer(tokenizer, for_encoder=objective == "masked")
         self._before, self._after = self._special_tokens()
-        self._refuse_bad_arguments()
+        self._validate_arguments()
 
     @property
     def vocab_size(self) -> int:
@@ -206,7 +206,7 @@ class TextDataModule(LightningDataModule):
                     words_of_tokens(text, self.tokenizer, lexicon) for text in chunks(piece.decode(errors="replace"))
                 ]
                 words = np.concatenate([numbers for _, numbers in found])
-                self._refuse_other_ids(tokens, [token for ids, _ in found for token in ids])
+                self._validate_token_ids(tokens, [token for ids, _ in found for token in ids])
             of_splits.append(Windows(words, self._probe_length, *no_words))
         return TokenWords(self._spread(of_splits).ravel(), lexicon)
 
@@ -215,7 +215,7 @@ class TextDataModule(LightningDataModule):
         corpus = load_corpus(self.source, clean=self.clean, max_bytes=self.max_bytes, cache_dir=self.cache_dir)
         pieces = self._pieces(corpus)
         train, validation, test = (self._encode(piece) for piece in pieces)
-        self._refuse_short_text(corpus, min(len(validation), len(test)))
+        self._validate_text_length(corpus, min(len(validation), len(test)))
         return _Text(corpus, train, validation, test, bytes_per_token=len(pieces[1]) / len(validation))
 
     def _encode(self, data: bytes) -> np.ndarray:
@@ -260,7 +260,7 @@ class TextDataModule(LightningDataModule):
             )
         return (cast(int, self.tokenizer.cls_token_id),), (cast(int, self.tokenizer.sep_token_id),)
 
-    def _refuse_bad_arguments(self) -> None:
+    def _validate_arguments(self) -> None:
         if self.objective not in ("causal", "masked"):
             raise ValueError(f'expected objective "causal" or "masked", got "{self.objective}"')
         shortest = 2 + len(self._before) + len(self._after)
@@ -282,14 +282,14 @@ class TextDataModule(LightningDataModule):
         if self.probe_classes not in ("words", "none"):
             raise ValueError(f'expected probe_classes "words" or "none", got "{self.probe_classes}"')
 
-    def _refuse_other_ids(self, tokens: np.ndarray, ids: list[int]) -> None:
+    def _validate_token_ids(self, tokens: np.ndarray, ids: list[int]) -> None:
         if not np.array_equal(tokens, ids):
             raise ValueError(
                 f"expected the token ids in the cache to be those that {self.tokenizer_name} gives now, got others, of "
                 f"which no words can be told; delete {cache_directory(self.cache_dir) / 'tokens'}"
             )
 
-    def _refuse_short_text(self, corpus: Corpus, n_tokens: int) -> None:
+    def _validate_text_length(self, corpus: Corpus, n_tokens: int) -> None:
         window = self.sequence_length - len(self._before) - len(self._after)
         if n_tokens < window:
             percent = self._held_out_percent

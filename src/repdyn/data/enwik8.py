@@ -12,8 +12,8 @@ from typing import IO
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from repdyn.data.text import ENWIK8_BYTES, Corpus, cache_directory, enwik8_name, read_corpus
-from repdyn.files import write_atomically
-from repdyn.redaction import redacted
+from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.redaction import redacted
 
 ENWIK8_URL = "http://mattmahoney.net/dc/enwik8.zip"
 _CHUNK_BYTES = 1 << 18

@@ -47,7 +47,7 @@ class TopicModel:
         Raises:
             ValueError: ``n_topics`` does not divide ``n_words``, or a number out of range.
         """
-        _refuse_bad_sizes(n_topics, n_words, alpha)
+        _validate_sizes(n_topics, n_words, alpha)
         if n_words % n_topics:
             raise ValueError(
                 f"expected n_words to be a multiple of n_topics, so that each topic has as many words, got {n_words} "
@@ -63,7 +63,7 @@ class TopicModel:
         Raises:
             ValueError: a number out of range.
         """
-        _refuse_bad_sizes(n_topics, n_words, alpha)
+        _validate_sizes(n_topics, n_words, alpha)
         if not beta > 0:
             raise ValueError(f"expected beta > 0, got {beta}; leave it out for topics that share no word")
         return cls(_dirichlet(np.random.RandomState(seed), beta, (n_topics, n_words)), alpha)
@@ -93,7 +93,7 @@ def _dirichlet(random: np.random.RandomState, concentration: float, shape: tuple
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def _refuse_bad_sizes(n_topics: int, n_words: int, alpha: float) -> None:
+def _validate_sizes(n_topics: int, n_words: int, alpha: float) -> None:
     if n_topics < 2 or n_words < n_topics:
         raise ValueError(f"expected at least 2 topics and a word for each, got {n_topics} topics and {n_words} words")
     if not alpha > 0:

@@ -13,8 +13,8 @@ from rich.progress import track
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.files import write_atomically
-from repdyn.redaction import redacted
+from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.redaction import redacted
 
 BYTES = "bytes"
 _CHUNK_CHARACTERS = 1 << 16

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from repdyn.data.byte_tokenizer import CLS, MASK, PAD, SEP, SPECIAL_TOKENS
 from repdyn.data.lda import Documents, TopicModel
 from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal
-from repdyn.design import INDEPENDENT
+from repdyn.probe.design import INDEPENDENT
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe
@@ -77,7 +77,7 @@ class TopicDataModule(LightningDataModule):
         self.probe_max_vectors = probe_max_vectors
         self.probe_batch_vectors = probe_batch_vectors
         self.mask_probability = mask_probability
-        self._refuse_bad_arguments()
+        self._validate_arguments()
         if beta is None:
             self.topic_model = TopicModel.disjoint(n_topics, n_words, alpha)
         else:
@@ -155,7 +155,7 @@ class TopicDataModule(LightningDataModule):
             seed=self.seed,
         )
 
-    def _refuse_bad_arguments(self) -> None:
+    def _validate_arguments(self) -> None:
         if self.source != "lda":
             raise ValueError(f'expected source "lda", got "{self.source}"; text is read by TextDataModule')
         if self.objective not in ("causal", "masked"):

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import torch
 
-from repdyn.studies.subjects import Subject, subjects
+from repdyn.hub.weights import DTYPES
+from repdyn.studies.models import LoadedModel, subjects
 from repdyn.sweep.local import folder_of_checkpoints
 from repdyn.sweep.options import require_device
-from repdyn.sweep.weights import DTYPES
 
 _MAX_LISTED = 12
 
@@ -28,7 +28,7 @@ class Named(NamedTuple):
     """As it is shown."""
 
 
-def load_checkpoints(options: argparse.Namespace) -> list[Subject]:
+def load_checkpoints(options: argparse.Namespace) -> list[LoadedModel]:
     """The checkpoints that the options name, loaded.
 
     Args:

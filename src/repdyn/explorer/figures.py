@@ -1,6 +1,6 @@
 """Figures of the explorer: a token across the layers, and the paths of two sentences in a plane.
 
-Text and grid take their colours from the page (see :data:`repdyn.explorer.looks.CSS`), so that they are read in light
+Text and grid take their colours from the page (see :data:`repdyn.explorer.theme.CSS`), so that they are read in light
 and dark alike.
 """
 
@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from repdyn.explorer.session import PathsSeen, TokenSeen
-from repdyn.studies.anatomy.depth import Journey, matched
+from repdyn.studies.anatomy.depth import TokenTrajectory, matched
 from repdyn.studies.tokens.figures import only
 from repdyn.studies.tokens.sentence import State
 
@@ -90,7 +90,7 @@ def _line(one: TokenSeen, lines: pd.DataFrame, quantity: Quantity, state: State,
 class _Path(NamedTuple):
     """One token on its way in the plane."""
 
-    journey: Journey
+    journey: TokenTrajectory
     place: int
     points: np.ndarray
     colour: str

@@ -14,9 +14,9 @@ from repdyn.explorer.addresses import LOCAL, announcement, is_loopback
 from repdyn.explorer.app import build
 from repdyn.explorer.checkpoints import load_checkpoints
 from repdyn.explorer.guard import Guard
-from repdyn.explorer.looks import CSS, FONTS, HEAD, MONOSPACED
 from repdyn.explorer.session import Session
-from repdyn.sweep.failures import CheckpointError, SweepStoppedError
+from repdyn.explorer.theme import CSS, FONTS, HEAD, MONOSPACED
+from repdyn.hub.errors import CheckpointError, SweepStoppedError
 
 _PORTS = 100
 

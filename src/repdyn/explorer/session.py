@@ -11,15 +11,15 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from repdyn.layers.blocks import Layers, find_blocks
-from repdyn.studies.anatomy.depth import Journey, Plane, matched, plane
+from repdyn.capture.blocks import LayerPatterns, find_blocks
+from repdyn.hub.errors import CheckpointError
+from repdyn.studies.anatomy.depth import Plane, TokenTrajectory, matched, plane
 from repdyn.studies.anatomy.states import Layer
-from repdyn.studies.subjects import Subject
+from repdyn.studies.models import LoadedModel
 from repdyn.studies.tokens.figures import only
 from repdyn.studies.tokens.measured import Reading, against_vocabulary, ids_of, read_sentence
 from repdyn.studies.tokens.sentence import LayerVectors, Trajectories, token_names
-from repdyn.sweep.failures import CheckpointError
-from repdyn.views.style import of_stack
+from repdyn.tables.style import of_stack
 
 # a sentence beyond is not even taken apart
 _CHARACTERS_PER_TOKEN = 32
@@ -49,8 +49,8 @@ class PathsSeen:
     """The tokens of two sentences in one stack of a checkpoint, in a plane of their own."""
 
     name: str
-    one: Journey
-    other: Journey
+    one: TokenTrajectory
+    other: TokenTrajectory
     plane: Plane
     place: int | None
     """Of the chosen token in the first sentence, where this checkpoint has it."""
@@ -71,7 +71,7 @@ class Session:
         subjects: the checkpoints, shown side by side in this order; the first one's tokens are what is chosen from.
         nearest: how many tokens of the vocabulary are listed for each state.
         max_tokens: of a sentence; what is longer is refused.
-        layers: as for :func:`repdyn.layers.capture.capture`.
+        layers: as for :func:`repdyn.capture.capture.capture`.
 
     Raises:
         ValueError: the blocks of a model cannot be told.
@@ -79,11 +79,11 @@ class Session:
 
     def __init__(
         self,
-        subjects: Sequence[Subject],
+        subjects: Sequence[LoadedModel],
         *,
         nearest: int,
         max_tokens: int,
-        layers: Layers = None,
+        layers: LayerPatterns = None,
     ) -> None:
         self.subjects = tuple(subjects)
         self.max_tokens = max_tokens
@@ -207,7 +207,9 @@ class Session:
         with self._lock:
             return against_vocabulary(subject, reading, k=self.nearest, with_positions=with_positions, place=place)
 
-    def _planes_anew(self, number: int, one: str, other: str) -> dict[str | None, tuple[Journey, Journey, Plane]]:
+    def _planes_anew(
+        self, number: int, one: str, other: str
+    ) -> dict[str | None, tuple[TokenTrajectory, TokenTrajectory, Plane]]:
         first, second = (_journeys(self._read(number, text), self._names(number, text)) for text in (one, other))
         both = {stack: (journey, second[stack]) for stack, journey in first.items()}
         return {stack: (*pair, plane(*(journey.states for journey in pair))) for stack, pair in both.items()}
@@ -221,14 +223,14 @@ def _same_place(first: Sequence[str], other: Sequence[str], place: int) -> int |
     return next((b for a, b, equal in matched(*bare) if equal and a == place), None)
 
 
-def _journeys(reading: Reading, tokens: tuple[str, ...]) -> dict[str | None, Journey]:
+def _journeys(reading: Reading, tokens: tuple[str, ...]) -> dict[str | None, TokenTrajectory]:
     """A sentence through each stack of the model's layers."""
     of_stacks: dict[str | None, list[LayerVectors]] = {}
     for part in reading.vectors:
         if part.state == "block":
             of_stacks.setdefault(part.stack, []).append(part)
     return {
-        stack: Journey(
+        stack: TokenTrajectory(
             tokens,
             np.stack([part.vectors.double().cpu().numpy() for part in parts]),
             tuple(Layer(part.layer, stack) for part in parts),

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from repdyn.explorer.session import Session, TokenSeen
-from repdyn.studies.subjects import Subject
+from repdyn.studies.models import LoadedModel
 from repdyn.studies.tokens.figures import only
 from repdyn.studies.tokens.sentence import State
 
@@ -84,7 +84,7 @@ def about(session: Session) -> str:
     return f"<ul>{models}</ul><details><summary>What is measured</summary><p>{CONVENTIONS}</p></details>"
 
 
-def _described(subject: Subject) -> str:
+def _described(subject: LoadedModel) -> str:
     config = subject.model.config.get_text_config()
     parts = [
         type(subject.model).__name__,

@@ -3,7 +3,7 @@
 from repdyn.kernels.alignment import alignment, alignment_gradient, alignment_gradient_of, alignment_of
 from repdyn.kernels.anisotropy import anisotropy, anisotropy_of
 from repdyn.kernels.cka import linear_cka, linear_cka_of
-from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic
+from repdyn.kernels.cloud import Cloud, Undefined, full_precision
 from repdyn.kernels.components import components, components_of
 from repdyn.kernels.cosines import mean_cosine, mean_cosine_of
 from repdyn.kernels.diagnostics import NEAR_DUPLICATE, near_duplicate_share, same_group_share
@@ -16,7 +16,14 @@ from repdyn.kernels.power_law import alpha_req, alpha_req_of
 from repdyn.kernels.sink_rate import sink_rate, sink_rate_of
 from repdyn.kernels.spectrum import effective_rank, effective_rank_of, participation_ratio, participation_ratio_of
 from repdyn.kernels.steps import norm, norm_of, step_cosine, step_cosine_of, step_length, step_length_of
-from repdyn.kernels.tokens import token_cosine, token_cosine_of, token_kept, token_kept_of, token_rank, token_rank_of
+from repdyn.kernels.tokens import (
+    token_cosine,
+    token_cosine_of,
+    token_rank,
+    token_rank_of,
+    token_top1_match,
+    token_top1_match_of,
+)
 from repdyn.kernels.top_norms import top_norm_variance_share, top_norm_variance_share_of
 from repdyn.kernels.topics import (
     attention_topic_gap,
@@ -49,7 +56,7 @@ __all__ = [
     "components_of",
     "effective_rank",
     "effective_rank_of",
-    "exact_arithmetic",
+    "full_precision",
     "gride",
     "gride_of",
     "isoscore",
@@ -78,10 +85,10 @@ __all__ = [
     "step_length_of",
     "token_cosine",
     "token_cosine_of",
-    "token_kept",
-    "token_kept_of",
     "token_rank",
     "token_rank_of",
+    "token_top1_match",
+    "token_top1_match_of",
     "top_norm_variance_share",
     "top_norm_variance_share_of",
     "topic_gap",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, exact_arithmetic
+from repdyn.kernels.cloud import Cloud, full_precision
 from repdyn.kernels.matched import cosines, matched_or_nan, require_matched, require_numbers
 
 
@@ -39,7 +39,7 @@ def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
 def alignment_of(cloud: Cloud, last: Cloud) -> Tensor:
     """As ``alignment``, but raises Undefined with the reason instead of returning NaN."""
     require_matched(require_numbers, cloud, last, one_space=True)
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         return cosines(cloud, last).mean()
 
 
@@ -73,5 +73,5 @@ def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tenso
 def alignment_gradient_of(cloud: Cloud, following: Cloud, last: Cloud) -> Tensor:
     """As ``alignment_gradient``, but raises Undefined with the reason instead of returning NaN."""
     require_matched(require_numbers, cloud, following, last, one_space=True)
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         return (cosines(following, last) - cosines(cloud, last)).mean()

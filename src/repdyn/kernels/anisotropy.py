@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from repdyn.kernels.cloud import Cloud, exact_arithmetic, or_nan, row_chunks, sample
+from repdyn.kernels.cloud import Cloud, full_precision, or_nan, row_chunks, sample
 from repdyn.kernels.spectrum import spectrum_of, tall_side
 
 # below this side a float64 Gram matrix and its exact spectrum are cheaper than iterating
@@ -69,7 +69,7 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
 def anisotropy_of(cloud: Cloud) -> Tensor:
     """As ``anisotropy``, but raises Undefined with the reason instead of returning NaN."""
     cloud.require_defined()
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         if cloud.whole_spectrum:
             spectrum = cloud.once(spectrum_of)
             return spectrum[0] / spectrum.sum()

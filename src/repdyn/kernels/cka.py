@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, centre, exact_arithmetic, product, row_chunks
+from repdyn.kernels.cloud import Cloud, Undefined, centre, full_precision, product, row_chunks
 from repdyn.kernels.matched import COMPARED_WITH, matched_or_nan, require_matched
 
 # dimensions of both clouds, as a share of the points, up to which products of features cost less than similarities
@@ -64,7 +64,7 @@ def linear_cka_of(a: Cloud, b: Cloud, *, debiased: bool = True) -> Tensor:
     require_matched(Cloud.require_defined, a, b)
     if a.n_vectors < 4:
         raise Undefined(f"{a.n_vectors} points, at least 4 needed")
-    with exact_arithmetic(a.x.device):
+    with full_precision(a.x.device):
         few = a.x.shape[1] + b.x.shape[1] <= _FEW_FEATURES * a.n_vectors
         if few or a.n_vectors <= _FEW_POINTS:
             x, y = centre(a.x, torch.float64), centre(b.x, torch.float64)

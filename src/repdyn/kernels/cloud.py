@@ -32,7 +32,7 @@ class Undefined(ArithmeticError):
 
 
 @contextmanager
-def exact_arithmetic(device: torch.device | str) -> Iterator[None]:
+def full_precision(device: torch.device | str) -> Iterator[None]:
     """Within it matrix products on ``device`` are summed in float32 throughout, those of float32 numbers multiplied so
     too, and neither autocast nor autograd acts.
 
@@ -122,13 +122,13 @@ class Cloud:
     @cached_property
     def repeats(self) -> Repeats | None:
         """Which rows of ``x`` repeat which; None when no row does."""
-        with exact_arithmetic(self.x.device):
+        with full_precision(self.x.device):
             return repeats(self.x)
 
     @cached_property
     def centred(self) -> Tensor:
         """All rows minus their mean, times a power of two: float64 for float64 points, otherwise float32."""
-        with exact_arithmetic(self.x.device):
+        with full_precision(self.x.device):
             return centre(self.x, torch.float64 if self.x.dtype == torch.float64 else torch.float32)
 
     def require_defined(self) -> None:

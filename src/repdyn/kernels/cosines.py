@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, or_nan, row_chunks
+from repdyn.kernels.cloud import Cloud, Undefined, full_precision, or_nan, row_chunks
 
 
 def mean_cosine(x: Tensor | Cloud) -> Tensor:
@@ -42,7 +42,7 @@ def mean_cosine_of(cloud: Cloud) -> Tensor:
     """As ``mean_cosine``, but raises Undefined with the reason instead of returning NaN."""
     cloud.require_defined()
     n = cloud.n_vectors
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         total = torch.zeros(cloud.x.shape[1], dtype=torch.float64, device=cloud.x.device)
         n_zero = torch.zeros((), dtype=torch.int64, device=cloud.x.device)
         for rows in row_chunks(cloud.x):

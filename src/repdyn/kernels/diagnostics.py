@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, Undefined, exact_arithmetic, row_chunks
+from repdyn.kernels.cloud import Cloud, Frame, Undefined, full_precision, row_chunks
 from repdyn.kernels.neighbours import measure, n_outside, nearest, nearest_of
 
 # Share of the radius of a cloud below which two points count as nearly the same. At initialisation the blocks of a
@@ -56,7 +56,7 @@ def near_duplicate_share(cloud: Cloud) -> float:
     """
     if not _is_defined(cloud):
         return math.nan
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         nearest_any = cloud.once(_nearest_outside)
         if cloud.groups is not None:
             nearest_any = nearest_any.minimum(cloud.once(_nearest_in_group))
@@ -78,7 +78,7 @@ def _nearest_outside(cloud: Cloud) -> Tensor:
     """(n_unique,) float64, infinite where all points are of one group."""
     if cloud.once(n_outside) == 0:
         return torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         return nearest_of(cloud, 1)[:, 0]
 
 
@@ -90,7 +90,7 @@ def _nearest_in_group(cloud: Cloud) -> Tensor:
         return found
     groups, order = groups.sort(stable=True)
     _, of, sizes = groups.unique_consecutive(return_inverse=True, return_counts=True)
-    with exact_arithmetic(points.device):
+    with full_precision(points.device):
         for group in (sizes > _MEASURED).nonzero().flatten():
             members = order[of == group]
             found[members] = nearest(points[members], 1)[:, 0]

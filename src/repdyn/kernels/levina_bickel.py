@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, or_nan
+from repdyn.kernels.cloud import Cloud, Undefined, full_precision, or_nan
 from repdyn.kernels.neighbours import nearest_of
 from repdyn.kernels.two_nn import TIE
 
@@ -56,7 +56,7 @@ def levina_bickel_of(cloud: Cloud, *, k: int = 20) -> Tensor:
     cloud.require_defined()
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         distances = nearest_of(cloud, k)
         log_ratios = (distances[:, -1:] / distances[:, :-1]).log()
         if not log_ratios.isfinite().all():

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, Undefined, exact_arithmetic
+from repdyn.kernels.cloud import Cloud, Frame, Undefined, full_precision
 from repdyn.kernels.matched import matched_or_nan, require_matched, require_numbers
 
 Of: TypeAlias = Literal["state", "step"]
@@ -104,7 +104,7 @@ class _Fit:
     following: Cloud
 
     def __call__(self, cloud: Cloud) -> _Fitted:
-        with exact_arithmetic(cloud.x.device):
+        with full_precision(cloud.x.device):
             totals: dict[str, Tensor] = {}
             for _, explained in self._blocks(cloud):
                 totals = {of: totals.get(of, 0.0) + rows.square().sum() for of, rows in explained.items()}

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, exact_arithmetic, or_nan, row_chunks, unit_scale
+from repdyn.kernels.cloud import Cloud, full_precision, or_nan, row_chunks, unit_scale
 
 
 def massive_activation_share(x: Tensor | Cloud, *, magnitude: float = 100.0, ratio: float = 1000.0) -> Tensor:
@@ -51,7 +51,7 @@ def massive_activation_share_of(cloud: Cloud, *, magnitude: float = 100.0, ratio
         if not 0 <= value < math.inf:
             raise ValueError(f"expected a finite {name} >= 0, got {value}; the criterion of the source is 100 and 1000")
     cloud.require_defined()
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         at_least = ratio * cloud.x.abs().flatten().median().double()
         scale = unit_scale(cloud.x)
         massive, total = torch.zeros(2, dtype=torch.float64, device=cloud.x.device).unbind()

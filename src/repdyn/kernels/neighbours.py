@@ -102,7 +102,7 @@ def search(points: Tensor, k: int, *, groups: Tensor | None = None, tile: int = 
         if not len(pending):
             break
         n_candidates = len(points) - 1 if more is None else min(k + more, len(points) - 1)
-        rung = _Rung(points, k, n_candidates, groups)
+        rung = _Float64Search(points, k, n_candidates, groups)
         proven = []
         for rows in pending.split(min(tile, rung.most_rows)):
             of_rows, proof = rung.nearest(rows)
@@ -153,7 +153,7 @@ def _difference(points: Tensor, first: Tensor, second: Tensor, scale: float) -> 
     return difference if scale == 1 else difference.mul_(scale)
 
 
-class _Rung:
+class _Float64Search:
     """Rows of a float64 product, the candidates it proposes, and the proof."""
 
     def __init__(self, points: Tensor, k: int, n_candidates: int, groups: Tensor | None = None) -> None:

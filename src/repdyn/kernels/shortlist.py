@@ -24,7 +24,7 @@ _GROUPS = 128
 # rows of a tile that are masked at once: few, so that the groups of one are not masked for all the others
 _MASKED = 128
 # groups below the limit, for each neighbour, beyond which a point is given up: its margin is too wide for its distances
-_CROWD = 48
+_MAX_CLOSE_GROUPS = 48
 # pairs kept for each point before those that have fallen behind the limit are dropped
 _KEPT = 64
 # the score of the points that fill up the last group
@@ -76,7 +76,7 @@ def shortlist(points: Tensor, k: int, groups: Tensor | None = None) -> Shortlist
             lists.read(scores, 1, rows, columns)
             beyond = max(rows.stop, begin)
             lists.read(scores[:, beyond - begin :], 0, slice(beyond, columns.stop), rows)
-    return lists.closed()
+    return lists.finalize()
 
 
 def multiplied_fast(device: torch.device) -> torch.dtype:
@@ -203,7 +203,7 @@ class _Lists:
     """The shortlist of each point, and the k best scores by which it is limited."""
 
     def __init__(self, rounded: Rounded, k: int) -> None:
-        self.rounded, self.k, self.crowd = rounded, k, _CROWD * max(2, k)
+        self.rounded, self.k, self.crowd = rounded, k, _MAX_CLOSE_GROUPS * max(2, k)
         device = rounded.right.device
         self.best = torch.full((k, rounded.n_padded), torch.inf, device=device)
         self.n_close = torch.zeros(rounded.n_padded, dtype=torch.int64, device=device)
@@ -238,7 +238,7 @@ class _Lists:
         limit = self.rounded.largest_score(self.rounded.farthest(self.best[-1, points], points), points)
         return limit.clamp_max(torch.finfo(limit.dtype).max)
 
-    def closed(self) -> Shortlist:
+    def finalize(self) -> Shortlist:
         n = self.rounded.n
         first, second, scores = self._within()
         complete = (self.n_close[:n] <= self.crowd) & (first.bincount(minlength=n) >= self.k)

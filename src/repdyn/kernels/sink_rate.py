@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Undefined, exact_arithmetic
+from repdyn.kernels.cloud import Undefined, full_precision
 
 
 def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
@@ -52,7 +52,7 @@ def sink_rate_of(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
         raise ValueError(f"expected a threshold in (0, 1), got {threshold}; the source takes 0.3")
     if weights.shape[1] < 2:
         raise Undefined(f"a sequence of {weights.shape[1]} positions, at least 2 needed")
-    with exact_arithmetic(weights.device):
+    with full_precision(weights.device):
         if not weights.isfinite().all():
             raise Undefined("the attention weights contain NaN or inf")
         return (weights[:, 1:, 0].double().mean(1) > threshold).double()

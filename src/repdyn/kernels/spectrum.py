@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, exact_arithmetic, or_nan, row_chunks
+from repdyn.kernels.cloud import Cloud, Frame, full_precision, or_nan, row_chunks
 
 
 def spectrum_of(cloud: Cloud) -> Tensor:
@@ -16,7 +16,7 @@ def spectrum_of(cloud: Cloud) -> Tensor:
         points. Off by 1e-13 of the largest or so: centred and multiplied in float64, whatever the points are in.
     """
     cloud.require_defined()
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         return eigenvalues(gram_matrix(cloud.x))
 
 

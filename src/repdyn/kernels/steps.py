@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, exact_arithmetic, row_chunks
+from repdyn.kernels.cloud import Cloud, full_precision, row_chunks
 from repdyn.kernels.matched import cosines, lengths, matched_or_nan, require_matched, require_numbers, row_pairs
 
 
@@ -36,7 +36,7 @@ def norm(x: Tensor | Cloud) -> Tensor:
 def norm_of(cloud: Cloud) -> Tensor:
     """As ``norm``, but raises Undefined with the reason instead of returning NaN."""
     require_numbers(cloud)
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         return torch.cat([lengths(rows) for rows in row_chunks(cloud.x)]).mean()
 
 
@@ -68,7 +68,7 @@ def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
 def step_length_of(cloud: Cloud, following: Cloud) -> Tensor:
     """As ``step_length``, but raises Undefined with the reason instead of returning NaN."""
     require_matched(require_numbers, cloud, following, one_space=True)
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         moved = (lengths(after.double() - before) for before, after in row_pairs(cloud, following))
         return torch.cat(list(moved)).mean()
 
@@ -101,5 +101,5 @@ def step_cosine(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
 def step_cosine_of(cloud: Cloud, following: Cloud) -> Tensor:
     """As ``step_cosine``, but raises Undefined with the reason instead of returning NaN."""
     require_matched(require_numbers, cloud, following, one_space=True)
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         return cosines(cloud, following).mean()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import exact_arithmetic, product
+from repdyn.kernels.cloud import full_precision, product
 from repdyn.kernels.vocabulary import Vocabulary, unit_rows
 
 # vectors compared with the table at a time
@@ -37,7 +37,7 @@ def closer_rows(x: Tensor, cosines: Tensor, vocabulary: Vocabulary) -> Tensor:
         (n,) int64. Cosines that differ by less than 4 (dim + 8) 2^-53, which float64 cannot tell apart, count as
         equal: copies of a row tie, whatever their length. Rows of zeros are never closer.
     """
-    with exact_arithmetic(x.device):
+    with full_precision(x.device):
         limits = cosines + 4 * (x.shape[1] + 8) * 2.0**-53
         parts = zip(x.split(_VECTORS), limits.split(_VECTORS), strict=True)
         return torch.cat([_Cosines(vectors).count_above(limit, vocabulary) for vectors, limit in parts])
@@ -64,7 +64,7 @@ def nearest_rows(x: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Ten
     n_rows = int(vocabulary.norms.gt(0).sum())
     if not 1 <= k <= n_rows:
         raise ValueError(f"expected k from 1 to the {n_rows} rows that are not zero, got {k}")
-    with exact_arithmetic(x.device):
+    with full_precision(x.device):
         found = [_Cosines(vectors).largest(vocabulary, k) for vectors in x.split(_VECTORS)]
     cosines, rows = (torch.cat(parts) for parts in zip(*found, strict=True))
     return cosines, rows

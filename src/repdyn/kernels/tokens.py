@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import FLOAT_DTYPES, Undefined, exact_arithmetic, row_chunks
+from repdyn.kernels.cloud import FLOAT_DTYPES, Undefined, full_precision, row_chunks
 from repdyn.kernels.token_rank import closer_rows
 from repdyn.kernels.vocabulary import Vocabulary, unit_rows
 
@@ -72,7 +72,7 @@ def token_rank_of(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     return (ranks[(len(ranks) - 1) // 2] + ranks[len(ranks) // 2]).double() / 2
 
 
-def token_kept(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+def token_top1_match(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Share of the vectors to which no row of the vocabulary is closer than their token's own (rank 0).
 
     Args and Raises: as for :func:`token_cosine`.
@@ -84,14 +84,14 @@ def token_kept(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 
     Example:
         >>> x = torch.tensor([[3.0, 4.0], [4.0, 3.0]])
-        >>> token_kept(x, torch.tensor([0, 0]), Vocabulary(torch.eye(2))).item()
+        >>> token_top1_match(x, torch.tensor([0, 0]), Vocabulary(torch.eye(2))).item()
         0.5
     """
-    return _or_nan(token_kept_of, x, ids, vocabulary)
+    return _or_nan(token_top1_match_of, x, ids, vocabulary)
 
 
-def token_kept_of(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """As ``token_kept``, but raises Undefined with the reason instead of returning NaN."""
+def token_top1_match_of(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """As ``token_top1_match``, but raises Undefined with the reason instead of returning NaN."""
     return token_ranks(x, ids, vocabulary).eq(0).double().mean()
 
 
@@ -102,7 +102,7 @@ def token_cosines(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
         Undefined, ValueError: as for :func:`token_cosine_of`.
     """
     _require_comparable(x, ids, vocabulary)
-    with exact_arithmetic(x.device):
+    with full_precision(x.device):
         pairs = zip(row_chunks(x), ids.split(len(row_chunks(x)[0])), strict=True)
         own = [torch.linalg.vecdot(unit_rows(rows), vocabulary.units(some).to(x.device)) for rows, some in pairs]
     cosines = torch.cat(own)

@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, Undefined, exact_arithmetic, or_nan, row_chunks
+from repdyn.kernels.cloud import Cloud, Frame, Undefined, full_precision, or_nan, row_chunks
 from repdyn.kernels.matched import lengths
 from repdyn.kernels.spectrum import gram_matrix
 
@@ -55,7 +55,7 @@ def top_norm_variance_share_of(cloud: Cloud, *, share: float = 0.01) -> Tensor:
     if not 0 < share < 1:
         raise ValueError(f"expected a share 0 < share < 1, got {share}; the longest 1 % of the points are share=0.01")
     squares = cloud.once(_squares_along_first)
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         norms = torch.cat([lengths(rows) for rows in row_chunks(cloud.x)])
         n_longest = math.ceil(cloud.n_vectors * Fraction(str(float(share))))
         limit = norms.topk(n_longest).values[-1]
@@ -67,7 +67,7 @@ def top_norm_variance_share_of(cloud: Cloud, *, share: float = 0.01) -> Tensor:
 def _squares_along_first(cloud: Cloud) -> Tensor:
     """Squared coordinate of each point along the first principal direction, (n,) float64, in any unit."""
     cloud.require_defined()
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         values, vectors = torch.linalg.eigh(gram_matrix(cloud.x))
         if len(values) > 1 and values[-1] - values[-2] <= _EQUAL * values[-1]:
             raise Undefined("the two largest eigenvalues are equal to a millionth: no direction is the first")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, or_nan, row_chunks, unit_scale
+from repdyn.kernels.cloud import Cloud, Undefined, full_precision, or_nan, row_chunks, unit_scale
 
 # elements widened to float64 at a time
 _CHUNK = 1 << 20
@@ -51,7 +51,7 @@ def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
 
 def topic_gap_of(cloud: Cloud, ids: Tensor, topics: Tensor) -> Tensor:
     """As ``topic_gap``, but raises Undefined with the reason instead of returning NaN."""
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         x, pairs = _with_topics(cloud.x, ids, topics)
         norms = _norms(x)
         if n_zero := int((norms == 0).sum()):
@@ -72,7 +72,7 @@ def topic_gap_dot(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
 
 def topic_gap_dot_of(cloud: Cloud, ids: Tensor, topics: Tensor) -> Tensor:
     """As ``topic_gap_dot``, but raises Undefined with the reason instead of returning NaN."""
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         x, pairs = _with_topics(cloud.x, ids, topics)
         _norms(x)
         return _gap(x, x.new_full((len(x),), unit_scale(x), dtype=torch.float64), pairs, unit=1 / unit_scale(x))
@@ -122,14 +122,14 @@ def attention_topic_gap_of(weights: Tensor, ids: Tensor, topics: Tensor) -> Tens
             "one sequence at a time"
         )
     ids, topics = _checked(weights.shape[1], ids, topics, weights.device)
-    with exact_arithmetic(weights.device):
+    with full_precision(weights.device):
         if not weights.isfinite().all():
             raise Undefined("the attention weights contain NaN or inf")
         counted = (topics >= 0)[:, None] & (topics >= 0) & (ids[:, None] != ids) & (weights != 0).any(0)
         same = counted & (topics[:, None] == topics)
         other = counted & (topics[:, None] != topics)
         n_same, n_other = int(same.sum()), int(other.sum())
-        _refuse_no_pairs(int((topics >= 0).sum()), n_same, n_other, "positions")
+        _require_pairs(int((topics >= 0).sum()), n_same, n_other, "positions")
         kinds = torch.stack([same, other]).double().flatten(1)
         heads = weights.flatten(1).split(max(1, _CHUNK // kinds.shape[1]))
         of_same, of_other = torch.cat([some.double() @ kinds.mT for some in heads]).unbind(1)
@@ -165,7 +165,7 @@ def _with_topics(x: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tensor, _Pairs
     n_of_topic, n_of_word = of_topic.bincount(), of_word.bincount()
     n_same = int(n_of_topic.square().sum() - sizes.square().sum())
     n_other = int(len(x) ** 2 - n_of_word.square().sum()) - n_same
-    _refuse_no_pairs(len(x), n_same, n_other, "vectors")
+    _require_pairs(len(x), n_same, n_other, "vectors")
     return x, _Pairs(
         order=of_group.argsort(stable=True),
         group_sizes=sizes,
@@ -220,7 +220,7 @@ def _checked(n: int, ids: Tensor, topics: Tensor, device: torch.device) -> tuple
     return ids.to(device), topics.to(device)
 
 
-def _refuse_no_pairs(n: int, n_same: int, n_other: int, what: str) -> None:
+def _require_pairs(n: int, n_same: int, n_other: int, what: str) -> None:
     if n == 0:
         raise Undefined(f"none of the {what} has a topic")
     if n_same == 0:

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, exact_arithmetic, or_nan
+from repdyn.kernels.cloud import Cloud, Undefined, full_precision, or_nan
 from repdyn.kernels.counted import Counted, counted_ratios
 from repdyn.kernels.neighbours import nearest_of
 
@@ -95,7 +95,7 @@ def two_nn_of(
             f'expected estimator="regression" where duplicates count, got {estimator!r}; equal points have no ratio, '
             'so take duplicates="collapse"'
         )
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         if duplicates == "count":
             return _counted_regression(cloud.once(counted_ratios), discard)
         log_ratios = cloud.once(_sorted_log_ratios)
@@ -104,7 +104,7 @@ def two_nn_of(
 
 def _sorted_log_ratios(cloud: Cloud) -> Tensor:
     cloud.require_defined()
-    with exact_arithmetic(cloud.x.device):
+    with full_precision(cloud.x.device):
         first, second = nearest_of(cloud, 2).unbind(1)
         log_ratios = (second / first).log().sort().values
     if not log_ratios.isfinite().all():

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import FLOAT_DTYPES, exact_arithmetic, row_chunks
+from repdyn.kernels.cloud import FLOAT_DTYPES, full_precision, row_chunks
 
 # so many answers are remembered: those of a layer's batches, subsets and states
 _REMEMBERED = 64
@@ -48,7 +48,7 @@ class Vocabulary:
     @cached_property
     def norms(self) -> Tensor:
         """(n_rows,) float64: Euclidean norms of the rows."""
-        with exact_arithmetic(self.table.device):
+        with full_precision(self.table.device):
             return torch.cat([row_norms(self._widened(rows)) for rows in row_chunks(self.table)])
 
     @cached_property

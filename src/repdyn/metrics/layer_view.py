@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.earlier import Earlier
+from repdyn.capture.attention import AttentionWeights
+from repdyn.capture.states import LayerStates, States
 from repdyn.kernels import Cloud, Undefined, Vocabulary
-from repdyn.layers.attention import AttentionWeights
-from repdyn.layers.states import LayerStates, States
 from repdyn.metrics.massive import are_massive
 from repdyn.probe import Probe
-from repdyn.probe_content import NO_MASSIVE
+from repdyn.probe.content import NO_MASSIVE
+from repdyn.store.state_cache import StateCache
 
 NO_TOPICS = "the tokens of the probe have no topics"
 NO_ATTENTION = "the attention weights were not asked for"
@@ -24,11 +24,11 @@ RANKED = 1024
 
 
 @dataclass
-class Companions:
+class CheckpointContext:
     """What the layers of one checkpoint share, as far as a metric asks for it."""
 
     attention: AttentionWeights | None = None
-    earlier: Earlier | None = None
+    state_cache: StateCache | None = None
     step: int = 0
     """Of the checkpoint."""
     vocabulary: Vocabulary | None = None
@@ -51,7 +51,7 @@ class LayerView:
     """The most nearest neighbours that a metric of the layer asks for; they are searched once."""
     whole_spectrum: bool = False
     """Whether a metric of the layer asks for more of the spectrum than its largest value."""
-    companions: Companions = field(default_factory=Companions)
+    context: CheckpointContext = field(default_factory=CheckpointContext)
     compared_to: int | None = None
     """Step of the earlier checkpoint that a metric compares the layer with, once one has asked for it."""
     _clouds: dict[tuple[str, str], list[Cloud]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class LayerView:
 
     def last(self, subset: str) -> list[Cloud]:
         """The point clouds of the last layer of this layer's stack, made once for all layers with the same tokens."""
-        kept = self.companions.last
+        kept = self.context.last
         if subset == NO_MASSIVE and not self.layer.is_last:
             return self._cut("last", self.states.last(self.layer), subset)
         if (self.layer.stack, subset) not in kept:
@@ -114,16 +114,16 @@ class LayerView:
         if table.shape[1] != self.layer.states.shape[1]:
             dims = f"{table.shape[1]} coordinates, the layer's vectors {self.layer.states.shape[1]}"
             raise Undefined(f"the input embeddings have {dims}")
-        if self.companions.vocabulary is None:
-            self.companions.vocabulary = Vocabulary(table)
-        return self.companions.vocabulary
+        if self.context.vocabulary is None:
+            self.context.vocabulary = Vocabulary(table)
+        return self.context.vocabulary
 
     def keep_for_later(self) -> None:
         """Keep the layer's first batch for the checkpoint that comes next, where one will be compared with it."""
-        if self.companions.earlier is not None:
+        if self.context.state_cache is not None:
             first = self.states.rows_of(self.probe.sample("all")[0])
-            of_layer = self.companions.step, self.layer.stack, self.layer.index
-            self.companions.earlier.keep(*of_layer, self.layer.states[first])
+            of_layer = self.context.step, self.layer.stack, self.layer.index
+            self.context.state_cache.keep(*of_layer, self.layer.states[first])
 
     def _windows(self, tokens: np.ndarray) -> Tensor:
         return torch.from_numpy(self.probe.window_of_token[tokens]).to(self.layer.states.device)
@@ -181,11 +181,11 @@ def with_following_and_last(layer: LayerView, subset: str) -> list[tuple[Cloud, 
 
 def with_earlier(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
     """The layer's first point cloud, and the same tokens' at the checkpoint measured before."""
-    kept = layer.companions
-    if kept.earlier is None:
+    kept = layer.context
+    if kept.state_cache is None:
         raise Undefined("no earlier checkpoint of this run is at hand")
     cloud = layer.clouds(subset)[0]
-    layer.compared_to, states = kept.earlier.before(kept.step, layer.layer.stack, layer.layer.index, like=cloud.x)
+    layer.compared_to, states = kept.state_cache.before(kept.step, layer.layer.stack, layer.layer.index, like=cloud.x)
     return [(cloud, Cloud(states))]
 
 
@@ -221,9 +221,9 @@ def attention_of_sequences(layer: LayerView, subset: str) -> list[tuple[Tensor]]
 
 
 def _attention(layer: LayerView) -> list[tuple[Tensor, np.ndarray]]:
-    if layer.companions.attention is None:
+    if layer.context.attention is None:
         raise Undefined(NO_ATTENTION)
-    return layer.companions.attention.of(layer.layer.stack, layer.layer.index)
+    return layer.context.attention.of(layer.layer.stack, layer.layer.index)
 
 
 def _in_one_space(*clouds: list[Cloud]) -> list[tuple]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from repdyn.layers.states import Beside
+from repdyn.capture.states import CaptureKind
 from repdyn.metrics.layer_view import LayerView, clouds
 from repdyn.metrics.names import base_name, spelled
 from repdyn.metrics.settings import checked, require_usable
@@ -28,9 +28,9 @@ class Metric:
     source: str
     family: str = "own"
     """What it is drawn and listed with."""
-    needs: Callable[[LayerView, str], Sequence[tuple]] = clouds
+    select_inputs: Callable[[LayerView, str], Sequence[tuple]] = clouds
     """Picks the kernel's positional arguments for every batch of a subset out of what can be reached from a layer."""
-    besides: frozenset[Beside] = frozenset()
+    captures: frozenset[CaptureKind] = frozenset()
     """What ``needs`` reaches for beside the layer's own states."""
     subsets: tuple[str, ...] = ("all",)
     """Token subsets measured when none is asked for by name."""
@@ -44,7 +44,7 @@ class Metric:
     """The kernel gives one value for each attention head; the layer's is their mean."""
     whole_sequences: bool = False
     """It is of whole sequences, so that it can be taken on all tokens alone."""
-    requires: str = ""
+    probe_requires: str = ""
     """What the probe must know, "topics" or nothing."""
     on_distinct: bool = False
     """Equal vectors count once unless a setting ``duplicates`` says otherwise."""

@@ -11,7 +11,7 @@ from repdyn.metrics import change, shape, sinks, tokens, topics
 from repdyn.metrics.metric import Metric
 from repdyn.metrics.names import parsed
 from repdyn.probe import Probe
-from repdyn.probe_content import NO_MASSIVE
+from repdyn.probe.content import NO_MASSIVE
 
 MetricLike: TypeAlias = str | Metric
 METRICS: dict[str, Metric] = {
@@ -63,7 +63,7 @@ def resolve(
                     "come with Probe.from_texts(..., classes=...), or --classes words in a sweep, others with "
                     "Probe.with_classes"
                 )
-            if "earlier" in metric.besides and subset != "all":
+            if "earlier" in metric.captures and subset != "all":
                 raise ValueError(
                     f"expected {metric.name} on all tokens, got {subset!r}; what is kept of a checkpoint, to be "
                     "compared with the next, is its first batch of all"
@@ -72,7 +72,7 @@ def resolve(
                 raise ValueError(
                     f"expected {metric.name} on all tokens, got {subset!r}; it is measured on whole sequences"
                 )
-            if "attention_weights" in metric.besides and subset == NO_MASSIVE:
+            if "attention_weights" in metric.captures and subset == NO_MASSIVE:
                 raise ValueError(
                     f"expected {metric.name} on tokens alone, got {subset!r}, which is taken from a layer's vectors; "
                     "attention weights have no norm"
@@ -103,7 +103,7 @@ def as_tuple(metrics: str | Sequence[MetricLike]) -> tuple[MetricLike, ...]:
 
 def _every(probe: Probe | None) -> list[tuple[Metric, str]]:
     known = "topics" if probe is not None and probe.topics is not None else ""
-    able = (metric for metric in METRICS.values() if metric.requires in {"", known})
+    able = (metric for metric in METRICS.values() if metric.probe_requires in {"", known})
     return [(metric, subset) for metric in able for subset in metric.subsets]
 
 
@@ -111,7 +111,7 @@ def _pairs(wanted: MetricLike, probe: Probe | None) -> list[tuple[Metric, str]]:
     if not isinstance(wanted, str | Metric):
         raise ValueError(f"expected each metric by name or as a Metric, got {wanted!r}")
     metric, subset = (wanted, "") if isinstance(wanted, Metric) else _named(wanted)
-    if probe is not None and metric.requires == "topics" and probe.topics is None:
+    if probe is not None and metric.probe_requires == "topics" and probe.topics is None:
         raise ValueError(
             f"expected a probe whose tokens have topics for {metric.name}, got one without; make one with "
             "probe.with_topics(...), or leave the metric out"

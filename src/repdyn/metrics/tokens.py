@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from repdyn.kernels import token_cosine_of, token_kept_of, token_rank_of
+from repdyn.kernels import token_cosine_of, token_rank_of, token_top1_match_of
 from repdyn.metrics.layer_view import tokens_after_attention, tokens_of_states
 from repdyn.metrics.metric import Metric
 
@@ -15,8 +15,8 @@ METRICS = [
         name="token_cosine",
         family="tokens",
         kernel=token_cosine_of,
-        needs=tokens_of_states,
-        besides=frozenset({"embeddings"}),
+        select_inputs=tokens_of_states,
+        captures=frozenset({"embeddings"}),
         meaning="mean cosine of each token's vector to its input embedding",
         range=(-1.0, 1.0),
         source=_SOURCE,
@@ -25,18 +25,18 @@ METRICS = [
         name="token_rank",
         family="tokens",
         kernel=token_rank_of,
-        needs=tokens_of_states,
-        besides=frozenset({"embeddings"}),
+        select_inputs=tokens_of_states,
+        captures=frozenset({"embeddings"}),
         meaning="input embeddings closer to a token's vector than its own, median over tokens",
         range=(0.0, inf),
         source=_SOURCE,
     ),
     Metric(
-        name="token_kept",
+        name="token_top1_match",
         family="tokens",
-        kernel=token_kept_of,
-        needs=tokens_of_states,
-        besides=frozenset({"embeddings"}),
+        kernel=token_top1_match_of,
+        select_inputs=tokens_of_states,
+        captures=frozenset({"embeddings"}),
         meaning="share of tokens whose vector is closer to its own input embedding than to any other",
         range=(0.0, 1.0),
         source=_SOURCE,
@@ -45,8 +45,8 @@ METRICS = [
         name="token_cosine_attention",
         family="tokens",
         kernel=token_cosine_of,
-        needs=tokens_after_attention,
-        besides=frozenset({"embeddings", "after_attention"}),
+        select_inputs=tokens_after_attention,
+        captures=frozenset({"embeddings", "after_attention"}),
         meaning="token_cosine of the state after the block's attention, before its feed-forward part",
         range=(-1.0, 1.0),
         source=_SOURCE,
@@ -56,8 +56,8 @@ METRICS = [
         name="token_rank_attention",
         family="tokens",
         kernel=token_rank_of,
-        needs=tokens_after_attention,
-        besides=frozenset({"embeddings", "after_attention"}),
+        select_inputs=tokens_after_attention,
+        captures=frozenset({"embeddings", "after_attention"}),
         meaning="token_rank of the state after the block's attention, before its feed-forward part",
         range=(0.0, inf),
         source=_SOURCE,

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from matplotlib.colors import LogNorm, SymLogNorm
 
+from repdyn.figures.drawing import colours, log_from
 from repdyn.metrics.names import base_name
-from repdyn.views.drawing import colours, log_from
-from repdyn.views.style import DIVERGING, FROM_ZERO, LOG_VALUES, SIGNED, metric_unit, shades, short_count
+from repdyn.tables.style import DIVERGING, FROM_ZERO, LOG_VALUES, SIGNED, metric_unit, shades, short_count
 
 Part: TypeAlias = dict[str, Any]
 """A part of a figure."""

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from repdyn.report.axes import Part, colour_axis, placed, value_axis
-from repdyn.report.courses import Course
 from repdyn.report.entries import Entry
 from repdyn.report.parts import HEIGHT, band_and_line
-from repdyn.views.runs import Key
+from repdyn.report.series import MetricSeries
+from repdyn.tables.runs import Key
 
 MAX_PANELS = 24
 """Heatmaps side by side."""
@@ -25,11 +25,11 @@ _ROW_GAP = 0.3
 MAX_BANDS = 6
 """Lines up to which each has its band; more would hide each other."""
 
-Members = Sequence[tuple[int, Entry, Course]]
+Members = Sequence[tuple[int, Entry, MetricSeries]]
 """The runs that have a metric, each with its place among all."""
 
 
-def members_of(entries: Sequence[Entry], key: tuple[str, str]) -> list[tuple[int, Entry, Course]]:
+def members_of(entries: Sequence[Entry], key: tuple[str, str]) -> list[tuple[int, Entry, MetricSeries]]:
     """The runs that were measured with a metric on a subset, each with its place."""
     return [(place, entry, entry.courses[key]) for place, entry in enumerate(entries) if key in entry.courses]
 
@@ -96,7 +96,7 @@ def panels_part(members: Members) -> Part | None:
     return {"data": traces, "layout": {"height": height, "coloraxis": axis, "margin": {"t": 30}, **layout}}
 
 
-def _panel(entry: Entry, course: Course, z: np.ndarray, name: str) -> Part:
+def _panel(entry: Entry, course: MetricSeries, z: np.ndarray, name: str) -> Part:
     where = f"{_escaped(entry.label)}<br>depth %{{y:.2f}}, step %{{x}}"
     return {
         "type": "heatmap",

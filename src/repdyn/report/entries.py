@@ -12,15 +12,15 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from repdyn.alarms import RULES, Alarm, Rule, alarms_of, kept_rules
-from repdyn.report.courses import Course, courses_of
+from repdyn.alerts import RULES, Alert, Rule, alerts_of, kept_rules
+from repdyn.figures.run import LOSS
+from repdyn.report.series import MetricSeries, courses_of
 from repdyn.store import Store
-from repdyn.views.designs import design_names, sampling
-from repdyn.views.figures import LOSS
-from repdyn.views.findings import JUDGED, Finding, findings
-from repdyn.views.frames import SUBSETS, by_stack, scalar
-from repdyn.views.runs import MeasuredRun, measured_runs, short_names
-from repdyn.views.selection import select
+from repdyn.tables.designs import design_names, sampling
+from repdyn.tables.findings import JUDGED, Finding, findings
+from repdyn.tables.frames import SUBSETS, by_stack, scalar
+from repdyn.tables.runs import MeasuredRun, measured_runs, short_names
+from repdyn.tables.selection import select
 
 Watch: TypeAlias = Callable[[Sequence[MeasuredRun]], Iterable[MeasuredRun]]
 """Goes through runs as they are worked on, as a progress bar does."""
@@ -37,9 +37,9 @@ class Entry:
     run: MeasuredRun
     frame: pd.DataFrame
     """Its rows, scalars and failures among them."""
-    courses: dict[tuple[str, str], Course]
+    courses: dict[tuple[str, str], MetricSeries]
     """By metric and token subset, in the order in which they are shown."""
-    alarms: tuple[Alarm, ...]
+    alerts: tuple[Alert, ...]
 
     @property
     def label(self) -> str:
@@ -73,7 +73,7 @@ class Entry:
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class ReportRun:
     """Everything a report is about."""
 
     entries: list[Entry]
@@ -87,7 +87,7 @@ def subject_of(
     runs: Sequence[str] | None = None,
     probe: str | None = None,
     watch: Watch = lambda runs: runs,
-) -> Subject:
+) -> ReportRun:
     """Read what a report is about.
 
     Args:
@@ -104,8 +104,8 @@ def subject_of(
     names = _names(found)
     frames = [rows if names[key] == key[1] else rows.assign(run=names[key]) for key, rows in found.items()]
     frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
-    rules = {names[key]: kept_rules(key[0].alarms_path(key[1])) for key in found}
-    return Subject(entries_of(frame, rules, watch), frame)
+    rules = {names[key]: kept_rules(key[0].alerts_path(key[1])) for key in found}
+    return ReportRun(entries_of(frame, rules, watch), frame)
 
 
 def entries_of(
@@ -115,7 +115,7 @@ def entries_of(
 
     Args:
         frame: rows of several runs, scalars and failures among them.
-        rules: that raise the alarms of a run, by its name; the default ones for a run that is not there.
+        rules: that raise the alerts of a run, by its name; the default ones for a run that is not there.
         watch: sees the runs one by one.
 
     Raises:
@@ -129,7 +129,7 @@ def entries_of(
 
 
 def _entry(run: MeasuredRun, frame: pd.DataFrame, rules: Sequence[Rule]) -> Entry:
-    return Entry(run, frame, courses_of(run.rows, frame), tuple(alarms_of(frame, rules)))
+    return Entry(run, frame, courses_of(run.rows, frame), tuple(alerts_of(frame, rules)))
 
 
 def _selected(stores: Sequence[Store], runs: Sequence[str] | None, probe: str | None) -> dict[_Key, pd.DataFrame]:

@@ -11,13 +11,13 @@ import pandas as pd
 
 from repdyn.report.axes import Part, course_axes, placed, value_axis
 from repdyn.report.comparison import courses_part, members_of, panels_part, profiles_part
-from repdyn.report.courses import Course
 from repdyn.report.entries import Entry, entries_of, in_lines
 from repdyn.report.parts import at_step, heatmap_part, means_part, profile_part, title
+from repdyn.report.series import MetricSeries
 from repdyn.report.themes import LIGHT, run_colours
-from repdyn.views.designs import sampling_of_runs
-from repdyn.views.frames import measurements, of_training, select_steps
-from repdyn.views.runs import differences
+from repdyn.tables.designs import sampling_of_runs
+from repdyn.tables.frames import measurements, of_training, select_steps
+from repdyn.tables.runs import differences
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -27,7 +27,7 @@ MAX_FRAMES = 40
 
 
 def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
-    """A metric by layer and measured step, alarms marked.
+    """A metric by layer and measured step, alerts marked.
 
     Args:
         frame: rows of one run, scalars among them; where its model has several stacks of one of them.
@@ -111,7 +111,7 @@ def compared(frame: pd.DataFrame, metric: str, subset: str) -> dict[str, Figure]
     return {name: _figure(part, in_lines(sampled), course) for name, part in parts.items() if part is not None}
 
 
-def _one(frame: pd.DataFrame, metric: str, subset: str) -> tuple[Entry, Course]:
+def _one(frame: pd.DataFrame, metric: str, subset: str) -> tuple[Entry, MetricSeries]:
     measurements(frame)
     (entry,) = entries_of(_cells(frame, metric, subset))
     if (metric, subset) not in entry.courses:
@@ -165,7 +165,7 @@ def _counted(steps: Sequence[int], tokens: Mapping[int, float] | None, floor: fl
     return placed(np.asarray(counts, np.float32), floor)
 
 
-def _played(part: Part, course: Course) -> Part:
+def _played(part: Part, course: MetricSeries) -> Part:
     """Frames, and the slider and button that show them."""
     _, floor = value_axis(course.metric, course.values, course.margins)
     places = [course.steps.index(step) for step in select_steps(course.steps, MAX_FRAMES)]
@@ -189,7 +189,7 @@ def _played(part: Part, course: Course) -> Part:
     return {"layout": layout, "frames": frames}
 
 
-def _figure(part: Part, below: str, course: Course) -> Figure:
+def _figure(part: Part, below: str, course: MetricSeries) -> Figure:
     import plotly.graph_objects as go  # one second, which tracking without it should not pay
 
     whole = deepcopy(part)

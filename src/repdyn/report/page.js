@@ -40,7 +40,7 @@
   const names = tree.entries.map((one, index, all) =>
     all.findIndex((other) => other.label === one.label) === index ? one.label : `${one.label} (${index + 1})`);
   const first = { run: names[tree.start[2]], metric: tree.start[0], subset: tree.start[1], step: "last", axis: "steps", scale: "log",
-    alarms: "yes", theme: "auto", playing: "no", hold: "no" };
+    alerts: "yes", theme: "auto", playing: "no", hold: "no" };
   const state = { without: [] };
   const read = () => {
     const asked = new URLSearchParams(location.hash.slice(1));
@@ -132,7 +132,7 @@
     const traces = data.filter((trace) => !state.without.includes(names[trace.meta?.entry]) && !uncounted(trace));
     at(id).setAttribute("aria-label", `${caption}. ${spoken(traces)}`);
     for (const trace of traces) {
-      if (trace.meta?.role === "alarms") trace.visible = state.alarms === "yes";
+      if (trace.meta?.role === "alerts") trace.visible = state.alerts === "yes";
       if (trace.meta?.along) {
         trace.x = onCourse(trace.x, tree.entries[trace.meta.entry ?? tree.entries.indexOf(entry())]);
         layout.xaxis = along().layout;
@@ -316,7 +316,7 @@
     at("axis-tokens").disabled = !entry().tokens && !entry().finished;
     at("axis-tokens").parentElement.title = at("axis-tokens").disabled ? `${entry().label} does not know its tokens` : "";
     at(`axis-${countedIn()}`).checked = at(`scale-${state.scale}`).checked = true;
-    at("alarms").checked = state.alarms === "yes";
+    at("alerts").checked = state.alerts === "yes";
     for (const box of at("shown-runs").querySelectorAll("input")) box.checked = !state.without.includes(box.value);
   };
   const theme = () => (root.dataset.theme = isDark() ? "dark" : "light");
@@ -334,8 +334,8 @@
       at(id).onchange = (event) => { state[id] = event.target.value; at("gone").hidden = true; changed(); };
     for (const group of ["axis", "scale"])
       at(group).onchange = (event) => { state[group] = event.target.value; changed(); };
-    at("alarms").onchange = (event) => { state.alarms = event.target.checked ? "yes" : "no"; changed(); };
-    at("alarms").parentElement.hidden = !tree.alarms;
+    at("alerts").onchange = (event) => { state.alerts = event.target.checked ? "yes" : "no"; changed(); };
+    at("alerts").parentElement.hidden = !tree.alerts;
     at("controls").onsubmit = (event) => event.preventDefault();
     at("step").oninput = (event) => { play(false); choose(Number(event.target.value)); };
     at("play").onclick = () => play(timer === null);

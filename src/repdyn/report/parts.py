@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from repdyn.alarms import Alarm
+from repdyn.alerts import Alert
+from repdyn.figures import run as figures
 from repdyn.report.axes import Part, colour_axis, placed, value_axis
-from repdyn.report.courses import Course
 from repdyn.report.entries import Entry
+from repdyn.report.series import MetricSeries
 from repdyn.report.themes import EMPTY, LOSS, VALUE, step_colours, transparent
-from repdyn.views import figures
-from repdyn.views.families import is_between
-from repdyn.views.frames import select_steps
-from repdyn.views.style import ALARM_COLOUR, metric_title, subset_title
+from repdyn.tables.families import is_between
+from repdyn.tables.frames import select_steps
+from repdyn.tables.style import ALERT_COLOUR, metric_title, subset_title
 
 TRAIL = 7
 """Steps that a profile shows beside the chosen one."""
@@ -27,11 +27,11 @@ HEIGHT = 380
 _MAX_TOLD = 3
 
 
-def title(course: Course) -> str:
+def title(course: MetricSeries) -> str:
     return f"{metric_title(course.metric)}, {subset_title(course.subset)}"
 
 
-def heatmap_part(entry: Entry, course: Course) -> Part:
+def heatmap_part(entry: Entry, course: MetricSeries) -> Part:
     """A metric by layer (upwards) and measured step (to the right, equally spaced)."""
     axis, shown = colour_axis(course.metric, course.values)
     steps, layers = [f"{step:,}" for step in course.steps], [str(layer) for layer in course.layers]
@@ -51,7 +51,7 @@ def heatmap_part(entry: Entry, course: Course) -> Part:
     ]
     if course.reasons is not None:
         traces.append(cells | _without_value(course.reasons))
-    traces += _marks(entry.alarms, course)
+    traces += _marks(entry.alerts, course)
     layout = {
         "height": HEIGHT,
         "coloraxis": axis,
@@ -63,7 +63,7 @@ def heatmap_part(entry: Entry, course: Course) -> Part:
     return {"data": traces, "layout": layout}
 
 
-def profile_part(entry: Entry, course: Course) -> Part:
+def profile_part(entry: Entry, course: MetricSeries) -> Part:
     """A metric over depth at the last step, between faint lines of a few others."""
     axis, floor = value_axis(course.metric, course.values, course.margins)
     trail = [] if entry.finished else select_steps(course.steps, TRAIL)
@@ -92,14 +92,14 @@ def profile_part(entry: Entry, course: Course) -> Part:
     return {"data": [*lines, *band_and_line(course.places, last, VALUE, told, "lines+markers")], "layout": layout}
 
 
-def at_step(course: Course, place: int, floor: float | None) -> dict[str, np.ndarray]:
+def at_step(course: MetricSeries, place: int, floor: float | None) -> dict[str, np.ndarray]:
     """What the traces of a profile show at a step, by the role that stands in their ``meta``."""
     values, margins = course.values[:, place], np.nan_to_num(course.margins[:, place])
     bands = {role: placed(values + sign * margins, floor) for role, sign in (("low", -1), ("high", 1))}
     return {**bands, "value": placed(values, floor), "exact": values}
 
 
-def means_part(entry: Entry, course: Course) -> Part:
+def means_part(entry: Entry, course: MetricSeries) -> Part:
     """A metric averaged over layers against the course of training, with the loss."""
     axis, floor = value_axis(course.metric, course.mean, course.mean_margin)
     bands = {
@@ -111,7 +111,7 @@ def means_part(entry: Entry, course: Course) -> Part:
     told = "step %{text}: <b>%{customdata:.4~g}</b><extra></extra>"
     drawn = band_and_line(course.steps, bands, VALUE, told, "lines+markers", "mean over layers")
     drawn[-1]["text"] = [f"{step:,}" for step in course.steps]
-    traces = [*drawn, *_loss(entry), *_marked_means(entry.alarms, course, floor), *_marked_loss(entry)]
+    traces = [*drawn, *_loss(entry), *_marked_means(entry.alerts, course, floor), *_marked_loss(entry)]
     for trace in traces:
         trace["meta"] = {**trace.get("meta", {}), "along": "course"}
     layout = {
@@ -133,7 +133,7 @@ def means_part(entry: Entry, course: Course) -> Part:
     return {"data": traces, "layout": layout}
 
 
-def heads_part(course: Course) -> Part | None:
+def heads_part(course: MetricSeries) -> Part | None:
     """A metric by attention head (to the right) and layer (upwards) at the last step; None where it has no heads."""
     if course.by_head is None:
         return None
@@ -198,31 +198,31 @@ def _loss(entry: Entry) -> list[Part]:
     ]
 
 
-def _marks(alarms: Iterable[Alarm], course: Course) -> list[Part]:
+def _marks(alerts: Iterable[Alert], course: MetricSeries) -> list[Part]:
     """Marks on the cells of a heatmap."""
-    of_cells = [alarm for alarm in _of_course(alarms, course) if alarm.layer in course.layers]
-    x, y = [f"{alarm.step:,}" for alarm in of_cells], [str(alarm.layer) for alarm in of_cells]
-    return _alarm_trace(x, y, [_escaped(alarm.message) for alarm in of_cells])
+    of_cells = [alert for alert in _of_course(alerts, course) if alert.layer in course.layers]
+    x, y = [f"{alert.step:,}" for alert in of_cells], [str(alert.layer) for alert in of_cells]
+    return _alert_trace(x, y, [_escaped(alert.message) for alert in of_cells])
 
 
-def _marked_means(alarms: Iterable[Alarm], course: Course, floor: float | None) -> list[Part]:
-    """Marks on the mean over layers at the steps of alarms."""
+def _marked_means(alerts: Iterable[Alert], course: MetricSeries, floor: float | None) -> list[Part]:
+    """Marks on the mean over layers at the steps of alerts."""
     told: dict[int, list[str]] = {}
-    for alarm in _of_course(alarms, course):
-        told.setdefault(alarm.step, []).append(_escaped(alarm.message))
+    for alert in _of_course(alerts, course):
+        told.setdefault(alert.step, []).append(_escaped(alert.message))
     means = dict(zip(course.steps, placed(course.mean, floor).tolist(), strict=True))
     steps = [step for step in told if np.isfinite(means.get(step, np.nan))]
-    return _alarm_trace(steps, [means[step] for step in steps], [_some(told[step]) for step in steps])
+    return _alert_trace(steps, [means[step] for step in steps], [_some(told[step]) for step in steps])
 
 
 def _marked_loss(entry: Entry) -> list[Part]:
     drawn = entry.loss.loc[np.isfinite(entry.loss.to_numpy(float))]
-    of_loss = [alarm for alarm in entry.alarms if alarm.metric == figures.LOSS and alarm.step in drawn.index]
-    steps, told = [alarm.step for alarm in of_loss], [_escaped(alarm.message) for alarm in of_loss]
-    return [{**trace, "yaxis": "y2"} for trace in _alarm_trace(steps, drawn[steps].tolist(), told)]
+    of_loss = [alert for alert in entry.alerts if alert.metric == figures.LOSS and alert.step in drawn.index]
+    steps, told = [alert.step for alert in of_loss], [_escaped(alert.message) for alert in of_loss]
+    return [{**trace, "yaxis": "y2"} for trace in _alert_trace(steps, drawn[steps].tolist(), told)]
 
 
-def _alarm_trace(x: Sequence[object], y: Sequence[object], told: Sequence[str]) -> list[Part]:
+def _alert_trace(x: Sequence[object], y: Sequence[object], told: Sequence[str]) -> list[Part]:
     if not told:
         return []
     return [
@@ -231,21 +231,21 @@ def _alarm_trace(x: Sequence[object], y: Sequence[object], told: Sequence[str]) 
             "y": y,
             "text": told,
             "mode": "markers",
-            "name": "alarms",
+            "name": "alerts",
             "marker": {
                 "symbol": "triangle-up",
-                "color": ALARM_COLOUR,
+                "color": ALERT_COLOUR,
                 "size": 11,
                 "line": {"color": "#ffffff", "width": 1.5},
             },
-            "hovertemplate": "%{text}<extra>alarm</extra>",
-            "meta": {"role": "alarms"},
+            "hovertemplate": "%{text}<extra>alert</extra>",
+            "meta": {"role": "alerts"},
         }
     ]
 
 
-def _of_course(alarms: Iterable[Alarm], course: Course) -> list[Alarm]:
-    return [alarm for alarm in alarms if (alarm.metric, alarm.subset) == course.key and alarm.step in course.steps]
+def _of_course(alerts: Iterable[Alert], course: MetricSeries) -> list[Alert]:
+    return [alert for alert in alerts if (alert.metric, alert.subset) == course.key and alert.step in course.steps]
 
 
 def _some(messages: Sequence[str]) -> str:
@@ -271,7 +271,7 @@ def _frame_of_step(place: int) -> Part:
     return {"type": "rect", "yref": "paper", "x0": place - 0.5, "x1": place + 0.5, "y0": 0, "y1": 1, "line": lines}
 
 
-def _layer_title(course: Course) -> str:
+def _layer_title(course: MetricSeries) -> str:
     return f"layer (0 = embedding output{', each to the next' * is_between(course.metric)})"
 
 
@@ -279,7 +279,7 @@ def _every(layers: Sequence[int]) -> int:
     return max(1, (layers[-1] - layers[0]) // 12)
 
 
-def _reach(course: Course) -> list[float]:
+def _reach(course: MetricSeries) -> list[float]:
     first, last = float(course.places[0]), float(course.places[-1])
     margin = 0.04 * (last - first) or 0.5
     return [first - margin, last + margin]

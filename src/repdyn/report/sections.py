@@ -1,4 +1,4 @@
-"""What a report says in words and tables: runs, findings, alarms, what was measured, what failed."""
+"""What a report says in words and tables: runs, findings, alerts, what was measured, what failed."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from itertools import groupby
 
 import pandas as pd
 
-from repdyn.report.entries import Entry, Subject
+from repdyn.report.entries import Entry, ReportRun
 from repdyn.report.markup import Markup, details, joined, table, tag
-from repdyn.views.accounts import cost, failed
-from repdyn.views.criteria import MEANINGS, PAPER, VERSION
-from repdyn.views.designs import sampling
-from repdyn.views.effects import Verdict
-from repdyn.views.every_metric import seconds_by_metric
-from repdyn.views.families import commonest_reason, family_of, without_first
-from repdyn.views.findings import Finding
-from repdyn.views.frames import failures, metrics_of
-from repdyn.views.runs import differences
-from repdyn.views.style import FAMILIES, KINDS, metric_title, short_count, subset_title
-from repdyn.views.told_alarms import happenings
+from repdyn.tables.alert_text import happenings
+from repdyn.tables.costs import cost, failed
+from repdyn.tables.criteria import MEANINGS, PAPER, VERSION
+from repdyn.tables.designs import sampling
+from repdyn.tables.effects import Verdict
+from repdyn.tables.families import commonest_reason, family_of, without_first
+from repdyn.tables.findings import Finding
+from repdyn.tables.frames import failures, metrics_of
+from repdyn.tables.runs import differences
+from repdyn.tables.style import FAMILIES, KINDS, metric_title, short_count, subset_title
+from repdyn.terminal.metric_lines import seconds_by_metric
 
 ICONS: dict[Verdict, tuple[str, str]] = {
     "shown": ("+", "shown"),
@@ -28,11 +28,11 @@ ICONS: dict[Verdict, tuple[str, str]] = {
 }
 """Sign and class of each verdict; its words stand beside."""
 
-MAX_ALARMS = 12
+MAX_ALERTS = 12
 MAX_FAILURES = 200
 
 
-def overview(subject: Subject) -> Markup:
+def overview(subject: ReportRun) -> Markup:
     """A line for each run."""
     rows = [
         (
@@ -54,14 +54,14 @@ def overview(subject: Subject) -> Markup:
     return joined(parts)
 
 
-def stands_out(subject: Subject) -> Markup:
-    """The findings with their verdicts, then the alarms."""
+def stands_out(subject: ReportRun) -> Markup:
+    """The findings with their verdicts, then the alerts."""
     judged = [entry for entry in subject.entries if entry.findings]
     parts = [_findings(judged)] if judged else [tag("p", "Neither anisotropy nor TwoNN was measured: no findings.")]
-    return joined([*parts, _alarms(subject.entries)])
+    return joined([*parts, _alerts(subject.entries)])
 
 
-def measured(subject: Subject) -> Markup:
+def measured(subject: ReportRun) -> Markup:
     """With what, at what cost, and what has no value."""
     rows = [
         (
@@ -83,7 +83,7 @@ def measured(subject: Subject) -> Markup:
     return joined([*parts, *map(_metric_table, subject.entries)])
 
 
-def failed_checkpoints(subject: Subject) -> Markup:
+def failed_checkpoints(subject: ReportRun) -> Markup:
     """Checkpoints that could not be measured, each with its reason."""
     missing = failures(subject.frame).drop_duplicates(["run", "step", "checkpoint", "reason"])
     if missing.empty:
@@ -103,7 +103,7 @@ def failed_checkpoints(subject: Subject) -> Markup:
     return joined([summary, found, told])
 
 
-def without_value(subject: Subject) -> Markup:
+def without_value(subject: ReportRun) -> Markup:
     """Metrics without a value somewhere, by reason."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for entry in subject.entries:
@@ -150,27 +150,27 @@ def _verdict(finding: Finding) -> Markup:
     return tag("span", tag("span", icon, aria_hidden="true"), f" {finding.verdict}", class_=f"verdict {name}")
 
 
-def _alarms(entries: Sequence[Entry]) -> Markup:
+def _alerts(entries: Sequence[Entry]) -> Markup:
     """By run and rule, as they are told everywhere; some in sight, the others behind."""
-    found = {entry: sorted(happenings(entry.alarms), key=_rule) for entry in entries}
+    found = {entry: sorted(happenings(entry.alerts), key=_rule) for entry in entries}
     lines = [
-        tag("li", tag("b", rule), f", {entry.label}: " if len(entries) > 1 else ": ", _alarm_line(list(of_rule)))
+        tag("li", tag("b", rule), f", {entry.label}: " if len(entries) > 1 else ": ", _alert_line(list(of_rule)))
         for entry, happened in found.items()
         for rule, of_rule in groupby(happened, key=_rule)
     ]
     if not lines:
-        return tag("p", "\u2714 No alarm: no rule was broken at any step.", class_="calm")
-    heading = tag("h3", f"Alarms ({sum(map(len, found.values()))})")
-    shown, hidden = lines[:MAX_ALARMS], lines[MAX_ALARMS:]
+        return tag("p", "\u2714 No alert: no rule was broken at any step.", class_="calm")
+    heading = tag("h3", f"Alerts ({sum(map(len, found.values()))})")
+    shown, hidden = lines[:MAX_ALERTS], lines[MAX_ALERTS:]
     more = details(f"and {len(hidden)} more", tag("ul", *hidden)) if hidden else Markup()
-    return tag("div", heading, tag("ul", *shown), more, class_="alarms")
+    return tag("div", heading, tag("ul", *shown), more, class_="alerts")
 
 
 def _rule(happened: tuple[int, str, str]) -> str:
     return happened[1]
 
 
-def _alarm_line(happened: Sequence[tuple[int, str, str]]) -> Markup:
+def _alert_line(happened: Sequence[tuple[int, str, str]]) -> Markup:
     first, *others = [f"step {step:,}: {words}" for step, _, words in happened]
     more = details(f"and {len(others)} more", tag("ul", *(tag("li", text) for text in others)))
     return joined([first, *([more] if others else [])])

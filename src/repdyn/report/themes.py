@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from repdyn.report.axes import Part
-from repdyn.views.runs import Key, MeasuredRun
-from repdyn.views.style import ALARM_COLOUR, KIND_COLOURS, LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, shades
+from repdyn.tables.runs import Key, MeasuredRun
+from repdyn.tables.style import ALERT_COLOUR, KIND_COLOURS, LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, shades
 
 VALUE, LOSS = SUBSET_COLOURS[0], LOSS_COLOUR
 BAND_OPACITY = 0.18
@@ -49,7 +49,7 @@ DARK = template(text="#dbe4ee", grid="#31404f", paper="#17212b")
 
 EMPTY = "#D5DBE1"
 """Cells without a value."""
-DARKENED = {VALUE: "#56B4E9", ALARM_COLOUR: "#FF6B6B", LOSS: "#F0A860", EMPTY: "#3A4855"}
+DARKENED = {VALUE: "#56B4E9", ALERT_COLOUR: "#FF6B6B", LOSS: "#F0A860", EMPTY: "#3A4855"}
 """What stands for a colour on a dark background."""
 
 

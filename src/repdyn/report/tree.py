@@ -15,16 +15,16 @@ from repdyn.report.comparison import (
     panels_part,
     profiles_part,
 )
-from repdyn.report.courses import Course
-from repdyn.report.entries import Entry, Subject, preferred
+from repdyn.report.entries import Entry, ReportRun, preferred
 from repdyn.report.parts import heads_part, heatmap_part, means_part, profile_part
+from repdyn.report.series import MetricSeries
 from repdyn.report.themes import DARK, DARKENED, LIGHT, TRAIL_COLOURS, run_colours, transparent
-from repdyn.views.families import OWN, family_of, known_metric
-from repdyn.views.runs import differences
-from repdyn.views.style import FAMILIES, metric_title, short_subset_title, subset_title
+from repdyn.tables.families import OWN, family_of, known_metric
+from repdyn.tables.runs import differences
+from repdyn.tables.style import FAMILIES, metric_title, short_subset_title, subset_title
 
 
-def tree_of(subject: Subject) -> Part:
+def tree_of(subject: ReportRun) -> Part:
     """Figures of every run, metric and subset, axes, themes, names; arrays as they are."""
     entries = subject.entries
     metrics = list(dict.fromkeys(metric for entry in entries for metric, _ in entry.courses))
@@ -39,7 +39,7 @@ def tree_of(subject: Subject) -> Part:
         "metrics": {metric: {"title": metric_title(metric), "meaning": _meaning(metric)} for metric in metrics},
         "subsets": {subset: [subset_title(subset), short_subset_title(subset)] for subset in sorted(subsets)},
         "families": _families(metrics),
-        "alarms": any(entry.alarms for entry in entries),
+        "alerts": any(entry.alerts for entry in entries),
         "themes": {"light": LIGHT, "dark": DARK},
         "darkened": _darkened(entries),
     }
@@ -62,7 +62,7 @@ def _entry(entry: Entry) -> Part:
     }
 
 
-def _course(entry: Entry, course: Course) -> Part:
+def _course(entry: Entry, course: MetricSeries) -> Part:
     several = len(course.steps) > 1 and not entry.finished
     n_layers = len(course.layers)
     used = f"{n_layers} layers" if course.n_used == n_layers else f"{course.n_used} of {n_layers} layers"

@@ -12,13 +12,13 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from repdyn.files import write_atomically
-from repdyn.report.entries import Subject, Watch, subject_of
+from repdyn.report.entries import ReportRun, Watch, subject_of
 from repdyn.report.markup import Markup, joined
 from repdyn.report.packing import Packer, as_text, compressed
 from repdyn.report.sections import failed_checkpoints, measured, overview, stands_out, without_value
 from repdyn.report.tree import tree_of
 from repdyn.store import Store
+from repdyn.utils.atomic_files import write_atomically
 
 STALE_AFTER = 1800.0
 """Seconds after which a page that was live stops calling itself so, unless it is refreshed less often than that."""
@@ -66,7 +66,7 @@ def write_report(
     return Path(path)
 
 
-def page(subject: Subject, title: str, sources: str, refresh_seconds: float | None = None) -> str:
+def page(subject: ReportRun, title: str, sources: str, refresh_seconds: float | None = None) -> str:
     """The page itself."""
     now, packer = datetime.now(UTC), Packer()
     live = None
@@ -98,7 +98,7 @@ def page(subject: Subject, title: str, sources: str, refresh_seconds: float | No
     )
 
 
-def _title(subject: Subject) -> str:
+def _title(subject: ReportRun) -> str:
     labels = [entry.label for entry in subject.entries]
     return f"{labels[0]}" if len(labels) == 1 else f"{len(labels)} runs: {labels[0]} to {labels[-1]}"
 

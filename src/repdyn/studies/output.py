@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from repdyn.files import write_atomically
-from repdyn.views.drawing import save
+from repdyn.figures.drawing import save
+from repdyn.utils.atomic_files import write_atomically
 
 
 @dataclass(frozen=True)

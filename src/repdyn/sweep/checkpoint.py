@@ -12,19 +12,19 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from repdyn.earlier import KEPT, Earlier
-from repdyn.layers.blocks import Layers
-from repdyn.layers.token_states import TokenPositions
-from repdyn.measurement import Progress, choice_of, measure, metric_set, untold
+from repdyn.capture.blocks import LayerPatterns
+from repdyn.capture.token_states import TokenPositions
+from repdyn.hub.errors import model_errors
+from repdyn.hub.weights import DTYPES, Loading, load_model
+from repdyn.measurement.measure import Progress, choice_of, measure, metric_set, no_progress
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe
-from repdyn.records import FINISHED, Checkpoint, Row, failure_rows, scalar_row
-from repdyn.store import Key, Store
+from repdyn.store import MeasurementKey, Store
+from repdyn.store.schema import FINISHED, Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.state_cache import KEPT, StateCache
 from repdyn.sweep.downloads import Fetched
-from repdyn.sweep.failures import model_errors
 from repdyn.sweep.local import LIGHTNING, load_lightning
 from repdyn.sweep.targets import Target
-from repdyn.sweep.weights import DTYPES, Loading, load_model
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Settings:
     """What is measured of every checkpoint of a sweep, and how its model is loaded; see :func:`repdyn.measure`."""
 
     metrics: Sequence[MetricLike] = DEFAULT_METRICS
-    layers: Layers = None
+    layers: LayerPatterns = None
     loading: Loading = field(default_factory=Loading)
     tokens_per_forward: int = 8192
     in_order: bool = True
     """One checkpoint after the other, in one process: metrics that compare a checkpoint with the one before need it."""
     token_positions: TokenPositions | None = None
 
-    def key(self, task: Task) -> Key:
+    def key(self, task: Task) -> MeasurementKey:
         """Where in the store the rows of a task are."""
         positions = self.token_positions
         chosen = metric_set(self.metrics, self.layers, task.probe, self.loading.dtype, token_positions=positions)
@@ -78,7 +78,7 @@ class Timing:
 
 
 def measure_checkpoint(
-    task: Task, fetched: Fetched, store: Store, settings: Settings, progress: Progress = untold
+    task: Task, fetched: Fetched, store: Store, settings: Settings, progress: Progress = no_progress
 ) -> Timing:
     """Measure a checkpoint that is on disk and write its rows, with what it took as scalars of the same step.
 
@@ -86,7 +86,7 @@ def measure_checkpoint(
         CheckpointError: the model does not load, or cannot be measured.
     """
     target, probe = task.target, task.probe
-    earlier = _earlier(task, store, settings)
+    state_cache = _earlier(task, store, settings)
     start = time.perf_counter()
     progress("load", 0.0)
     with TemporaryDirectory(prefix="repdyn-offload-") as offload_folder:
@@ -102,15 +102,15 @@ def measure_checkpoint(
                 tokens_per_forward=settings.tokens_per_forward,
                 checkpoint=target.checkpoint,
                 progress=progress,
-                earlier=earlier,
+                state_cache=state_cache,
             )
         del model
         _free_memory()
     timing = Timing(fetched.seconds, load_seconds, profile.forward_seconds, profile.kernel_seconds)
     store.write(settings.key(task), [*profile.rows, *_costs(profile.checkpoint, timing, fetched.bytes_fetched, probe)])
     store.discard_failures(settings.key(task))
-    if earlier is not None:
-        earlier.forget_before(target.checkpoint.step)
+    if state_cache is not None:
+        state_cache.forget_before(target.checkpoint.step)
     return timing
 
 
@@ -124,17 +124,17 @@ def file_failure(task: Task, store: Store, settings: Settings, reason: str) -> N
 def is_comparing(task: Task, settings: Settings) -> bool:
     """Whether a metric compares the checkpoint with the one before."""
     asked = resolve(settings.metrics, task.probe)
-    comparing = any("earlier" in metric.besides for metric, _ in asked)
+    comparing = any("earlier" in metric.captures for metric, _ in asked)
     return comparing and settings.in_order and task.target.checkpoint.stage != FINISHED
 
 
-def _earlier(task: Task, store: Store, settings: Settings) -> Earlier | None:
+def _earlier(task: Task, store: Store, settings: Settings) -> StateCache | None:
     """Where the states of the checkpoint before are, if a metric compares with them."""
     if not is_comparing(task, settings):
         return None
     of = task.target.checkpoint
     kept = store.folder_of(of.run) / KEPT
-    return Earlier(kept, run=of.run, probe=task.probe.hash, layers=settings.choice)
+    return StateCache(kept, run=of.run, probe=task.probe.hash, layers=settings.choice)
 
 
 def _load(path: Path, loading: Loading, offload_folder: Path) -> nn.Module:

@@ -17,10 +17,10 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-from repdyn.sweep.failures import CancelledError, CheckpointError, OutOfBoundsError, SweepStoppedError
-from repdyn.sweep.hub import Hub, Watch, total_bytes
+from repdyn.hub.client import Hub, Watch, total_bytes
+from repdyn.hub.errors import CancelledError, CheckpointError, OutOfBoundsError, SweepStoppedError
+from repdyn.hub.weights import choose_files
 from repdyn.sweep.targets import Target
-from repdyn.sweep.weights import choose_files
 
 # Left free on the disk: whoever fills it to the last byte breaks other programs.
 _MARGIN_BYTES = 200_000_000
@@ -192,7 +192,7 @@ class Downloads:
             path.with_suffix(".lock").unlink(missing_ok=True)
 
 
-def one_ahead(
+def prefetch(
     work: Callable[[Item], Result], items: Sequence[Item], give_up: Callable[[], None]
 ) -> Generator[tuple[Item, Future[Result]]]:
     """Each item with the outcome of its work, the next item's work being done in a thread meanwhile.

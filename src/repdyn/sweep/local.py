@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from repdyn.hub.errors import CheckpointError, model_errors
+from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, parse, whole_number
+from repdyn.hub.weights import MOST_LAYERS
 from repdyn.models import LanguageModel
-from repdyn.records import FINISHED
-from repdyn.sweep.failures import CheckpointError, model_errors
-from repdyn.sweep.revisions import DEFAULT_PATTERN, Revision, parse, whole_number
+from repdyn.store.schema import FINISHED
 from repdyn.sweep.targets import Target
-from repdyn.sweep.weights import MOST_LAYERS
 
 LIGHTNING = ".ckpt"
 _LAST = re.compile(r"last(-v\d+)?")
@@ -47,7 +47,7 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     if not places and ((folder / "config.json").exists() or folder.suffix == LIGHTNING):
         places = {folder: _place(folder) or Revision(folder.resolve().name, 0, stage=FINISHED)}
     places = places or {path: place for path in _lightning_files(folder) if (place := _place(path))}
-    _refuse_unwritable(places)
+    _validate_names(places)
     if not places:
         raise ValueError(
             "expected checkpoints (folders such as step512 with a config.json, or Lightning's .ckpt files) in "
@@ -96,7 +96,7 @@ def load_lightning(path: Path) -> nn.Module:
         return module.model
 
 
-def _refuse_unwritable(paths: Iterable[Path]) -> None:
+def _validate_names(paths: Iterable[Path]) -> None:
     for path in paths:
         try:
             str(path).encode()

@@ -9,15 +9,15 @@ from itertools import groupby
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from repdyn.earlier import KEPT
-from repdyn.records import Row
+from repdyn.hub.errors import CheckpointError, OutOfBoundsError, SweepStoppedError
 from repdyn.store import Store, read_rows
-from repdyn.sweep.board import Board
+from repdyn.store.schema import Row
+from repdyn.store.state_cache import KEPT
 from repdyn.sweep.checkpoint import Settings, Task, file_failure, is_comparing, measure_checkpoint
-from repdyn.sweep.downloads import Downloads, Fetched, one_ahead
-from repdyn.sweep.failures import CheckpointError, OutOfBoundsError, SweepStoppedError
+from repdyn.sweep.downloads import Downloads, Fetched, prefetch
+from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.targets import place_of
-from repdyn.views.designs import NOT_RECORDED
+from repdyn.tables.designs import NOT_RECORDED
 
 ALIKE = 5
 """So many failures for one reason, and nothing measured, end a sweep."""
@@ -40,7 +40,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Agenda:
+class TaskList:
     """The tasks of a sweep, by what the store says of them."""
 
     waiting: list[Task]
@@ -49,9 +49,9 @@ class Agenda:
     """Not tried again unless that is asked for."""
 
 
-def sort_out(tasks: Iterable[Task], store: Store, settings: Settings, *, retry_failed: bool = False) -> Agenda:
+def partition_tasks(tasks: Iterable[Task], store: Store, settings: Settings, *, retry_failed: bool = False) -> TaskList:
     """Which checkpoints are still to be measured."""
-    agenda = Agenda([], [], [])
+    agenda = TaskList([], [], [])
     for task in tasks:
         key = settings.key(task)
         if key in store:
@@ -63,7 +63,7 @@ def sort_out(tasks: Iterable[Task], store: Store, settings: Settings, *, retry_f
     return agenda
 
 
-def refuse_mixture(tasks: Iterable[Task], store: Store, settings: Settings) -> None:
+def check_comparable(tasks: Iterable[Task], store: Store, settings: Settings) -> None:
     """Keep one curve from being made of what does not compare.
 
     Raises:
@@ -117,12 +117,12 @@ def _rows_of(store: Store, run: str) -> list[Row]:
 
 
 def sweep(
-    tasks: Sequence[Task], store: Store, settings: Settings, downloads: Downloads, board: Board | None = None
+    tasks: Sequence[Task], store: Store, settings: Settings, downloads: Downloads, board: ProgressDisplay | None = None
 ) -> Report:
     """Measure checkpoints one after the other; stop it at any time and call it again with those not in the store.
 
     Args:
-        tasks: what to measure, usually :attr:`Agenda.waiting`.
+        tasks: what to measure, usually :attr:`TaskList.waiting`.
         store: where rows and failures go.
         settings: how each is measured.
         downloads: where weights lie meanwhile, and within which bounds.
@@ -132,7 +132,7 @@ def sweep(
         SweepStoppedError: no connection, or no space on the disk; what was measured is in the store.
         ValueError: another process is at work in the store, and a metric compares checkpoints.
     """
-    board = board or Board(len(tasks), shown=False)
+    board = board or ProgressDisplay(len(tasks), shown=False)
     report = Report()
     with _alone_where_checkpoints_are_compared(tasks, store, settings):
         _sweep(tasks, store, settings, downloads, board, report)
@@ -159,13 +159,18 @@ def _alone_where_checkpoints_are_compared(tasks: Sequence[Task], store: Store, s
 
 
 def _sweep(
-    tasks: Sequence[Task], store: Store, settings: Settings, downloads: Downloads, board: Board, report: Report
+    tasks: Sequence[Task],
+    store: Store,
+    settings: Settings,
+    downloads: Downloads,
+    board: ProgressDisplay,
+    report: Report,
 ) -> None:
     for probe in {task.probe.hash: task.probe for task in tasks}.values():
         store.save_probe(probe)
     with board, downloads.opened():
         take = _Taking(store, settings, downloads, board)
-        with closing(one_ahead(take, tasks, downloads.cancel)) as taken_ones:
+        with closing(prefetch(take, tasks, downloads.cancel)) as taken_ones:
             for task, future in taken_ones:
                 taken = future.result()
                 if taken is None:
@@ -176,10 +181,10 @@ def _sweep(
                     _finish(task, taken, store, settings, board, report)
                 finally:
                     taken.release(downloads)
-                stop_if_all_fail_alike(report)
+                abort_on_repeated_failure(report)
 
 
-def stop_if_all_fail_alike(report: Report) -> None:
+def abort_on_repeated_failure(report: Report) -> None:
     """A mistake of the command fails every checkpoint; hundreds need not be fetched to learn it."""
     reasons = {reason for _, reason in report.failed}
     if len(report.failed) == ALIKE and len(reasons) == 1 and not report.measured:
@@ -210,7 +215,7 @@ class _Taking:
     store: Store
     settings: Settings
     downloads: Downloads
-    board: Board
+    board: ProgressDisplay
 
     def __call__(self, task: Task) -> _Taken | None:
         key = self.settings.key(task)
@@ -230,7 +235,9 @@ class _Taking:
             raise
 
 
-def _finish(task: Task, taken: _Taken, store: Store, settings: Settings, board: Board, report: Report) -> None:
+def _finish(
+    task: Task, taken: _Taken, store: Store, settings: Settings, board: ProgressDisplay, report: Report
+) -> None:
     try:
         if taken.fetched is None:
             raise taken.failure or CheckpointError("its files are not there")

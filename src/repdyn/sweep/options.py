@@ -9,14 +9,14 @@ from pathlib import Path
 
 import torch
 
-from repdyn.arguments import SuggestingParser, at_least
+from repdyn.capture.token_states import positions_from
 from repdyn.data.text import cache_directory
-from repdyn.design import DESIGNS, INDEPENDENT, MAX_VECTORS
-from repdyn.layers.token_states import positions_from
+from repdyn.hub.weights import DTYPES
 from repdyn.metrics import DEFAULT_METRICS, METRICS
+from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
+from repdyn.probe.word_classes import CLASSES
 from repdyn.sweep.probes import TEXT
-from repdyn.sweep.weights import DTYPES
-from repdyn.words import CLASSES
+from repdyn.utils.arguments import SuggestingParser, at_least
 
 _EXAMPLES = """examples:
   %(prog)s --list-suites

@@ -11,12 +11,12 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from repdyn.redaction import redacted
-from repdyn.sweep.failures import CheckpointError
-from repdyn.sweep.hub import Hub, total_bytes
+from repdyn.hub.client import Hub, total_bytes
+from repdyn.hub.errors import CheckpointError
+from repdyn.hub.weights import choose_files
 from repdyn.sweep.suites import shipped_suites
 from repdyn.sweep.targets import Selection, Target
-from repdyn.sweep.weights import choose_files
+from repdyn.utils.redaction import redacted
 
 _LOOKUPS = 8
 _LISTED = 6

@@ -12,15 +12,15 @@ from typing import Any, cast
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.data.source import load_corpus
-from repdyn.design import INDEPENDENT, MAX_VECTORS, design_named
+from repdyn.hub.client import Files, Hub, no_progress
+from repdyn.hub.errors import CheckpointError, SweepStoppedError, model_errors
+from repdyn.hub.weights import code_refused
 from repdyn.probe import Probe
-from repdyn.quiet import without_reports
-from repdyn.sweep.failures import CheckpointError, SweepStoppedError, model_errors
-from repdyn.sweep.hub import Files, Hub, unwatched
+from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, design_named
 from repdyn.sweep.local import LIGHTNING, load_lightning
 from repdyn.sweep.suites import History
 from repdyn.sweep.targets import Selection, Target
-from repdyn.sweep.weights import code_refused
+from repdyn.utils.quiet import without_reports
 
 TEXT = "enwik8"
 _TOKENIZER_FILES = re.compile(
@@ -41,8 +41,8 @@ class ProbeText:
         source: "enwik8" (its held-out last 5 %), "builtin", or the path of a text.
         sequence_length: tokens in a window; None for what the design says, or the model's context where it is shorter.
         max_vectors: vectors measured per layer.
-        design: sampling design of the probe, one of :data:`repdyn.design.DESIGNS`.
-        classes: of words that the probe is to know, among :data:`repdyn.words.CLASSES`.
+        design: sampling design of the probe, one of :data:`repdyn.probe.design.DESIGNS`.
+        classes: of words that the probe is to know, among :data:`repdyn.probe.word_classes.CLASSES`.
     """
 
     source: str = TEXT
@@ -210,7 +210,7 @@ class _Place:
     def fetch(self, files: Files, hub: Hub, folder: Path) -> Path:
         """Fetch some of its files; returns where they lie."""
         named = {self._prefix + name: file for name, file in files.items()}
-        hub.download(self.repository, self.revision, named, folder, unwatched())
+        hub.download(self.repository, self.revision, named, folder, no_progress())
         return folder / self.subfolder
 
     @property

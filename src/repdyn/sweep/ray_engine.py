@@ -17,16 +17,16 @@ from typing import Any, TypeAlias
 
 import torch
 
+from repdyn.hub.client import Hub, total_bytes
+from repdyn.hub.errors import CheckpointError
+from repdyn.hub.weights import choose_files
 from repdyn.probe import Probe
 from repdyn.store import Store
-from repdyn.sweep.board import Board
 from repdyn.sweep.checkpoint import Settings, Task, file_failure
 from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.failures import CheckpointError
-from repdyn.sweep.hub import Hub, total_bytes
-from repdyn.sweep.loop import Report, stop_if_all_fail_alike, sweep
+from repdyn.sweep.loop import Report, abort_on_repeated_failure, sweep
+from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.targets import Target
-from repdyn.sweep.weights import choose_files
 
 DISK = "disk_gb"
 """The resource that keeps the weights on one machine's disk within bounds."""
@@ -78,13 +78,13 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, settings: Settings, hub:
         ValueError: Ray is not installed, or no machine of its cluster has what a task takes.
         SweepStoppedError: no connection, no space on a disk, or one reason for which all fail.
     """
-    _refuse_a_numbered_gpu(options.device)
+    _validate_device(options.device)
     ray = _imported()
     report = Report()
     if not tasks:
         return report
     sizes = _sizes(tasks, hub, options)
-    with _cluster(ray, options), Board(len(tasks)) as board:
+    with _cluster(ray, options), ProgressDisplay(len(tasks)) as board:
         machines = _machines(ray, options)
         bounds = _bounds(machines, options)
         remote = ray.remote(max_retries=TRIES_AFTER_A_LOST_WORKER)(_measure_there)
@@ -103,7 +103,7 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, settings: Settings, hub:
                 _tell(board, task, outcome)
                 for measured in outcome.measured:
                     board.warn_of_own_windows(measured, store.read(settings.key(measured)))
-                stop_if_all_fail_alike(report)
+                abort_on_repeated_failure(report)
         finally:
             _end(ray, list(waiting))
             _remove_leftovers(bounds, hub)
@@ -135,7 +135,7 @@ def _outcome(ray: Any, call: Any, task: Task, store: Store, settings: Settings) 
         return Report(failed=[(task, reason)])
 
 
-def _tell(board: Board, task: Task, outcome: Report) -> None:
+def _tell(board: ProgressDisplay, task: Task, outcome: Report) -> None:
     if outcome.failed:
         board.finished(task, f"failed: {outcome.failed[0][1]}", failed=True)
     else:
@@ -263,7 +263,7 @@ def _size(target: Target, hub: Hub, with_code: bool) -> int:
         return 0  # the worker meets the same failure and records it
 
 
-def _refuse_a_numbered_gpu(device: str) -> None:
+def _validate_device(device: str) -> None:
     if device.startswith("cuda:"):
         raise ValueError(
             f"expected --device cuda or cpu with --engine ray, which hands out the GPUs itself, got {device!r}; choose "

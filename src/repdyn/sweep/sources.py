@@ -10,17 +10,17 @@ from pathlib import Path
 
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from repdyn.design import INDEPENDENT, MAX_VECTORS
+from repdyn.hub.client import Hub
+from repdyn.hub.errors import CheckpointError
+from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, match, select
 from repdyn.probe import Probe
-from repdyn.records import FINISHED
-from repdyn.sweep.failures import CheckpointError
-from repdyn.sweep.hub import Hub
+from repdyn.probe.design import INDEPENDENT, MAX_VECTORS
+from repdyn.probe.word_classes import CLASSES
+from repdyn.store.schema import FINISHED
 from repdyn.sweep.local import find_checkpoints, folder_of_checkpoints, left_out
 from repdyn.sweep.probes import TEXT, ProbeText, hub_probe, local_probe
-from repdyn.sweep.revisions import DEFAULT_PATTERN, Revision, match, select
 from repdyn.sweep.suites import History, Published, find_histories, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
-from repdyn.words import CLASSES
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def sources(options: Namespace, hub: Hub) -> tuple[list[Source], list[str]]:
         ValueError: nothing is named, something that does not exist, or two things that exclude one another.
         SweepStoppedError: no connection.
     """
-    _refuse_contradictions(options)
+    _validate_options(options)
     if options.suite:
         return _listed(find_histories(options.suite), options, hub)
     if _is_here(options.source):
@@ -57,7 +57,7 @@ def sources(options: Namespace, hub: Hub) -> tuple[list[Source], list[str]]:
     return _listed([history], options, hub)
 
 
-def _refuse_contradictions(options: Namespace) -> None:
+def _validate_options(options: Namespace) -> None:
     if bool(options.source) == bool(options.suite):
         got = "both a source and a suite" if options.source else "none of them"
         raise ValueError(
@@ -92,7 +92,7 @@ def _asks_for_text(options: Namespace) -> bool:
 
 
 def _listed(histories: Sequence[History], options: Namespace, hub: Hub) -> tuple[list[Source], list[str]]:
-    _refuse_equal_runs(histories, options.name)
+    _check_distinct_runs(histories, options.name)
     found, problems, mistakes = [], [], []
     for history in histories:
         described = replace(history, run=options.name or history.run, tokenizer=options.tokenizer or history.tokenizer)
@@ -110,7 +110,7 @@ def _listed(histories: Sequence[History], options: Namespace, hub: Hub) -> tuple
     return found, [*problems, *(f"{history.name}: {error}" for history, error in mistakes)]
 
 
-def _refuse_equal_runs(histories: Sequence[History], name: str | None) -> None:
+def _check_distinct_runs(histories: Sequence[History], name: str | None) -> None:
     if name and len(histories) > 1:
         raise ValueError(f"expected one model with --name, got {len(histories)}; leave --name out")
     by_run: dict[str, History] = {}

@@ -11,8 +11,8 @@ from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import Any
 
-from repdyn.plain_yaml import read_yaml
-from repdyn.sweep.revisions import compile_pattern, whole_number
+from repdyn.hub.revisions import compile_pattern, whole_number
+from repdyn.utils.plain_yaml import read_yaml
 
 _SHIPPED = Path(__file__).parents[1] / "suites"
 _SUITE_KEYS = ("title", "card", "models")

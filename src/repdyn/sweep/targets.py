@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repdyn.records import Checkpoint
-from repdyn.store import Key
-from repdyn.sweep.failures import CheckpointError
-from repdyn.sweep.hub import Hub
-from repdyn.sweep.revisions import DEFAULT_PATTERN, Revision, match, select
+from repdyn.hub.client import Hub
+from repdyn.hub.errors import CheckpointError
+from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, match, select
+from repdyn.store import MeasurementKey
+from repdyn.store.schema import Checkpoint
 from repdyn.sweep.suites import History, Published
 
 _LOOKUPS = 8
@@ -62,9 +62,9 @@ class Target:
             checkpoint=self.origin,
         )
 
-    def key(self, probe_hash: str, chosen: str) -> Key:
+    def key(self, probe_hash: str, chosen: str) -> MeasurementKey:
         """Where the store keeps it."""
-        return Key(self.run, self.step, probe_hash, chosen, self.commit)
+        return MeasurementKey(self.run, self.step, probe_hash, chosen, self.commit)
 
 
 def place_of(origin: str) -> str:

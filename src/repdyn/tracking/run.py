@@ -16,26 +16,26 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 
-from repdyn.alarms import RULES, Rule
-from repdyn.earlier import KEPT, Earlier
-from repdyn.layers.sharding import class_name
-from repdyn.measurement import measure
+from repdyn.alerts import RULES, Rule
+from repdyn.capture.fsdp import class_name
+from repdyn.measurement.measure import measure
 from repdyn.metrics import resolve
-from repdyn.ranks import ALONE, Ranks
-from repdyn.records import Checkpoint, Row, failure_rows, scalar_row
-from repdyn.redaction import redacted
-from repdyn.schedule import Schedule
-from repdyn.store import Key, Store
-from repdyn.tracking.asked import Asked, OnFailure
-from repdyn.tracking.beside import Scalar, scalar_rows
-from repdyn.tracking.complaints import Complaints, in_words
+from repdyn.publish.loggers import log_rows
+from repdyn.store import MeasurementKey, Store
+from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.state_cache import KEPT, StateCache
+from repdyn.tables.scalars import LOSS
+from repdyn.tracking.alert_monitor import AlertMonitor
+from repdyn.tracking.config import MeasurementConfig, OnFailure
 from repdyn.tracking.fingerprint import fingerprint
-from repdyn.tracking.safekeeping import Safekeeping
-from repdyn.tracking.showing import Showing
-from repdyn.tracking.watch import Watch
-from repdyn.views.attempts import attempts
-from repdyn.views.loggers import log_rows
-from repdyn.views.scalars import LOSS
+from repdyn.tracking.row_buffer import RowBuffer
+from repdyn.tracking.run_views import RunViews
+from repdyn.tracking.schedule import Schedule
+from repdyn.tracking.train_scalars import Scalar, scalar_rows
+from repdyn.tracking.warn_once import WarnOnce, in_words
+from repdyn.utils.attempts import attempts
+from repdyn.utils.distributed import ALONE, Ranks
+from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Tracking:
     All ranks of a job make one, and call :meth:`measure` at the same steps; the first of them stores, logs and shows.
     """
 
-    asked: Asked
+    asked: MeasurementConfig
     run: str
     """Name of the run in the store."""
     store: Store | None
@@ -58,25 +58,25 @@ class Tracking:
     """Leads the names in the loggers."""
     on_error: OnFailure = "warn"
     rules: Sequence[Rule] = RULES
-    """What raises an alarm."""
+    """What raises an alert."""
     report: bool = True
     """Whether a page beside the store shows the run while it goes on."""
     stop_asked: bool = False
-    """Whether an alarm has asked for a stop; the same on all ranks."""
+    """Whether an alert has asked for a stop; the same on all ranks."""
     tracking_seconds: float = 0.0
     """Wall-clock time this process has spent on measuring, storing and logging."""
     kernel_seconds: float = 0.0
     """How much of it went into the metrics themselves."""
     _ranks: Ranks = ALONE
     _start: float = field(default_factory=time.perf_counter)
-    _complaints: Complaints = field(default_factory=Complaints)
+    _complaints: WarnOnce = field(default_factory=WarnOnce)
 
     def __post_init__(self) -> None:
-        self._keeping = Safekeeping(self.store, self.asked.probe)
-        self._watch = Watch(self.rules, self.loggers, self.prefix)
-        self._showing = Showing(self.store, self.loggers, live=self.report, prefix=self.prefix)
+        self._keeping = RowBuffer(self.store, self.asked.probe)
+        self._watch = AlertMonitor(self.rules, self.loggers, self.prefix)
+        self._showing = RunViews(self.store, self.loggers, live=self.report, prefix=self.prefix)
         self._comparing: set[str] = set()
-        self._earlier: Earlier | None = None
+        self._earlier: StateCache | None = None
 
     def begin(self, ranks: Ranks, schedule: Schedule, resumed: bool) -> None:
         """Make the store ready: continued for a run that goes on, but a new run never on top of another.
@@ -96,12 +96,12 @@ class Tracking:
         pairs = resolve(self.asked.metrics, self.asked.probe)
         run = {"goes on": resumed, "schedule": str(schedule), "probe": self.asked.probe.hash}
         ranks.require_same("what a run is tracked by", run)
-        self.run = ranks.tell(self.run)[0]  # names may hold the time, by each rank's own clock
-        ranks.on_first(lambda: self._begin(resumed))
-        self._comparing = {metric.name for metric, _ in pairs if "earlier" in metric.besides}
+        self.run = ranks.all_gather(self.run)[0]  # names may hold the time, by each rank's own clock
+        ranks.on_rank_zero(lambda: self._begin(resumed))
+        self._comparing = {metric.name for metric, _ in pairs if "earlier" in metric.captures}
         if self._comparing and self.store is not None:
             kept, of = self.store.folder_of(self.run) / KEPT, self.asked
-            self._earlier = Earlier(kept, run=self.run, probe=of.probe.hash, layers=of.choice)
+            self._earlier = StateCache(kept, run=self.run, probe=of.probe.hash, layers=of.choice)
 
     def measure(
         self,
@@ -111,7 +111,7 @@ class Tracking:
         tokens_seen: int | None = None,
         loss: Scalar = None,
         learning_rate: Scalar = None,
-        within: nn.Module | None = None,
+        root_module: nn.Module | None = None,
     ) -> None:
         """Measure the model as it is after ``step`` optimizer steps, unless the store has that already.
 
@@ -123,7 +123,7 @@ class Tracking:
             step: optimizer steps taken.
             tokens_seen: training tokens consumed, if known.
             loss, learning_rate: of the training, stored beside it.
-            within: what the model is a part of, where that is sharded as a whole.
+            root_module: what the model is a part of, where that is sharded as a whole.
 
         Raises:
             Exception: what went wrong, under ``on_error="raise"``. Under "warn" it is logged once, stands in the store
@@ -133,7 +133,7 @@ class Tracking:
         try:
             with isolate_rng():
                 checkpoint = Checkpoint(self.run, class_name(model), step, tokens_seen)
-                self._measure(model, checkpoint, loss, learning_rate, within)
+                self._measure(model, checkpoint, loss, learning_rate, root_module)
         except Exception as error:
             self._complain(error, step)
         self.tracking_seconds += time.perf_counter() - start
@@ -144,8 +144,8 @@ class Tracking:
         All ranks call this, as they do :meth:`measure`.
         """
         try:
-            self.stop_asked |= self._ranks.on_first(lambda: self._add_loss(self._key(step), loss))
-            self._ranks.on_first(partial(self._watch.tell, step))
+            self.stop_asked |= self._ranks.on_rank_zero(lambda: self._add_loss(self._key(step), loss))
+            self._ranks.on_rank_zero(partial(self._watch.tell, step))
         except Exception as error:
             self._complain(error, step)
 
@@ -155,7 +155,7 @@ class Tracking:
         Args:
             interrupted: an error or Ctrl-C ends the training, and is what its user must see: nothing is raised here.
         """
-        if self.store is None or not self._ranks.first:
+        if self.store is None or not self._ranks.is_rank_zero:
             return
         try:
             with isolate_rng():
@@ -175,14 +175,19 @@ class Tracking:
             self._complain(error, None, never_raise=interrupted)
 
     def _measure(
-        self, model: nn.Module, checkpoint: Checkpoint, loss: Scalar, learning_rate: Scalar, within: nn.Module | None
+        self,
+        model: nn.Module,
+        checkpoint: Checkpoint,
+        loss: Scalar,
+        learning_rate: Scalar,
+        root_module: nn.Module | None,
     ) -> None:
         key = self._key(checkpoint.step)
         try:
             self._ranks.require_same("the optimizer step", key.step)
-            with self._ranks.together():
+            with self._ranks.sync_errors():
                 checkpoint = replace(checkpoint, weights=fingerprint(model))
-            if self._ranks.on_first(lambda: self._log_again(key, checkpoint)):
+            if self._ranks.on_rank_zero(lambda: self._log_again(key, checkpoint)):
                 return
             profile = measure(
                 model,
@@ -194,38 +199,38 @@ class Tracking:
                 tokens_per_forward=self.asked.tokens_per_forward,
                 checkpoint=checkpoint,
                 on_error="raise" if self.on_error == "raise" else "record",
-                within=within,
+                root_module=root_module,
                 ranks=self._ranks,
-                earlier=self._earlier,
+                state_cache=self._earlier,
             )
         except Exception as error:
             self._file_failure(key, checkpoint, error)
             raise
         self.kernel_seconds += profile.kernel_seconds
-        with self._ranks.together():
-            rows = list(profile.rows) if self._ranks.first else []
+        with self._ranks.sync_errors():
+            rows = list(profile.rows) if self._ranks.is_rank_zero else []
             if rows:
                 rows += scalar_rows(checkpoint, key.probe, loss, learning_rate, partial(self._complain, step=None))
-        if self._ranks.first:
+        if self._ranks.is_rank_zero:
             self._complaints.of_undefined(profile.rows, self._comparing)
             self._complaints.of_own_windows(profile.rows)
             self._keeping.take(key, rows)
         with attempts() as attempt:
             with attempt():
-                self.stop_asked |= self._ranks.on_first(lambda: self._watch.see(rows))
+                self.stop_asked |= self._ranks.on_rank_zero(lambda: self._watch.see(rows))
             with attempt():
-                self._ranks.on_first(self._store_and_log)
+                self._ranks.on_rank_zero(self._store_and_log)
                 self._forget_states(key.step)
             for view in (partial(self._watch.tell, key.step), self._showing.refresh):
                 with attempt():
-                    self._ranks.on_first(view)
+                    self._ranks.on_rank_zero(view)
 
     def _forget_states(self, step: int) -> None:
         if self._earlier is not None:
             self._earlier.forget_before(step)
             self._earlier.forget_after(step)  # of a branch that the training has gone back from
 
-    def _add_loss(self, key: Key, loss: float) -> bool:
+    def _add_loss(self, key: MeasurementKey, loss: float) -> bool:
         rows = self._keeping.rows(key)
         if not rows or any(row.metric == LOSS for row in rows):
             return False
@@ -244,10 +249,10 @@ class Tracking:
         if self.store is not None:
             self._watch.begin(self.store, self.run, self.asked.probe.hash, resumed=resumed)
 
-    def _key(self, step: int) -> Key:
-        return Key(self.run, step, self.asked.probe.hash, self.asked.metric_set)
+    def _key(self, step: int) -> MeasurementKey:
+        return MeasurementKey(self.run, step, self.asked.probe.hash, self.asked.metric_set)
 
-    def _log_again(self, key: Key, checkpoint: Checkpoint) -> bool:
+    def _log_again(self, key: MeasurementKey, checkpoint: Checkpoint) -> bool:
         """Whether a step is in the store already; loggers that were opened anew are told of it once more."""
         try:
             rows = self._keeping.rows(key)
@@ -276,9 +281,9 @@ class Tracking:
     def _log(self, rows: Sequence[Row]) -> None:
         log_rows(rows, self.loggers(), rows[0].step, prefix=self.prefix)
 
-    def _file_failure(self, key: Key, checkpoint: Checkpoint, error: Exception) -> None:
+    def _file_failure(self, key: MeasurementKey, checkpoint: Checkpoint, error: Exception) -> None:
         """A row for each metric that says why it is missing."""
-        if not self._ranks.first:
+        if not self._ranks.is_rank_zero:
             return
         names = [metric.name for metric, _ in resolve(self.asked.metrics, self.asked.probe)]
         try:
@@ -289,5 +294,5 @@ class Tracking:
     def _complain(self, error: Exception, step: int | None, never_raise: bool = False) -> None:
         if self.on_error == "raise" and not never_raise:
             raise error
-        if self._ranks.first:
+        if self._ranks.is_rank_zero:
             self._complaints.of_failure(error, step)

@@ -9,19 +9,19 @@ from types import TracebackType
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
-from repdyn.alarms import RulesLike, rules_from
-from repdyn.alarms.rules import DEFAULT
-from repdyn.layers.blocks import Layers, find_blocks, unwrapped
-from repdyn.layers.forward import Forward
-from repdyn.layers.token_states import TokenPositions
+from repdyn.alerts import RulesLike, rules_from
+from repdyn.alerts.rules import DEFAULT
+from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
+from repdyn.capture.forward import Forward
+from repdyn.capture.token_states import TokenPositions
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple
 from repdyn.probe import Probe
-from repdyn.ranks import Ranks
-from repdyn.schedule import Agenda, ScheduleLike
 from repdyn.store import Store, open_store
-from repdyn.tracking.asked import Asked, OnFailure, refuse_unusable
-from repdyn.tracking.beside import Scalar
+from repdyn.tracking.config import MeasurementConfig, OnFailure, validate_measurement
 from repdyn.tracking.run import Tracking
+from repdyn.tracking.schedule import ScheduleLike, ScheduleState
+from repdyn.tracking.train_scalars import Scalar
+from repdyn.utils.distributed import Ranks
 
 
 class Tracker:
@@ -59,7 +59,7 @@ class Tracker:
         token_positions: as for :func:`repdyn.measure`, in a model that puts learned vectors among the tokens:
             ``slice(k, None)`` where k vectors stand before them.
         tokens_per_forward: bounds the size of one forward pass over the probe.
-        alarms, report: as for :class:`repdyn.callbacks.RepresentationDynamics`; it is for the loop to heed
+        alerts, report: as for :class:`repdyn.callbacks.RepresentationDynamics`; it is for the loop to heed
             :attr:`should_stop`.
 
     Raises:
@@ -73,7 +73,7 @@ class Tracker:
         probe: Probe,
         schedule: ScheduleLike = "pythia",
         metrics: str | Sequence[MetricLike] = DEFAULT_METRICS,
-        layers: Layers = None,
+        layers: LayerPatterns = None,
         store: str | Path = "repdyn",
         on_error: OnFailure = "warn",
         *,
@@ -84,16 +84,16 @@ class Tracker:
         forward: Forward | None = None,
         token_positions: TokenPositions | None = None,
         tokens_per_forward: int = 8192,
-        alarms: RulesLike = DEFAULT,
+        alerts: RulesLike = DEFAULT,
         report: bool = True,
     ) -> None:
-        refuse_unusable(metrics, on_error, token_positions)
+        validate_measurement(metrics, on_error, token_positions)
         if start < 0:
             raise ValueError(f"expected start >= 0, the optimizer steps taken before, got {start}")
         self._within = model
         self._model = unwrapped(model)
         find_blocks(self._model, layers)
-        self._agenda = Agenda(schedule)
+        self._agenda = ScheduleState(schedule)
         self._now = start
         self._tokens_seen: int | None = tokens_seen
         self._loss: Scalar = None
@@ -101,7 +101,7 @@ class Tracker:
         self._loggers = tuple(loggers)
         self._store = open_store(store)
         self._tracking = Tracking(
-            asked=Asked(
+            asked=MeasurementConfig(
                 probe=probe,
                 metrics=as_tuple(metrics),
                 layers=layers,
@@ -113,7 +113,7 @@ class Tracker:
             store=self._store,
             loggers=lambda: self._loggers,
             on_error=on_error,
-            rules=rules_from(alarms),
+            rules=rules_from(alerts),
             report=report,
         )
 
@@ -129,7 +129,7 @@ class Tracker:
 
     @property
     def should_stop(self) -> bool:
-        """Whether an alarm whose rule has ``stop=True`` was raised; the same in all processes."""
+        """Whether an alert whose rule has ``stop=True`` was raised; the same in all processes."""
         return self._tracking.stop_asked
 
     def __enter__(self) -> Tracker:
@@ -179,5 +179,5 @@ class Tracker:
             tokens_seen=self._tokens_seen,
             loss=self._loss,
             learning_rate=self._learning_rate,
-            within=self._within,
+            root_module=self._within,
         )

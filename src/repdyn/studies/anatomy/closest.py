@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import exact_arithmetic, product, row_chunks
+from repdyn.kernels.cloud import full_precision, product, row_chunks
 from repdyn.studies.anatomy.geometry import Pairs, pair_values
 
 # rows of one tile of cosines: 64 MB in float32
@@ -39,12 +39,12 @@ class Closest:
     """(n,) float32, on the CPU: each row's largest cosine with another; -1 where it has none."""
 
 
-def unwatched(share: float) -> None:
+def no_progress(share: float) -> None:
     """Progress that nobody watches."""
 
 
 def closest_pairs(
-    rows: Tensor, other: Tensor | None = None, *, k: int = 20, progress: Callable[[float], None] = unwatched
+    rows: Tensor, other: Tensor | None = None, *, k: int = 20, progress: Callable[[float], None] = no_progress
 ) -> Closest:
     """The ``k`` pairs of rows with the largest cosine (all where there are fewer), and how near each row's nearest is.
 
@@ -61,7 +61,7 @@ def closest_pairs(
         Equal cosines in the order of the row numbers; where more than 131,072 pairs are equal but for rounding, as
         duplicates make them, some of these are as good as the ones returned.
     """
-    with exact_arithmetic(rows.device):
+    with full_precision(rows.device):
         one, numbers = _directions(rows)
         two, others = (one, numbers) if other is None else _directions(other)
         candidates, nearest = _candidates(one, two, k, within=other is None, progress=progress)

@@ -17,7 +17,7 @@ that token alone: trained decoders have a first token of hundreds of times the o
 
 
 @dataclass(frozen=True, eq=False)
-class Journey:
+class TokenTrajectory:
     """The tokens of one sentence through the layers of one stack."""
 
     tokens: tuple[str, ...]
@@ -62,13 +62,13 @@ def matched(one: Sequence[str], other: Sequence[str]) -> list[tuple[int, int, bo
     return pairs
 
 
-def apart(one: Journey, other: Journey) -> np.ndarray:
+def cross_sentence_cosine(one: TokenTrajectory, other: TokenTrajectory) -> np.ndarray:
     """cos of matched tokens of two sentences, layer by layer, (n_layers + 1, n_matched) as :func:`matched` has them."""
     pairs = matched(one.tokens, other.tokens)
     return _cosines(one.states[:, [a for a, *_ in pairs]], other.states[:, [b for _, b, _ in pairs]])
 
 
-def evolution(journey: Journey) -> pd.DataFrame:
+def evolution(journey: TokenTrajectory) -> pd.DataFrame:
     """One line for each layer and token: its length, and step and cosine to the next layer (NaN at the last)."""
     nothing = np.full((1, len(journey.tokens)), np.nan)
     columns = {

@@ -14,9 +14,17 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from repdyn.studies.anatomy.depth import Journey, apart, lengths, matched, plane, step_cosines, steps
-from repdyn.views.drawing import entitle
-from repdyn.views.style import styled
+from repdyn.figures.drawing import entitle
+from repdyn.studies.anatomy.depth import (
+    TokenTrajectory,
+    cross_sentence_cosine,
+    lengths,
+    matched,
+    plane,
+    step_cosines,
+    steps,
+)
+from repdyn.tables.style import styled
 
 _GREY = "0.72"
 _MAX_NAMED = 7
@@ -34,7 +42,7 @@ class _Label(NamedTuple):
 
 
 @styled
-def depth_figure(name: str, one: Journey, other: Journey) -> Figure:
+def depth_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
     """Length of each token's state, its step and cosine to the next layer, and how alike the sentences are.
 
     One line for each token of the first sentence, those named that stand out or are changed; the black line is the mean
@@ -63,7 +71,7 @@ def depth_figure(name: str, one: Journey, other: Journey) -> Figure:
     return figure
 
 
-def _named(quantities: Iterable[np.ndarray], one: Journey, other: Journey) -> dict[int, str]:
+def _named(quantities: Iterable[np.ndarray], one: TokenTrajectory, other: TokenTrajectory) -> dict[int, str]:
     """Colours of the tokens that the other sentence lacks, and of those farthest from the rest, by their places."""
     n_tokens = len(one.tokens)
     strangeness = np.zeros(n_tokens)
@@ -76,7 +84,7 @@ def _named(quantities: Iterable[np.ndarray], one: Journey, other: Journey) -> di
     return {place: _colour(number) for number, place in enumerate([*changed, *others][:_MAX_NAMED])}
 
 
-def _names(one: Journey, other: Journey, named: Iterable[int]) -> list[str]:
+def _names(one: TokenTrajectory, other: TokenTrajectory, named: Iterable[int]) -> list[str]:
     partner = {a: other.tokens[b] for a, b, _ in matched(one.tokens, other.tokens)}
     both = {place: [one.tokens[place], partner.get(place, one.tokens[place])] for place in named}
     return [" / ".join(dict.fromkeys(map(_shown, tokens))) for tokens in both.values()]
@@ -90,8 +98,8 @@ def _tokens(axes: Axes, x: np.ndarray, values: np.ndarray, named: Mapping[int, s
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
-def _apart(axes: Axes, one: Journey, other: Journey, named: Mapping[int, str]) -> None:
-    values = apart(one, other)
+def _apart(axes: Axes, one: TokenTrajectory, other: TokenTrajectory, named: Mapping[int, str]) -> None:
+    values = cross_sentence_cosine(one, other)
     for number, (place, *_) in enumerate(matched(one.tokens, other.tokens)):
         width = 1.5 if place in named else 0.9
         axes.plot(values[:, number], color=named.get(place, _GREY), linewidth=width)
@@ -102,7 +110,7 @@ def _apart(axes: Axes, one: Journey, other: Journey, named: Mapping[int, str]) -
 
 
 @styled
-def paths_figure(name: str, one: Journey, other: Journey) -> Figure:
+def paths_figure(name: str, one: TokenTrajectory, other: TokenTrajectory) -> Figure:
     """The tokens' paths from layer 0 to the last in the plane of most variance of both sentences' states.
 
     Matched tokens have one colour; the first sentence is solid, the second dashed. An arrow ends at the last layer,
@@ -207,5 +215,5 @@ def _plain(token: str) -> str:
     return (token.lstrip("\u0120\u2581") or "_").replace("$", r"\$")
 
 
-def _sentences(one: Journey, other: Journey) -> str:
+def _sentences(one: TokenTrajectory, other: TokenTrajectory) -> str:
     return "\n".join(" ".join(map(_plain, journey.tokens)) for journey in (one, other))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, exact_arithmetic, row_chunks
+from repdyn.kernels.cloud import Cloud, full_precision, row_chunks
 from repdyn.kernels.spectrum import spectrum_of
 
 MAX_PAIRS = 1_000_000
@@ -55,7 +55,7 @@ def choose_pairs(n_rows: int, most: int = MAX_PAIRS, seed: int = 0) -> Pairs:
 
 def norms(rows: Tensor) -> np.ndarray:
     """Euclidean lengths of the rows (n, dim), (n,) float64."""
-    with exact_arithmetic(rows.device):
+    with full_precision(rows.device):
         return torch.cat([chunk.double().norm(dim=1) for chunk in row_chunks(rows)]).cpu().numpy()
 
 
@@ -73,7 +73,7 @@ def pair_values(rows: Tensor, pairs: Pairs, other: Tensor | None = None) -> dict
     other = rows if other is None else other
     found: dict[str, list[Tensor]] = {"distance": [], "dot": [], "cosine": []}
     at_once = max(1, _PAIRS_AT_ONCE // rows.shape[1])
-    with exact_arithmetic(rows.device):
+    with full_precision(rows.device):
         for first, second in zip(pairs.first.split(at_once), pairs.second.split(at_once), strict=True):
             x, y = rows[first.to(rows.device)].double(), other[second.to(rows.device)].double()
             dot = (x * y).sum(1)
@@ -112,7 +112,7 @@ class MeanRelation:
 
 def mean_relation(rows: Tensor) -> MeanRelation:
     """The mean of the rows (n, dim), and each row's cosine with it."""
-    with exact_arithmetic(rows.device):
+    with full_precision(rows.device):
         total = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
         for chunk in row_chunks(rows):
             total += chunk.double().sum(0)

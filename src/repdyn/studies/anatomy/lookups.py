@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from repdyn.layers.forward import device_of, undisturbed
+from repdyn.capture.forward import device_of, evaluation_mode
 
 Kind: TypeAlias = Literal["input", "position", "segment"]
 KINDS: tuple[Kind, ...] = ("input", "position", "segment")
@@ -102,7 +102,7 @@ def _watched(model: PreTrainedModel, ids: Tensor, segments: Tensor) -> _Watch:
     taken = {name: value.to(device) for name, value in offered.items() if name in parameters}
     cache = {"use_cache": False} if "use_cache" in parameters else {}
     watch = _Watch()
-    with undisturbed(model, device), watch:
+    with evaluation_mode(model, device), watch:
         model(**taken, **cache)
     return watch
 

@@ -36,7 +36,7 @@ _N_BINS = 100
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class TableMeasurements:
     """One table and what was measured on it."""
 
     table: Table
@@ -52,7 +52,7 @@ class Measured:
     """Cumulative share of variance by principal components; empty where there are fewer than 3 different rows."""
 
 
-def measure_table(table: Table, *, pairs: int, seed: int) -> Measured:
+def measure_table(table: Table, *, pairs: int, seed: int) -> TableMeasurements:
     """The distributions, mean and spectrum of a table; pairs only where it has two rows."""
     values, relation = {"norm": norms(table.rows)}, mean_relation(table.rows)
     n_pairs, all_pairs = 0, True
@@ -65,10 +65,10 @@ def measure_table(table: Table, *, pairs: int, seed: int) -> Measured:
         cumulative = explained(table.rows)
     except Undefined:
         cumulative = np.empty(0)
-    return Measured(table, values, n_pairs, all_pairs, relation.norm, relation.share, cumulative)
+    return TableMeasurements(table, values, n_pairs, all_pairs, relation.norm, relation.share, cumulative)
 
 
-def overview(measured: Sequence[Measured]) -> pd.DataFrame:
+def overview(measured: Sequence[TableMeasurements]) -> pd.DataFrame:
     """One line for each table: rows, what is left out, its mean, components to shares of variance."""
     lines = []
     for one in measured:
@@ -91,7 +91,7 @@ def overview(measured: Sequence[Measured]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def distributions(measured: Sequence[Measured]) -> pd.DataFrame:
+def distributions(measured: Sequence[TableMeasurements]) -> pd.DataFrame:
     """One line for each table and quantity: number, mean, standard deviation, quantiles."""
     lines = [
         {"table": one.table.name, "quantity": name, **summary(one.values[name])}
@@ -102,7 +102,7 @@ def distributions(measured: Sequence[Measured]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def histograms(measured: Sequence[Measured]) -> pd.DataFrame:
+def histograms(measured: Sequence[TableMeasurements]) -> pd.DataFrame:
     """100 bins from the smallest to the largest value of each table and quantity: low, high, count."""
     frames = []
     for one in measured:
@@ -113,7 +113,7 @@ def histograms(measured: Sequence[Measured]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def curves(measured: Sequence[Measured]) -> pd.DataFrame:
+def curves(measured: Sequence[TableMeasurements]) -> pd.DataFrame:
     """Cumulative share of variance by number of principal components."""
     parts = [
         pd.DataFrame(

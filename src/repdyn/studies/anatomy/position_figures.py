@@ -9,10 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from repdyn.figures.drawing import entitle
 from repdyn.studies.anatomy.positions import ORDERED, Components, Turn
 from repdyn.studies.anatomy.table_figures import COLOURS, spaced
-from repdyn.views.drawing import entitle
-from repdyn.views.style import SEQUENTIAL, styled
+from repdyn.tables.style import SEQUENTIAL, styled
 
 
 @styled

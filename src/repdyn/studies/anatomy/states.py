@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.layers.capture import capture
+from repdyn.capture.capture import capture
 from repdyn.probe import Probe
 
 _FIRSTS = "first_positions"
@@ -18,7 +18,7 @@ _LONG = 4
 
 @dataclass(frozen=True)
 class Layer:
-    """Which layer, as :mod:`repdyn.layers.capture` counts them: 0 is what enters the first block."""
+    """Which layer, as :mod:`repdyn.capture.capture` counts them: 0 is what enters the first block."""
 
     index: int
     stack: str | None
@@ -57,7 +57,7 @@ def token_states(model: nn.Module, sequences: Sequence[Sequence[int]]) -> Iterat
     """Layer after layer the states of all tokens, (n_tokens, dim) in the model's dtype, sequence after sequence.
 
     Args:
-        model: any model that :func:`repdyn.layers.capture.capture` takes; left as it was found.
+        model: any model that :func:`repdyn.capture.capture.capture` takes; left as it was found.
         sequences: token ids as the model takes them, special tokens included.
 
     Raises:

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from repdyn.arguments import at_least
-from repdyn.studies import subjects
+from repdyn.studies import models as subjects
 from repdyn.studies.anatomy import measured, summary
-from repdyn.studies.anatomy.depth import Journey, apart, evolution, matched
+from repdyn.studies.anatomy.depth import TokenTrajectory, cross_sentence_cosine, evolution, matched
 from repdyn.studies.anatomy.depth_figures import depth_figure, paths_figure
 from repdyn.studies.anatomy.geometry import MAX_PAIRS
 from repdyn.studies.anatomy.position_figures import path_figure, similarity_figure
@@ -26,9 +25,10 @@ from repdyn.studies.anatomy.positions import (
 from repdyn.studies.anatomy.states import Layer, token_states
 from repdyn.studies.anatomy.table_figures import tables_figure
 from repdyn.studies.anatomy.tables import Table, tables_of
+from repdyn.studies.models import LoadedModel
 from repdyn.studies.output import Findings, print_written
-from repdyn.studies.subjects import Subject
-from repdyn.views.style import of_stack
+from repdyn.tables.style import of_stack
+from repdyn.utils.arguments import at_least
 
 HELP = "The context-free embeddings of a model (input, position, segment), and the paths of tokens through its layers."
 EXAMPLES = """examples:
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
         print_written(folder, findings.write(folder))
 
 
-def _tables(subject: Subject, options: argparse.Namespace, findings: Findings) -> None:
+def _tables(subject: LoadedModel, options: argparse.Namespace, findings: Findings) -> None:
     tables, known = [], {}
     for table in tables_of(subject.model, subject.tokenizer, unused=options.unused):
         if table.kind == "input" and not options.unused:
@@ -107,7 +107,7 @@ def _tables(subject: Subject, options: argparse.Namespace, findings: Findings) -
         summary.say("no position table is looked up: positions enter otherwise (rotary, relative, sinusoids), or not")
 
 
-def _positions(subject: Subject, table: Table, words: Table, findings: Findings) -> None:
+def _positions(subject: LoadedModel, table: Table, words: Table, findings: Findings) -> None:
     name, stem = f"{subject.name}, {table.name}", subjects.file_name(table.name.replace(": ", " "))
     matrix, components = cosine_matrix(table.rows), principal(table.rows)
     offsets, turn = by_offset(matrix), find_turn(components)
@@ -125,7 +125,9 @@ def _positions(subject: Subject, table: Table, words: Table, findings: Findings)
     summary.print_positions(table, offsets, turn, ends, starts, measured.start_and_position(words, table, starts))
 
 
-def _depth(subject: Subject, paths: Sequence[tuple[str | None, Journey, Journey]], findings: Findings) -> None:
+def _depth(
+    subject: LoadedModel, paths: Sequence[tuple[str | None, TokenTrajectory, TokenTrajectory]], findings: Findings
+) -> None:
     for stack, one, other in paths:
         name, stem = of_stack(subject.name, stack), "depth" if stack is None else f"depth_{stack}"
         frames = [evolution(journey).assign(sentence=number) for number, journey in ((1, one), (2, other))]
@@ -136,9 +138,9 @@ def _depth(subject: Subject, paths: Sequence[tuple[str | None, Journey, Journey]
         summary.print_depth(stack, one)
 
 
-def _apart(one: Journey, other: Journey) -> pd.DataFrame:
+def _apart(one: TokenTrajectory, other: TokenTrajectory) -> pd.DataFrame:
     """Cosine of the two sentences' tokens at the same place, a line for each layer and place."""
-    values = apart(one, other)
+    values = cross_sentence_cosine(one, other)
     parts = [
         pd.DataFrame(
             {
@@ -155,7 +157,7 @@ def _apart(one: Journey, other: Journey) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def journeys(subject: Subject, pair: tuple[str, str]) -> list[tuple[str | None, Journey, Journey]]:
+def journeys(subject: LoadedModel, pair: tuple[str, str]) -> list[tuple[str | None, TokenTrajectory, TokenTrajectory]]:
     """Both sentences through each stack of the model's layers: its name, the first sentence, the second.
 
     Raises:
@@ -179,5 +181,11 @@ def journeys(subject: Subject, pair: tuple[str, str]) -> list[tuple[str | None, 
     for stack, parts in of_stacks.items():
         layers, whole = tuple(layer for layer, _ in parts), np.stack([states for _, states in parts])
         cut = len(ids[0])
-        found.append((stack, Journey(names[0], whole[:, :cut], layers), Journey(names[1], whole[:, cut:], layers)))
+        found.append(
+            (
+                stack,
+                TokenTrajectory(names[0], whole[:, :cut], layers),
+                TokenTrajectory(names[1], whole[:, cut:], layers),
+            )
+        )
     return found

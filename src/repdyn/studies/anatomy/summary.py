@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as Printed
 from rich.text import Text
 
-from repdyn.studies.anatomy.depth import Journey, lengths, step_cosines, steps
+from repdyn.studies.anatomy.depth import TokenTrajectory, lengths, step_cosines, steps
 from repdyn.studies.anatomy.positions import Turn
 from repdyn.studies.anatomy.tables import Table
 
@@ -85,7 +85,7 @@ def print_positions(
         say(f"cosine of the input embedding of {start} and position 0: {start_cosine:.3f}", console)
 
 
-def print_depth(stack: str | None, journey: Journey, console: Console | None = None) -> None:
+def print_depth(stack: str | None, journey: TokenTrajectory, console: Console | None = None) -> None:
     """Means over the tokens of the first sentence, layer by layer."""
     printed = _printed("layer" if stack is None else f"{stack} layer", "|h|", "step", "cosine with next")
     of_all = (lengths(journey.states).mean(1), steps(journey.states).mean(1), step_cosines(journey.states).mean(1))

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from repdyn.figures.drawing import entitle
 from repdyn.studies.anatomy.geometry import components_for
-from repdyn.studies.anatomy.measured import QUANTITIES, Measured
-from repdyn.views.drawing import entitle
-from repdyn.views.style import styled
+from repdyn.studies.anatomy.measured import QUANTITIES, TableMeasurements
+from repdyn.tables.style import styled
 
 COLOURS = {"input": "#0072B2", "position": "#D55E00", "segment": "#009E73"}
 
@@ -30,7 +30,7 @@ _FEW = 12
 
 
 @styled
-def tables_figure(name: str, measured: Sequence[Measured]) -> Figure:
+def tables_figure(name: str, measured: Sequence[TableMeasurements]) -> Figure:
     """Six panels: the distribution of each quantity, one outline for each table, and the dimension curves.
 
     Outlines are as high as their highest bin, so that tables of any size can be compared; a table of a few rows is
@@ -61,7 +61,7 @@ def spaced(figure: Figure) -> None:
         engine.set(w_pad=0.1, wspace=0.03)
 
 
-def _distribution(axes: Axes, quantity: str, measured: Sequence[Measured]) -> None:
+def _distribution(axes: Axes, quantity: str, measured: Sequence[TableMeasurements]) -> None:
     for one in measured:
         values = one.values.get(quantity, np.empty(0))
         values = values[np.isfinite(values)]
@@ -84,7 +84,7 @@ def _distribution(axes: Axes, quantity: str, measured: Sequence[Measured]) -> No
         axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
 
 
-def _dimension_curves(axes: Axes, measured: Sequence[Measured]) -> None:
+def _dimension_curves(axes: Axes, measured: Sequence[TableMeasurements]) -> None:
     for one in measured:
         if not len(one.explained):
             continue

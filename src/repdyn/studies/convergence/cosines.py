@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from repdyn.kernels import Cloud, Undefined, exact_arithmetic
+from repdyn.capture.blocks import LayerPatterns
+from repdyn.capture.capture import capture, no_progress
+from repdyn.capture.states import LayerStates
+from repdyn.kernels import Cloud, Undefined, full_precision
 from repdyn.kernels.matched import cosines
-from repdyn.layers.blocks import Layers
-from repdyn.layers.capture import capture, unwatched
-from repdyn.layers.states import LayerStates
 from repdyn.probe import Probe
 from repdyn.studies.convergence.bootstrap import SequenceSums
 
@@ -46,9 +46,9 @@ def token_cosines(
     model: nn.Module,
     probe: Probe,
     subsets: Sequence[str],
-    layers: Layers = None,
+    layers: LayerPatterns = None,
     *,
-    progress: Callable[[float], None] = unwatched,
+    progress: Callable[[float], None] = no_progress,
 ) -> list[TokenCosines]:
     """Run a model over a probe, and compare each sampled token at every layer with itself at the last one.
 
@@ -56,7 +56,7 @@ def token_cosines(
     the sample of a subset is the metric "alignment" on that subset.
 
     Args:
-        model: as for :func:`repdyn.layers.capture.capture`.
+        model: as for :func:`repdyn.capture.capture.capture`.
         probe: the tokens.
         subsets: whose samples to compare.
         layers: name pattern of the blocks; None finds them.
@@ -85,7 +85,7 @@ def _cosines(layers: Sequence[LayerStates]) -> np.ndarray:
 
 def _cosines_of(layer: LayerStates, cloud: Cloud, last: Cloud) -> np.ndarray:
     try:
-        with exact_arithmetic(layer.device):
+        with full_precision(layer.device):
             found = cosines(cloud, last).cpu().numpy()
     except Undefined as undefined:
         raise _without_direction(layer, undefined.reason) from undefined

@@ -11,13 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from repdyn.alignment_profile import isotonic_fit, lower_envelope
+from repdyn.figures.drawing import entitle
 from repdyn.studies.convergence.bootstrap import Interval
 from repdyn.studies.convergence.loss import SUMMARIES, Correlation
 from repdyn.studies.convergence.results import Uncertain
 from repdyn.studies.convergence.splits import Gap
-from repdyn.views.drawing import entitle
-from repdyn.views.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, styled
+from repdyn.tables.alignment_profile import isotonic_fit, lower_envelope
+from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, styled
 
 THRESHOLD = 0.05
 """Of the adjusted p-values, from which on a gap is marked."""

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from repdyn.alignment_profile import average_rate, gradient
-from repdyn.views.figures import LOSS
-from repdyn.views.frames import grid, measurements, scalar
+from repdyn.figures.run import LOSS
+from repdyn.tables.alignment_profile import average_rate, gradient
+from repdyn.tables.frames import grid, measurements, scalar
 
 FEWEST = 4
 """Checkpoints; three points lie on a line of ranks in a third of all cases."""
@@ -55,7 +55,7 @@ def summaries_with_loss(rows: pd.DataFrame, subset: str = "all") -> pd.DataFrame
     """Each summary of the alignment profile beside the loss, at every step that has both.
 
     Args:
-        rows: of one run, or of one of its stacks (:func:`repdyn.views.frames.by_stack`), with the metric "alignment"
+        rows: of one run, or of one of its stacks (:func:`repdyn.tables.frames.by_stack`), with the metric "alignment"
             and the scalar "train/loss".
         subset: of tokens.
 
@@ -64,7 +64,7 @@ def summaries_with_loss(rows: pd.DataFrame, subset: str = "all") -> pd.DataFrame
         left out.
 
     Raises:
-        ValueError: no measured row, or no such metric or subset; see :func:`repdyn.views.frames.grid`.
+        ValueError: no measured row, or no such metric or subset; see :func:`repdyn.tables.frames.grid`.
     """
     profiles = grid(measurements(rows), "alignment", subset).dropna(axis="columns")
     loss = scalar(rows, LOSS)

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 from repdyn.data.source import load_corpus
-from repdyn.design import DENSE
+from repdyn.hub.errors import model_errors
 from repdyn.probe import Probe
-from repdyn.sentences import sentence_probe
+from repdyn.probe.design import DENSE
 from repdyn.studies.convergence.bootstrap import SequenceSums
 from repdyn.studies.convergence.cosines import token_cosines
+from repdyn.studies.convergence.generated_sentences import sentence_probe
 from repdyn.studies.convergence.results import Result
-from repdyn.studies.subjects import Subject
-from repdyn.sweep.failures import model_errors
-from repdyn.views.style import of_stack
+from repdyn.studies.models import LoadedModel
+from repdyn.tables.style import of_stack
 
 WORDS = ("function", "content", "frequent", "rare")
 """Classes of words of the text."""
@@ -25,7 +25,7 @@ OF_TEXT = ("all", "no_sink")
 OF_SENTENCES = ("simple", "complex")
 
 
-def results_of(subject: Subject, options: argparse.Namespace) -> list[Result]:
+def results_of(subject: LoadedModel, options: argparse.Namespace) -> list[Result]:
     """Run a model over the text, and over made-up sentences where they are asked for.
 
     Args:
@@ -48,7 +48,7 @@ def results_of(subject: Subject, options: argparse.Namespace) -> list[Result]:
     return [Result(of_stack(subject.name, stack), text.hash, sums) for stack, sums in found.items()]
 
 
-def _text_probe(subject: Subject, options: argparse.Namespace) -> Probe:
+def _text_probe(subject: LoadedModel, options: argparse.Namespace) -> Probe:
     settings = {
         "sequence_length": min(options.sequence_length, subject.context),
         "max_vectors": options.max_vectors,
@@ -61,7 +61,7 @@ def _text_probe(subject: Subject, options: argparse.Namespace) -> Probe:
     return Probe.from_texts([corpus.data.decode(errors="replace")], subject.tokenizer, name=corpus.name, **settings)
 
 
-def _sentence_probe(subject: Subject, n: int) -> Probe:
+def _sentence_probe(subject: LoadedModel, n: int) -> Probe:
     try:
         return sentence_probe(subject.tokenizer, n, sequence_length=subject.context)
     except ValueError as error:
@@ -71,7 +71,7 @@ def _sentence_probe(subject: Subject, n: int) -> Probe:
 
 
 def _sums(
-    subject: Subject, probe: Probe, subsets: Sequence[str], layers: str | None, what: str
+    subject: LoadedModel, probe: Probe, subsets: Sequence[str], layers: str | None, what: str
 ) -> dict[str | None, dict[str, SequenceSums]]:
     """By stack and subset."""
     with model_errors(f"{subject.name} cannot be measured"), _bar(f"{subject.name}: {what}") as progress:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from repdyn.alignment_profile import average_rate, gradient, isotonic_fit, lower_envelope
 from repdyn.studies.convergence.bootstrap import Interval, SequenceSums, percentiles, resampled
 from repdyn.studies.convergence.splits import Gap, paired_gap, unpaired_gap
+from repdyn.tables.alignment_profile import average_rate, gradient, isotonic_fit, lower_envelope
 
 SPLITS: dict[tuple[str, str], Callable[[SequenceSums, SequenceSums], Gap]] = {
     ("frequent", "rare"): paired_gap,

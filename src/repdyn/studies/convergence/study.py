@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from repdyn.arguments import at_least
 from repdyn.store import open_store
-from repdyn.studies import subjects
+from repdyn.studies import models as subjects
 from repdyn.studies.convergence import figures, summary
 from repdyn.studies.convergence.loss import loss_correlations, summaries_with_loss
 from repdyn.studies.convergence.measured import WORDS, results_of
@@ -25,9 +24,10 @@ from repdyn.studies.convergence.results import (
 )
 from repdyn.studies.output import Findings, print_written
 from repdyn.sweep.probes import TEXT
-from repdyn.views.frames import by_stack
-from repdyn.views.selection import select
-from repdyn.views.style import of_stack
+from repdyn.tables.frames import by_stack
+from repdyn.tables.selection import select
+from repdyn.tables.style import of_stack
+from repdyn.utils.arguments import at_least
 
 HELP = "How the tokens of a model approach what they are after its last layer: alignment A_l, gradient G_l, and gaps."
 EXAMPLES = """examples:
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         ValueError, OSError, CheckpointError: a mistaken option, or a model or text that is not as it must be.
     """
-    _refuse_contradictions(options)
+    _validate_options(options)
     findings = Findings()
     if options.models:
         of_models = [results_of(subject, options) for subject in subjects.subjects(options)]
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> None:
     print_written(options.output, findings.write(options.output))
 
 
-def _refuse_contradictions(options: argparse.Namespace) -> None:
+def _validate_options(options: argparse.Namespace) -> None:
     if not options.models and not options.store:
         raise ValueError("expected a model or --store STORE, got neither; see --help")
     if options.before_after and len(options.models) != 2:

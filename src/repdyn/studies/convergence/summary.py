@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from repdyn.alignment_profile import isotonic_fit, lower_envelope
 from repdyn.studies.convergence.bootstrap import Interval, SequenceSums
 from repdyn.studies.convergence.figures import THRESHOLD
 from repdyn.studies.convergence.loss import Correlation
 from repdyn.studies.convergence.results import Result, Uncertain
 from repdyn.studies.convergence.splits import Gap
+from repdyn.tables.alignment_profile import isotonic_fit, lower_envelope
 
 
 def print_profile(result: Result, found: Uncertain, console: Console | None = None) -> None:

@@ -10,11 +10,11 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from repdyn.figures.drawing import entitle
 from repdyn.studies.sentences.changes import ALL_KINDS
 from repdyn.studies.sentences.results import WORDS
 from repdyn.studies.sentences.vectors import FIRST, KINDS, LAST, MEAN
-from repdyn.views.drawing import entitle
-from repdyn.views.style import styled
+from repdyn.tables.style import styled
 
 _COLOURS = {FIRST: "#CC79A7", MEAN: "#0072B2", LAST: "#E69F00"}
 _WITHIN, _BETWEEN = "#009E73", "#D55E00"

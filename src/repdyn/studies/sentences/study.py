@@ -9,15 +9,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from repdyn.arguments import at_least
-from repdyn.studies import subjects
+from repdyn.studies import models as subjects
+from repdyn.studies.models import LoadedModel
 from repdyn.studies.output import Findings, print_written
 from repdyn.studies.sentences import figures, results, summary
 from repdyn.studies.sentences.inputs import Changes, Collection, Groups, read_changes, read_collection, read_groups
 from repdyn.studies.sentences.vectors import SentenceVectors, sentence_vectors, tokens_in_common
-from repdyn.studies.subjects import Subject
-from repdyn.views.frames import by_stack
-from repdyn.views.style import of_stack
+from repdyn.tables.frames import by_stack
+from repdyn.tables.style import of_stack
+from repdyn.utils.arguments import at_least
 
 HELP = "Vectors of sentences at every layer: do paraphrases lie together, does one kind of change move them one way?"
 EXAMPLES = """examples:
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
         print_written(folder, findings.write(folder))
 
 
-def _groups(subject: Subject, groups: Groups, options: argparse.Namespace, findings: Findings) -> None:
+def _groups(subject: LoadedModel, groups: Groups, options: argparse.Namespace, findings: Findings) -> None:
     sequences = _tokens(subject, groups.sentences, options.max_tokens)
     words = tokens_in_common(sequences, subject.tokenizer.all_special_ids)
     vectors = sentence_vectors(subject.model, sequences, _bar("paraphrases"))
@@ -89,7 +89,7 @@ def _groups(subject: Subject, groups: Groups, options: argparse.Namespace, findi
         findings.figures[_stem("separation", stack)] = figures.separation_figure(of_stack(subject.name, stack), rows)
 
 
-def _changes(subject: Subject, changes: Changes, options: argparse.Namespace, findings: Findings) -> None:
+def _changes(subject: LoadedModel, changes: Changes, options: argparse.Namespace, findings: Findings) -> None:
     sentences = list(dict.fromkeys([*changes.before, *changes.after]))
     places = {sentence: number for number, sentence in enumerate(sentences)}
     vectors = sentence_vectors(subject.model, _tokens(subject, sentences, options.max_tokens), _bar("changes"))
@@ -101,7 +101,7 @@ def _changes(subject: Subject, changes: Changes, options: argparse.Namespace, fi
         findings.figures[_stem("changes", stack)] = figures.change_figure(of_stack(subject.name, stack), rows)
 
 
-def _collection(subject: Subject, collection: Collection, options: argparse.Namespace, findings: Findings) -> None:
+def _collection(subject: LoadedModel, collection: Collection, options: argparse.Namespace, findings: Findings) -> None:
     sequences = _tokens(subject, collection.texts, options.max_tokens)
     vectors = sentence_vectors(subject.model, sequences, _bar("texts"))
     table, histograms = results.collection_table(vectors), results.collection_histograms(vectors)
@@ -114,7 +114,7 @@ def _collection(subject: Subject, collection: Collection, options: argparse.Name
         )
 
 
-def _tokens(subject: Subject, sentences: Sequence[str], most: int) -> list[list[int]]:
+def _tokens(subject: LoadedModel, sentences: Sequence[str], most: int) -> list[list[int]]:
     limit = min(most, subject.context)
     sequences = [
         list(subject.tokenizer(sentence, truncation=True, max_length=limit)["input_ids"]) for sentence in sentences

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.layers.capture import causality
+from repdyn.capture.capture import causality
 from repdyn.studies.anatomy.states import Layer, probe_of, token_states
 
 FIRST, MEAN, LAST = KINDS = "first token", "mean", "last token"
@@ -41,7 +41,7 @@ def sentence_vectors(
     [SEP]. The last layer is the last block's output, before a final norm.
 
     Args:
-        model: any model that :func:`repdyn.layers.capture.capture` takes.
+        model: any model that :func:`repdyn.capture.capture.capture` takes.
         sequences: token ids of each sentence, special tokens included, at least one token each.
         watched: of the numbers of the first sentences of each pass, for a progress bar.
 

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
+from repdyn.figures.drawing import entitle
 from repdyn.studies.tokens.text import NEIGHBOURS
-from repdyn.views.drawing import entitle
-from repdyn.views.style import SEQUENTIAL, SUBSET_COLOURS, styled
+from repdyn.tables.style import SEQUENTIAL, SUBSET_COLOURS, styled
 
 STATES = {"attention": "after the attention", "block": "after the block (0: what enters the first)"}
 COLOURS = {"function": SUBSET_COLOURS[0], "content": SUBSET_COLOURS[3]}

@@ -14,19 +14,19 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from repdyn.capture.blocks import LayerPatterns
+from repdyn.capture.capture import capture, causality
+from repdyn.capture.states import LayerStates
 from repdyn.data.source import load_corpus
-from repdyn.design import DENSE
-from repdyn.kernels import Undefined, exact_arithmetic
+from repdyn.hub.errors import model_errors
+from repdyn.kernels import Undefined, full_precision
 from repdyn.kernels.vocabulary import Vocabulary
-from repdyn.layers.blocks import Layers
-from repdyn.layers.capture import capture, causality
-from repdyn.layers.states import LayerStates
 from repdyn.probe import Probe
+from repdyn.probe.design import DENSE
 from repdyn.studies.anatomy.lookups import find_lookups
-from repdyn.studies.subjects import Subject
+from repdyn.studies.models import LoadedModel
 from repdyn.studies.tokens.sentence import LayerVectors, State, Trajectories, trajectories
 from repdyn.studies.tokens.text import class_lines, common_direction, density
-from repdyn.sweep.failures import model_errors
 
 CLASSES = ("function", "content")
 BESIDES = ("after_attention", "embeddings")
@@ -62,7 +62,7 @@ class Reading:
     """Why some layers have no state after their attention."""
 
 
-def ids_of(subject: Subject, sentence: str) -> list[int]:
+def ids_of(subject: LoadedModel, sentence: str) -> list[int]:
     """The tokens of a sentence as the model takes them, special ones included.
 
     Raises:
@@ -83,7 +83,7 @@ def sentence_probe(ids: Sequence[int]) -> Probe:
     return probe.with_classes({_SENTENCE: torch.arange(len(probe.tokens)) < n_sampled})
 
 
-def sentence_of(subject: Subject, options: argparse.Namespace) -> tuple[Trajectories, list[str]]:
+def sentence_of(subject: LoadedModel, options: argparse.Namespace) -> tuple[Trajectories, list[str]]:
     """The tokens of the sentence against the vocabulary; and why some layers have no state after their attention.
 
     Args:
@@ -98,7 +98,7 @@ def sentence_of(subject: Subject, options: argparse.Namespace) -> tuple[Trajecto
     return found, list(reading.reasons)
 
 
-def read_sentence(subject: Subject, sentence: str, layers: Layers = None) -> Reading:
+def read_sentence(subject: LoadedModel, sentence: str, layers: LayerPatterns = None) -> Reading:
     """Run the model once on a sentence and keep the states of all its tokens.
 
     Raises:
@@ -107,7 +107,7 @@ def read_sentence(subject: Subject, sentence: str, layers: Layers = None) -> Rea
     """
     ids = ids_of(subject, sentence)
     with model_errors(f"{subject.name} cannot be measured"):
-        states = capture(subject.model, sentence_probe(ids), (_SENTENCE,), layers, besides=BESIDES)
+        states = capture(subject.model, sentence_probe(ids), (_SENTENCE,), layers, captures=BESIDES)
     rows = states.rows_of(np.arange(len(ids)))
     vectors, reasons = [], []
     while states.layers:
@@ -121,7 +121,7 @@ def read_sentence(subject: Subject, sentence: str, layers: Layers = None) -> Rea
 
 
 def against_vocabulary(
-    subject: Subject, reading: Reading, *, k: int, with_positions: bool = False, place: int | None = None
+    subject: LoadedModel, reading: Reading, *, k: int, with_positions: bool = False, place: int | None = None
 ) -> Trajectories:
     """The tokens of a sentence against the rows of the model's input embedding.
 
@@ -142,11 +142,11 @@ def against_vocabulary(
     kept = slice(None) if place is None else slice(place, place + 1)
     vectors = [replace(layer, vectors=layer.vectors[kept].to(table.device)) for layer in reading.vectors]
     positions = None if positions is None else positions[kept]
-    with _comparable(subject), exact_arithmetic(table.device):
+    with _comparable(subject), full_precision(table.device):
         return trajectories(vectors, ids[kept], table, subject.tokenizer, k=k, positions=positions)
 
 
-def text_of(subject: Subject, options: argparse.Namespace) -> OfText:
+def text_of(subject: LoadedModel, options: argparse.Namespace) -> OfText:
     """Function words and content words of a text against the vocabulary, and whether its tokens move together.
 
     Args:
@@ -159,7 +159,7 @@ def text_of(subject: Subject, options: argparse.Namespace) -> OfText:
     """
     probe = _probe(subject, options)
     with model_errors(f"{subject.name} cannot be measured"):
-        states = capture(subject.model, probe, ("no_sink", *CLASSES), options.layers, besides=BESIDES)
+        states = capture(subject.model, probe, ("no_sink", *CLASSES), options.layers, captures=BESIDES)
     vocabulary = Vocabulary(_table(subject, states.embeddings))
     tokens = np.unique(np.concatenate([probe.sample(name).ravel() for name in CLASSES]))
     rows, ids = states.rows_of(tokens), probe.tokens[tokens]
@@ -184,7 +184,7 @@ def text_of(subject: Subject, options: argparse.Namespace) -> OfText:
 
 
 @contextmanager
-def without_causal_mask(subject: Subject, sentence: str) -> Iterator[None]:
+def without_causal_mask(subject: LoadedModel, sentence: str) -> Iterator[None]:
     """Within it every token of a decoder sees all others: ``is_causal`` of the configuration, which transformers heeds.
 
     Args:
@@ -216,7 +216,7 @@ def without_causal_mask(subject: Subject, sentence: str) -> Iterator[None]:
         config.update(had)
 
 
-def position_rows(subject: Subject, table: Tensor, n_tokens: int) -> Tensor:
+def position_rows(subject: LoadedModel, table: Tensor, n_tokens: int) -> Tensor:
     """The embeddings of the first positions, (n_tokens, dim), from the table that the model looks them up in.
 
     Raises:
@@ -254,7 +254,7 @@ def _obeyed(model: PreTrainedModel, probe: Probe) -> dict[str | None, bool | Non
         return {}
 
 
-def _probe(subject: Subject, options: argparse.Namespace) -> Probe:
+def _probe(subject: LoadedModel, options: argparse.Namespace) -> Probe:
     settings = {
         "sequence_length": min(options.sequence_length, subject.context),
         "max_vectors": options.max_vectors,
@@ -267,7 +267,7 @@ def _probe(subject: Subject, options: argparse.Namespace) -> Probe:
     return Probe.from_texts([corpus.data.decode(errors="replace")], subject.tokenizer, name=corpus.name, **settings)
 
 
-def _table(subject: Subject, found: Tensor | str) -> Tensor:
+def _table(subject: LoadedModel, found: Tensor | str) -> Tensor:
     if isinstance(found, str):
         raise ValueError(f"expected a model with a table of input embeddings, got {subject.name}: {found}")
     return found
@@ -284,7 +284,7 @@ def _reason(layer: LayerStates) -> str:
 
 
 @contextmanager
-def _comparable(subject: Subject) -> Iterator[None]:
+def _comparable(subject: LoadedModel) -> Iterator[None]:
     try:
         yield
     except Undefined as undefined:

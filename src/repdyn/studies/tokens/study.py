@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from repdyn.arguments import at_least
-from repdyn.studies import subjects
+from repdyn.studies import models as subjects
+from repdyn.studies.models import LoadedModel
 from repdyn.studies.output import Findings, print_written
-from repdyn.studies.subjects import Subject
 from repdyn.studies.tokens import figures, summary
 from repdyn.studies.tokens.measured import sentence_of, text_of, without_causal_mask
-from repdyn.views.frames import by_stack
-from repdyn.views.style import of_stack
+from repdyn.tables.frames import by_stack
+from repdyn.tables.style import of_stack
+from repdyn.utils.arguments import at_least
 
 HELP = "The tokens of a sentence against the vocabulary, layer by layer: cosine and rank of each one's own embedding."
 EXAMPLES = """examples:
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
                 _study(subject, f"{subject.name} (no causal mask)", beside, options)
 
 
-def _study(subject: Subject, name: str, folder: Path, options: argparse.Namespace) -> None:
+def _study(subject: LoadedModel, name: str, folder: Path, options: argparse.Namespace) -> None:
     findings = Findings()
     _sentence(subject, name, options, findings)
     if options.text:
@@ -77,7 +77,7 @@ def _study(subject: Subject, name: str, folder: Path, options: argparse.Namespac
     print_written(folder, findings.write(folder))
 
 
-def _sentence(subject: Subject, name: str, options: argparse.Namespace, findings: Findings) -> None:
+def _sentence(subject: LoadedModel, name: str, options: argparse.Namespace, findings: Findings) -> None:
     found, reasons = sentence_of(subject, options)
     findings.tables["tokens"], findings.tables["nearest"] = found.table, found.nearest
     about = "Compared with the input embeddings" + (
@@ -93,7 +93,7 @@ def _sentence(subject: Subject, name: str, options: argparse.Namespace, findings
         findings.figures[f"{stem}heatmap"] = figures.heatmap(title, options.sentence, table, near[stack], about)
 
 
-def _text(subject: Subject, name: str, options: argparse.Namespace, findings: Findings) -> None:
+def _text(subject: LoadedModel, name: str, options: argparse.Namespace, findings: Findings) -> None:
     found = text_of(subject, options)
     findings.tables.update(classes=found.classes, steps=found.steps, density=found.density)
     steps = by_stack(found.steps)

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from repdyn.kernels import exact_arithmetic
+from repdyn.kernels import full_precision
 from repdyn.kernels.token_rank import nearest_rows
 from repdyn.kernels.tokens import token_cosines, token_ranks
 from repdyn.kernels.vocabulary import Vocabulary, unit_rows
@@ -112,7 +112,7 @@ def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[
     Returns:
         Within and between, each in [-1, 1]; NaN where there is no such pair. Tokens that do not move are left out.
     """
-    with exact_arithmetic(before.device):
+    with full_precision(before.device):
         steps = unit_rows(after.to(before.device).double() - before.double())
     moved = ~steps.isnan().any(1)
     steps, of = steps[moved], sequences.to(steps.device)[moved]

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from repdyn.figures.drawing import entitle
 from repdyn.studies.topics.gaps import AttentionGap, Gap
-from repdyn.studies.topics.measured import TABLE, Measured
-from repdyn.views.drawing import entitle
-from repdyn.views.style import DIVERGING, SUBSET_COLOURS, styled
+from repdyn.studies.topics.measured import TABLE, TopicMeasurements
+from repdyn.tables.style import DIVERGING, SUBSET_COLOURS, styled
 
 TELLING = 3.0
 """Standard errors from 0, from which on a head's gap is printed in bold."""
@@ -22,7 +22,7 @@ _EVEN = "times even attention"
 
 
 @styled
-def depth_figure(found: Mapping[str, Measured]) -> Figure:
+def depth_figure(found: Mapping[str, TopicMeasurements]) -> Figure:
     """Gaps of the embeddings, and of the attention beyond its control, one line for each model."""
     figure = Figure(figsize=(9.5, 4.6))
     left, right = figure.subplots(1, 2)
@@ -47,7 +47,7 @@ def depth_figure(found: Mapping[str, Measured]) -> Figure:
 
 
 @styled
-def heads_figure(name: str, one: Measured) -> Figure:
+def heads_figure(name: str, one: TopicMeasurements) -> Figure:
     """The gap of each head of each layer minus its control, as a multiple of even attention."""
     gaps = {layer: gap for layer, gap in one.attention.items() if isinstance(gap, AttentionGap)}
     n_heads = max(len(gap.value) for gap in gaps.values())
@@ -71,7 +71,7 @@ def heads_figure(name: str, one: Measured) -> Figure:
     return figure
 
 
-def _embeddings(axes: Axes, one: Measured, name: str, colour: str) -> None:
+def _embeddings(axes: Axes, one: TopicMeasurements, name: str, colour: str) -> None:
     gaps = {layer: gap for (layer, product), gap in one.embeddings.items() if product == "cosine"}
     layers = {layer: gap for layer, gap in gaps.items() if isinstance(layer, int) and isinstance(gap, Gap)}
     places = list(layers)
@@ -83,7 +83,7 @@ def _embeddings(axes: Axes, one: Measured, name: str, colour: str) -> None:
         axes.errorbar([-0.35], [table.value], table.control_std, color=colour, marker="s", markersize=5, capsize=2)
 
 
-def _attention(axes: Axes, one: Measured, colour: str) -> None:
+def _attention(axes: Axes, one: TopicMeasurements, colour: str) -> None:
     means = {layer: gap.mean_over_heads for layer, gap in one.attention.items() if isinstance(gap, AttentionGap)}
     values, errors = (
         np.array([getattr(gap, of)[0] for gap in means.values()]) * one.length for of in ("difference", "error")

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from repdyn.capture.attention import AttentionWeights, attention_weights
+from repdyn.capture.blocks import LayerPatterns
+from repdyn.capture.capture import capture
+from repdyn.capture.states import LayerStates
 from repdyn.kernels import Cloud, Undefined, topic_gap_dot_of, topic_gap_of
-from repdyn.layers.attention import AttentionWeights, attention_weights
-from repdyn.layers.blocks import Layers
-from repdyn.layers.capture import capture
-from repdyn.layers.states import LayerStates
 from repdyn.probe import Probe
 from repdyn.studies.topics.gaps import SHIFTS, AttentionGap, Gap, attention_gap, permuted, topics_of_others
 
@@ -25,7 +25,7 @@ TABLE = "input embeddings"
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class TopicMeasurements:
     """The gaps of one stack of blocks."""
 
     stack: str | None
@@ -63,14 +63,14 @@ class Measured:
 
 
 def measure_topics(
-    model: nn.Module, probe: Probe, layers: Layers = None, *, title: str = "", seed: int = 0
-) -> list[Measured]:
+    model: nn.Module, probe: Probe, layers: LayerPatterns = None, *, title: str = "", seed: int = 0
+) -> list[TopicMeasurements]:
     """The gaps of every layer and head, each with its control.
 
     Args:
         model: a Hugging Face model.
         probe: with topics, sequences of one length, each from a document of its own.
-        layers: as for :func:`repdyn.layers.capture.capture`.
+        layers: as for :func:`repdyn.capture.capture.capture`.
         title: of the progress.
         seed: of the controls of the input embeddings.
 
@@ -85,13 +85,14 @@ def measure_topics(
     length = int(probe.lengths[0])
     topics = [probe.topics, *(one.flatten() for one in topics_of_others(probe.topics.view(-1, length)))]
     whole = replace(probe, batch_vectors=int((~probe.is_sink).sum()), n_batches=1)
-    states = capture(model, whole, ["no_sink"], layers, besides={"embeddings"})
+    states = capture(model, whole, ["no_sink"], layers, captures={"embeddings"})
     weights = attention_weights(model, probe, layers, n_tokens=len(probe.tokens))
     tokens = whole.sample("no_sink")[0]
     ids, labels = probe.tokens[tokens], [one[tokens] for one in topics]
     of_table = _of_table(states.embeddings, ids, labels[0], seed)
     measured = {
-        layer.stack: Measured(layer.stack, ids[labels[0] >= 0], length, {**of_table}) for layer in states.layers
+        layer.stack: TopicMeasurements(layer.stack, ids[labels[0] >= 0], length, {**of_table})
+        for layer in states.layers
     }
     for _ in tqdm(range(len(states.layers)), desc=title, leave=False):
         layer = states.take()

@@ -8,18 +8,18 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from repdyn.arguments import at_least
 from repdyn.data.source import load_corpus
-from repdyn.studies import subjects
+from repdyn.hub.errors import model_errors
+from repdyn.studies import models as subjects
+from repdyn.studies.models import LoadedModel
 from repdyn.studies.output import Findings, print_written
-from repdyn.studies.subjects import Subject
 from repdyn.studies.topics import figures, summary
 from repdyn.studies.topics.gaps import AttentionGap
-from repdyn.studies.topics.measured import Measured, measure_topics
-from repdyn.sweep.failures import model_errors
+from repdyn.studies.topics.measured import TopicMeasurements, measure_topics
+from repdyn.studies.topics.text_topics import CERTAINTY, N_TOPICS, TextTopics, TokensOfWords, documents_of, find_topics
 from repdyn.sweep.probes import TEXT
-from repdyn.topics import CERTAINTY, N_TOPICS, TextTopics, TokensOfWords, documents_of, find_topics
-from repdyn.views.style import of_stack
+from repdyn.tables.style import of_stack
+from repdyn.utils.arguments import at_least
 
 HELP = "Whether words of one topic lie closer together, and attend more to each other, than words of different topics."
 EXAMPLES = """examples:
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
     """
     topics, name = _topics(options)
     summary.print_topics(topics, name)
-    found: dict[str, Measured] = {}
+    found: dict[str, TopicMeasurements] = {}
     for subject in subjects.subjects(options):
         for one in _measured(subject, topics, name, options):
             title = of_stack(subject.name, one.stack)
@@ -120,7 +120,9 @@ def _topics(options: argparse.Namespace) -> tuple[TextTopics, str]:
     return find_topics(documents, options.topics, seed=options.seed), corpus.name
 
 
-def _measured(subject: Subject, topics: TextTopics, name: str, options: argparse.Namespace) -> list[Measured]:
+def _measured(
+    subject: LoadedModel, topics: TextTopics, name: str, options: argparse.Namespace
+) -> list[TopicMeasurements]:
     probe = topics.probe(
         subject.tokenizer,
         sequence_length=min(options.sequence_length, subject.context),

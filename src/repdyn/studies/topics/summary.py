@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.studies.topics.gaps import AttentionGap, Gap
-from repdyn.studies.topics.measured import TABLE, Measured
-from repdyn.topics import TextTopics
+from repdyn.studies.topics.measured import TABLE, TopicMeasurements
+from repdyn.studies.topics.text_topics import TextTopics
 
 _WORDS = 8
 
@@ -26,7 +26,7 @@ def print_topics(found: TextTopics, name: str, console: Console | None = None) -
     console.print()
 
 
-def print_gaps(name: str, one: Measured, console: Console | None = None) -> None:
+def print_gaps(name: str, one: TopicMeasurements, console: Console | None = None) -> None:
     """The gaps of a model layer by layer."""
     console = console or Console()
     tokens, words = len(one.ids), len(one.ids.unique())

@@ -1,0 +1,1 @@
+"""Capture: run any model on a probe and record the hidden states of every layer, without changing the model."""

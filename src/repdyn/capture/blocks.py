@@ -1,0 +1,239 @@
+"""The blocks of a model: found, or named by pattern; one stack of them, or an encoder's and a decoder's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import count
+from typing import NamedTuple, TypeAlias
+
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from transformers import PreTrainedModel
+
+Patterns: TypeAlias = str | Sequence[str]
+LayerPatterns: TypeAlias = Patterns | Mapping[str, Patterns] | None
+
+
+class Block(NamedTuple):
+    """One module whose output is a layer."""
+
+    name: str
+    """Qualified name, without the parts that wrappers add."""
+    module: nn.Module
+    stack: str | None = None
+    """Name of the stack it belongs to, in a model that has several."""
+
+
+Blocks: TypeAlias = list[Block]
+
+
+def find_blocks(model: nn.Module, layers: LayerPatterns = None) -> Blocks:
+    """The blocks of a model, stack after stack, in the order they are registered.
+
+    Args:
+        model: any module.
+        layers: name pattern, ``*`` standing for one part of a dotted name ("model.layers.*"), or several patterns: one
+            stack. Patterns by name of the stack, ``{"encoder": "encoder.layers.*", "decoder": "decoder.layers.*"}``:
+            several. None takes both stacks of a Hugging Face encoder-decoder, and in any other model the outermost list
+            of modules that holds most of the parameters.
+
+    Raises:
+        ValueError: a pattern matches nothing, a block is in two stacks, no list of blocks exists, or two are about
+            equally large.
+    """
+    if isinstance(layers, Mapping):
+        if not layers or not all(isinstance(stack, str) and stack for stack in layers):
+            raise ValueError(f"expected layers= to map names of stacks to patterns, got {layers!r}")
+        stacks = [_matching(model, patterns, stack) for stack, patterns in layers.items()]
+        return _disjoint([block for stack in stacks for block in stack])
+    if layers is not None:
+        return _matching(model, layers)
+    halves = _encoder_and_decoder(model)
+    if halves is not None:
+        return [block for stack, half in halves.items() for block in _largest_list(model, half, stack)]
+    return _largest_list(model, _language_model(model))
+
+
+def pattern_list(patterns: Patterns) -> list[str]:
+    """One pattern or several as a list.
+
+    Raises:
+        ValueError: anything else.
+    """
+    found = [patterns] if isinstance(patterns, str) else patterns
+    if not isinstance(found, Sequence) or not found or not all(isinstance(pattern, str) for pattern in found):
+        raise ValueError(
+            'expected layers= to be a name pattern such as "model.layers.*", several of them, or a mapping from names '
+            f"of stacks to patterns, got {patterns!r}"
+        )
+    return list(found)
+
+
+def listing(model: nn.Module) -> str:
+    """The lists of blocks in a model as patterns that :func:`find_blocks` takes, for messages."""
+    return _listed(list(_candidates(model, model))) or "none"
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """What ``torch.compile``, DistributedDataParallel, DataParallel and FSDP wrap, however often."""
+    while True:
+        if isinstance(model, DistributedDataParallel | DataParallel | FullyShardedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
+    """The Hugging Face model that a module is, or wraps as the only one (an adapter, a LightningModule)."""
+    outermost: list[PreTrainedModel] = []
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel) and module not in inside:
+            outermost.append(module)
+            inside.update(module.modules())
+    return outermost[0] if len(outermost) == 1 else None
+
+
+# What torch.compile, FSDP and checkpoint_wrapper put into the names of what they wrap.
+_WRAPPINGS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+def _named_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module by its name without the wrappers' parts; of a wrapper and what it wraps, the latter."""
+    return {
+        ".".join(part for part in name.split(".") if part not in _WRAPPINGS): module
+        for name, module in model.named_modules()
+    }
+
+
+def _encoder_and_decoder(model: nn.Module) -> dict[str, nn.Module] | None:
+    """The two halves of a Hugging Face encoder-decoder; None for any other model."""
+    whole = hugging_face_model(model)
+    if whole is None or not getattr(whole.config, "is_encoder_decoder", False):
+        return None
+    halves: dict[str, nn.Module] = {"encoder": whole.get_encoder(), "decoder": whole.get_decoder()}
+    apart = halves["encoder"] is not halves["decoder"] and whole not in halves.values()
+    return halves if apart and all(any(_candidates(half, half)) for half in halves.values()) else None
+
+
+def _language_model(model: nn.Module) -> nn.Module:
+    """The decoder of a Hugging Face model that has a configuration for its text alone; else the model itself."""
+    whole = hugging_face_model(model)
+    if whole is None or getattr(whole.config, "text_config", None) is None:
+        return model
+    part = whole.get_decoder()
+    return part if any(_candidates(part, part)) else model
+
+
+def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -> Blocks:
+    candidates = sorted(_candidates(model, part), key=lambda found: _n_parameters(found[1]), reverse=True)
+    if not candidates:
+        raise ValueError(
+            f"expected a model built of a list of blocks (nn.ModuleList), found none in {type(model).__name__}; name "
+            f'the modules to measure, for example layers="{_example_name(model)}"'
+        )
+    rivals = [found for found in candidates if 2 * _n_parameters(found[1]) > _n_parameters(candidates[0][1])]
+    if len(rivals) > 1:
+        raise ValueError(
+            f"expected one stack of blocks, found several of similar size in {type(model).__name__}; choose with "
+            f"layers= one of: {_listed(candidates)}; or measure several, each as a stack of its own, with "
+            f"layers={_as_stacks(rivals)}"
+        )
+    return list(_blocks_of(*candidates[0], stack))
+
+
+def _blocks_of(name: str, blocks: nn.Module, stack: str | None) -> Iterator[Block]:
+    """What a list holds, lists inside it unfolded."""
+    for child, module in blocks.named_children():
+        child_name = f"{name}.{child}" if name else child
+        if isinstance(module, nn.ModuleList):
+            yield from _blocks_of(child_name, module, stack)
+        else:
+            yield Block(child_name, _innermost(module), stack)
+
+
+def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Lists of composite modules in a part of the model that do not stand inside another such list."""
+    outer: list[str] = []
+    inside = set(part.modules()) - _seeing_or_hearing(part)
+    for name, module in _named_modules(model).items():
+        if module not in inside or any(name.startswith(f"{o}." if o else "") for o in outer):
+            continue
+        children = [_innermost(child) for child in module.children()]
+        composite = bool(children) and all(next(child.children(), None) is not None for child in children)
+        alike = len({type(child) for child in children}) == 1 and len(children) > 1
+        if composite and (isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and alike)):
+            outer.append(name)
+            yield name, module
+
+
+def _seeing_or_hearing(part: nn.Module) -> set[nn.Module]:
+    """The modules of Hugging Face models inside another one that take images or sounds and no text."""
+    if isinstance(part, PreTrainedModel) and "text" not in part.input_modalities:
+        return set()
+    others = [m for m in part.modules() if isinstance(m, PreTrainedModel) and "text" not in m.input_modalities]
+    return {module for other in others for module in other.modules()}
+
+
+def _matching(model: nn.Module, patterns: Patterns, stack: str | None = None) -> Blocks:
+    modules = {name: module for name, module in _named_modules(model).items() if name}
+    found: set[str] = set()
+    for pattern in pattern_list(patterns):
+        parts = pattern.split(".")
+        matches = {
+            name
+            for name in modules
+            if len(name.split(".")) == len(parts) and all(map(fnmatchcase, name.split("."), parts))
+        }
+        if not matches:
+            raise ValueError(
+                f"expected a pattern that names modules of {type(model).__name__}, but {pattern!r} matches none; "
+                f"lists of blocks in it: {listing(model)}"
+            )
+        found |= matches
+    return [Block(name, module, stack) for name, module in modules.items() if name in found]
+
+
+def _disjoint(blocks: Blocks) -> Blocks:
+    twice = [name for name, n in Counter(block.name for block in blocks).items() if n > 1]
+    if twice:
+        raise ValueError(
+            f"expected stacks that share no block, got {twice[0]!r} in two; narrow the patterns of layers="
+        )
+    return blocks
+
+
+def _innermost(module: nn.Module) -> nn.Module:
+    wrapped = (getattr(module, name, None) for name in _WRAPPINGS)
+    inner = next((inner for inner in wrapped if isinstance(inner, nn.Module)), None)
+    return module if inner is None else _innermost(inner)
+
+
+def _n_parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def _listed(candidates: list[tuple[str, nn.Module]]) -> str:
+    return ", ".join(
+        f'"{name}.*" ({len(list(blocks.children()))} of {type(_innermost(next(blocks.children()))).__name__})'
+        for name, blocks in candidates
+    )
+
+
+def _as_stacks(candidates: list[tuple[str, nn.Module]]) -> str:
+    """Lists of blocks as a mapping, each called by what sets its name apart."""
+    names = [name for name, _ in candidates]
+    parts = [name.split(".") for name in names]
+    shared = next(i for i in count() if len({tuple(part[: i + 1]) for part in parts}) > 1)
+    calls = [part[shared] if len(part) > shared else ".".join(part) for part in parts]
+    stacks = {call if calls.count(call) == 1 else name: f"{name}.*" for call, name in zip(calls, names, strict=True)}
+    return "{" + ", ".join(f'"{stack}": "{pattern}"' for stack, pattern in stacks.items()) + "}"
+
+
+def _example_name(model: nn.Module) -> str:
+    return next((name for name, _ in model.named_children()), "blocks.*")

@@ -1,0 +1,125 @@
+"""Models whose weights lie spread over the ranks (FSDP): run through the module that brings them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor, Shard
+
+T = TypeVar("T")
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether a rank holds only a part of the weights, so that each forward pass takes all ranks."""
+    return any(_gathers(module) for module in model.modules()) or any(
+        isinstance(parameter, DTensor) for parameter in model.parameters()
+    )
+
+
+def check_no_tensor_parallelism(root_module: nn.Module) -> None:
+    """Refuse models whose ranks must run the same tokens together: shares of a probe would be mixed up.
+
+    Raises:
+        ValueError: tensor parallelism, or stage 3 of DeepSpeed's ZeRO.
+    """
+    by_fsdp = any(isinstance(module, FSDPModule) for module in root_module.modules())
+    for name, parameter in root_module.named_parameters():
+        shards = (
+            sum(isinstance(place, Shard) for place in parameter.placements) if isinstance(parameter, DTensor) else 0
+        )
+        if shards > by_fsdp or hasattr(parameter, "ds_id"):
+            kind = "DeepSpeed's ZeRO stage 3" if hasattr(parameter, "ds_id") else "tensor parallelism"
+            raise ValueError(
+                f"expected whole layers on each rank, or shards of FSDP, got {kind} ({name}); save checkpoints during "
+                "training and measure them afterwards with analyze_checkpoints.py"
+            )
+
+
+def own_class(model: nn.Module) -> type:
+    """The class a model was written as: ``fully_shard`` puts one of its own in its place."""
+    kind = type(model)
+    return kind.__mro__[2] if isinstance(model, FSDPModule) else kind
+
+
+def class_name(model: nn.Module) -> str:
+    return own_class(model).__name__
+
+
+def count_parameters(model: nn.Module, root_module: nn.Module | None = None) -> int | None:
+    """Parameters of the whole model; None where FSDP keeps them, or those it is within, in flat pieces."""
+    if any(
+        isinstance(module, FullyShardedDataParallel)
+        for module in (model if root_module is None else root_module).modules()
+    ):
+        return None
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@contextmanager
+def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callable[[Callable[[], T]], T]]:
+    """A way to run something inside the outermost sharded module around a model, as its own forward pass runs.
+
+    FSDP wants each forward pass to begin there: what is first called becomes the root that gathers the weights.
+
+    Args:
+        root_module: what the model is a part of, or the model itself.
+        body: the module that will be called.
+
+    Yields:
+        A function that calls another one with the weights at hand; a plain call where nothing is sharded.
+    """
+    outer = next(
+        (m for m in root_module.modules() if _gathers(m) and any(body is inner for inner in m.modules())), None
+    )
+    try:
+        if outer is None or outer is body:
+            yield lambda function: function()
+        else:
+            yield partial(_inside, outer)
+    finally:
+        for module in root_module.modules():
+            if isinstance(module, FSDPModule):
+                _reshard(module)
+
+
+def _reshard(module: FSDPModule) -> None:
+    """Back to shards: a root waits for the backward pass with that, and none comes.
+
+    A forward pass that an error broke off has left the module in the midst of it, where it would not reshard, and the
+    next training step would run on weights that were gathered before.
+    """
+    state: Any = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    for part in filter(None, (state, *groups)):
+        part._training_state = type(part._training_state).IDLE
+    module.reshard()
+
+
+def _inside(outer: nn.Module, function: Callable[[], T]) -> T:
+    wrapped = outer.module if isinstance(outer, FullyShardedDataParallel) else outer
+    own = {name: value for name, value in vars(wrapped).items() if name == "forward"}  # accelerate's, under autocast
+    outcome: list[T] = []
+
+    def forward() -> None:
+        restore()  # the function may call this very module
+        outcome.append(function())  # and what it returns goes round the wrapper, which would search it for tensors
+
+    def restore() -> None:
+        vars(wrapped).pop("forward", None)
+        vars(wrapped).update(own)
+
+    wrapped.forward = forward
+    try:
+        outer()
+    finally:
+        restore()
+    return outcome.pop()
+
+
+def _gathers(module: nn.Module) -> bool:
+    return isinstance(module, FSDPModule | FullyShardedDataParallel)

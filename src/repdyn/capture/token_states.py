@@ -1,0 +1,225 @@
+"""Token states: which part of what passes through a model holds one vector for each token of a batch.
+
+Models that put learned vectors among the tokens (meta tokens, a tuned prompt, registers) pass more positions through
+their blocks than there are tokens. Which of them belong to the tokens is for the user to say, with ``token_positions``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from repdyn.probe import ProbeBatch
+
+TokenPositions: TypeAlias = slice | Callable[[Tensor, ProbeBatch], Tensor]
+"""Which positions of a model's states belong to the tokens: a slice of the positions, ``slice(k, None)`` where k
+learned vectors stand before the tokens; or a function from states (n_sequences, n_positions, dim) and the batch to
+those of its tokens, (n_sequences, length, dim)."""
+
+_NAME_BLOCKS = "name blocks that pass one vector for each token with layers="
+
+
+def positions_name(token_positions: TokenPositions | None) -> str:
+    """Name a choice of token positions as rows record it: "" for none, a function by its own name.
+
+    Raises:
+        ValueError: it is neither a slice with whole numbers and a positive step, nor a function that has a name.
+
+    >>> positions_name(None), positions_name(slice(2, None)), positions_name(slice(None, -4))
+    ('', '2:', ':-4')
+    """
+    if token_positions is None:
+        return ""
+    if isinstance(token_positions, slice):
+        with suppress(TypeError):
+            bounds = (token_positions.start, token_positions.stop)
+            step = 1 if token_positions.step is None else operator.index(token_positions.step)
+            if step > 0:
+                name = ":".join("" if bound is None else str(operator.index(bound)) for bound in bounds)
+                return name if step == 1 else f"{name}:{step}"
+    elif callable(token_positions):
+        name = getattr(token_positions, "__qualname__", "<lambda>")
+        if not name.endswith("<lambda>"):
+            return name
+    raise ValueError(
+        "expected token_positions= to be a slice, such as slice(2, None) where two learned vectors stand before the "
+        f"tokens, or a function defined with def, by whose name rows are told apart, got {token_positions!r}"
+    )
+
+
+def positions_from(text: str) -> slice:
+    """Read a slice as it is written between brackets.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> positions_from("2:"), positions_from(":-4")
+    (slice(2, None, None), slice(None, -4, None))
+    """
+    try:
+        bounds = [int(bound) if bound.strip() else None for bound in text.split(":")]
+        if len(bounds) in {2, 3} and positions_name(slice(*bounds)):
+            return slice(*bounds)
+    except ValueError:
+        pass
+    raise ValueError(f'expected positions as a slice, such as "2:" without the first two or ":-4", got {text!r}')
+
+
+def split_where_square(batch: ProbeBatch, token_positions: TokenPositions | None) -> list[ProbeBatch]:
+    """Split a batch that has as many sequences as states have positions, lest the two be mistaken for each other."""
+    n_sequences, length = batch.input_ids.shape
+    if not isinstance(token_positions, slice) or n_sequences != length + _n_left_out(token_positions):
+        return [batch]
+    return [_sequences(batch, 0, n_sequences - 1), _sequences(batch, n_sequences - 1, n_sequences)]
+
+
+class TokenStates:
+    """Finds states of the tokens of a batch among the tensors of a forward pass, whichever way round they are.
+
+    Args:
+        token_positions: which positions are the tokens'; None where each position is. A tensor that has one position
+            for each token is taken whole, whatever the slice.
+        pads_right: the model lengthens sequences on the right by itself, to a multiple of something.
+    """
+
+    def __init__(self, token_positions: TokenPositions | None = None, *, pads_right: bool = False) -> None:
+        self._choice = token_positions
+        self._pads_right = pads_right
+        self._has_left_out = False
+
+    def begin(self, batch: ProbeBatch) -> None:
+        """A batch begins."""
+        self._batch = batch
+        self.shape = tuple(batch.input_ids.shape)
+
+    def rows_of(self, states: Tensor) -> Tensor | None:
+        """Return states as rows (n_sequences * length, dim), several streams of one token end to end.
+
+        Returns:
+            None where they are not one or more vectors for each token.
+
+        Raises:
+            RuntimeError: sequences and positions cannot be told apart.
+        """
+        n_sequences = self.shape[0]
+        found = []
+        if states.ndim == 3 and states.shape[1] == n_sequences:
+            found.append(self._tokens_in(states.transpose(0, 1)))
+        if states.ndim == 4 and states.shape[1] == n_sequences:  # streams first
+            found.append(self._tokens_in(states.permute(1, 2, 0, 3)))
+        if states.ndim in {3, 4} and states.shape[0] == n_sequences:
+            found.append(self._tokens_in(states, padded=self._pads_right and states.ndim == 3))
+        tokens = [each for each in found if each is not None]
+        if len(tokens) > 1 and states.ndim == 3 and self._choice is not None:
+            raise RuntimeError(
+                f"expected states whose sequences can be told from their positions, got {tuple(states.shape)} for "
+                f"{n_sequences} sequences of {self.shape[1]} tokens; give another number of tokens_per_forward="
+            )
+        return tokens[0].flatten(2).flatten(0, 1) if tokens else None
+
+    def among(self, n_positions: int) -> Tensor | None:
+        """Return which positions of a batch of one sequence are the tokens', (length,); None where none can be.
+
+        For what is told of positions, not of vectors: what attends to what.
+        """
+        rows = self.rows_of(torch.arange(n_positions, dtype=torch.float64)[None, :, None])
+        return None if rows is None else rows[:, 0].long()
+
+    def check_choice_is_used(self) -> None:
+        """Refuse a slice where no position has been left out.
+
+        Raises:
+            RuntimeError: every tensor of states had one position for each token.
+        """
+        if isinstance(self._choice, slice) and not self._has_left_out:
+            raise RuntimeError(
+                f"expected states of more positions than tokens for token_positions={_shown(self._choice)}, got one "
+                "position for each token in every block; leave token_positions= out"
+            )
+
+    def refusal(self, name: str, parts: Mapping[Any, Any]) -> str:
+        """Say that the parts of what passed through a block are no states, what came, and what to do."""
+        tensors = [part for part in parts.values() if isinstance(part, Tensor)]
+        kinds = ", ".join(dict.fromkeys(type(part).__name__ for part in parts.values())) or "nothing"
+        longer = next((t for t in tensors if t.is_floating_point() and self._n_more(t) > 0), None)
+        shown = tensors[0] if tensors and longer is None else longer
+        received = kinds if shown is None else f"{tuple(shown.shape)} of {shown.dtype}"
+        told = f"expected states of shape {(*self.shape, 'dim')} at {name!r}, got {received}"
+        if longer is None:
+            return f"{told}; {_NAME_BLOCKS}"
+        n_more = self._n_more(longer)
+        told = f"{told}, {self.shape[1] + n_more} positions for {self.shape[1]} tokens"
+        if self._choice is None:
+            return (
+                f"{told}; where the model puts {n_more} learned vectors before the tokens, give "
+                f"token_positions=slice({n_more}, None); else {_NAME_BLOCKS}"
+            )
+        if callable(self._choice):
+            came = self._choice(longer if len(longer) == self.shape[0] else longer.transpose(0, 1), self._batch)
+            came = tuple(came.shape) if isinstance(came, Tensor) else type(came).__name__
+            return f"{told}, of which token_positions={_shown(self._choice)} returns {came}; return one for each token"
+        n_kept = len(range(self.shape[1] + n_more)[self._choice])
+        return (
+            f"{told}, of which token_positions={_shown(self._choice)} keeps {n_kept}; where {n_more} learned vectors "
+            f"stand before the tokens, give token_positions=slice({n_more}, None)"
+        )
+
+    def _tokens_in(self, states: Tensor, *, padded: bool = False) -> Tensor | None:
+        """Return the tokens' states among (n_sequences, n_positions, ...), or None.
+
+        Args:
+            padded: whether the model may have lengthened them.
+        """
+        length = self.shape[1]
+        if callable(self._choice):
+            flat = states.flatten(2)
+            found = self._choice(flat, self._batch)
+            return found if isinstance(found, Tensor) and found.shape == (*self.shape, flat.shape[2]) else None
+        needs_choice = isinstance(self._choice, slice) and states.shape[1] != length
+        if needs_choice:
+            states = states[:, self._choice]
+        if padded and states.shape[1] > length:
+            states = states[:, :length]
+        if states.shape[1] != length:
+            return None
+        self._has_left_out |= needs_choice
+        return states
+
+    def _n_more(self, states: Tensor) -> int:
+        """How many more positions than tokens states have, 0 where there are none or they are no states."""
+        n_sequences, length = self.shape
+        if states.ndim != 3 or n_sequences not in states.shape[:2]:
+            return 0
+        return max(0, states.shape[1 if states.shape[0] == n_sequences else 0] - length)
+
+
+def _shown(token_positions: TokenPositions) -> str:
+    """As one writes it in Python."""
+    if not isinstance(token_positions, slice):
+        return positions_name(token_positions)
+    bounds = [token_positions.start, token_positions.stop, token_positions.step]
+    return f"slice({', '.join(map(str, bounds if bounds[2] is not None else bounds[:2]))})"
+
+
+def _n_left_out(positions: slice) -> int:
+    """How many positions a slice leaves out at both ends together."""
+    return max(0, positions.start or 0) + max(0, -(positions.stop or 0))
+
+
+def _sequences(batch: ProbeBatch, start: int, end: int) -> ProbeBatch:
+    """Return some of the sequences of a batch as a batch of their own."""
+    length = batch.input_ids.shape[1]
+    inside = (batch.positions >= start * length) & (batch.positions < end * length)
+    return replace(
+        batch,
+        input_ids=batch.input_ids[start:end],
+        attention_mask=batch.attention_mask[start:end],
+        positions=batch.positions[inside] - start * length,
+        tokens=batch.tokens[inside],
+    )

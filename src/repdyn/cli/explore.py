@@ -1,0 +1,110 @@
+"""The command line of ``repdyn explore``: which checkpoints, and where the page is served."""
+
+# Only what is quick to import stands here: --help must not wait for torch.
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from repdyn.explorer.addresses import is_loopback
+from repdyn.utils.arguments import SuggestingParser, at_least
+
+HOST = "127.0.0.1"
+PORT = 7860
+SENTENCES = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
+_LAST_PORT = 65535
+MAX_TOKENS = 128
+NEAREST = 10
+
+_EXAMPLES = """examples:
+  repdyn explore roberta-base
+  repdyn explore EleutherAI/pythia-70m --revision step512 step143000      checkpoints side by side
+  repdyn explore runs/quickstart/TIME --revision step0 step500            those of a run
+  repdyn explore bert-base-cased distilbert-base-cased --sentence "The £1 coin lies on the table."
+  repdyn explore my-model --port 0 --open                                 any free port, in a browser
+
+The page is for this computer alone unless --host says otherwise: it has no password.
+"""
+
+
+def main(arguments: Sequence[str], prog: str = "repdyn explore") -> None:
+    """Load the checkpoints and serve the page until Ctrl-C.
+
+    Raises:
+        ValueError, OSError: something is not as expected, a model that does not load among others.
+        KeyboardInterrupt: after Ctrl-C; the page is closed.
+        SystemExit: after help, or options that are mistaken.
+    """
+    options = _parser(prog).parse_args(arguments)
+    try:
+        from repdyn.explorer.server import serve
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in {"gradio", "plotly"}:
+            raise
+        raise ValueError(
+            f"expected the package {package!r}, which the explorer needs, found none; pip install 'repdyn[explore]'"
+        ) from error
+    if not is_loopback(options.host):
+        print(
+            f"warning: anyone who reaches {options.host} can use the explorer, there is no password; leave out --host "
+            "to serve this computer alone",
+            file=sys.stderr,
+        )
+    serve(options)
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = SuggestingParser(
+        prog=prog,
+        description="Explore the tokens of a sentence in a browser: where each layer takes them in the vocabulary.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run",
+    )
+    parser.add_argument(
+        "--revision",
+        nargs="+",
+        default=[],
+        metavar="R",
+        help="branches, tags or commits of repositories, or checkpoints of a run, side by side",
+    )
+    group = parser.add_argument_group("how models are loaded")
+    group.add_argument("--tokenizer", help="folder or hub repository of the tokenizer (default: each model's own)")
+    group.add_argument("--device", help="where the models run (default: cuda where there is one, else cpu)")
+    group.add_argument(
+        "--dtype", default="float32", help="auto (the saved one), float32, bfloat16 or float16 (default: %(default)s)"
+    )
+    group.add_argument("--trust-remote-code", action="store_true", help="run Python code that a model brings along")
+    group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
+    group = parser.add_argument_group("what is looked at")
+    group.add_argument("--sentence", default=SENTENCES[0], metavar="TEXT", help='first shown (default: "%(default)s")')
+    group.add_argument(
+        "--second", default=SENTENCES[1], metavar="TEXT", help='whose paths are beside it (default: "%(default)s")'
+    )
+    group.add_argument(
+        "--nearest", type=at_least(1), default=NEAREST, metavar="K", help="nearest tokens (default: %(default)s)"
+    )
+    group.add_argument(
+        "--max-tokens", type=at_least(2), default=MAX_TOKENS, help="of a sentence (default: %(default)s)"
+    )
+    group = parser.add_argument_group("the page")
+    group.add_argument("--host", default=HOST, help="address it is served at (default: %(default)s)")
+    group.add_argument(
+        "--port", type=_port, default=PORT, help="or the next free one, 0 for any (default: %(default)s)"
+    )
+    group.add_argument("--open", action="store_true", help="open a browser")
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to {_LAST_PORT}, got {text!r}")
+    return int(text)

@@ -1,0 +1,72 @@
+"""The command ``repdyn report``: one page over what stores hold."""
+
+# Only what is quick to import stands here: --help must not wait for torch.
+from __future__ import annotations
+
+import argparse
+import time
+import webbrowser
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from repdyn.utils.arguments import SuggestingParser
+
+if TYPE_CHECKING:
+    from repdyn.tables.runs import MeasuredRun
+
+_EXAMPLES = """examples:
+  repdyn report runs/quickstart/TIME/repdyn
+  repdyn report STORE OTHER -o report.html --title "Two seeds"
+  repdyn report STORE --run EleutherAI/pythia-70m EleutherAI/pythia-160m --open
+"""
+_MANY = 4
+
+
+def main(arguments: Sequence[str], prog: str = "repdyn report") -> None:
+    """Write the page and say where it is, how large, and how long it took.
+
+    Raises:
+        ValueError, OSError: nothing is stored; no such run or probe; no run with a measurement; the page cannot be
+            written.
+        SystemExit: after help, or options that are mistaken.
+    """
+    options = _parser(prog).parse_args(arguments)
+    from repdyn.report import PAGE, write_report
+    from repdyn.store import open_store
+
+    started = time.perf_counter()
+    path = write_report(
+        [open_store(store) for store in options.store],
+        options.output or options.store[0] / PAGE,
+        runs=options.run,
+        probe=options.probe,
+        title=options.title,
+        watch=_progress,
+    )
+    seconds, size_mb = time.perf_counter() - started, path.stat().st_size / 1e6
+    print(f"{path}: {size_mb:.1f} MB in {seconds:.1f} s")
+    if options.open:
+        webbrowser.open(path.resolve().as_uri())
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = SuggestingParser(
+        prog=prog,
+        description="Write one page that shows what stores hold; it needs no network.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("store", type=Path, nargs="+", metavar="STORE", help="folder of a store; one or several")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the page (default: report.html in STORE)")
+    parser.add_argument("--run", nargs="+", metavar="NAME", help="some of the runs (default: every run)")
+    parser.add_argument("--probe", metavar="HASH", help="one probe, by hash or its beginning (default: every probe)")
+    parser.add_argument("--title", help="heading of the page (default: the names of the runs)")
+    parser.add_argument("--open", action="store_true", help="show the page in a browser")
+    return parser
+
+
+def _progress(runs: Sequence[MeasuredRun]) -> Iterable[MeasuredRun]:
+    from tqdm import tqdm
+
+    return tqdm(runs, unit="run", disable=None if len(runs) >= _MANY else True, leave=False)

@@ -1,0 +1,265 @@
+"""The command line of train.py: Lightning's CLI with a tracker attached and a fresh folder for every run."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+import warnings
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import torch
+from jsonargparse import DefaultHelpFormatter
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_info
+
+from repdyn.alerts import Rule, RulesLike, rules_from
+from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
+from repdyn.data.datamodule import TextDataModule
+from repdyn.data.topic_datamodule import TopicDataModule
+from repdyn.models import LanguageModel, objective_of
+from repdyn.tracking.config import validate_measurement
+from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.plain_yaml import read_yaml
+from repdyn.utils.redaction import redacted
+
+_EXAMPLES = """examples:
+  train.py                                              the quickstart
+  train.py fit --config configs/decoder_enwik8.yaml
+  train.py fit --config configs/quickstart.yaml --model.family bert --trainer.max_steps 200
+  train.py fit --config configs/quickstart.yaml --print_config
+  train.py fit --help                                   every option
+"""
+
+
+# File systems take no longer ones.
+_LONGEST_NAME = 255
+
+_STARTED = "REPDYN_RUN_STARTED"
+
+_CONFIG = {"-c", "--config"}
+
+
+@dataclass
+class Run:
+    """Where a run leaves its files, and who is told of it.
+
+    Args:
+        name: of the run; its files go to FOLDER/NAME/TIME, so that it may have several parts.
+        folder: of all runs.
+        loggers: tensorboard, wandb, both or none; metrics.csv is always written.
+        wandb_online: send to the W&B cloud (needs an account) instead of keeping W&B's files for a later "wandb sync".
+        wandb_project: project in W&B.
+    """
+
+    name: str = "run"
+    folder: str = "runs"
+    loggers: list[Literal["tensorboard", "wandb"]] = field(default_factory=lambda: ["tensorboard", "wandb"])
+    wandb_online: bool = False
+    wandb_project: str = "repdyn"
+
+    def __post_init__(self) -> None:
+        parts = self.name.split("/")
+        if not all(part.isprintable() and part not in {"", ".", ".."} for part in parts):
+            raise ValueError(f"expected --run.name to be a name or several with / between them, got {self.name!r}")
+        if longest := next((part for part in parts if len(part.encode()) > _LONGEST_NAME), None):
+            raise ValueError(f"expected --run.name of at most {_LONGEST_NAME} bytes, got {len(longest.encode())}")
+
+    def new_folder(self) -> Path:
+        now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        if "LOCAL_RANK" in os.environ:  # started for a run that has its folder already, where Lightning started it
+            now = os.environ.get(_STARTED, now)
+        else:
+            os.environ[_STARTED] = now
+        return Path(self.folder) / self.name / now
+
+    def build_loggers(self, folder: Path) -> list[Logger]:
+        # CSVLogger warns that it will delete what lies there: the folder is new, only W&B's part of it is already made.
+        warnings.filterwarnings("ignore", "Experiment logs directory .* exists and is not empty")
+        place = {"save_dir": Path(self.folder), "name": self.name, "version": folder.name}
+        # The first logger's folder is the trainer's, and its name and version are the run's.
+        loggers: list[Logger] = [CSVLogger(**place)]
+        if "tensorboard" in self.loggers:
+            loggers.append(TensorBoardLogger(**place, sub_dir="tensorboard"))
+        if "wandb" in self.loggers:
+            folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder where its own does not exist yet
+            name = f"{self.name}/{folder.name}"
+            loggers.append(WandbLogger(name, folder, project=self.wandb_project, offline=not self.wandb_online))
+        return loggers
+
+
+class TrainCLI(LightningCLI):
+    """``fit`` with the groups run, model, data, trainer, tracker, hf_checkpoints, checkpoint and progress."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            LanguageModel,
+            data_module(sys.argv[1:]),
+            trainer_class=Trainer,
+            seed_everything_default=0,
+            save_config_callback=_SaveConfig,
+            auto_configure_optimizers=False,
+            parser_kwargs={
+                "description": "Pretrain a small transformer and watch its geometry.",
+                "epilog": _EXAMPLES,
+                "formatter_class": _KeepsLines,
+            },
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return {"fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"}}
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        parser = _SuggestingParser(**kwargs)
+        parser.add_argument("-c", "--config", action="config", help="YAML file with any of these options.")
+        return parser
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_class_arguments(Run, "run")
+        parser.add_lightning_class_args(RepresentationDynamics, "tracker")
+        parser.add_lightning_class_args(SavePretrainedCheckpoint, "hf_checkpoints")
+        parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.add_lightning_class_args(TQDMProgressBar, "progress")
+        parser.set_defaults(
+            {
+                "checkpoint.every_n_train_steps": 500,
+                "checkpoint.save_last": True,
+                "checkpoint.save_on_exception": True,
+                "checkpoint.enable_version_counter": False,
+            }
+        )
+        parser.link_arguments("model.family", "data.objective", compute_fn=objective_of)
+        parser.link_arguments("data.sequence_length", "model.context_length")
+        parser.link_arguments("data.vocab_size", "model.vocab_size", apply_on="instantiate")
+        parser.link_arguments("data.pad_token_id", "model.pad_token_id", apply_on="instantiate")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        given = sys.argv[1:] if args is None else args
+        for path in _config_files(given) if isinstance(given, list) else []:
+            try:
+                read_yaml(path)  # jsonargparse would write out what aliases stand for, however much that is
+            except ValueError as error:
+                parser.error(str(error))
+        super().parse_arguments(parser, args)
+        fit = self.config[self.config.subcommand]
+        try:
+            validate_measurement(fit.tracker.metrics, fit.tracker.on_error)
+            rules_from(_rules(fit.tracker.alerts))
+        except (ValueError, OSError) as error:
+            parser.error(f"tracker: {error}")
+        # a checkpoint that somebody else made may hold code, which Lightning would run where nothing is said
+        fit.weights_only = True if fit.weights_only is None else fit.weights_only
+        if fit.ckpt_path and fit.weights_only and Path(fit.ckpt_path).is_file():
+            _validate_checkpoint(parser, Path(fit.ckpt_path))
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        run: Run = self._get(self.config_init, "run")
+        given = self._get(self.config_init, "trainer")
+        folder = run.new_folder()
+        loggers = given["logger"] if given["logger"] is not None else run.build_loggers(folder)
+        root = given["default_root_dir"] or str(folder)
+        return super().instantiate_trainer(logger=loggers, default_root_dir=root, **kwargs)
+
+    def before_fit(self) -> None:
+        # A truncated or different file trains as well as the real one: whoever reads the log must see which it was.
+        rank_zero_info(f"text: {self.datamodule.description}")
+
+
+def data_module(arguments: Sequence[str]) -> type[TextDataModule] | type[TopicDataModule]:
+    """What brings the data, by the last source that the options or their configuration files name.
+
+    >>> data_module(["fit", "--data.source", "lda"]).__name__
+    'TopicDataModule'
+    """
+    source = None
+    for option, value in _given(arguments):
+        if option == "--data.source":
+            source = value
+        elif option in _CONFIG and Path(value).is_file():
+            source = _source_in(Path(value)) or source
+    return TopicDataModule if source == "lda" else TextDataModule
+
+
+def _source_in(config: Path) -> Any:
+    with suppress(ValueError, OSError):  # what is wrong with it is told where it is parsed
+        groups = read_yaml(config)
+        data = groups.get("data") if isinstance(groups, dict) else None
+        return data.get("source") if isinstance(data, dict) else None
+
+
+def _rules(given: Any) -> RulesLike:
+    """Rules that stand in the configuration itself are no objects yet."""
+    return [Rule(**vars(rule)) for rule in given] if isinstance(given, list) else given
+
+
+class _SaveConfig(SaveConfigCallback):
+    """Writes config.yaml without the passwords and tokens that somebody's loggers may be given."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        folder = trainer.log_dir  # all ranks must ask
+        if trainer.is_global_zero and folder is not None:
+            text = redacted(self.parser.dump(self.config, skip_none=False))
+            write_atomically(Path(folder) / self.config_filename, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _config_files(arguments: Sequence[str]) -> list[Path]:
+    return [path for option, value in _given(arguments) if option in _CONFIG and (path := Path(value)).is_file()]
+
+
+def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Options with what stands behind them, in their order."""
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        option, joined, value = argument.partition("=")
+        yield option, value if joined else following
+
+
+def _validate_checkpoint(parser: LightningArgumentParser, path: Path) -> None:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # damaged files make it raise errors of any kind
+        parser.error(
+            f"expected a checkpoint of train.py as --ckpt_path, got {path}, which is damaged or holds more than tensors"
+            f" and plain values ({type(error).__name__}); if you trust it, add --weights_only false"
+        )
+    if not isinstance(content, dict) or "state_dict" not in content:
+        parser.error(f"expected a checkpoint of train.py as --ckpt_path, got {path}, which holds something else")
+
+
+class _KeepsLines(RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """jsonargparse's help, with the examples one to a line."""
+
+
+class _SuggestingParser(LightningArgumentParser):
+    """A parser that says which option a mistyped one resembles."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        unknown = re.search(r"does not accept option '([^']+)'|unrecognized arguments: --([\w.]+)", message)
+        if unknown:
+            key = unknown[1] or unknown[2]
+            parser = getattr(ex, "subcommand_parser", None) or self
+            closest = difflib.get_close_matches(key, _option_names(parser), n=1)
+            if closest:
+                message += f"; did you mean {closest[0]!r}?"
+        elif "argument subcommand: invalid choice" in message:
+            message += "; options come after 'fit', as in: train.py fit --config FILE --run.name mine"
+        super().error(message, ex)
+
+
+def _option_names(parser: LightningArgumentParser) -> list[str]:
+    names = [action.dest for action in parser._actions]
+    for choices in (getattr(action, "choices", None) for action in parser._actions):
+        if isinstance(choices, dict):  # a subcommand's own parser
+            names += [name for inner in choices.values() for name in _option_names(inner)]
+    return names

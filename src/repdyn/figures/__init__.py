@@ -1,0 +1,1 @@
+"""Figures: stored measurements drawn with matplotlib."""

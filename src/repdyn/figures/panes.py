@@ -1,0 +1,220 @@
+"""What each panel of an overview shows: which metrics and token subsets share one, and how its lines are called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from repdyn.kernels import SCALES
+from repdyn.metrics.names import base_name
+from repdyn.tables.families import defined_subsets, members_of
+from repdyn.tables.frames import NO_CLASSES, in_order, of_metric
+from repdyn.tables.style import metric_title, metric_unit, short_subset_title
+
+PAIRS = (("frequent", "rare"), ("function", "content"), ("simple", "complex"))
+"""Classes of tokens that are held against each other."""
+
+GRIDE = {f"gride_{k}": f"k = {k}" for k in SCALES}
+COMPONENTS = {f"components_{percent}": f"{percent} %" for percent in (50, 90, 95, 99)}
+_GROUPS = (
+    ("Intrinsic dimension (Gride, scale k)", GRIDE),
+    ("Directions for a share of the variance", COMPONENTS),
+)
+"""Metrics on one scale that differ in a number, with what to call the line of each."""
+
+_WITH_EMBEDDINGS = frozenset({"alignment", "topic_gap", "topic_gap_dot"})
+"""Metrics of which the embedding output says something that the mean over layers does not."""
+_MAX_COLUMNS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One line: a metric on a token subset."""
+
+    metric: str
+    subset: str
+    label: str
+    """What tells it apart from the others of its panel."""
+    layer: int | None = None
+    """The layer it is of where it is drawn against step; None for the mean over layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """One panel of an overview."""
+
+    title: str
+    tokens: str
+    """Which they are, in words; empty where its lines tell."""
+    traces: tuple[Trace, ...]
+    ordered: bool = False
+    """Whether the lines have an order, which their colours then show."""
+    pair: bool = False
+    """Whether there are two lines of which the gap is of interest."""
+
+    @property
+    def metric(self) -> str:
+        """One of its metrics: all of a panel are on one scale."""
+        return self.traces[0].metric
+
+    @property
+    def unit(self) -> str:
+        return metric_unit(self.metric)
+
+
+def depth_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
+    """Panels over depth: one for each metric on all tokens and without sinks, one for the classes of tokens of each.
+
+    Metrics on one scale that differ in a number share one. What has no value anywhere is left out.
+
+    Raises:
+        ValueError: no metric of the family was measured.
+    """
+    return _family_panes(
+        rows, family, lambda title, metric, subsets: [_single(title, metric, subset) for subset in subsets]
+    )
+
+
+def step_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
+    """Panels against step: all tokens and those without sinks share one; where it says more, with the embedding output.
+
+    Raises:
+        ValueError: no metric of the family was measured.
+    """
+
+    def in_one(title: str, metric: str, subsets: Sequence[str]) -> list[Pane]:
+        traces = [Trace(metric, subset, short_subset_title(subset)) for subset in subsets]
+        return [Pane(title, *_with_embeddings(rows, traces))] if traces else []
+
+    return _family_panes(rows, family, in_one)
+
+
+def single_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
+    """One panel for each metric and subset, except that two classes that are held against each other share one.
+
+    Raises:
+        ValueError: no metric of the family was measured.
+    """
+    panes = []
+    for metric in members_of(rows, family):
+        subsets, title = in_order(defined_subsets(rows, metric)), metric_title(metric)
+        pairs = _pairs(subsets)
+        unpaired = [subset for subset in subsets if not any(subset in pair for pair in pairs)]
+        panes += [_single(title, metric, subset) for subset in unpaired]
+        panes += [_pair(title, metric, pair) for pair in pairs]
+    return _in_rows(panes)
+
+
+def subsets_named(panes: Sequence[Pane]) -> list[str]:
+    """The token subsets of which there is a line, in order."""
+    return in_order({trace.subset for pane in panes for trace in pane.traces})
+
+
+def n_columns(panes: Sequence[Pane]) -> int:
+    """How many panels stand side by side, such that those of one metric share a row where they can."""
+    counts = set(_n_panels(panes).values())
+    of_one = max(counts)
+    if 2 < of_one <= _MAX_COLUMNS:
+        return of_one
+    if counts == {2}:
+        return _MAX_COLUMNS if len(panes) > 6 else 2
+    if len(panes) in {4, 2, 1}:
+        return min(2, len(panes))
+    return 3 if len(panes) <= 9 and len(panes) not in {7, 8} else _MAX_COLUMNS
+
+
+def _family_panes(
+    rows: pd.DataFrame, family: str, of_all: Callable[[str, str, Sequence[str]], list[Pane]]
+) -> list[Pane]:
+    """The panels of each metric, or group of metrics on one scale.
+
+    Args:
+        rows, family: what was measured.
+        of_all: the panels of a metric, by title and name, on those of its subsets that are no class of tokens.
+    """
+    panes = []
+    for title, group, subsets in _groups(rows, family):
+        if len(group) > 1:
+            panes += _by_subset(title, group, subsets)
+            continue
+        ((metric, _),) = group.items()
+        panes += of_all(title, metric, [subset for subset in subsets if subset in NO_CLASSES])
+        panes += _of_classes(title, metric, subsets)
+    return _in_rows(panes)
+
+
+def _in_rows(panes: list[Pane]) -> list[Pane]:
+    """The panels, in their order; where a row is as wide as one metric's panels those that have fewer come last."""
+    counts = _n_panels(panes)
+    of_one = max(counts.values(), default=0)
+    return sorted(panes, key=lambda pane: counts[pane.metric] < of_one) if 2 < of_one <= _MAX_COLUMNS else panes
+
+
+def _n_panels(panes: Sequence[Pane]) -> Counter[str]:
+    """By metric, or by the first of those that share panels."""
+    return Counter(pane.metric for pane in panes)
+
+
+def _groups(rows: pd.DataFrame, family: str) -> list[tuple[str, dict[str, list[str]], list[str]]]:
+    """Title, subsets by metric, and all subsets, of each metric or group of metrics on one scale that has a value."""
+    found = {metric: subsets for metric in members_of(rows, family) if (subsets := defined_subsets(rows, metric))}
+    groups, done = [], set()
+    for metric in found:
+        if metric in done:
+            continue
+        title, names = next((one for one in _GROUPS if metric in one[1]), ("", {metric: ""}))
+        group = {name: found[name] for name in names if name in found}
+        done |= set(group)
+        subsets = in_order({subset for subsets in group.values() for subset in subsets})
+        # a group of one is a metric like any other
+        groups.append((title if len(group) > 1 else metric_title(metric), group, subsets))
+    return groups
+
+
+def _by_subset(title: str, group: Mapping[str, Sequence[str]], subsets: Sequence[str]) -> list[Pane]:
+    labels = GRIDE | COMPONENTS
+    panes = []
+    for subset in subsets:
+        traces = tuple(Trace(name, subset, labels[name]) for name, measured in group.items() if subset in measured)
+        panes.append(Pane(title, short_subset_title(subset), traces, ordered=True))
+    return panes
+
+
+def _of_classes(title: str, metric: str, subsets: Sequence[str]) -> list[Pane]:
+    """A panel for each pair of classes, and one for all that belong to none."""
+    classes = [subset for subset in subsets if subset not in NO_CLASSES]
+    pairs = _pairs(classes)
+    rest = [name for name in classes if not any(name in pair for pair in pairs)]
+    panes = [_pair(title, metric, pair) for pair in pairs]
+    if len(rest) == 1:
+        panes.append(_single(title, metric, rest[0]))
+    elif rest:
+        panes.append(Pane(title, "classes of tokens", tuple(Trace(metric, name, name) for name in rest)))
+    return panes
+
+
+def _with_embeddings(rows: pd.DataFrame, traces: Sequence[Trace]) -> tuple[str, tuple[Trace, ...]]:
+    """Means over layers, with the embedding output where it says more; before them which tokens all are of, if one."""
+    first, tokens = traces[0], traces[0].label if len(traces) == 1 else ""
+    cells = of_metric(rows, first.metric, first.subset)
+    there = bool(cells.loc[cells["layer"] == 0, "value"].notna().any())
+    if base_name(first.metric) not in _WITH_EMBEDDINGS or not there:
+        return tokens, tuple(traces)
+    if tokens:
+        return tokens, (replace(first, label="mean over layers"), replace(first, label="layer 0", layer=0))
+    return tokens, (*traces, replace(first, label=f"{first.label},\nlayer 0", layer=0))
+
+
+def _single(title: str, metric: str, subset: str) -> Pane:
+    return Pane(title, short_subset_title(subset), (Trace(metric, subset, short_subset_title(subset)),))
+
+
+def _pair(title: str, metric: str, pair: tuple[str, str]) -> Pane:
+    return Pane(title, " and ".join(pair), tuple(Trace(metric, name, name) for name in pair), pair=True)
+
+
+def _pairs(subsets: Sequence[str]) -> list[tuple[str, str]]:
+    return [pair for pair in PAIRS if set(pair) <= set(subsets)]

@@ -1,0 +1,1 @@
+"""Published models: revisions of a hub repository, downloads, weights, and models loaded from them."""

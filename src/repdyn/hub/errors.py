@@ -1,0 +1,143 @@
+"""What can go wrong with one checkpoint, and what ends a whole sweep."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from textwrap import shorten
+
+import httpx2
+import torch
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from repdyn.utils.redaction import redacted
+
+
+class CheckpointError(Exception):
+    """This checkpoint cannot be measured: its failure is recorded, and the sweep goes on with the next."""
+
+
+class OutOfBoundsError(CheckpointError):
+    """An option of this sweep forbids the checkpoint; that says nothing of another sweep, and is not recorded."""
+
+
+class SweepStoppedError(Exception):
+    """Nothing further can be measured (no network, no disk): the sweep ends, and the same command goes on later."""
+
+
+class CancelledError(Exception):
+    """The download was given up because the sweep ends."""
+
+
+_LONGEST = 400
+_OUT_OF_MEMORY = (
+    "out of memory: {error}; try --device-map auto (parts of the model wait in memory or on disk), --dtype bfloat16, "
+    "or a smaller --tokens-per-forward"
+)
+
+
+@contextmanager
+def hub_errors(what: str, endpoint: str) -> Iterator[None]:
+    """Turn what the hub's client raises into what it means for a sweep.
+
+    Args:
+        what: the repository, or repository@commit, that was asked for.
+        endpoint: the hub's address.
+    """
+    try:
+        yield
+    except (CheckpointError, SweepStoppedError, CancelledError, HFValidationError):
+        raise  # the last is a name that no repository can have, a mistake of the command
+    except GatedRepoError as error:
+        raise CheckpointError(
+            f"access to {what} is gated; accept its conditions on {endpoint}, then log in with 'hf auth login'"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise CheckpointError(f"the hub has no such revision of {what} (404)") from error
+    except RepositoryNotFoundError as error:
+        raise CheckpointError(
+            f"the hub knows no repository {what} (404); if it is private, log in with 'hf auth login'"
+        ) from error
+    except (OfflineModeIsEnabled, LocalEntryNotFoundError, httpx2.ConnectError) as error:
+        raise _without_connection(what, endpoint, error) from error
+    except EntryNotFoundError as error:
+        raise CheckpointError(f"a file of {what} is not on the hub (404): {_in_one_line(error)}") from error
+    except HfHubHTTPError as error:
+        raise CheckpointError(f"{what}: {_answer(error)}") from error
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CheckpointError(f"{_broken(error)} while {what} was fetched: {_described(error)}") from error
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise SweepStoppedError(
+                f"the disk is full ({error.filename or what}); free some space, or choose another place with "
+                "--downloads FOLDER, then repeat the command"
+            ) from error
+        raise CheckpointError(f"{what} could not be fetched: {_in_one_line(error)}") from error
+
+
+@contextmanager
+def model_errors(what: str) -> Iterator[None]:
+    """Turn anything that goes wrong with loading or measuring one model into a CheckpointError."""
+    try:
+        yield
+    except (CheckpointError, SweepStoppedError):
+        raise
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise CheckpointError(_OUT_OF_MEMORY.format(error=_in_one_line(error))) from error
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error):
+            raise CheckpointError(_OUT_OF_MEMORY.format(error=_in_one_line(error))) from error
+        raise CheckpointError(f"{what}: {_described(error)}") from error
+    except Exception as error:
+        raise CheckpointError(f"{what}: {_described(error)}") from error
+
+
+def _broken(error: Exception) -> str:
+    # a portal or proxy that answers in the hub's stead does not speak its language
+    return "the connection broke off" if isinstance(error, httpx2.HTTPError) else "the answer made no sense"
+
+
+def _answer(error: HfHubHTTPError) -> str:
+    status = error.response.status_code
+    if status == 429:
+        return "the hub asks to slow down (429) and still did after repeated waiting; try later, or log in"
+    return f"the hub answered {status}: {_in_one_line(error)}"
+
+
+def _without_connection(what: str, endpoint: str, error: Exception) -> Exception:
+    """No connection at all ends the sweep; a server that answers, but not with the file, fails one checkpoint."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, HfHubHTTPError):
+            return CheckpointError(f"{what}: {_answer(cause)}")
+        if isinstance(cause, httpx2.TimeoutException):
+            return CheckpointError(f"the hub did not answer in time when asked for {what}")
+        cause = cause.__cause__
+    if isinstance(error, OfflineModeIsEnabled):
+        return SweepStoppedError("the hub may not be asked, because HF_HUB_OFFLINE is set; unset it")
+    return SweepStoppedError(
+        f"no connection to {endpoint} ({_in_one_line(error)}); what is measured is stored, and the same command goes "
+        "on from there"
+    )
+
+
+def _described(error: BaseException) -> str:
+    if type(error).__name__ == "UnpicklingError":  # torch would advise to run the code
+        return "a file of it is damaged, or holds code that would run when it is read, beside the weights"
+    return f"{type(error).__name__}: {_in_one_line(error)}"
+
+
+def _in_one_line(error: BaseException) -> str:
+    # before it is shortened: half a token has not the form of one. Control characters would steer the terminal.
+    text = "".join(character if character.isprintable() else " " for character in redacted(str(error)))
+    return shorten(text, _LONGEST, placeholder=" ...") or type(error).__name__

@@ -1,0 +1,1 @@
+"""Measurement: a model, a probe and metrics become rows; live tracking and offline sweeps share this path."""

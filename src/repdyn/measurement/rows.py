@@ -1,0 +1,175 @@
+"""One layer, measured: the rows of every metric asked for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from scipy.stats import t as student_t
+from torch import Tensor
+
+from repdyn.kernels import Cloud, Undefined, full_precision, near_duplicate_share, same_group_share
+from repdyn.metrics import LayerView, Metric
+from repdyn.probe.content import token_subset
+from repdyn.store.schema import Checkpoint, Row, provenance, too_few_distinct
+
+OnError: TypeAlias = Literal["raise", "record"]
+
+
+def rows_of_layer(
+    view: LayerView, pairs: Sequence[tuple[Metric, str]], checkpoint: Checkpoint, layers: str, on_error: OnError
+) -> list[Row]:
+    """The rows of one layer: one for each metric that it has, and one for each head where that has a value for each.
+
+    Args:
+        view: the layer.
+        pairs: metrics and the token subsets they are measured on.
+        checkpoint: names what is measured.
+        layers: the choice of layers as rows record it.
+        on_error: as for :func:`repdyn.measure`.
+    """
+    rows = []
+    for metric, subset in pairs:
+        if metric.is_of(view):
+            rows += _measured(view, metric, subset, checkpoint, layers, on_error)
+    view.keep_for_later()
+    return rows
+
+
+def _measured(
+    view: LayerView, metric: Metric, subset: str, checkpoint: Checkpoint, layers: str, on_error: OnError
+) -> list[Row]:
+    start = time.perf_counter()
+    batches, values, reason = _values(view, metric, subset, on_error)
+    seconds = time.perf_counter() - start
+    sizes, reason = _sizes(view, metric, subset, batches, reason, on_error)
+    shares = _neighbour_shares(view, subset) if metric.on_distinct and sizes["n_unique"] else {}
+    reason = reason or too_few_distinct(
+        metric.collapses, sizes["n_unique"], sizes["n_vectors"], shares.get("near_duplicate_share")
+    )
+    of_heads = np.array(values if reason is None else [math.nan] * view.probe.n_batches, ndmin=2)
+    of_heads = of_heads if metric.per_head and reason is None else of_heads.reshape(-1, 1)
+    independent = metric.per_head or view.probe.has_disjoint_batches(token_subset(subset))
+    row = Row(
+        **asdict(checkpoint),
+        layer=view.layer.index,
+        depth=view.layer.depth,
+        module=view.layer.module,
+        layers=layers,
+        stack=view.layer.stack,
+        head=None,
+        metric=metric.name,
+        subset=subset,
+        settings=metric.settings_json,
+        compared_to=view.compared_to if "earlier" in metric.captures else None,
+        **_mean_and_spread(of_heads.mean(axis=1), independent),
+        **sizes,
+        on_distinct=metric.collapses,
+        **_design(view, subset),
+        own_window_excluded=view.probe.design.exclude_own_window if metric.on_distinct else None,
+        same_window_share=shares.get("same_window_share"),
+        near_duplicate_share=shares.get("near_duplicate_share"),
+        reason=reason,
+        dim=view.layer.states.shape[1],
+        dtype=str(view.layer.states.dtype).removeprefix("torch."),
+        probe=view.probe.hash,
+        seconds=seconds,
+        **provenance(),
+    )
+    heads = of_heads.T if metric.per_head and reason is None else []
+    return [row, *(replace(row, head=head, **_mean_and_spread(own, independent)) for head, own in enumerate(heads))]
+
+
+def _neighbour_shares(view: LayerView, subset: str) -> dict[str, float]:
+    """Where the nearest neighbours of the vectors are, in the batch where that is worst."""
+    return {
+        "same_window_share": max(cloud.once(same_group_share) for cloud in view.clouds_by_window(subset)),
+        "near_duplicate_share": max(cloud.once(near_duplicate_share) for cloud in view.clouds(subset)),
+    }
+
+
+def _design(view: LayerView, subset: str) -> dict[str, Any]:
+    """The columns that say how the batches of a subset were drawn."""
+    probe = view.probe
+    drawn = [np.unique(probe.window_of_token[batch], return_counts=True)[1] for batch in view.sample(subset)]
+    return {
+        "design": probe.design.name,
+        "n_windows": min(map(len, drawn)),
+        "vectors_per_window": int(max(counts.max(initial=0) for counts in drawn)),
+        "window_tokens": int(probe.lengths.max()),
+    }
+
+
+def _values(
+    view: LayerView, metric: Metric, subset: str, on_error: OnError
+) -> tuple[Sequence[tuple], list[np.ndarray | float], str | None]:
+    """What the kernel is given for each batch, what it makes of them, and why it makes nothing of them."""
+    batches: Sequence[tuple] = []
+    values: list[np.ndarray | float] = []
+    undefined = None
+    try:
+        with full_precision(view.layer.states.device):
+            batches = metric.select_inputs(view, subset)
+            for number, inputs in enumerate(batches):
+                try:
+                    value = metric.kernel(*inputs, **metric.settings)
+                    values.append(value.cpu().numpy() if metric.per_head else float(value))
+                except Undefined as error:
+                    undefined = undefined or f"batch {number}: {error}"
+                    if not metric.per_head:
+                        break
+    except Undefined as error:
+        undefined = f"batch 0: {error}"
+    except Exception as error:
+        if on_error == "raise":
+            raise
+        return batches, values, f"{type(error).__name__}: {error}"
+    # the batches of heads are sequences, of which some may have nothing to compare; all others are parts of one sample
+    return batches, values, None if values and metric.per_head else undefined
+
+
+def _sizes(
+    view: LayerView, metric: Metric, subset: str, batches: Sequence[tuple], reason: str | None, on_error: OnError
+) -> tuple[dict[str, int], str | None]:
+    """Vectors and distinct vectors in the batch that has fewest, and why the value is undefined.
+
+    0 where the distinct ones cannot be counted. Attention weights are of positions, which are all counted.
+    """
+    given = [inputs[0] for inputs in batches]
+    try:
+        if given and metric.per_head:
+            positions = min(weights.shape[-1] for weights in given)
+            return {"n_vectors": positions, "n_unique": positions}, reason
+        points = [
+            each if isinstance(each, Cloud) else Cloud(each) for each in given if isinstance(each, Cloud | Tensor)
+        ]
+        clouds = points or view.clouds(subset)
+        fewest = {
+            "n_vectors": min(cloud.n_vectors for cloud in clouds),
+            "n_unique": min(cloud.n_unique for cloud in clouds),
+        }
+        return fewest, reason
+    except Exception as error:
+        if on_error == "raise":
+            raise
+        none = {"n_vectors": min(map(len, view.sample(subset))), "n_unique": 0}
+        return none, reason or f"{type(error).__name__}: {error}"
+
+
+def _mean_and_spread(values: np.ndarray, independent: bool) -> dict[str, Any]:
+    """Summarise the values of all batches as the columns say it.
+
+    The mean over n batches of another probe differs from this one by a normal variate of variance 2 sigma^2 / n, so the
+    interval is mean +- t sqrt(2 / n) std, with Student's t of n - 1 degrees of freedom.
+    """
+    mean, n = float(np.mean(values)), len(values)
+    spread = float(np.std(values, ddof=1)) if n > 1 else math.nan
+    summary: dict[str, Any] = {"value": mean, "std": spread, "n_batches": n}
+    if n < 2 or not independent or math.isnan(spread):
+        return {**summary, "std_error": None, "low": None, "high": None}
+    half = float(student_t.ppf(0.975, n - 1)) * math.sqrt(2 / n) * spread
+    return {**summary, "std_error": spread / math.sqrt(n), "low": mean - half, "high": mean + half}

@@ -1,0 +1,222 @@
+"""What a probe is made of: sequences of tokens, classes and topics of tokens, their checks, hash and batches."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SUBSETS = ("all", "no_sink")
+NO_MASSIVE = "no_massive"
+"""The subset that each layer has its own tokens of: all but those whose vectors there are of massive norm."""
+SMALLEST_BATCH = 3
+_CLASS_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class ProbeBatch:
+    """A few sequences of the probe as a model takes them: both tensors (n_sequences, length), right-padded."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    positions: np.ndarray
+    """(n_valid,) where in the padded batch, flattened, each token stands."""
+    tokens: np.ndarray
+    """(n_valid,) the number in the probe of each of these tokens."""
+
+
+def token_subset(subset: str) -> str:
+    """Return the subset of the probe that a subset is taken from: ``all`` for ``no_massive``, any other for itself."""
+    return "all" if subset == NO_MASSIVE else subset
+
+
+def sinks_of(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> Tensor:
+    """(n_tokens,) bool: the first position of every sequence, and all special tokens."""
+    is_sink = torch.from_numpy(np.isin(tokens.numpy(), special_ids))
+    is_sink[torch.cumsum(lengths, 0) - lengths] = True
+    return is_sink
+
+
+def batches_of(
+    tokens: Tensor, lengths: Tensor, pad_id: int, n_sequences: int, read: Tensor | None = None
+) -> Iterator[ProbeBatch]:
+    """Sequences in batches of at most ``n_sequences``; see :meth:`repdyn.Probe.batches`."""
+    starts = torch.cumsum(lengths, 0) - lengths
+    waiting = torch.arange(len(lengths))
+    if read is not None:
+        # sequences read to about the same place stand together; those that need not be read are left out
+        waiting = torch.argsort(read, stable=True)
+        waiting = waiting[read[waiting] > 0]
+    extent = lengths if read is None else read
+    while len(waiting):
+        count = min(n_sequences, len(waiting))
+        while count == int(extent[waiting[:count]].max()) > 1:
+            count -= 1
+        some, waiting = waiting[:count], waiting[count:]
+        # all are read as far as the one that is read farthest, so that cutting brings no padding about
+        columns = torch.arange(int(extent[some].max()))
+        mask = columns < lengths[some, None]
+        numbers = (starts[some, None] + columns)[mask]
+        input_ids = torch.full(mask.shape, pad_id, dtype=torch.long)
+        input_ids[mask] = tokens[numbers]
+        yield ProbeBatch(input_ids, mask.long(), np.flatnonzero(mask.numpy().ravel()), numbers.numpy())
+
+
+def content_hash(
+    tokens: Tensor, lengths: Tensor, plan: list[Any], classes: Mapping[str, Tensor], topics: Tensor | None
+) -> str:
+    """16 hexadecimal digits naming all of it; classes and topics have a say only where there are any."""
+    digest = hashlib.sha256()
+    digest.update(json.dumps(plan).encode())
+    for tensor in (lengths, tokens):
+        digest.update(tensor.numpy().astype("<i8").tobytes())
+    for name, members in sorted(classes.items()):
+        digest.update(json.dumps({"class": name}).encode())
+        digest.update(members.numpy().astype("u1").tobytes())
+    if topics is not None:
+        digest.update(json.dumps("topics").encode())
+        digest.update(topics.numpy().astype("<i8").tobytes())
+    return digest.hexdigest()[:16]
+
+
+def sequences_of(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
+    """Tokens (n_tokens,) and lengths (n_sequences,), both int64, of padded ids; see :meth:`repdyn.Probe.from_tokens`.
+
+    Raises:
+        ValueError: wrong shape or type, or padding between tokens.
+    """
+    ids = torch.as_tensor(input_ids).cpu()
+    if ids.ndim != 2 or ids.is_floating_point() or ids.numel() == 0:
+        raise ValueError(
+            f"expected input_ids of shape (n_sequences, length) and integer type, got {tuple(ids.shape)} of "
+            f"{ids.dtype}; a single sequence needs a leading dimension of 1"
+        )
+    mask = torch.ones_like(ids) if attention_mask is None else torch.as_tensor(attention_mask).cpu()
+    if mask.shape != ids.shape:
+        raise ValueError(
+            f"expected an attention_mask of the shape of input_ids, {tuple(ids.shape)}, got {tuple(mask.shape)}"
+        )
+    mask = mask != 0
+    _validate_padding(mask)
+    lengths = mask.sum(dim=1)
+    return ids[mask].long(), lengths[lengths > 0]
+
+
+def _validate_padding(mask: Tensor) -> None:
+    """Raise ValueError where the true values of a row, (n_sequences, length), do not form one run."""
+    # Real tokens that form one run flip the mask at most twice, the borders of the row counted as padding.
+    flips = torch.diff(torch.nn.functional.pad(mask.int(), (1, 1)), dim=1).ne(0).sum(dim=1)
+    if bool((flips > 2).any()):
+        row = int(flips.gt(2).nonzero()[0])
+        raise ValueError(
+            f"expected padding on the left or on the right of each sequence, got masked positions between the tokens "
+            f"of sequence {row}; drop them from input_ids"
+        )
+
+
+def validate_sequences(tokens: Tensor, lengths: Tensor) -> None:
+    """Raise ValueError unless tokens (n_tokens,) and lengths (n_sequences,) are int64 and belong together."""
+    for name, tensor in {"tokens": tokens, "lengths": lengths}.items():
+        if tensor.ndim != 1 or tensor.dtype != torch.int64:
+            raise ValueError(
+                f"expected {name} of one dimension and of torch.int64, got {tuple(tensor.shape)} of {tensor.dtype}"
+            )
+    within = (lengths >= 1) & (lengths <= len(tokens))
+    if not bool(within.all()) or int(lengths.sum()) != len(tokens):
+        raise ValueError(
+            f"expected lengths of at least 1 that add up to {len(tokens)} tokens, got {len(lengths)} that add up to "
+            f"{int(lengths.sum())}"
+        )
+    if bool((tokens < 0).any()):
+        raise ValueError(
+            f"expected token ids >= 0, got {int(tokens.min())}; mask such positions with attention_mask, or drop them"
+        )
+
+
+def validate_classes(classes: Mapping[str, Tensor], n_tokens: int) -> None:
+    """Raise ValueError unless each class has a name that a subset may have, and one bool for each token."""
+    for name, members in classes.items():
+        if not isinstance(name, str) or not _CLASS_NAME.fullmatch(name) or name in {*SUBSETS, NO_MASSIVE}:
+            raise ValueError(
+                "expected a class named in lower case, such as 'rare' or 'verbs_2', and not "
+                f"{', '.join(map(repr, SUBSETS))} or {NO_MASSIVE!r}, got {name!r}; rename it"
+            )
+        if not isinstance(members, Tensor) or members.dtype != torch.bool or members.shape != (n_tokens,):
+            raise ValueError(
+                f"expected the class {name!r} as torch.bool of shape ({n_tokens},), got {_described(members)}; give "
+                "True or False for each token, in the order of probe.tokens"
+            )
+
+
+def validate_topics(topics: Tensor | None, n_tokens: int) -> None:
+    """Raise ValueError unless there are none, or one int64 for each token, -1 for no topic, and not all of them -1."""
+    if topics is None:
+        return
+    if not isinstance(topics, Tensor) or topics.dtype != torch.int64 or topics.shape != (n_tokens,):
+        raise ValueError(
+            f"expected topics as torch.int64 of shape ({n_tokens},), got {_described(topics)}; give the number of each "
+            "token's topic, in the order of probe.tokens, -1 where it has none"
+        )
+    if bool((topics < -1).any()):
+        raise ValueError(f"expected topics >= -1, got {int(topics.min())}; number them from 0, with -1 for none")
+    if not bool((topics >= 0).any()):
+        raise ValueError("expected topics of some tokens, got -1 for all of them; leave topics out")
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)} of {value.dtype}"
+    return f"a {type(value).__name__}"
+
+
+def as_classes(classes: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Copies of the members of classes, as tensors on the CPU."""
+    return {name: torch.as_tensor(members).cpu().clone() for name, members in classes.items()}
+
+
+def as_topics(topics: Any) -> Tensor:
+    """A copy of topics on the CPU: int64 of integers of any kind, anything else as it is."""
+    given = torch.as_tensor(topics).cpu().clone()
+    is_whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+    return given.long() if is_whole else given
+
+
+def validate_subset_sizes(
+    available: Mapping[str, int], batch_vectors: int, n_batches: int, whole: Collection[str] = SUBSETS
+) -> None:
+    """Raise ValueError unless some subsets have whole batches, and each other one at least batches of 3.
+
+    Args:
+        available: tokens of each subset of a probe.
+        batch_vectors, n_batches: its plan.
+        whole: the subsets that must fill their batches.
+    """
+    if batch_vectors < SMALLEST_BATCH or n_batches < 1:
+        raise ValueError(
+            f"expected batch_vectors >= {SMALLEST_BATCH} and at least one batch, got batch_vectors={batch_vectors} "
+            f"and {n_batches} batches; raise max_vectors or lower batch_vectors"
+        )
+    for subset, found in available.items():
+        if subset in whole and found < batch_vectors * n_batches:
+            needed, filled = batch_vectors * n_batches, found // batch_vectors * batch_vectors
+            fewer = f"max_vectors={filled}" if filled else f"max_vectors={found}, batch_vectors={found}"
+            raise ValueError(
+                f"the probe is too small: {n_batches} batches of {batch_vectors} vectors need {needed} tokens, but the "
+                f"subset {subset!r} has {found} of its {available['all']}; give {needed - found} tokens of this subset "
+                f"more, or ask for fewer vectors with {fewer}"
+            )
+        if subset not in whole and found < SMALLEST_BATCH * n_batches:
+            needed, fewer = SMALLEST_BATCH * n_batches, found // SMALLEST_BATCH * batch_vectors
+            or_fewer = f", or ask for fewer batches with max_vectors={fewer}" if fewer else ""
+            raise ValueError(
+                f"the class {subset!r} is too small: {n_batches} batches of at least {SMALLEST_BATCH} vectors need "
+                f"{needed} tokens, but {found} of the {available['all']} are in it; give {needed - found} tokens of "
+                f"this class more{or_fewer}, or leave it out"
+            )

@@ -1,0 +1,136 @@
+"""The file a probe is kept in: safetensors with the plan in its header."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from reprlib import repr as briefly
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from repdyn.probe.design import DENSE, Design, design_from_rule
+
+_PLAN = "repdyn_probe"
+_CLASS = "class."
+_TOPICS = "topics"
+_COUNTS = ("batch_vectors", "n_batches", "seed")
+_LARGEST_COUNT = (1 << 32) - 1
+_LARGEST_ID = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class ProbeContent:
+    """What the file of a probe says; the tensors as they were found, everything else of the type it must have."""
+
+    tokens: Tensor
+    lengths: Tensor
+    settings: Mapping[str, Any]
+    """special_ids, batch_vectors, n_batches, seed, pad_id, name and design."""
+    hash: str
+    """As the file claims it."""
+    classes: Mapping[str, Tensor]
+    """By name; empty where there are none."""
+    topics: Tensor | None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Everything but the hash, by the names that :class:`repdyn.Probe` has for it."""
+        tensors = {"tokens": self.tokens, "lengths": self.lengths, "classes": self.classes, "topics": self.topics}
+        return {**tensors, **self.settings}
+
+
+def write_probe(path: str | Path, content: ProbeContent) -> None:
+    """Write the parts of a probe; the file of one without classes and topics has no trace of them."""
+    tensors = {"tokens": content.tokens, "lengths": content.lengths}
+    # a byte each, because a bool read from a damaged file may be neither true nor false
+    tensors |= {f"{_CLASS}{name}": members.to(torch.uint8) for name, members in content.classes.items()}
+    tensors |= {} if content.topics is None else {_TOPICS: content.topics}
+    save_file(tensors, path, metadata={_PLAN: json.dumps(content.settings), "hash": content.hash})
+
+
+def read_probe(path: str | Path) -> ProbeContent:
+    """Read what :func:`write_probe` wrote.
+
+    Raises:
+        ValueError: the file is no such file, or says something else.
+        OSError: there is none, or it cannot be read.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"expected a probe written by Probe.save, found no file at {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if _PLAN not in metadata or "hash" not in metadata:
+                raise ValueError(f"expected a probe written by Probe.save, got {path} without its header")
+            names = file.keys()
+            return ProbeContent(
+                tokens=file.get_tensor("tokens"),
+                lengths=file.get_tensor("lengths"),
+                settings=_settings(metadata[_PLAN]),
+                hash=metadata["hash"],
+                classes={
+                    name.removeprefix(_CLASS): _members(name, file.get_tensor(name))
+                    for name in names
+                    if name.startswith(_CLASS)
+                },
+                topics=file.get_tensor(_TOPICS) if _TOPICS in names else None,
+            )
+    except (SafetensorError, _NoProbeError) as error:
+        raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
+
+
+class _NoProbeError(Exception):
+    """A part of the file is not what a probe has."""
+
+
+def _members(name: str, stored: Tensor) -> Tensor:
+    if stored.dtype != torch.uint8 or bool((stored > 1).any()):
+        raise _NoProbeError(f"expected zeros and ones of torch.uint8 in {briefly(name)}, got other {stored.dtype}")
+    return stored.bool()
+
+
+def _settings(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _NoProbeError(f"its plan is no JSON: {error}") from error
+    wanted = {"special_ids", *_COUNTS, "pad_id", "name", "design"}
+    if isinstance(found, dict):
+        found = {"design": DENSE.rule, **found}  # what files had before designs were named
+    if not isinstance(found, dict) or set(found) != wanted:
+        got = briefly(sorted(found) if isinstance(found, dict) else found)
+        raise _NoProbeError(f"expected a plan of {', '.join(sorted(wanted))}, got {got}")
+    for name in _COUNTS:
+        if not _is_whole(found[name], 0, _LARGEST_COUNT):
+            raise _NoProbeError(
+                f"expected a whole number from 0 to {_LARGEST_COUNT} as {name}, got {briefly(found[name])}"
+            )
+    special_ids = found["special_ids"]
+    ids = [found["pad_id"], *special_ids] if isinstance(special_ids, list) else [None]
+    if not all(_is_whole(token, -_LARGEST_ID, _LARGEST_ID) for token in ids):
+        raise _NoProbeError(
+            f"expected token ids as pad_id and in special_ids, got {briefly(found['pad_id'])} and "
+            f"{briefly(special_ids)}"
+        )
+    if not isinstance(found["name"], str):
+        raise _NoProbeError(f"expected a text as name, got {briefly(found['name'])}")
+    return {**found, "special_ids": tuple(special_ids), "design": _design(found["design"])}
+
+
+def _design(rule: object) -> Design:
+    if not isinstance(rule, dict):
+        raise _NoProbeError(f"expected a sampling design, got {briefly(rule)}")
+    try:
+        return design_from_rule(rule)
+    except ValueError as error:
+        raise _NoProbeError(str(error)) from error
+
+
+def _is_whole(value: object, smallest: int, largest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and smallest <= value <= largest

@@ -1,0 +1,225 @@
+"""Words behind tokens, and the classes of words that a probe can know: function and content, frequent and rare.
+
+A word is a run of letters, with apostrophes inside: "don't", "naïve". Letters that stand right beside a digit, an
+underscore or the like ("20th", "m²") are no word. Case does not count. A token belongs to the first word that it
+shares a character with; special tokens, punctuation and numbers belong to none. This suits languages that put spaces
+between words, and function words are known of English alone.
+
+How frequent a word is, is counted in the very texts that a probe is made of. Lists of frequencies in the language at
+large (wordfreq, say, whose data ends in 2021) would be one more dependency of tens of megabytes, and would have nothing
+to say of another language, of code, or of a made-up vocabulary.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from repdyn.probe.function_words import is_function_word
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CLASSES = ("function", "content", "frequent", "rare")
+NO_WORD = -1
+FREQUENT, RARE = 0.5, 0.9
+_APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
+_LETTER = r"[^\W\d_]"
+# Possessive, so that nothing is given back to make a word out of the first letters of "abc1".
+_WORD = re.compile(rf"(?<!\w){_LETTER}++(?:['{_APOSTROPHE}]{_LETTER}++)*+(?!\w)")
+_FAR = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Where the words of a text stand: arrays (n_words,) of int64, ascending."""
+
+    starts: np.ndarray
+    """Number of each word's first character."""
+    ends: np.ndarray
+    """Number of the character after its last one."""
+    numbers: np.ndarray
+    """Which word of the lexicon each is."""
+
+    def touched(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """The number of the first word that each range of characters shares one with, -1 where there is none."""
+        # one more word, which nothing touches, stands for those behind the last
+        first = np.searchsorted(self.ends, starts, side="right")
+        touches = np.append(self.starts, _FAR)[first] < ends
+        return np.where(touches, np.append(self.numbers, NO_WORD)[first], NO_WORD)
+
+
+class Lexicon:
+    """The words met so far, numbered in the order they were met, and how often each was."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        """In lower case, with straight apostrophes."""
+        self._numbers: dict[str, int] = {}
+        self._forms: dict[str, int] = {}
+        self._counts: Counter[int] = Counter()
+
+    @property
+    def counts(self) -> np.ndarray:
+        """(n_words,) int64: how often each word occurred."""
+        return np.array([self._counts[number] for number in range(len(self.words))], dtype=np.int64)
+
+    def read(self, text: str) -> Spans:
+        """Find the words of one more text, and count them."""
+        # arrays, because lists of so many numbers would take ten times the memory of the text
+        starts, ends, numbers = array("q"), array("q"), array("q")
+        for found in _WORD.finditer(text):
+            form = found[0]
+            number = self._forms.get(form)
+            if number is None:
+                number = self._forms[form] = self._number(form)
+            if number != NO_WORD:
+                starts.append(found.start())
+                ends.append(found.end())
+                numbers.append(number)
+        self._counts.update(numbers)
+        return Spans(*(np.array(column, dtype=np.int64) for column in (starts, ends, numbers)))
+
+    def classes(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Which words are in each class, (n_words,) bool.
+
+        Args:
+            names: among :data:`CLASSES`.
+
+        Raises:
+            ValueError: frequent or rare ones are asked for, and the texts are too short to tell them apart.
+        """
+        found: dict[str, np.ndarray] = {}
+        if not {"function", "content"}.isdisjoint(names):
+            is_function = np.array([is_function_word(word) for word in self.words], dtype=bool)
+            found |= {"function": is_function, "content": ~is_function}
+        if not {"frequent", "rare"}.isdisjoint(names):
+            counts = self.counts
+            least_frequent, most_rare = frequency_cuts(counts)
+            found |= {"frequent": counts >= least_frequent, "rare": counts <= most_rare}
+        return {name: found[name] for name in names}
+
+    def _number(self, form: str) -> int:
+        plain = form.replace(_APOSTROPHE, "'")
+        # superscripts and the like count as alphanumeric, and are neither digits nor letters
+        if not plain.replace("'", "").isalpha():
+            return NO_WORD
+        word = plain.lower()
+        if word not in self._numbers:
+            self._numbers[word] = len(self.words)
+            self.words.append(word)
+        return self._numbers[word]
+
+
+@dataclass(frozen=True)
+class TokenWords:
+    """The words of a probe's tokens."""
+
+    numbers: np.ndarray
+    """(n_tokens,) int64: which word of the lexicon each token belongs to, -1 for none."""
+    lexicon: Lexicon
+
+    def classes(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """Which tokens belong to words of each class, (n_tokens,) bool.
+
+        Args:
+            names: among :data:`CLASSES`.
+
+        Raises:
+            ValueError: no token belongs to any word, or as :meth:`Lexicon.classes`.
+        """
+        if not bool((self.numbers != NO_WORD).any()):
+            raise ValueError(
+                f"expected tokens that belong to words, got {len(self.numbers)} that lie on none of the "
+                f"{self.lexicon.counts.sum()} words of the texts; give prose, and where it is prose, update the "
+                "package tokenizers: old versions do not tell where the tokens of some models stand"
+            )
+        # the word that does not exist has the number -1, which is the place of the last one
+        of_words = {name: np.append(words, False) for name, words in self.lexicon.classes(names).items()}
+        return {name: torch.from_numpy(words[self.numbers]) for name, words in of_words.items()}
+
+
+def validate_word_classes(names: Sequence[str]) -> None:
+    """Raise ValueError unless all are among :data:`CLASSES`."""
+    if isinstance(names, str) or not set(names) <= set(CLASSES):
+        raise ValueError(f"expected classes as some of {CLASSES}, got {names!r}")
+
+
+def frequency_cuts(counts: Iterable[int], frequent: float = FREQUENT, rare: float = RARE) -> tuple[int, int]:
+    """How often a word must occur to be frequent, and how often it may occur and still be rare.
+
+    With the words in order of their frequency, the frequent ones are those from the first to the one at which the share
+    ``frequent`` of the running words is reached; the rare ones are those from the one at which the share ``rare`` is
+    exceeded to the last. Words that occur equally often are treated alike, so that either class may hold a little more
+    than its share.
+
+    Args:
+        counts: occurrences of each word.
+        frequent: share of the running words, in (0, rare].
+        rare: share of the running words that are not rare, in [frequent, 1).
+
+    Returns:
+        The fewest occurrences of a frequent word, and the most of a rare one, which are fewer.
+
+    Raises:
+        ValueError: shares out of range, or too few words to tell frequent and rare ones apart.
+
+    >>> frequency_cuts([50, 20, 10, 10, 5, 3, 1, 1])
+    (50, 5)
+    """
+    if not 0 < frequent <= rare < 1:
+        raise ValueError(f"expected 0 < frequent <= rare < 1, got frequent={frequent} and rare={rare}")
+    ordered = np.sort(np.fromiter(counts, dtype=np.int64))[::-1]
+    covered = np.cumsum(ordered)
+    total = int(covered[-1]) if len(covered) else 0
+    if total:
+        least_frequent = int(ordered[np.searchsorted(covered, frequent * total, side="left")])
+        most_rare = int(ordered[np.searchsorted(covered, rare * total, side="right")])
+        if most_rare < least_frequent:
+            return least_frequent, most_rare
+    raise ValueError(
+        f"expected texts in which some words are frequent and others rare, got {total} running words of "
+        f"{len(ordered)} kinds, of which the frequent ones are no more so than the rare; give more text"
+    )
+
+
+def words_of_tokens(text: str, tokenizer: PreTrainedTokenizerBase, lexicon: Lexicon) -> tuple[list[int], np.ndarray]:
+    """A text's token ids, without special tokens, and the word of each in the lexicon, (n_tokens,) int64, -1 for none.
+
+    Raises:
+        ValueError: the tokenizer does not tell where its tokens stand in a text.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"expected a fast tokenizer, which tells where its tokens stand in a text, got {type(tokenizer).__name__}; "
+            "load the model's tokenizer.json with AutoTokenizer, or leave the classes of words out and give classes of "
+            "your own with Probe.with_classes"
+        )
+    encoded = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
+    ids = cast("list[int]", encoded["input_ids"])
+    offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
+    return ids, lexicon.read(text).touched(offsets[:, 0], offsets[:, 1])
+
+
+def words_of_bytes(data: bytes, lexicon: Lexicon) -> np.ndarray:
+    """The word in the lexicon of each byte of a text in UTF-8, (len(data),) int64, -1 for none.
+
+    >>> words_of_bytes("Né à 9".encode(), Lexicon()).tolist()
+    [0, 0, 0, -1, 1, 1, -1, -1]
+    """
+    # what is no UTF-8 becomes one character for each byte, which is no letter
+    text = data.decode(errors="surrogateescape")
+    places = np.arange(len(text))
+    of_characters = lexicon.read(text).touched(places, places + 1)
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    n_bytes = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
+    n_bytes[(codes >= 0xDC80) & (codes <= 0xDCFF)] = 1
+    return np.repeat(of_characters, n_bytes)

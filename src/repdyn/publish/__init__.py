@@ -1,0 +1,1 @@
+"""Publishing: rows, figures and reports sent to Lightning loggers, live or exported from a store."""

@@ -1,0 +1,240 @@
+"""A stored run into loggers, as if it were running now: the store is the truth, a logger one view of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import pandas as pd
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+
+from repdyn.alerts import alerts_of, kept_rules
+from repdyn.figures.run import all_figures
+from repdyn.publish.loggers import TOKENS_KEY, log_figures, log_rows
+from repdyn.publish.media import log_stored_media
+from repdyn.report import write_report
+from repdyn.store import Store
+from repdyn.store.schema import SCHEMA, Row
+from repdyn.tables.designs import sampling
+from repdyn.tables.frames import by_stack, causality, measurements, tokens_by_step
+from repdyn.tables.selection import is_measured, select
+from repdyn.tables.style import KINDS
+from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.redaction import redacted
+
+Destination = Literal["wandb", "tensorboard", "csv"]
+DESTINATIONS: tuple[Destination, ...] = ("wandb", "tensorboard", "csv")
+
+
+def emit(store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None = None) -> int:
+    """Log what the store holds of a run: one row for each step, the figures, and where it all came from.
+
+    A figure or a logger that fails keeps none of the others from being served.
+
+    The row of a step has the names a live run logs (:func:`repdyn.publish.loggers.keyed`), the scalars stored with it
+    (``train/loss``, ``seconds/forward``, ...) and, where they are known, its training tokens as ``repdyn/tokens``. The
+    step of a model of which only the end is published is 0, and its hyperparameter ``stage`` is "finished".
+
+    Args:
+        store: with at least one measured checkpoint of the run.
+        run: its name.
+        loggers: any of Lightning's; left open. Each also gets :func:`provenance` as its hyperparameters.
+        probe: hash of the probe to log, needed where the run was measured on several.
+
+    Returns:
+        Number of steps logged.
+
+    Raises:
+        ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
+        Exception: what the first failing figure or logger raised, once everything else is logged.
+    """
+    frame = store.to_pandas(run)
+    frame = frame if probe is None else frame.loc[frame["probe"] == probe]
+    origin = provenance(store, frame)
+    values = frame.loc[frame["layer"].notna() | frame["reason"].isna()]  # the rest are failures
+    steps, rules = sorted(values["step"].unique().tolist()), kept_rules(store.alerts_path(run))
+    with attempts() as attempt:
+        for logger in loggers:
+            with attempt():
+                logger.log_hyperparams(origin)
+        for step in steps:
+            stored = values.loc[values["step"] == step]
+            with attempt():
+                log_rows(_records(stored), loggers, step, also=_scalars(stored))
+        for stack, rows in by_stack(frame).items():
+            last, alerts = int(measurements(rows)["step"].iloc[-1]), alerts_of(rows, rules)
+            log_figures(all_figures(rows, attempt, alerts), loggers, last, stack, attempt)
+        with attempt():
+            _log_media(store, run, loggers, probe, attempt)
+    return len(steps)
+
+
+def _log_media(store: Store, run: str, loggers: Sequence[Logger], probe: str | None, attempt: Attempt) -> None:
+    """What W&B alone can show: tables, interactive figures, and a page about this run."""
+    if not any(isinstance(logger, WandbLogger) for logger in loggers):
+        return
+    with TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        with attempt():
+            write_report(store, page, runs=[run], probe=probe)
+        log_stored_media(store, run, loggers, probe=probe, page=page, attempt=attempt)
+
+
+def export_store(
+    store: Store,
+    runs: Sequence[str] | None = None,
+    *,
+    to: Sequence[Destination] = ("wandb",),
+    probe: str | None = None,
+    folder: Path | None = None,
+    project: str = "repdyn",
+    online: bool = False,
+) -> Iterator[str]:
+    """Emit runs of a store, each into loggers of its own.
+
+    Args:
+        store: with at least one measured checkpoint.
+        runs: names; all runs of the store unless given.
+        to: where to.
+        probe: hash, or the beginning of one, of the probe to keep to. Without it a run that was measured on several
+            is emitted once for each.
+        folder: for the loggers' files; ``emitted`` inside the store unless given.
+        project, online: as for :func:`opened`.
+
+    Yields:
+        A line for each that is done, with the place where it can be looked at.
+
+    Raises:
+        ValueError: nothing is stored; no such run or probe; a package that is not installed.
+        ConnectionError: W&B cannot be reached, or knows no account.
+        Exception: what the first failing figure or logger raised, once everything else is emitted.
+    """
+    into = folder or store.path / "emitted"
+    with attempts() as attempt:
+        for (run, found), frame in select(store, runs, probe).items():
+            if not is_measured(frame):
+                yield f"{run}: nothing measured"
+                continue
+            for destination in dict.fromkeys(to):
+                done = "not everything"
+                with opened(destination, run, into, project=project, online=online) as (logger, place), attempt():
+                    number = emit(store, run, [logger], probe=found)
+                    done = f"{number} checkpoint{'s' * (number > 1)}"
+                yield f"{run}: {done} in {place}"
+
+
+def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
+    """What a reader of a logger needs to find the run's rows again and to know what they are of.
+
+    Args:
+        store: the rows' own.
+        frame: rows of one run.
+
+    Returns:
+        What is known. Of a model with several stacks each has its ``kind`` and ``n_layers`` under names that end in its
+        own: ``kind_decoder``.
+
+    Raises:
+        ValueError: rows of several runs, models or probes, or none.
+    """
+    stacks = {stack: measurements(rows) for stack, rows in by_stack(frame).items()}
+    rows = pd.concat(stacks.values())
+    tokens = tokens_by_step(rows)
+    known: dict[str, Any] = {
+        "store": str(store.path.resolve()),
+        "tokens_seen": None if tokens.empty else int(tokens.to_numpy(float).max()),
+    }
+    for stack, of_one in stacks.items():
+        ending, causal = f"_{stack}" if stack else "", causality(of_one)
+        known[f"kind{ending}"] = None if causal is None else KINDS[causal]
+        known[f"n_layers{ending}"] = len(of_one["layer"].unique())
+    known["sampling"] = sampling(rows)
+    columns = ("run", "model", "parameters", "stage", "probe", "design", "n_vectors", "n_batches", "dim", "dtype")
+    for column in (*columns, "device", "attention", "repdyn_version"):
+        values = rows[column].dropna().unique().tolist()
+        known[column] = values[0] if len(values) == 1 else ", ".join(map(str, values)) or None
+    return {name: value for name, value in known.items() if value is not None}
+
+
+@contextmanager
+def opened(
+    to: Destination, run: str, folder: Path, *, project: str = "repdyn", online: bool = False
+) -> Iterator[tuple[Logger, str]]:
+    """A logger for one emission of a run, and the place where it can be looked at; closed in the end.
+
+    A second emission makes a second complete run beside the first: W&B keeps one of the same name in the same group,
+    TensorBoard and CSV count up ``version_0``, ``version_1``.
+
+    Args:
+        to: one of :data:`DESTINATIONS`.
+        run: name of the run.
+        folder: its files go into ``wandb``, ``tensorboard`` or ``csv`` in it.
+        project: in W&B.
+        online: send to the W&B cloud instead of keeping W&B's files for a later "wandb sync".
+
+    Raises:
+        ValueError: the package behind ``to`` is not installed.
+        ConnectionError: W&B cannot be reached, or knows no account.
+    """
+    if to != "csv" and find_spec(to) is None:
+        raise ValueError(f"expected {to} to be installed, found no such package; pip install {to}")
+    if to == "wandb":
+        with _wandb_run(run, folder, project, online) as (logger, place):
+            yield logger, place
+        return
+    name = str(_as_path(run))
+    if to == "csv":
+        logger = CSVLogger(folder / "csv", name=name)
+    else:
+        logger = TensorBoardLogger(folder / "tensorboard", name=name, default_hp_metric=False)
+    yield logger, str(logger.log_dir)
+    logger.finalize("success")
+
+
+@contextmanager
+def _wandb_run(run: str, folder: Path, project: str, online: bool) -> Iterator[tuple[Logger, str]]:
+    import wandb  # an optional dependency
+    from wandb.errors import Error
+
+    folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder where its own does not exist yet
+    try:
+        experiment = wandb.init(
+            project=project,
+            name=run,
+            group=run.rpartition("/")[0] or run,
+            dir=folder,
+            mode="online" if online else "offline",
+            reinit="create_new",
+            settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
+        )
+    except Error as error:
+        raise ConnectionError(
+            f"expected to reach an account at W&B, got: {redacted(str(error))}; log in with wandb login, or leave out "
+            "online"
+        ) from error
+    with experiment:
+        yield WandbLogger(experiment=experiment), str(experiment.url if online else Path(experiment.dir).parent)
+
+
+def _scalars(rows: pd.DataFrame) -> dict[str, float]:
+    """What is known of a step beside its measurements."""
+    scalars, tokens = rows.loc[rows["layer"].isna()], rows["tokens_seen"].dropna()
+    values = dict(zip(scalars["metric"], scalars["value"].astype(float), strict=True))
+    return values if tokens.empty else values | {TOKENS_KEY: float(tokens.to_numpy(float).max())}
+
+
+def _records(frame: pd.DataFrame) -> list[Row]:
+    """The rows as they were stored: where pandas holds NaN or NA, NaN for a number that is always there, else None."""
+    absent: dict[str, Any] = {field.name: None if field.nullable else math.nan for field in SCHEMA}
+    records: list[dict[str, Any]] = frame.astype(object).to_dict("records")
+    return [Row(**{name: absent[name] if pd.isna(value) else value for name, value in row.items()}) for row in records]
+
+
+def _as_path(run: str) -> Path:
+    """A run's name as folders: what would lead out of the parent folder is a name like any other."""
+    return Path(*(Store("").folder_of(part).name for part in run.split("/") if part))

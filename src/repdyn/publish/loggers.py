@@ -1,0 +1,213 @@
+"""Rows and figures into the loggers of a Lightning trainer."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
+from matplotlib.figure import Figure
+
+from repdyn.store.schema import Row, too_few_distinct
+from repdyn.utils.attempts import Attempt, attempts
+
+STEP_KEY = "repdyn/step"
+"""The x axis of everything logged to W&B from here."""
+TOKENS_KEY = "repdyn/tokens"
+"""Training tokens seen, for whoever prefers them as the x axis."""
+
+# the names each W&B run knows already: to define one again costs a record in the run's file
+_defined: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
+
+def keyed(rows: Sequence[Row]) -> dict[str, float]:
+    """The values of one checkpoint under the names they are logged by.
+
+    ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part before the slash is
+    a section of its own in W&B and TensorBoard. In a model with several stacks that of the stack comes before the
+    subset: ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``. ``anisotropy/mean`` is the mean
+    over the layers that have a value at this step; NaN when
+    none has; one for each stack. A value of a single attention head is in a section of heads, which has no mean:
+    ``attention_topic_gap_heads/layer_03_head_05``. Scalar rows are left out: the loggers have them from the training
+    itself.
+
+    Args:
+        rows: of one run and one step.
+
+    Returns:
+        Finite values and NaN; numbers of layers and heads padded to the width of the largest, two digits at least.
+
+    Raises:
+        ValueError: two rows claim the same name.
+    """
+    width = _width(row.layer for row in rows)
+    width_of_heads = _width(row.head for row in rows)
+    values: dict[str, float] = {}
+    sections: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.layer is None:
+            continue
+        section = "_".join(filter(None, [row.metric, row.stack, None if row.subset == "all" else row.subset]))
+        key = f"{section}/layer_{row.layer:0{width}d}"
+        if row.head is not None:
+            key = f"{section}_heads/layer_{row.layer:0{width}d}_head_{row.head:0{width_of_heads}d}"
+        if key in values:
+            raise ValueError(
+                f"expected one row for each name, got two for {key!r} (the second: step {row.step}, settings "
+                f"{row.settings}); log one step at a time, and one setting of a metric"
+            )
+        # rows of a resumed run may have been stored before this was judged on measuring
+        few = too_few_distinct(row.on_distinct, row.n_unique, row.n_vectors, row.near_duplicate_share)
+        values[key] = math.nan if few else row.value
+        if row.head is None:
+            sections[section].append(values[key])
+    return values | {f"{section}/mean": _mean(found) for section, found in sections.items()}
+
+
+@rank_zero_only
+def log_rows(
+    rows: Sequence[Row],
+    loggers: Iterable[Logger],
+    step: int,
+    prefix: str = "",
+    also: Mapping[str, float] | None = None,
+) -> None:
+    """Log the rows of one checkpoint to every logger; on ranks other than 0 do nothing.
+
+    W&B rows carry ``repdyn/step`` as their x axis, whatever step W&B itself is at. A logger's ``prefix`` is not put
+    before the names in W&B. A logger that fails keeps none of the others from its rows.
+
+    Args:
+        rows: of one run and one step; names as in :func:`keyed`.
+        loggers: usually ``trainer.loggers``.
+        step: optimizer steps taken.
+        prefix: put before each name, to tell several trackers apart.
+        also: more values of this step, by the names they are logged under.
+
+    Raises:
+        ValueError: two rows claim the same name.
+        Exception: what the first failing logger raised, once all have been served.
+    """
+    values = {f"{prefix}{key}": value for key, value in keyed(rows).items()} | dict(also or {})
+    with attempts() as attempt:
+        for logger in loggers if values else ():
+            with attempt():
+                _log_values(logger, values, step)
+
+
+@rank_zero_only
+def log_alerts(lines: Sequence[str], loggers: Iterable[Logger], step: int) -> None:
+    """Tell of alerts: W&B sends an alert to whoever has asked it to, TensorBoard shows the text.
+
+    A logger that fails keeps none of the others from being told.
+
+    Args:
+        lines: from :func:`repdyn.tables.alert_text.told`; none of them, nothing to tell.
+        loggers: usually ``trainer.loggers``.
+        step: optimizer steps taken.
+
+    Raises:
+        Exception: what the first failing logger raised, once all have been served.
+    """
+    with attempts() as attempt:
+        for logger in loggers if lines else ():
+            with attempt():
+                if isinstance(logger, WandbLogger):
+                    more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+                    title = f"{lines[0].partition(': ')[0]}{more}"
+                    # W&B sends one alert of a title in a minute: the step makes each another
+                    logger.experiment.alert(title=title, text="\n".join(lines), level="WARN")
+                elif isinstance(logger, TensorBoardLogger):
+                    logger.experiment.add_text("alerts", "  \n".join(lines), global_step=step)
+
+
+def _log_values(logger: Logger, values: Mapping[str, float], step: int) -> None:
+    if isinstance(logger, WandbLogger):
+        _define(logger.experiment, values)
+        # no step=: W&B drops a row whose step lies behind its own counter, silently
+        logger.experiment.log({STEP_KEY: step, **values})
+    else:
+        logger.log_metrics(dict(values), step=step)
+
+
+@rank_zero_only
+def log_figures(
+    figures: Mapping[str, Figure],
+    loggers: Iterable[Logger],
+    step: int,
+    stack: str | None = None,
+    attempt: Attempt | None = None,
+    prefix: str = "",
+) -> None:
+    """Log figures as ``figures/NAME`` to W&B and TensorBoard; loggers without pictures are passed over.
+
+    A logger or figure that fails keeps none of the others from being logged.
+
+    Args:
+        figures: by name; left open and unchanged.
+        loggers: usually ``trainer.loggers``.
+        step: optimizer steps taken.
+        stack: which the figures are of, where the model has several: it leads their names, ``figures/decoder/NAME``.
+        attempt: keeps the failures for a caller who has more to do; raised here without it.
+        prefix: put before each name, to tell several trackers apart.
+
+    Raises:
+        Exception: what the first failing logger raised, once all have been served.
+    """
+    folder = "figures" if stack is None else f"figures/{stack}"
+    named = {f"{folder}/{prefix}{name}": figure for name, figure in figures.items()}
+    with attempts(attempt) as each:
+        for logger in loggers:
+            with each():
+                if isinstance(logger, WandbLogger):
+                    _log_wandb_images(logger.experiment, named, step, each)
+                elif isinstance(logger, TensorBoardLogger):
+                    _log_tensorboard_images(logger.experiment, named, step, each)
+
+
+def _log_wandb_images(run: Any, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
+    import wandb  # an optional dependency, present wherever a WandbLogger is
+
+    images = {}
+    for name, figure in figures.items():
+        with attempt():
+            images[name] = wandb.Image(figure)
+    log_media(run, images, step)
+
+
+def log_media(run: Any, media: Mapping[str, Any], step: int) -> None:
+    """Log objects of W&B, such as images and tables, on our own step axis."""
+    if media:
+        _define(run, media)
+        run.log({STEP_KEY: step, **media})
+
+
+def _log_tensorboard_images(writer: Any, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
+    for name, figure in figures.items():
+        with attempt():
+            writer.add_figure(name, figure, global_step=step, close=False)
+
+
+def _define(run: Any, names: Iterable[str]) -> None:
+    """Put each name on our own step axis; only an exact name wins against the "*" that WandbLogger defines."""
+    defined = _defined.setdefault(run, set())
+    if not defined:
+        run.define_metric(STEP_KEY)
+    for name in names:
+        if name not in defined:
+            run.define_metric(name, step_metric=STEP_KEY)
+            defined.add(name)
+
+
+def _width(numbers: Iterable[int | None]) -> int:
+    """Digits of the largest number, two at least."""
+    return max(2, len(str(max((number for number in numbers if number is not None), default=0))))
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

@@ -1,0 +1,10 @@
+"""The store: a folder of Parquet files with one row per measured value, the source of every view.
+
+store         ``Store``: read and write the measurements of a run
+schema        ``Row``: one value with everything needed to interpret it
+state_cache   hidden states of the previous checkpoint, kept on disk for metrics that compare checkpoints
+"""
+
+from repdyn.store.store import MeasurementKey, Store, open_store, read_rows
+
+__all__ = ["MeasurementKey", "Store", "open_store", "read_rows"]

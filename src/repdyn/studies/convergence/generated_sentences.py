@@ -1,0 +1,225 @@
+"""Made-up sentences of two kinds that differ in the order of their words alone: simple and complex.
+
+The study of semantic convergence (Lee 2024, Fractal and Fractional 8(10):552) sets *simple* sentences, random sequences
+of words, against *complex* ones, which a grammar generates. Vocabulary and grammar here are our own. The words of both
+kinds are in :data:`VOCABULARY`. The grammar of the complex ones, with n for the number, singular or plural, that a noun
+phrase and its verb share:
+
+    S      -> NOM(n) REL(n) VP(n) | C SUBORDINATOR C | NP(n) CV(n) that C
+    C      -> NP(n) VP(n)
+    NP(n)  -> NOM(n) [REL(n) | PREPOSITION the PLACE]
+    NOM(n) -> DETERMINER(n) [ADJECTIVE] NOUN(n)
+    REL(n) -> who VP(n) | that VP(n) | that NOM(m) TV(m)
+    VP(n)  -> IV(n) [ADVERB] | TV(n) NP(m) | CV(n) that C
+
+So each holds a clause inside another, and there are never more than two around one. All words of a category are equally
+likely. The simple sentences of a seed are made of the very words of its complex ones, thrown together, shuffled, and
+cut to the same lengths: both kinds have each word and each length equally often, exactly. All is in lower case and
+without commas, so that a word looks the same wherever it stands (only the first of a sentence has no space before it).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+
+from repdyn.probe import Probe
+from repdyn.probe.design import BATCH_VECTORS, DENSE
+from repdyn.probe.windows import WindowPlan, sequences_of_texts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_CATEGORIES = {
+    "determiner, singular": "a the every this",
+    "determiner, plural": "the some many these",
+    "adjective": "young tall quiet clever proud tired happy kind brave famous careful lonely",
+    "noun, singular": """
+        teacher doctor farmer child woman man girl boy king sailor painter singer driver lawyer baker soldier
+    """,
+    "noun, plural": """
+        teachers doctors farmers children women men girls boys kings sailors painters singers drivers lawyers bakers
+        soldiers
+    """,
+    "intransitive verb, singular": "sleeps laughs sings waits smiles works travels dances runs rests",
+    "intransitive verb, plural": "sleep laugh sing wait smile work travel dance run rest",
+    "transitive verb, singular": "sees helps follows likes calls visits watches admires trusts remembers",
+    "transitive verb, plural": "see help follow like call visit watch admire trust remember",
+    "clausal verb, singular": "thinks knows says believes hopes claims",
+    "clausal verb, plural": "think know say believe hope claim",
+    "adverb": "often quietly again today outside alone",
+    "preposition": "near behind beside from",
+    "place": "garden house river forest village school bridge market tower station",
+    "subordinator": "because although while when if before",
+    "relative pronoun": "who that",
+    "complementizer": "that",
+}
+VOCABULARY: dict[str, tuple[str, ...]] = {name: tuple(words.split()) for name, words in _CATEGORIES.items()}
+"""The words of both kinds, by category; nouns and verbs in the same order in both numbers."""
+
+_NUMBERS = ("singular", "plural")
+_DEEPEST = 2
+_ADJECTIVE, _ADVERB, _PLACE, _RELATIVE = 0.3, 0.4, 0.25, 0.25
+
+
+def complex_sentences(n: int, seed: int = 0) -> list[str]:
+    """Grammatical sentences, each with a clause inside another.
+
+    Args:
+        n: how many. The first of them are the same for any n.
+        seed: of numpy's RandomState, whose stream never changes.
+
+    Raises:
+        ValueError: n is not positive.
+
+    >>> complex_sentences(1)
+    ['these singers that many women admire think that every tall boy runs quietly.']
+    """
+    return [_as_text(words) for words in _derivations(n, np.random.RandomState(seed))]
+
+
+def simple_sentences(n: int, seed: int = 0) -> list[str]:
+    """Random sequences of words: those of ``complex_sentences(n, seed)`` shuffled, in sentences of the same lengths.
+
+    Args:
+        n: how many.
+        seed: of numpy's RandomState, whose stream never changes.
+
+    Raises:
+        ValueError: n is not positive.
+
+    >>> simple_sentences(1)
+    ['runs singers that every that quietly think admire boy these many women tall.']
+    """
+    state = np.random.RandomState(seed)
+    ordered = _derivations(n, state)
+    words = [word for sentence in ordered for word in sentence]
+    shuffled = iter([words[place] for place in state.permutation(len(words))])
+    return [_as_text([next(shuffled) for _ in sentence]) for sentence in ordered]
+
+
+def sentence_probe(
+    tokenizer: PreTrainedTokenizerBase,
+    n: int = 1000,
+    *,
+    n_batches: int = 4,
+    sequence_length: int = 256,
+    seed: int = 0,
+) -> Probe:
+    """A probe of simple and complex sentences, one to a sequence, with the classes "simple" and "complex".
+
+    A batch has as many vectors of each class, at most 4096. First positions and special tokens are in neither class.
+
+    Args:
+        tokenizer: of the model that will be measured.
+        n: sentences of each kind.
+        n_batches: metric batches.
+        sequence_length: the model's context; every sentence must fit into it.
+        seed: of the sentences and of the sampling plan.
+
+    Raises:
+        ValueError: n or n_batches is not positive, n too small for so many batches, or a sentence too long.
+    """
+    if n_batches < 1:
+        raise ValueError(f"expected n_batches >= 1, got {n_batches}")
+    texts = simple_sentences(n, seed) + complex_sentences(n, seed)
+    plan = WindowPlan(n_tokens=sys.maxsize, window_tokens=sequence_length)
+    tokens, lengths, _ = sequences_of_texts(texts, tokenizer, plan, with_words=False)
+    if len(lengths) != len(texts):
+        raise ValueError(
+            f"expected sequences that hold a sentence each, got sequence_length={sequence_length}, which cuts "
+            f"{len(lengths) - len(texts)} times; raise sequence_length"
+        )
+    whole = Probe(
+        tokens=tokens,
+        lengths=lengths,
+        special_ids=tuple(sorted(set(tokenizer.all_special_ids))),
+        batch_vectors=3,
+        n_batches=1,
+        seed=seed,
+        pad_id=cast(int, tokenizer.pad_token_id or 0),
+        name=f"{n} simple and {n} complex sentences",
+        design=DENSE,  # a sentence is so short that its tokens fill one batch only together with all others
+    )
+    is_simple = torch.repeat_interleave(torch.arange(len(texts)) < n, lengths)
+    classes = {"simple": is_simple & ~whole.is_sink, "complex": ~is_simple & ~whole.is_sink}
+    fewest = min(int(members.sum()) for members in classes.values())
+    if fewest < 3 * n_batches:
+        raise ValueError(
+            f"expected 3 tokens of each kind of sentence for each of {n_batches} batches, got {fewest} from {n} "
+            "sentences; raise n, or lower n_batches"
+        )
+    return replace(whole, batch_vectors=min(BATCH_VECTORS, fewest // n_batches), n_batches=n_batches, classes=classes)
+
+
+def _derivations(n: int, state: np.random.RandomState) -> list[list[str]]:
+    if n < 1:
+        raise ValueError(f"expected at least 1 sentence, got n={n}")
+    return [_Grammar(state).sentence() for _ in range(n)]
+
+
+def _as_text(words: list[str]) -> str:
+    return f"{' '.join(words)}."
+
+
+@dataclass(frozen=True)
+class _Grammar:
+    """Writes sentences: a method for each symbol of the grammar above, ``depth`` counting the clauses it stands in."""
+
+    state: np.random.RandomState
+
+    def sentence(self) -> list[str]:
+        kind = self.state.randint(3)
+        if kind == 0:
+            number = self._number()
+            return [*self._noun(number), *self._relative(number, 1), *self._verb_phrase(number, 1)]
+        if kind == 1:
+            return [*self._clause(1), self._one("subordinator"), *self._clause(1)]
+        number = self._number()
+        subject = self._noun_phrase(number, 1)
+        return [*subject, self._one("clausal verb", number), self._one("complementizer"), *self._clause(1)]
+
+    def _clause(self, depth: int) -> list[str]:
+        number = self._number()
+        return [*self._noun_phrase(number, depth), *self._verb_phrase(number, depth)]
+
+    def _noun_phrase(self, number: str, depth: int) -> list[str]:
+        noun = self._noun(number)
+        if depth < _DEEPEST and self._happens(_RELATIVE):
+            return [*noun, *self._relative(number, depth + 1)]
+        if self._happens(_PLACE):
+            return [*noun, self._one("preposition"), "the", self._one("place")]
+        return noun
+
+    def _noun(self, number: str) -> list[str]:
+        adjective = [self._one("adjective")] if self._happens(_ADJECTIVE) else []
+        return [self._one("determiner", number), *adjective, self._one("noun", number)]
+
+    def _relative(self, number: str, depth: int) -> list[str]:
+        if self._happens(0.5):
+            return [self._one("relative pronoun"), *self._verb_phrase(number, depth)]
+        of_subject = self._number()
+        return ["that", *self._noun(of_subject), self._one("transitive verb", of_subject)]
+
+    def _verb_phrase(self, number: str, depth: int) -> list[str]:
+        kind = self.state.randint(3 if depth < _DEEPEST else 2)
+        if kind == 0:
+            adverb = [self._one("adverb")] if self._happens(_ADVERB) else []
+            return [self._one("intransitive verb", number), *adverb]
+        if kind == 1:
+            return [self._one("transitive verb", number), *self._noun_phrase(self._number(), depth)]
+        return [self._one("clausal verb", number), self._one("complementizer"), *self._clause(depth + 1)]
+
+    def _one(self, category: str, number: str = "") -> str:
+        words = VOCABULARY[f"{category}, {number}" if number else category]
+        return words[self.state.randint(len(words))]
+
+    def _number(self) -> str:
+        return _NUMBERS[self.state.randint(2)]
+
+    def _happens(self, probability: float) -> bool:
+        return self.state.random_sample() < probability

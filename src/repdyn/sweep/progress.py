@@ -1,0 +1,86 @@
+"""Progress of a sweep in the terminal: all checkpoints, the download, the checkpoint in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from repdyn.store.schema import Row
+from repdyn.sweep.checkpoint import Task
+from repdyn.tables.designs import own_window_warning
+from repdyn.utils.redaction import redacted
+
+
+class ProgressDisplay:
+    """Three bars where there is a terminal; and, for logs too, one line for each checkpoint that is finished.
+
+    Args:
+        n_checkpoints: to be measured.
+        console: where to; standard error unless given.
+        shown: False keeps quiet altogether.
+    """
+
+    def __init__(self, n_checkpoints: int, console: Console | None = None, *, shown: bool = True) -> None:
+        self._console = console or Console(stderr=True, quiet=not shown)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+        )
+        self._bars = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._n = n_checkpoints
+        self._finished = 0
+        self._warned_of: set[str] = set()
+        self._all = self._bars.add_task("checkpoints", total=n_checkpoints, text=f"0 of {n_checkpoints}")
+        self._download = self._bars.add_task("download", total=None, text="", visible=False)
+        self._checkpoint = self._bars.add_task("measuring", total=1.0, text="", visible=False)
+
+    def __enter__(self) -> ProgressDisplay:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._bars.stop()
+
+    def fetching(self, task: Task) -> None:
+        """A checkpoint's files are asked for."""
+        self._bars.reset(self._download, total=None, text=_name(task), visible=task.target.path is None)
+
+    def fetched(self, n_bytes: int, of_bytes: int) -> None:
+        """So many more bytes of all have arrived."""
+        self._bars.update(self._download, advance=n_bytes, total=of_bytes)
+        bar = self._bars.tasks[self._download]
+        name = bar.fields["text"].partition(": ")[0]
+        self._bars.update(self._download, text=f"{name}: {bar.completed / 1e9:.2f} of {of_bytes / 1e9:.2f} GB")
+
+    def measuring(self, task: Task) -> None:
+        """A checkpoint is being loaded and measured."""
+        self._bars.reset(self._checkpoint, total=1.0, text=_name(task), visible=True)
+
+    def progress(self, what: str, share: float) -> None:
+        """As :func:`repdyn.measure` tells it."""
+        self._bars.update(self._checkpoint, description=what, completed=share)
+
+    def finished(self, task: Task, text: str, *, failed: bool = False) -> None:
+        """A checkpoint is done with, one way or the other."""
+        self._finished += 1
+        self._bars.update(self._all, completed=self._finished, text=f"{self._finished} of {self._n}")
+        line = escape(f"[{self._finished}/{self._n}] {_name(task)}: {redacted(text)}")
+        self._console.print(f"[yellow]{line}[/yellow]" if failed else line, highlight=False, soft_wrap=True)
+
+    def warn_of_own_windows(self, task: Task, rows: Sequence[Row]) -> None:
+        """Print once of each run what :func:`repdyn.tables.designs.own_window_warning` finds in a checkpoint's rows."""
+        run = task.target.run
+        if run not in self._warned_of and (told := own_window_warning(rows)):
+            self._warned_of.add(run)
+            line = escape(redacted(f"{_name(task)}: {told}"))
+            self._console.print(f"[yellow]{line}[/yellow]", highlight=False, soft_wrap=True)
+
+
+def _name(task: Task) -> str:
+    return f"{task.target.run} {task.target.revision}"

@@ -1,0 +1,81 @@
+"""What the checkpoints of a run cost and which of them failed, in one line each."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+
+from repdyn.tables.frames import failures, is_finished, scalar
+
+PHASES = ("download", "load", "forward", "kernels")
+"""Parts of a swept checkpoint's time, stored as the scalars "seconds/PHASE"."""
+FETCHED = "bytes/download"
+
+_MAX_STEPS = 5
+_MAX_KINDS = 2
+_MAX_REASON = 72
+
+
+def cost(frame: pd.DataFrame) -> str | None:
+    """Medians over checkpoints of each phase's seconds, and the sum of bytes fetched; None where none are stored.
+
+    Args:
+        frame: rows of one run, scalars among them.
+    """
+    seconds = {phase: taken.median() for phase in PHASES if not (taken := scalar(frame, f"seconds/{phase}")).empty}
+    if not seconds:
+        return None
+    text = "per checkpoint: " + ", ".join(f"{phase} {median:,.1f} s" for phase, median in seconds.items())
+    whole = sum(seconds.values())
+    if "kernels" in seconds and len(seconds) > 1 and whole > 0:
+        text += f" ({seconds['kernels'] / whole:.0%} of it in the kernels)"
+    fetched = scalar(frame, FETCHED).sum()
+    return f"{text}; {_size(fetched)} fetched" if fetched else text
+
+
+def failed(frame: pd.DataFrame) -> str | None:
+    """How many checkpoints failed, at which steps and why, by kind of reason; None where all succeeded.
+
+    Args:
+        frame: rows of one run, among them those that :func:`repdyn.tables.frames.failures` picks.
+    """
+    checkpoints = failures(frame).drop_duplicates("step").sort_values("step")
+    if checkpoints.empty:
+        return None
+    # reasons that differ in a commit or a number are of one kind
+    kinds = [re.sub(r"\d+", "", _named(reason)) for reason in checkpoints["reason"]]
+    groups = [group for _, group in checkpoints.groupby(kinds, sort=False)]
+    parts = [_group(group) for group in groups[:_MAX_KINDS]]
+    if more := sum(len(group) for group in groups[_MAX_KINDS:]):
+        parts.append(f"{more} for other reasons")
+    if bool(checkpoints["revision"].notna().any()):
+        parts.append("--retry-failed tries again")
+    return f"{len(checkpoints)} checkpoint{'s' * (len(checkpoints) > 1)} failed: {'; '.join(parts)}"
+
+
+def _group(group: pd.DataFrame) -> str:
+    reason = _named(str(group["reason"].iloc[0]))
+    short = reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON].rstrip()}..."
+    if is_finished(group):
+        return short
+    steps = ", ".join(f"{step:,}" for step in group["step"].tolist()[:_MAX_STEPS])
+    more = f" and {len(group) - _MAX_STEPS} more" if len(group) > _MAX_STEPS else ""
+    return f"step {steps}{more}: {short}"
+
+
+def _named(reason: str) -> str:
+    """In one line, and without commits: whoever needs them finds them in the store.
+
+    >>> _named("the hub has no such revision\\nof lab/model@0123abc (404)")
+    'the hub has no such revision of lab/model (404)'
+    """
+    return re.sub(r"(?<=\S)@[^\s:]+", "", " ".join(reason.split()))
+
+
+def _size(n_bytes: float) -> str:
+    """
+    >>> _size(2.14e9), _size(140e6)
+    ('2.1 GB', '140 MB')
+    """
+    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:,.0f} MB"

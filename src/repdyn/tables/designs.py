@@ -1,0 +1,133 @@
+"""What a view says of sampling: the design that batches were drawn by, and what their intervals mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pandas as pd
+
+from repdyn.store.schema import Row
+
+NOT_RECORDED = "not recorded"
+"""Stands for the design of rows from before designs had names."""
+OWN_WINDOW_SHARE = 0.05
+"""Share of points with their nearest neighbour in their own window up to which a dimension passes for the cloud's."""
+_INTERVAL = "95 % interval over probes"
+_MAX_GROUPS = 3
+
+
+def design_names(rows: pd.DataFrame) -> list[str]:
+    """Return the names of the designs that rows were measured by, in alphabetical order.
+
+    Rows without a name count as those with one where they share a probe, because a probe has one design.
+
+    >>> design_names(pd.DataFrame({"probe": ["a", "b"], "design": ["dense", None]}))
+    ['dense', 'not recorded']
+    """
+    names: set[str] = set()
+    for _, of_probe in rows.groupby("probe"):
+        known = of_probe["design"].dropna().unique().tolist()
+        names |= {str(name) for name in known} or {NOT_RECORDED}
+    return sorted(names)
+
+
+def sampling(rows: pd.DataFrame) -> str:
+    """Describe how many vectors each value of ``rows`` rests on, and by which design they were drawn.
+
+    Args:
+        rows: from :func:`repdyn.tables.frames.measurements`, of one run or of several.
+
+    >>> counts = {"probe": ["a"], "n_batches": [4], "n_vectors": [4096], "design": ["independent"]}
+    >>> windows = {"n_windows": [342], "vectors_per_window": [12], "window_tokens": [96], "own_window_excluded": [True]}
+    >>> sampling(pd.DataFrame(counts | windows))
+    "independent design: 4 batches of 4,096 vectors, 12 of each of 342 windows of 96 tokens, own window's neighbours \
+left out"
+    """
+    names = design_names(rows)
+    batches = f"{_span(rows['n_batches'])} batch{'es' * bool((rows['n_batches'] != 1).any())}"
+    size = f"{batches} of {_span(rows['n_vectors'])} vectors"
+    if names == [NOT_RECORDED]:
+        return f"{size}, sampling design not recorded"
+    known = rows.loc[rows["design"].notna()]
+    designs = f"{' and '.join(names)} design{'s' * (len(names) > 1)}"
+    return f"{designs}: {', '.join([size, _windows(known), *_own_windows(known)])}"
+
+
+def sampling_of_runs(runs: Mapping[str, pd.DataFrame]) -> str:
+    """Describe the sampling of several runs: in one phrase where it is the same, and otherwise of each group of runs.
+
+    Args:
+        runs: the rows of each run, from :func:`repdyn.tables.frames.measurements`, by what the run is called.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, rows in ((name, rows) for name, rows in runs.items() if len(rows)):
+        groups.setdefault(sampling(rows), []).append(name)
+    if len(groups) == 1:
+        return next(iter(groups))
+    if len(groups) > _MAX_GROUPS:
+        return sampling(pd.concat(runs.values()))
+    return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
+
+
+def intervals(rows: pd.DataFrame, mark: str = "band") -> str:
+    """Say what a band means, or why there is none; empty where no row has a value.
+
+    Args:
+        rows: those that are drawn, from :func:`repdyn.tables.frames.measurements`.
+        mark: what shows the interval.
+    """
+    valued = rows.loc[rows["value"].notna()]
+    unknown = valued.loc[valued["margin"].isna()]
+    if valued.empty:
+        return ""
+    if unknown.empty:
+        return f"{mark}: {_INTERVAL}"
+    single = bool((unknown["n_batches"] < 2).all())
+    why = f"no interval: {'a single batch' if single else 'batches share windows'}"
+    return why if len(unknown) == len(valued) else f"{mark}: {_INTERVAL}; elsewhere {why}"
+
+
+def own_window_warning(rows: Iterable[Row]) -> str | None:
+    """Say that a design lets neighbours in a point's own window count, and that many points have one.
+
+    Args:
+        rows: of one checkpoint.
+
+    Returns:
+        One sentence on the row where they are most; None where they are at most :data:`OWN_WINDOW_SHARE` in all rows.
+    """
+    shares = [(row.same_window_share or 0.0, row) for row in rows if row.own_window_excluded is False]
+    share, worst = max(shares, key=lambda pair: pair[0], default=(0.0, None))
+    if worst is None or share <= OWN_WINDOW_SHARE:
+        return None
+    return (
+        f"the nearest neighbour of {share:.0%} of the vectors of layer {worst.layer} lies in their own window of text, "
+        f"which the sampling design {worst.design!r} lets count, so {worst.metric} describes paths within windows "
+        'rather than the representation; take a probe with design="independent", unless the value is to be compared '
+        "with published ones"
+    )
+
+
+def _windows(rows: pd.DataFrame) -> str:
+    """Describe the windows that the vectors of a batch come from; batches that take as many of each as they can."""
+    n_windows, most = rows["n_windows"], rows["vectors_per_window"]
+    as_even_as_possible = bool((n_windows * most < rows["n_vectors"] + n_windows).all())
+    share = f"{'' if as_even_as_possible else 'up to '}{_span(most)} of each of {_span(n_windows)} windows"
+    return f"{share} of {_span(rows['window_tokens'])} tokens"
+
+
+def _own_windows(rows: pd.DataFrame) -> list[str]:
+    """Say whether neighbours in a point's own window count, in metrics that look at neighbours."""
+    left_out = set(rows["own_window_excluded"].dropna().astype(bool))
+    if not left_out:
+        return []
+    what = "in part left out" if len(left_out) > 1 else "left out" if left_out == {True} else "counted"
+    return [f"own window's neighbours {what}"]
+
+
+def _span(values: Iterable[int | None] | Sequence[int] | pd.Series) -> str:
+    known = pd.Series(values).dropna()
+    if known.empty:
+        return "?"
+    low, high = int(known.min()), int(known.max())
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"

@@ -1,0 +1,117 @@
+"""Which metrics are shown together: the families of the table of metrics, and what a metric has no value for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from repdyn.metrics import METRICS, Metric
+from repdyn.metrics.names import base_name
+from repdyn.tables.frames import in_order, metrics_of, of_metric
+from repdyn.tables.style import FAMILIES
+
+OWN = "own"
+"""The family of metrics that the table does not know: the user's."""
+
+
+def known_metric(metric: str) -> Metric | None:
+    """Return the metric of the table that a name means, with whatever settings; None for a user's own."""
+    return METRICS.get(base_name(metric))
+
+
+def family_of(metric: str) -> str:
+    """
+    >>> family_of("two_nn[discard=0.8]"), family_of("effective_rank"), family_of("my_metric")
+    ('geometry', 'spectrum', 'own')
+    """
+    known = known_metric(metric)
+    return OWN if known is None else known.family
+
+
+def has_own_figures(metric: str) -> bool:
+    """Whether a metric has figures for itself, as those of geometry and the user's own have, and no place in overviews.
+
+    >>> has_own_figures("anisotropy"), has_own_figures("norm"), has_own_figures("my_metric")
+    (True, False, True)
+    """
+    family = family_of(metric)
+    return family == "geometry" or family not in FAMILIES
+
+
+def overview_families(metrics: Iterable[str]) -> list[str]:
+    """The families whose metrics are drawn in overviews, in the order in which they are shown."""
+    there = {family_of(metric) for metric in metrics if not has_own_figures(metric)}
+    return [family for family in FAMILIES if family in there]
+
+
+def members_of(rows: pd.DataFrame, family: str) -> list[str]:
+    """The measured metrics of a family.
+
+    Raises:
+        ValueError: none was measured.
+    """
+    found = [metric for metric in metrics_of(rows) if family_of(metric) == family]
+    if not found:
+        there = sorted({family_of(metric) for metric in metrics_of(rows)})
+        raise ValueError(f"expected a family of measured metrics, got {family!r}; measured were {', '.join(there)}")
+    return found
+
+
+def is_between(metric: str) -> bool:
+    """Whether a value lies between a layer and the next."""
+    known = known_metric(metric)
+    return known is not None and known.between
+
+
+def compares_checkpoints(metric: str) -> bool:
+    """Whether a value compares a checkpoint with an earlier one, so that the first has none."""
+    known = known_metric(metric)
+    return known is not None and "earlier" in known.captures
+
+
+def places(metric: str, layers: Sequence[int]) -> np.ndarray:
+    """Where on an axis of layers the values of a metric are drawn: halfway to the next where they lie between two.
+
+    >>> places("anisotropy", [0, 1]).tolist(), places("step_length", [0, 1]).tolist()
+    ([0.0, 1.0], [0.5, 1.5])
+    """
+    return np.asarray(layers, float) + 0.5 * is_between(metric)
+
+
+def defined_subsets(rows: pd.DataFrame, metric: str) -> list[str]:
+    """The token subsets on which a metric has a value at some layer and step; in any order."""
+    cells = of_metric(rows, metric)
+    return cells.loc[cells["value"].notna(), "subset"].unique().tolist()
+
+
+def undefined(rows: pd.DataFrame) -> dict[str, list[str]]:
+    """The metrics of overviews without a value anywhere, by reason; with the subset where they have one on others."""
+    valued = rows.loc[rows["value"].notna(), ["metric", "subset"]].drop_duplicates()
+    empty = rows.loc[rows["value"].isna()]
+    found: dict[str, list[str]] = {}
+    for metric in metrics_of(empty):
+        if has_own_figures(metric):
+            continue
+        cells, there = of_metric(empty, metric), set(of_metric(valued, metric)["subset"])
+        for subset in in_order(set(cells["subset"]) - there):
+            reason = commonest_reason(cells.loc[cells["subset"] == subset])
+            name = f"{metric} ({subset})" if there else metric
+            if name not in found.setdefault(reason, []):
+                found[reason].append(name)
+    return found
+
+
+def without_first(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without those of the first step that would need an earlier checkpoint: their lack is no failure."""
+    comparing = [metric for metric in rows["metric"].unique() if compares_checkpoints(metric)]
+    at_first = rows["step"] == rows["step"].min()
+    return rows.loc[~(rows["metric"].isin(comparing) & at_first & rows["value"].isna())]
+
+
+def commonest_reason(missing: pd.DataFrame) -> str:
+    """Why most of these rows have no value, without the batch in which that showed."""
+    reason = missing["reason"].fillna("no reason given").value_counts().index[0]
+    return re.sub(r"^batch \d+: ", "", str(reason))

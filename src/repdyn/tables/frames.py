@@ -1,0 +1,292 @@
+"""The tables behind the views: the rows of one run, cut by stack of blocks, checked, and cut by layer and step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from repdyn.metrics import METRICS
+from repdyn.metrics.names import base_name
+from repdyn.probe.content import NO_MASSIVE
+from repdyn.store.schema import FINISHED
+from repdyn.tables.designs import design_names
+
+SUBSETS = ("all", "no_sink")
+"""The token subsets that findings are judged on."""
+NO_CLASSES = (*SUBSETS, NO_MASSIVE)
+"""The token subsets that are no class of tokens, in the order in which they are shown."""
+
+STACKS = ("encoder", "decoder")
+"""The order in which the stacks of a model are shown: that of the computation; any other comes after them, by name."""
+
+_CELL = ["step", "layer", "metric", "subset"]
+
+
+def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
+    """The rows of one run by the stack of blocks they are of; None stands for blocks that have no such name.
+
+    Stacks are not one model to the views: each counts its layers from 0, and one may be causal where the other is not.
+
+    Args:
+        frame: rows of one run. What belongs to no layer, the loss or a failure, is with each stack.
+
+    Returns:
+        One frame at least, in the order of :data:`STACKS`; the rows of a model without named stacks as they are.
+    """
+    named = frame.loc[frame["layer"].notna(), "stack"]
+    names: list[str] = _in_order(named.dropna().unique(), STACKS)
+    of_run = frame["layer"].isna()
+    stacks: dict[str | None, pd.DataFrame] = {name: frame.loc[of_run | frame["stack"].isin([name])] for name in names}
+    if not names or bool(named.isna().any()):
+        stacks[None] = frame.loc[frame["stack"].isna()]
+    return stacks
+
+
+def stack_of(rows: pd.DataFrame) -> str | None:
+    """The stack of blocks that ``rows`` of one stack are of; None where it has no name."""
+    named = rows["stack"].dropna()
+    return None if named.empty else str(named.iloc[0])
+
+
+def measurements(frame: pd.DataFrame) -> pd.DataFrame:
+    """The geometry of one run, or of one of its stacks: the rows that have a layer, sorted by step and layer.
+
+    Values of single attention heads are not among them; :func:`of_heads` has those. A metric that knows no token subset
+    is filed under "all". The column ``margin`` is half of the 95 % interval, which is symmetric about the value; NaN
+    where that is not known.
+
+    Args:
+        frame: rows of one run, and where its model has several stacks of one of them, as from :func:`by_stack`; columns
+            as the fields of ``repdyn.store.schema.Row``; scalar rows may be among them.
+
+    Returns:
+        A new frame; ``layer`` is an integer and each (step, layer, metric, subset) is there once.
+
+    Raises:
+        ValueError: no row with a layer; rows of several runs, models, probes or stacks; a metric measured twice; a
+            finished model among the steps of a training.
+    """
+    rows = frame.loc[frame["layer"].notna() & frame["head"].isna()] if "layer" in frame else frame
+    if rows.empty:
+        raise ValueError("expected the measured rows of one run, got none; measure at least one checkpoint first")
+    return _checked(rows, _CELL)
+
+
+def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
+    """The values of single attention heads, as :func:`measurements` gives the layers'; empty where there are none.
+
+    Raises:
+        ValueError: as :func:`measurements`; a metric measured twice of one head.
+    """
+    rows = frame.loc[frame["layer"].notna() & frame["head"].notna()]
+    return rows if rows.empty else _checked(rows, [*_CELL, "head"]).astype({"head": int})
+
+
+def of_training(frame: pd.DataFrame, instead: str) -> pd.DataFrame:
+    """:func:`measurements` of a run that has steps; of a finished model ``instead`` names what draws it.
+
+    Raises:
+        ValueError: as :func:`measurements`; a finished model.
+    """
+    rows = measurements(frame)
+    if is_finished(rows):
+        raise ValueError(
+            f"expected checkpoints of a training, got the finished model {rows['run'].iloc[0]!r}, whose step 0 is for "
+            f"want of a number; draw its {instead}"
+        )
+    return rows
+
+
+def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
+    """The scalar of the run called ``name`` against step, NaN left out; empty when it was never stored."""
+    rows = frame.loc[frame["layer"].isna() & (frame["metric"] == name)]
+    return pd.Series(rows["value"].to_numpy(float), index=rows["step"].to_numpy()).dropna().sort_index()
+
+
+def failures(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that say why a checkpoint could not be measured: without a layer, with a reason."""
+    return frame.loc[frame["layer"].isna() & frame["reason"].notna()]
+
+
+def is_finished(rows: pd.DataFrame) -> bool:
+    """Whether the rows are of a model of which only the end is published, so that its step 0 is no step."""
+    return all(_finished(rows))
+
+
+def tokens_by_step(rows: pd.DataFrame) -> pd.Series:
+    """Training tokens against step, ascending; empty unless every row knows them."""
+    if bool(rows["tokens_seen"].isna().any()):
+        return pd.Series(dtype=float)
+    steps = rows.drop_duplicates("step").sort_values("step")
+    return pd.Series(steps["tokens_seen"].to_numpy(float), index=steps["step"].to_numpy())
+
+
+def of_metric(rows: pd.DataFrame, metric: str, subset: str | None = None) -> pd.DataFrame:
+    """The rows of ``metric``, on every subset unless one is named."""
+    chosen = (rows["metric"] == metric) & (True if subset is None else rows["subset"] == subset)
+    return rows.loc[chosen]
+
+
+def metrics_of(rows: pd.DataFrame) -> list[str]:
+    """The metrics in ``rows``: those of the table of metrics in its order, then others by name."""
+    places = {name: place for place, name in enumerate(METRICS)}
+    return sorted(rows["metric"].unique(), key=lambda name: (places.get(base_name(name), len(places)), name))
+
+
+def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
+    """The token subsets ``metric`` was taken on, "all" first.
+
+    Raises:
+        ValueError: ``metric`` is not in ``rows``; the message names those that are.
+    """
+    found = of_metric(rows.loc[:, ["metric", "subset"]], metric)["subset"].unique()
+    if not len(found):
+        raise ValueError(f"expected a measured metric, got {metric!r}; measured were {', '.join(metrics_of(rows))}")
+    return in_order(found)
+
+
+def in_order(subsets: Iterable[str]) -> list[str]:
+    """Token subsets as they are shown: those of :data:`NO_CLASSES`, then any other by name."""
+    return _in_order(subsets, NO_CLASSES)
+
+
+def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") -> pd.DataFrame:
+    """``column`` of ``metric`` on ``subset`` by layer (index) and step (columns); NaN where nothing was measured.
+
+    Raises:
+        ValueError: ``metric`` was not measured on ``subset``.
+    """
+    measured = subsets_of(rows, metric)
+    if subset not in measured:
+        raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {', '.join(measured)}")
+    cells = of_metric(rows.loc[:, ["metric", "subset", "layer", "step", column]], metric, subset)
+    return cells.pivot(index="layer", columns="step", values=column).sort_index().sort_index(axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMean:
+    """A metric averaged over layers, against step."""
+
+    mean: pd.Series
+    """Index step, over the same layers at every step."""
+    margin: pd.Series
+    """Index step; half of the 95 % interval, from above; NaN where it is not known."""
+    n_used: int
+    """Layers averaged over: those with a value at every step that has any."""
+    n_layers: int
+    """Layers measured."""
+
+
+def layer_mean(rows: pd.DataFrame, metric: str, subset: str) -> LayerMean:
+    """Average ``metric`` over layers at every step, always over the same layers.
+
+    A layer that lacks a value at some step is left out at all of them: a mean over changing layers would move
+    without any layer moving. Steps at which no layer has a value are left out.
+
+    The margin is the mean of the layers' margins. The layers see the same windows, so their deviations may not cancel,
+    and that mean is the largest that the margin of the average can be.
+    """
+    everything = grid(rows, metric, subset)
+    values = everything.dropna(axis="columns", how="all")
+    # without a step every layer would pass for complete
+    values = values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
+    margins = grid(rows, metric, subset, "margin").loc[values.index, values.columns]
+    return LayerMean(values.mean(), margins.mean(skipna=False), len(values), len(everything))
+
+
+def select_steps(steps: Sequence[int], limit: int) -> list[int]:
+    """At most ``limit`` of the sorted ``steps``: the first, the last, and log-spaced ones between.
+
+    >>> select_steps(range(0, 1001), 5)
+    [0, 5, 31, 177, 1000]
+    """
+    if len(steps) <= limit:
+        return list(steps)
+    position = np.log1p(np.asarray(steps) - steps[0])
+    # equal distances along log(1 + step); where two targets share their nearest step fewer remain
+    targets = np.linspace(position[0], position[-1], limit)
+    nearest = np.abs(position[None, :] - targets[:, None]).argmin(axis=1)
+    return [int(steps[index]) for index in sorted(set(nearest.tolist()))]
+
+
+def causality(rows: pd.DataFrame) -> bool | None:
+    """True for a decoder, False for an encoder, None when the rows do not say or do not agree."""
+    known = {bool(value) for value in rows["causal"].dropna()}
+    return known.pop() if len(known) == 1 else None
+
+
+def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
+    """Those of ``first`` in its order, then any other by name."""
+    return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
+
+
+def _checked(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
+    """Rows that have a layer, each ``cell`` of them there once, as arithmetic takes them, in their order."""
+    for column in ("run", "model", "probe", "layers"):
+        _require_one(rows, column)
+    _require_one_stack(rows)
+    # a nullable column, as some readers give, holds NA where arithmetic needs NaN
+    rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
+    rows = rows.assign(subset=rows["subset"].fillna("all"), margin=(rows["high"] - rows["low"]) / 2)
+    _require_distinct(rows, list(cell))
+    _require_steps_or_end(rows)
+    return rows.sort_values(["step", "layer"], kind="stable", ignore_index=True)
+
+
+def _require_one_stack(rows: pd.DataFrame) -> None:
+    stacks = list(by_stack(rows))
+    if len(stacks) > 1:
+        names = ", ".join(repr(name) for name in stacks)
+        raise ValueError(
+            f"expected the rows of one stack of blocks, got {len(stacks)}: {names}; "
+            f"select one, for example by_stack(frame)[{stacks[0]!r}]"
+        )
+
+
+def _require_one(rows: pd.DataFrame, column: str) -> None:
+    found = sorted(rows[column].unique())
+    if len(found) > 1:
+        names = ", ".join(f"{str(name)!r}{_designs(rows, column, name)}" for name in found)
+        raise ValueError(
+            f"expected the rows of one {column}, got {len(found)}: {names}; "
+            f"select one, for example frame[frame[{column!r}] == {str(found[0])!r}]"
+        )
+
+
+def _designs(rows: pd.DataFrame, column: str, value: object) -> str:
+    """Name the sampling design of a probe, in brackets, where others have another one."""
+    if column != "probe" or len(design_names(rows)) == 1:
+        return ""
+    return f" (sampling design {', '.join(design_names(rows.loc[rows[column] == value]))})"
+
+
+def _finished(rows: pd.DataFrame) -> list[bool]:
+    """Of each stage among the rows."""
+    return [stage == FINISHED for stage in rows["stage"].fillna("").unique()]
+
+
+def _require_steps_or_end(rows: pd.DataFrame) -> None:
+    finished = _finished(rows)
+    if any(finished) and not all(finished):
+        raise ValueError(
+            f"expected the steps of a training or one finished model, got both under {rows['run'].iloc[0]!r}; "
+            "keep them as two runs"
+        )
+
+
+def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
+    repeated = rows[rows.duplicated(cell, keep=False)]
+    if repeated.empty:
+        return
+    first = repeated.iloc[0]
+    same = repeated[(repeated[cell] == first[cell]).all(axis="columns")]
+    settings = " and ".join(sorted(same["settings"].astype(str)))
+    head = f", head {first['head']}" if "head" in cell else ""
+    raise ValueError(
+        f"expected one value per {', '.join(cell[:-1])} and {cell[-1]}, got {len(same)} of {first['metric']} "
+        f"({first['subset']}) at step {first['step']}, layer {first['layer']}{head}, with settings {settings}; "
+        "select one of them"
+    )

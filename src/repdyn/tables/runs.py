@@ -1,0 +1,207 @@
+"""Several runs side by side: each checked, named in short, and in the order of a comparison.
+
+The stacks of a model that has several stand there like models of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, takewhile
+from typing import TypeAlias
+
+import pandas as pd
+
+from repdyn.probe.content import NO_MASSIVE
+from repdyn.tables.designs import design_names
+from repdyn.tables.families import OWN, family_of
+from repdyn.tables.frames import (
+    NO_CLASSES,
+    by_stack,
+    causality,
+    failures,
+    is_finished,
+    measurements,
+    of_metric,
+    tokens_by_step,
+)
+from repdyn.tables.style import of_stack
+
+_OF_A_SIZE = frozenset({"geometry", "dimension", "spectrum", OWN})
+"""Families whose estimates change with the number of vectors, on whichever tokens."""
+
+Key: TypeAlias = tuple[str, str | None]
+"""The name of a run and that of a stack of its model, None where the blocks have none."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What is stored of one run that has measurements, or of one stack of its model."""
+
+    name: str
+    label: str
+    """Its name in short, with that of the stack."""
+    stack: str | None
+    rows: pd.DataFrame
+    """From :func:`repdyn.tables.frames.measurements`."""
+    n_failed: int
+
+    @property
+    def key(self) -> Key:
+        """What no other of a comparison has."""
+        return self.name, self.stack
+
+    @property
+    def causal(self) -> bool | None:
+        return causality(self.rows)
+
+    @property
+    def parameters(self) -> int | None:
+        known = self.rows["parameters"].dropna()
+        return None if known.empty else int(known.iloc[-1])
+
+    @property
+    def steps(self) -> list[int]:
+        return self.rows["step"].unique().tolist()
+
+    @property
+    def finished(self) -> bool:
+        return is_finished(self.rows)
+
+    @property
+    def tokens(self) -> pd.Series:
+        return tokens_by_step(self.rows)
+
+    def at_end(self) -> pd.DataFrame:
+        """The rows of each metric at the last step it was measured at."""
+        last = self.rows.groupby(["metric", "subset"])["step"].transform("max")
+        return self.rows.loc[self.rows["step"] == last]
+
+
+def measured_runs(frame: pd.DataFrame) -> list[MeasuredRun]:
+    """The runs in ``frame``: decoders, encoders, then those of unknown kind; each by size, then by name.
+
+    Of a model with several stacks each is there on its own, under the size of the whole. Runs without a single
+    measurement are left out.
+
+    Raises:
+        ValueError: a run with several models, probes or choices of layers; no run with a measurement.
+    """
+    measured = frame.loc[frame["layer"].notna(), "run"].unique().tolist()
+    if not measured:
+        raise ValueError("expected runs with measurements, got none; measure at least one checkpoint first")
+    labels = short_names(measured, [name for name in measured if _is_published(frame.loc[frame["run"] == name])])
+    runs = []
+    for name in measured:
+        of_run = frame.loc[frame["run"] == name]
+        n_failed = len(failures(of_run)["step"].unique())
+        for stack, rows in by_stack(of_run).items():
+            runs.append(MeasuredRun(name, of_stack(labels[name], stack), stack, measurements(rows), n_failed))
+    return sorted(runs, key=_order)
+
+
+def never_measured(frame: pd.DataFrame) -> list[str]:
+    """Runs of which nothing but failures is stored, by name."""
+    return sorted(set(frame["run"]) - set(frame.loc[frame["layer"].notna(), "run"]))
+
+
+def differences(runs: Sequence[MeasuredRun]) -> str | None:
+    """Why the values of these runs do not compare; None where they do.
+
+    Estimates change with the sampling design, the number of vectors and a metric's settings. Means over a class of
+    tokens do not change with the number, and tokenizers do not find equally many.
+    """
+    return _of_different_designs(runs) or _of_different_sizes(runs) or _of_different_settings(runs)
+
+
+def _of_different_designs(runs: Sequence[MeasuredRun]) -> str | None:
+    by_design: dict[str, list[str]] = {}
+    for run in runs:
+        by_design.setdefault(" and ".join(design_names(run.rows)), []).append(run.label)
+    if len(by_design) > 1:
+        return f"different sampling designs: {listed(by_design)}"
+    by_rule: dict[str, list[str]] = {}  # a design of the user's own may have the name of another
+    for run in runs:
+        for left_out in sorted(run.rows["own_window_excluded"].dropna().astype(bool).unique()):
+            by_rule.setdefault("left out" if left_out else "counted", []).append(run.label)
+    return f"own window's neighbours: {listed(by_rule)}" if len(by_rule) > 1 else None
+
+
+def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
+    by_cell: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for run in runs:
+        columns = (run.rows[name].tolist() for name in ("metric", "subset", "n_vectors"))
+        for (metric, subset), cells in groupby(sorted(set(zip(*columns, strict=True))), key=lambda cell: cell[:2]):
+            if subset in NO_CLASSES or family_of(metric) in _OF_A_SIZE:
+                found = [size for *_, size in cells]
+                # how many vectors are left of a whole batch is up to each layer
+                sizes = " and ".join(f"{size:,}" for size in (found[-1:] if subset == NO_MASSIVE else found))
+                by_cell.setdefault((metric, subset), {}).setdefault(sizes, []).append(run.label)
+    different = {cell: by_size for cell, by_size in by_cell.items() if len(by_size) > 1}
+    if not different:
+        return None
+    (metric, subset), by_size = next(iter(different.items()))
+    where = "" if len(different) == len(by_cell) else f" for {metric} ({subset})"
+    return f"batches of different numbers of vectors{where}: {listed(by_size)}"
+
+
+def _of_different_settings(runs: Sequence[MeasuredRun]) -> str | None:
+    for metric in sorted({metric for run in runs for metric in run.rows["metric"].unique()}):
+        by_settings: dict[str, list[str]] = {}
+        for run in runs:
+            for settings in sorted(of_metric(run.rows, metric)["settings"].unique()):
+                by_settings.setdefault(settings, []).append(run.label)
+        if len(by_settings) > 1:
+            return f"different settings of {metric}: {listed(by_settings)}"
+    return None
+
+
+def short_names(runs: Sequence[str], published: Sequence[str] = ()) -> dict[str, str]:
+    """Names without the leading parts that tell nothing apart: those all runs share, and owners of published models.
+
+    >>> short_names(["lab/a/1", "lab/b/1"])
+    {'lab/a/1': 'a/1', 'lab/b/1': 'b/1'}
+    >>> short_names(["lab/a-70m", "other/b", "mine/1"], published=["lab/a-70m", "other/b"])
+    {'lab/a-70m': 'a-70m', 'other/b': 'b', 'mine/1': 'mine/1'}
+    >>> short_names(["lab/a", "other/a"], published=["lab/a", "other/a"])
+    {'lab/a': 'lab/a', 'other/a': 'other/a'}
+    """
+    parts = {run: run.split("/") for run in runs}
+    levels = zip(*(names[:-1] for names in parts.values()), strict=False) if len(runs) > 1 else ()
+    n_shared = sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, levels))
+    n_left = {run: max(n_shared, 1) if run in published and len(parts[run]) > 1 else n_shared for run in runs}
+    short = {run: "/".join(names[n_left[run] :]) for run, names in parts.items()}
+    alike = Counter(short.values())
+    return {run: name if alike[name] == 1 else "/".join(parts[run][n_shared:]) for run, name in short.items()}
+
+
+def listed(names: Mapping[str, Sequence[str]]) -> str:
+    """
+    >>> listed({"4,096": ["a", "b"], "512": ["c"]})
+    '4,096 (a, b), 512 (c)'
+    """
+    return ", ".join(f"{what} ({', '.join(runs)})" for what, runs in names.items())
+
+
+def spans(layers: Sequence[int]) -> str:
+    """
+    >>> spans([0]), spans([0, 4, 5, 6])
+    ('0', '0, 4-6')
+    """
+    # along a span the difference to the position stays
+    groups = [[layer for _, layer in group] for _, group in groupby(enumerate(layers), lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{span[0]}" if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in groups)
+
+
+def _is_published(rows: pd.DataFrame) -> bool:
+    """Whether the weights came from a repository of the owner the run is named after, not from a local path."""
+    owner = str(rows["run"].iloc[0]).partition("/")[0]
+    origins = rows["checkpoint"].dropna().unique().tolist()
+    return any(origin.startswith(f"{owner}/") and "@" in origin for origin in origins)
+
+
+def _order(run: MeasuredRun) -> tuple[int, float, str, str]:
+    kind = (True, False, None).index(run.causal)
+    return kind, math.inf if run.parameters is None else run.parameters, run.name, run.stack or ""

@@ -1,0 +1,1 @@
+"""Terminal output: summaries, comparisons and lists of what a store holds."""

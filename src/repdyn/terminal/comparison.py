@@ -1,0 +1,179 @@
+"""Several runs in the terminal: one line each, with the published findings as marks."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from repdyn.store.schema import FINISHED
+from repdyn.tables.criteria import MEANINGS, VERSION
+from repdyn.tables.designs import sampling_of_runs
+from repdyn.tables.effects import Verdict
+from repdyn.tables.findings import COLOURS, findings
+from repdyn.tables.frames import LayerMean, by_stack, layer_mean, of_metric
+from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, never_measured
+from repdyn.tables.style import plain, short_count, short_value, subset_title
+
+MAX_WIDTH = 100
+MARKS: dict[Verdict, str] = {"shown": "+", "not shown": "-", "cannot be judged": "?"}
+_KINDS = {True: "dec", False: "enc", None: "?"}
+_FEWER = "*"
+_MEANS = (("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all"))
+_HEADINGS = {"bell": "bell\nall ns", "uniform": "unif.\nall ns", "growth": "growth\nall ns", "dimension": "dim.\nall"}
+
+
+def print_comparison(frame: pd.DataFrame, *, console: Console | None = None) -> None:
+    """Print a table with one line for each run: what it is, how far it was measured, its means over layers at the end.
+
+    A mark stands for the verdict on each published finding, and another for a mean over fewer layers than the run has;
+    they are explained below the table. A long name is shortened in its middle where it is too wide.
+
+    Args:
+        frame: rows of several runs, each measured on one probe.
+        console: where to; standard output unless given. No line is wider than 100 columns.
+
+    Raises:
+        ValueError: a run with several models or probes; no run with a measurement.
+    """
+    console = console or Console()
+    runs = measured_runs(frame)
+    width = min(console.width, MAX_WIDTH)
+    runs = [replace(run, label=plain(run.label, console)) for run in runs]
+    console.print(_table(runs, frame, console, width), highlight=False, width=width)
+    warnings = _notes(never_measured(frame), differences(runs), console)
+    for line in [*_legend(), *_sampled(runs, console), *_fewer(runs, console), *warnings]:
+        console.print(line, highlight=False, width=width)
+
+
+def _table(runs: Sequence[MeasuredRun], frame: pd.DataFrame, console: Console, width: int) -> Table:
+    several = any(run.n_failed for run in runs)
+    frames = {run.name: by_stack(frame.loc[frame["run"] == run.name]) for run in runs}
+    cells = [[*_numbers(run, with_failed=several), *_marks(frames[run.name][run.stack])] for run in runs]
+    nameless = _filled([""] * len(runs), cells, several)
+    taken = Measurement.get(console, console.options.update(width=width), nameless).maximum
+    room = len("model") + width - taken
+    names = shortened([run.label for run in runs], room, "..." if console.options.ascii_only else "…")
+    return _filled(names, cells, several)
+
+
+def shortened(names: Sequence[str], width: int, ellipsis: str) -> list[str]:
+    """Names of at most ``width`` characters, long ones without a part near their middle, different ones kept different.
+
+    Where that cannot be they are wrapped, at hyphens as far as possible.
+
+    >>> shortened(["pythia-70m", "bloom-560m-intermediate", "bloom-560m-intermodal"], 12, "...")
+    ['pythia-70m', 'bloom...iate', 'bloom...odal']
+    """
+    room = width - len(ellipsis)
+    for n_head in sorted(range(room + 1), key=lambda n_head: abs(2 * n_head - room - 1)):
+        tails = [name[len(name) - (room - n_head) :] for name in names]
+        cut = [
+            name if len(name) <= width else name[:n_head] + ellipsis + tail
+            for name, tail in zip(names, tails, strict=True)
+        ]
+        if len(set(cut)) == len(set(names)):
+            return cut
+    return ["\n".join(textwrap.wrap(name, width)) for name in names]
+
+
+def _filled(names: Sequence[str], cells: Sequence[Sequence[str | Text]], several: bool) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("\nmodel", overflow="fold")
+    table.add_column("\nkind", no_wrap=True)
+    for heading in ("\nsize", "done/\nfailed" if several else "\ndone", "last\nstep"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    # justified by hand: their digits stay below each other where only some have a mark
+    for heading in ("anisotropy\n all    ns", "two_nn\n   all", *_HEADINGS.values()):
+        table.add_column(heading, no_wrap=True)
+    for name, row in zip(names, cells, strict=True):
+        table.add_row(name, *row)
+    return table
+
+
+def _numbers(run: MeasuredRun, with_failed: bool) -> list[str]:
+    anisotropy, without_sink, dimension = (_mean_at_end(run, *mean) for mean in _MEANS)
+    return [
+        _KINDS[run.causal],
+        "?" if run.parameters is None else short_count(run.parameters),
+        f"{len(run.steps)}/{run.n_failed}" if with_failed else str(len(run.steps)),
+        FINISHED if run.finished else f"{run.steps[-1]:,}",
+        f"{anisotropy:<5} {without_sink}",
+        f"  {dimension}",
+    ]
+
+
+def _mean_at_end(run: MeasuredRun, metric: str, subset: str) -> str:
+    """Four characters of the last mean over layers, as the figures draw it, and a mark where it is over fewer."""
+    means = _means(run, metric, subset)
+    if means is None:
+        return short_value(math.nan)
+    return short_value(means.mean.iloc[-1]) + _FEWER * (means.n_used < means.n_layers)
+
+
+def _means(run: MeasuredRun, metric: str, subset: str) -> LayerMean | None:
+    """None where there is no mean."""
+    if of_metric(run.rows, metric, subset).empty:
+        return None
+    means = layer_mean(run.rows, metric, subset)
+    return means if means.n_used else None
+
+
+def _fewer(runs: Sequence[MeasuredRun], console: Console) -> list[Text]:
+    """What the mark on a mean stands for: how many layers the means of each run are over, where they are marked."""
+    by_count: dict[str, list[str]] = {}
+    for run in runs:
+        found = {mean: means for mean in _MEANS if (means := _means(run, *mean)) and means.n_used < means.n_layers}
+        counts = {mean: f"{means.n_used} of {means.n_layers}" for mean, means in found.items()}
+        alike = len(set(counts.values())) == 1
+        for mean, count in counts.items():
+            name = run.label if alike else f"{run.label} {' '.join(mean)}"
+            if name not in by_count.setdefault(count, []):
+                by_count[count].append(name)
+    if not by_count:
+        return []
+    text = f"{_FEWER} a mean over fewer layers than the run has: {listed(by_count)}"
+    return [Text(plain(text, console), style="dim")]
+
+
+def _marks(frame: pd.DataFrame) -> list[Text]:
+    """One cell for each finding, in it one mark for each subset it is judged on."""
+    found = findings(frame)
+    cells = []
+    for name in _HEADINGS:
+        marks = [(f" {MARKS[one.verdict]} ", COLOURS[one.verdict]) for one in found if one.name == name]
+        cells.append(Text.assemble(*marks))
+    return cells
+
+
+def _legend() -> list[Text]:
+    marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()) + f" (criteria version {VERSION})"
+    ends = "anisotropy, two_nn: means over layers at the last checkpoint"
+    heads = [heading.split("\n")[0] for heading in _HEADINGS.values()]
+    meanings = [f"{head:<7}{MEANINGS[name]}" for head, name in zip(heads, _HEADINGS, strict=True)]
+    return [
+        Text(),
+        *(Text(line, style="dim") for line in (marks, *meanings, f"ns     {subset_title('no_sink')} (no_sink)", ends)),
+    ]
+
+
+def _sampled(runs: Sequence[MeasuredRun], console: Console) -> list[Text]:
+    """The sampling designs, of the metrics whose means are in the table."""
+    metrics = [metric for metric, _ in _MEANS]
+    rows = {run.label: run.rows.loc[run.rows["metric"].isin(metrics)] for run in runs}
+    if all(of_one.empty for of_one in rows.values()):
+        return []
+    return [Text(plain(f"sampling: {sampling_of_runs(rows)}", console), style="dim")]
+
+
+def _notes(missing: list[str], difference: str | None, console: Console) -> list[Text]:
+    notes = [f"nothing measured of {', '.join(missing)}"] if missing else []
+    notes += [f"these values do not compare, {difference}"] if difference else []
+    return [Text(plain(f"warning: {note}", console), style="yellow") for note in notes]

@@ -1,0 +1,109 @@
+"""A line in the terminal for every metric of a run: how its mean over layers went, and what it cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from repdyn.metrics import DEFAULT_METRICS
+from repdyn.metrics.names import base_name
+from repdyn.tables.families import defined_subsets, family_of, undefined
+from repdyn.tables.frames import in_order, is_finished, layer_mean, metrics_of, of_metric, select_steps
+from repdyn.tables.style import FAMILIES, plain, short_subset_title, sparkline
+
+_SPARKLINE = 7
+_SHARED = (
+    "means over layers of all tokens, where no others are named; s: seconds per checkpoint, of which what several "
+    "metrics share (neighbours, spectrum, ranks in the vocabulary) is charged to the first that asks"
+)
+
+
+def beyond_default(rows: pd.DataFrame) -> bool:
+    """Whether more was measured than what is measured unless something is asked for."""
+    return not set(map(base_name, rows["metric"].unique())) <= set(DEFAULT_METRICS)
+
+
+def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
+    """Median over checkpoints of the seconds that each metric took on all layers and token subsets together.
+
+    Args:
+        rows: from :func:`repdyn.tables.frames.measurements`; those of single heads are made along with their layer's.
+    """
+    took = rows.pivot_table(index="step", columns="metric", values="seconds", aggfunc="sum")
+    return took.median()
+
+
+def print_every_metric(rows: pd.DataFrame, console: Console) -> None:
+    """Print a table with a line for each metric, by family; below it those without a value, and why.
+
+    Args:
+        rows: from :func:`repdyn.tables.frames.measurements`.
+        console: where to; in an encoding other than Unicode the table is plain ASCII without the curves.
+    """
+    unicode = not console.options.ascii_only
+    several = len(rows["step"].unique()) > 1
+    console.print(_table(rows, several, unicode), highlight=False)
+    for line in [*_undefined(rows), Text(_SHARED, style="dim")]:
+        console.print(line if unicode else plain(line.plain, console), highlight=False)
+
+
+def _table(rows: pd.DataFrame, several: bool, unicode: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("family", no_wrap=True)
+    table.add_column("metric", overflow="fold")
+    ends = ("first", "last") if several else ("finished",) if is_finished(rows) else ("value",)
+    for heading in (*ends, *([""] if several and unicode else []), "s", "share"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    seconds, before = seconds_by_metric(rows), ""
+    whole = float(seconds.sum())
+    for metric in _by_family(rows):
+        family, took = family_of(metric), float(seconds.loc[metric])
+        cost = (f"{took:,.2f}", f"{took / whole:.0%}" if whole else "")
+        course = map(Text, _course(rows, metric, several, unicode))  # brackets in a name would be read as markup
+        table.add_row(family if family != before else "", *course, *cost)
+        before = family
+    table.add_row("", "all", *[""] * (len(table.columns) - 4), f"{whole:,.2f}", "")
+    return table
+
+
+def _by_family(rows: pd.DataFrame) -> list[str]:
+    places = {family: place for place, family in enumerate(FAMILIES)}
+    return sorted(metrics_of(rows), key=lambda metric: places.get(family_of(metric), len(places)))
+
+
+def _course(rows: pd.DataFrame, metric: str, several: bool, unicode: bool) -> Iterator[str]:
+    """Name, mean over layers at the ends, curve between them; of the first subset that has a value."""
+    subset = in_order(defined_subsets(rows, metric) or of_metric(rows, metric)["subset"].unique())[0]
+    yield metric if subset == "all" else f"{metric} ({short_subset_title(subset)})"
+    mean = layer_mean(rows, metric, subset).mean
+    steps = mean.index.tolist()
+    values: list[float] = mean.reindex(select_steps(steps, _SPARKLINE)).tolist()
+    yield from (_number(value) for value in _ends(values, several))
+    if several and unicode:
+        yield sparkline(values)
+
+
+def _ends(values: Sequence[float], several: bool) -> Sequence[float]:
+    if not values:
+        return [math.nan] * (1 + several)
+    return (values[0], values[-1]) if several else values[:1]
+
+
+def _number(value: float) -> str:
+    """
+    >>> _number(0.012345), _number(-3.2e-5), _number(3842.1), _number(1234567.0), _number(math.nan)
+    ('0.0123', '-3.2e-05', '3,842', '1.23e+06', '-')
+    """
+    if math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 999_999.5 else f"{value:.3g}"
+
+
+def _undefined(rows: pd.DataFrame) -> Iterator[Text]:
+    for reason, names in undefined(rows).items():
+        yield Text(f"no value of {', '.join(names)}: {reason}", style="yellow")

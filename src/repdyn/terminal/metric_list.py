@@ -1,0 +1,119 @@
+"""The table of metrics for people: in the terminal, and as the Markdown of which docs/all_metrics.md consists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from repdyn.metrics import DEFAULT_METRICS, METRICS, Metric
+from repdyn.metrics.names import written
+from repdyn.tables.style import FAMILIES, metric_unit, plain
+
+_BESIDES = {
+    "following": "the next layer",
+    "last": "the last layer",
+    "earlier": "the checkpoint measured before",
+    "embeddings": "the input embeddings",
+    "after_attention": "the states after attention",
+    "attention_weights": "the attention weights",
+}
+_HEADING = """# All metrics
+
+    repdyn metrics                  what can be measured, in the terminal
+    repdyn metrics --markdown       this file
+
+What each one is and how to read it stands in [metrics.md](metrics.md). Unless something is asked for these are
+measured: {default}. `all` stands for every metric that the probe has what it needs for. A name alone is
+measured on the tokens given here, `NAME@SUBSET` on others: `all`, `no_sink` (without first positions and special
+tokens), `no_massive` (without vectors of massive norm), or a class of tokens that the probe knows, such as `rare`.
+A name alone stands for the settings given here, `NAME[setting=value]` for others: `two_nn[discard=0.8]@no_sink`.
+
+**Warning.** `two_nn`, `gride_2`, `gride_4` and `levina_bickel` look at nearest neighbours and need independent
+points: most tokens of few windows make them several times too small in young models. The default design sees to it.
+What each metric loses by dense windows, and how often its interval covers another probe's value:
+[sampling.md](sampling.md#intervals).
+"""
+_EXAMPLE = "'two_nn[discard=0.8]@no_sink'"
+_COLUMNS = ("metric", "meaning", "range", "unit", "tokens", "settings", "lies", "needs", "source")
+
+
+def markdown() -> str:
+    """The whole table, a section for each family; ends with a newline."""
+    parts = [_HEADING.format(default=", ".join(f"`{name}`" for name in DEFAULT_METRICS))]
+    for family, title in _families():
+        rows = [_cells(metric) for metric in METRICS.values() if metric.family == family]
+        lines = [_line(_COLUMNS), _line("---" for _ in _COLUMNS), *map(_line, rows)]
+        parts.append("\n".join([f"## {title}", "", *lines, ""]))
+    return "\n".join(parts)
+
+
+def print_metrics(console: Console | None = None) -> None:
+    """Print name, meaning and range of every metric, by family, and what a probe must know for it.
+
+    Args:
+        console: where to; standard output unless given.
+    """
+    console = console or Console()
+    for family, title in _families():
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True, width=max(map(len, METRICS)))
+        table.add_column(overflow="fold", ratio=1)
+        table.add_column(no_wrap=True, width=max(len(_range(metric)) for metric in METRICS.values()))
+        for metric in METRICS.values():
+            if metric.family == family:
+                known = f" (needs a probe with {metric.probe_requires})" if metric.probe_requires else ""
+                table.add_row(metric.name, plain(f"{metric.meaning}{known}", console), _range(metric))
+        console.print(Text(title, style="bold"))
+        console.print(table, highlight=False)
+        console.print()
+    console.print(f"by default: {', '.join(DEFAULT_METRICS)}; every one that the probe allows: all", highlight=False)
+    console.print(
+        f"with settings, on a subset of the tokens: {_EXAMPLE}", highlight=False, markup=False, soft_wrap=True
+    )
+
+
+def _families() -> Iterator[tuple[str, str]]:
+    """Those of the table, with their titles, in the order in which they are shown; unknown ones last."""
+    there = dict.fromkeys(metric.family for metric in METRICS.values())
+    yield from ((family, title) for family, title in FAMILIES.items() if family in there)
+    yield from ((family, family) for family in there if family not in FAMILIES)
+
+
+def _cells(metric: Metric) -> list[str]:
+    settings = ", ".join(f"`{name}={written(value)}`" for name, value in metric.settings.items())
+    subsets = ", ".join(f"`{subset}`" for subset in metric.subsets)
+    what = [f"`{metric.name}`", metric.meaning, _range(metric), metric_unit(metric.name)]
+    return [*what, subsets, settings, _lies(metric), _needs(metric), metric.source]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _range(metric: Metric) -> str:
+    low, high = metric.range
+    opening, closing = "(" if math.isinf(low) else "[", ")" if math.isinf(high) else "]"
+    return f"{opening}{low:g}, {high:g}{closing}"
+
+
+def _lies(metric: Metric) -> str:
+    where = "between a layer and the next" if metric.between else "at each layer"
+    where = f"{where} from {metric.first_layer} on" if metric.first_layer else where
+    return f"{where}, of each head" if metric.per_head else where
+
+
+def _needs(metric: Metric) -> str:
+    """What it takes beside the layer's own states; empty where nothing."""
+    select_inputs = [words for beside, words in _BESIDES.items() if beside in metric.captures]
+    select_inputs += sorted(metric.captures - _BESIDES.keys())
+    if metric.probe_requires:
+        select_inputs.append(f"{metric.probe_requires} of the tokens")
+    if metric.whole_spectrum:
+        select_inputs.append("the whole spectrum")
+    if metric.neighbours:
+        select_inputs.append(f"{metric.n_neighbours} neighbours of each vector")
+    return ", ".join(select_inputs)

@@ -1,0 +1,235 @@
+"""One screen in the terminal: what was measured, what it says, what it cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from repdyn.alerts import Alert
+from repdyn.store.schema import FINISHED
+from repdyn.tables.alert_text import told
+from repdyn.tables.costs import cost, failed
+from repdyn.tables.criteria import MEANINGS, VERSION
+from repdyn.tables.designs import sampling
+from repdyn.tables.effects import Verdict
+from repdyn.tables.families import commonest_reason, undefined, without_first
+from repdyn.tables.findings import COLOURS, Finding, findings
+from repdyn.tables.frames import (
+    causality,
+    grid,
+    is_finished,
+    measurements,
+    metrics_of,
+    select_steps,
+    stack_of,
+    subsets_of,
+)
+from repdyn.tables.style import KINDS, of_stack, plain, short_value, sparkline
+from repdyn.terminal.metric_lines import beyond_default, print_every_metric
+
+MAX_LINES = 36
+_MIN_ROWS, _MAX_ROWS = 3, 13
+_MAX_CURVES = 3
+_HEADING_LINES = 2
+_SPARKLINE = 7
+_MAX_ALERTS = 3
+_COURSE = "first max last"
+
+
+def print_summary(
+    frame: pd.DataFrame,
+    *,
+    figures: Sequence[Path] = (),
+    alerts: Sequence[Alert] = (),
+    tracking_seconds: float | None = None,
+    kernel_seconds: float | None = None,
+    total_seconds: float | None = None,
+    console: Console | None = None,
+) -> None:
+    """Print one screen about a run: 80 columns and 36 lines, for which some layers are left out of a deep model.
+
+    Where more than the default metrics were measured a line for each follows, with what it cost.
+
+    Each curve of a layer shows at most seven steps, log-spaced, between its own lowest and highest value. What a sweep
+    stored of its cost and its failures has a line each.
+
+    Args:
+        frame: rows of one run; where its model has several stacks of one of them, which the head names.
+        figures: files written, of which the folder is named.
+        alerts: of the run, of which the first few are told.
+        tracking_seconds: wall-clock seconds spent measuring.
+        kernel_seconds: how many of them went into the metrics themselves, the rest being the model's forward passes.
+        total_seconds: wall-clock seconds of the training, measuring included.
+        console: where to; standard output unless given. Without a terminal there are no colours; an encoding other
+            than Unicode gets plain ASCII without the curves.
+
+    Raises:
+        ValueError: rows of several runs, models, probes or stacks, or none.
+    """
+    console = console or Console()
+    rows = measurements(frame)
+    unicode = not console.options.ascii_only
+    before = [*_head(rows), Text()]
+    after = [
+        Text(),
+        *_findings(findings(frame)),
+        *_left_out(rows),
+        *_alerts(alerts),
+        *_missing(rows),
+        *_failed(frame),
+        *_cost(frame),
+        *_overhead(tracking_seconds, kernel_seconds, total_seconds),
+        *_figures(figures),
+    ]
+    n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
+    table = _table(rows, max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken)), sparklines=unicode)
+    for part in [*before, table, *after]:
+        console.print(part if unicode else _ascii(part, console), highlight=False)
+    if beyond_default(rows):
+        console.print()
+        print_every_metric(rows, console)
+
+
+def _head(rows: pd.DataFrame) -> list[Text]:
+    first = rows.iloc[0]
+    name, kind = of_stack(first["run"], stack_of(rows)), KINDS[causality(rows)]
+    steps = rows["step"].unique().tolist()
+    span = f"{len(steps)} steps, {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"step {steps[0]:,}"
+    span = FINISHED if is_finished(rows) else span
+    return [
+        Text.assemble((name, "bold"), f"  {first['model']} ({kind})"),
+        Text(f"{span}; probe {first['probe'][:8]}, {sampling(rows)}"),
+    ]
+
+
+def _curves(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    return [(metric, subset) for metric in metrics_of(rows) for subset in subsets_of(rows, metric)]
+
+
+def _table(rows: pd.DataFrame, n_rows: int, sparklines: bool) -> Table:
+    curves = _curves(rows)[:_MAX_CURVES]
+    layers = sorted(rows["layer"].unique().tolist())
+    chosen = np.linspace(0, len(layers) - 1, min(len(layers), n_rows)).round().astype(int)
+    columns = [_column(grid(rows, *curve), sparklines) for curve in curves]
+    several = len(rows["step"].unique()) > 1
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("\nlayer", justify="right", no_wrap=True)
+    for metric, subset in curves:
+        # brackets in a name would be read as markup
+        table.add_column(Text(f"{metric}, {subset}\n{_COURSE if several else 'value'}"), no_wrap=True)
+    for layer in (layers[index] for index in chosen):
+        table.add_row(str(layer), *(column.get(layer, "") for column in columns))
+    return table
+
+
+def _column(values: pd.DataFrame, sparklines: bool) -> dict[int, str]:
+    steps = values.columns.tolist()
+    shown = [steps.index(step) for step in select_steps(steps, _SPARKLINE)]
+    cells = {}
+    for layer, curve in zip(values.index.tolist(), values.to_numpy(float).tolist(), strict=True):
+        if len(steps) == 1:
+            cells[layer] = short_value(curve[0])
+            continue
+        highest = max((value for value in curve if not math.isnan(value)), default=math.nan)
+        numbers = " ".join(short_value(value) for value in (curve[0], highest, curve[-1]))
+        bars = sparkline([curve[index] for index in shown]) if sparklines else ""
+        cells[layer] = f"{numbers} {bars}".rstrip()
+    return cells
+
+
+def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
+    """Each verdict with its evidence; subsets of one verdict together, and all findings where they share a reason."""
+    yield Text(f"published findings, criteria version {VERSION}")
+    first = found[0]
+    if len({(finding.verdict, finding.evidence) for finding in found}) == 1:
+        yield _verdict(first.verdict, f"all {len(found)}")
+        yield _evidence(first.evidence)
+        return
+    for (name, verdict), group in groupby(found, key=lambda finding: (finding.name, finding.verdict)):
+        members = list(group)
+        subsets = [finding.subset for finding in members]
+        yield _verdict(verdict, f"{MEANINGS[name]}, {' and '.join(subsets)}")
+        if len({finding.evidence for finding in members}) == 1:
+            yield _evidence(members[0].evidence)
+        else:
+            yield from (_evidence(f"{finding.subset}: {finding.evidence}") for finding in members)
+
+
+def _verdict(verdict: Verdict, of: str) -> Text:
+    return Text.assemble((verdict, f"bold {COLOURS[verdict]}"), f": {of}")
+
+
+def _evidence(text: str) -> Padding:
+    return Padding(Text(text, style="dim"), (0, 0, 0, 2))
+
+
+def _left_out(rows: pd.DataFrame) -> Iterator[Text]:
+    others = _curves(rows)[_MAX_CURVES:]
+    if others and not beyond_default(rows):
+        yield Text(f"also measured: {', '.join(f'{metric} ({subset})' for metric, subset in others)}")
+
+
+def _alerts(alerts: Sequence[Alert]) -> Iterator[Text]:
+    lines = told(alerts)
+    for line in lines[:_MAX_ALERTS]:
+        yield Text(f"alert at {line}", style="red")
+    if (more := len(lines) - _MAX_ALERTS) > 0:
+        yield Text(f"and {more} more alerts, which repdyn alerts lists", style="red")
+
+
+def _missing(rows: pd.DataFrame) -> Iterator[Text]:
+    """What is left out here and there; what has no value at all is named with the metrics."""
+    expected = without_first(rows)
+    nowhere = [name for names in undefined(rows).values() for name in names]
+    missing = expected.loc[expected["value"].isna()]
+    named = missing["metric"].isin(nowhere) | (missing["metric"] + " (" + missing["subset"] + ")").isin(nowhere)
+    missing = missing.loc[~named]
+    if len(missing):
+        reason = commonest_reason(missing)
+        yield Text(f"warning: {len(missing)} of {len(rows)} values are left out, mostly: {reason}", style="yellow")
+
+
+def _failed(frame: pd.DataFrame) -> Iterator[Text]:
+    if text := failed(frame):
+        yield Text(f"warning: {text}", style="yellow")
+
+
+def _cost(frame: pd.DataFrame) -> Iterator[Text]:
+    if text := cost(frame):
+        yield Text(text)
+
+
+def _overhead(
+    tracking_seconds: float | None, kernel_seconds: float | None, total_seconds: float | None
+) -> Iterator[Text]:
+    if tracking_seconds is None:
+        return
+    text = f"tracking took {tracking_seconds:,.1f} s"
+    if total_seconds:
+        text += f", {tracking_seconds / total_seconds:.1%} of the training's {total_seconds:,.1f} s"
+    if kernel_seconds and tracking_seconds:
+        text += f"; kernels {kernel_seconds / tracking_seconds:.0%} of it"
+    yield Text(text)
+
+
+def _figures(figures: Sequence[Path]) -> Iterator[Text]:
+    folders = sorted({str(path.parent) for path in map(Path, figures)})
+    if folders:
+        yield Text(f"figures: {', '.join(folders)} ({len(figures)} files)", overflow="fold")
+
+
+def _ascii(part: Text | Padding | Table, console: Console) -> RenderableType:
+    if isinstance(part, Text):
+        return Text(plain(part.plain, console))
+    if isinstance(part, Padding) and isinstance(part.renderable, Text):
+        part.renderable = _ascii(part.renderable, console)
+    return part

@@ -1,0 +1,57 @@
+"""What a user asks to be measured, and what can be told to be wrong with it before there is a training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from repdyn.capture.blocks import LayerPatterns
+from repdyn.capture.forward import Forward
+from repdyn.capture.token_states import TokenPositions, positions_name
+from repdyn.measurement.measure import choice_of, metric_set
+from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
+from repdyn.probe import Probe
+
+OnFailure: TypeAlias = Literal["warn", "raise"]
+
+
+def validate_measurement(
+    metrics: str | Sequence[MetricLike], on_error: str, token_positions: TokenPositions | None = None
+) -> None:
+    """What can be told to be wrong before there is a training.
+
+    Raises:
+        ValueError: an unknown metric or setting, two metrics of one name, another word than "warn" or "raise", or token
+            positions that are neither a slice nor a function with a name.
+    """
+    positions_name(token_positions)
+    if on_error not in {"warn", "raise"}:
+        raise ValueError(f'expected on_error "warn" or "raise", got {on_error!r}')
+    pairs = [(metric.name, subset) for metric, subset in resolve(metrics)]
+    if repeated := sorted({pair for pair in pairs if pairs.count(pair) > 1}):
+        metric, subset = repeated[0]
+        raise ValueError(
+            f"expected metrics of different names, got several called {metric} on {subset}; give each a name of its own"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasurementConfig:
+    """What is to be measured, and how; arguments as for :func:`repdyn.measure`."""
+
+    probe: Probe
+    metrics: Sequence[MetricLike] = DEFAULT_METRICS
+    layers: LayerPatterns = None
+    forward: Forward | None = None
+    token_positions: TokenPositions | None = None
+    tokens_per_forward: int = 8192
+
+    @property
+    def metric_set(self) -> str:
+        return metric_set(self.metrics, self.layers, self.probe, token_positions=self.token_positions)
+
+    @property
+    def choice(self) -> str:
+        """The choice of layers and token positions as rows record it."""
+        return choice_of(self.layers, self.token_positions)

@@ -1,0 +1,360 @@
+"""The states between attention and feed-forward, against what passes by in a plain run of each family."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from small import Block, HandWritten, random_tokens
+from torch import nn
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    BertConfig,
+    BertModel,
+    BloomConfig,
+    BloomModel,
+    DistilBertConfig,
+    DistilBertModel,
+    FalconConfig,
+    FalconModel,
+    Gemma2Config,
+    Gemma2Model,
+    GPT2Config,
+    GPT2Model,
+    GPTJConfig,
+    GPTJModel,
+    GPTNeoXConfig,
+    GPTNeoXModel,
+    GraniteConfig,
+    GraniteModel,
+    LlamaConfig,
+    LlamaModel,
+    MambaConfig,
+    MambaModel,
+    ModernBertConfig,
+    ModernBertModel,
+    Olmo2Config,
+    Olmo2Model,
+    OPTConfig,
+    OPTModel,
+    Qwen3Config,
+    Qwen3Model,
+    RobertaConfig,
+    RobertaModel,
+    T5Config,
+    T5Model,
+)
+
+from repdyn import Probe
+from repdyn.capture.branches import NESTED, NO_ATTENTION, NOT_ADDED
+from repdyn.capture.capture import capture
+
+N_LAYERS, DIM, VOCABULARY = 3, 32, 50
+SIZES = {"hidden_size": DIM, "intermediate_size": 64, "num_hidden_layers": N_LAYERS, "num_attention_heads": 4}
+LLAMA = {**SIZES, "num_key_value_heads": 2, "vocab_size": VOCABULARY, "pad_token_id": 0}
+GEMMA = {**LLAMA, "head_dim": 8, "query_pre_attn_scalar": 8}
+BERT = {**SIZES, "vocab_size": VOCABULARY, "max_position_embeddings": 64}
+GPT = {"n_embd": DIM, "n_layer": N_LAYERS, "n_head": 4, "vocab_size": VOCABULARY, "rotary_dim": 4}
+FALCON = {"hidden_size": DIM, "num_hidden_layers": N_LAYERS, "num_attention_heads": 4, "vocab_size": VOCABULARY}
+NEOX = {**SIZES, "vocab_size": VOCABULARY}
+DISTILBERT = {"dim": DIM, "hidden_dim": 64, "n_layers": N_LAYERS, "n_heads": 4, "vocab_size": VOCABULARY}
+OPT = {"hidden_size": DIM, "ffn_dim": 64, "num_hidden_layers": N_LAYERS, "num_attention_heads": 4}
+MODERN = {**BERT, "pad_token_id": 0, "local_attention": 8}
+T5 = {"d_model": DIM, "d_kv": 8, "d_ff": 64, "num_layers": N_LAYERS, "num_heads": 4, "vocab_size": VOCABULARY}
+
+# Who takes in the sum, the last part of its module's name first; "+" for who puts out what is added where nobody does.
+FAMILIES = {
+    "gpt2": (lambda: GPT2Model(GPT2Config(**GPT)), r"h\.\d+\.ln_2"),
+    "llama": (lambda: LlamaModel(LlamaConfig(**LLAMA)), r"layers\.\d+\.post_attention_layernorm"),
+    "qwen3": (lambda: Qwen3Model(Qwen3Config(**LLAMA, head_dim=8)), r"layers\.\d+\.post_attention_layernorm"),
+    "opt": (
+        lambda: OPTModel(OPTConfig(**OPT, vocab_size=VOCABULARY, word_embed_proj_dim=DIM)),
+        r"decoder\.layers\.\d+\.final_layer_norm",
+    ),
+    "bloom": (
+        lambda: BloomModel(BloomConfig(hidden_size=DIM, n_layer=N_LAYERS, n_head=4, vocab_size=VOCABULARY)),
+        r"h\.\d+\.post_attention_layernorm",
+    ),
+    "bert": (lambda: BertModel(BertConfig(**BERT)), r"encoder\.layer\.\d+\.attention\.output\.LayerNorm"),
+    "roberta": (lambda: RobertaModel(RobertaConfig(**BERT)), r"encoder\.layer\.\d+\.attention\.output\.LayerNorm"),
+    "distilbert": (
+        lambda: DistilBertModel(DistilBertConfig(**DISTILBERT)),
+        r"transformer\.layer\.\d+\.sa_layer_norm",
+    ),
+    "albert": (
+        lambda: AlbertModel(AlbertConfig(**BERT, embedding_size=16)),
+        r"encoder\.albert_layer_groups\.0\.albert_layers\.0\.attention\.LayerNorm",
+    ),
+    "modernbert": (lambda: ModernBertModel(ModernBertConfig(**MODERN)), r"layers\.\d+\.mlp_norm"),
+    "t5": (lambda: T5Model(T5Config(**T5)), r"(en|de)coder\.block\.\d+\.layer\.1\.layer_norm"),
+    "gemma2": (lambda: Gemma2Model(Gemma2Config(**GEMMA)), r"layers\.\d+\.pre_feedforward_layernorm"),
+    "olmo2": (lambda: Olmo2Model(Olmo2Config(**LLAMA)), r"layers\.\d+\.mlp"),
+    "granite": (
+        lambda: GraniteModel(GraniteConfig(**LLAMA, residual_multiplier=0.22)),
+        r"layers\.\d+\.post_attention_layernorm",
+    ),
+    "gpt_neox in turn": (
+        lambda: GPTNeoXModel(GPTNeoXConfig(**NEOX, use_parallel_residual=False)),
+        r"layers\.\d+\.post_attention_layernorm",
+    ),
+    "gpt_neox": (lambda: GPTNeoXModel(GPTNeoXConfig(**NEOX)), r"\+layers\.\d+\.attention\.dense"),
+    "gptj": (lambda: GPTJModel(GPTJConfig(**GPT)), r"\+h\.\d+\.attn\.out_proj"),
+    "falcon": (lambda: FalconModel(FalconConfig(**FALCON)), r"\+h\.\d+\.self_attention\.dense"),
+    "falcon in turn": (
+        lambda: FalconModel(FalconConfig(**FALCON, parallel_attn=False)),
+        r"h\.\d+\.post_attention_layernorm",
+    ),
+    "llama with an adapter": (
+        lambda: with_adapter(LlamaModel(LlamaConfig(**LLAMA))),
+        r".*layers\.\d+\.post_attention_layernorm",
+    ),
+    "nn.TransformerEncoder": (lambda: Torch(norm_first=False), r"encoder\.layers\.\d+\.norm1"),
+    "nn.TransformerEncoder, norm first": (lambda: Torch(norm_first=True), r"encoder\.layers\.\d+\.norm2"),
+    "nn.TransformerEncoder, sequences second": (lambda: Torch(batch_first=False), r"encoder\.layers\.\d+\.norm1"),
+    "by hand": (HandWritten, r"blocks\.\d+\.feed_forward"),
+}
+
+
+class Torch(nn.Module):
+    def __init__(self, norm_first: bool = False, batch_first: bool = True) -> None:
+        super().__init__()
+        self.token = nn.Embedding(VOCABULARY, DIM)
+        layer = nn.TransformerEncoderLayer(DIM, 4, 64, norm_first=norm_first, batch_first=batch_first)
+        self.encoder = nn.TransformerEncoder(layer, N_LAYERS, enable_nested_tensor=False)
+        self.batch_first = batch_first
+
+    def forward(self, tokens):
+        x = self.token(tokens)
+        return self.encoder(x) if self.batch_first else self.encoder(x.transpose(0, 1)).transpose(0, 1)
+
+
+def with_adapter(model):
+    config = LoraConfig(r=4, target_modules=["q_proj", "o_proj"], init_lora_weights=False)
+    return get_peft_model(model, config)
+
+
+@pytest.fixture
+def probe() -> Probe:
+    return Probe.from_tokens(random_tokens(10, 13), max_vectors=100, batch_vectors=50)
+
+
+def built(make, dtype=torch.float32):
+    torch.manual_seed(0)
+    model = make().to(dtype).eval()
+    for parameter in model.parameters():  # no branch so small that rounding hides it
+        parameter.data = parameter.data + 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def reported(model, probe, pattern):
+    """The sums, layer after layer in the order of time, (n_tokens, dim), from hooks on the named modules."""
+    added, entered, sums, handles = pattern.startswith("\\+"), [], [], []
+    names = [name for name, _ in model.named_modules() if re.fullmatch(pattern.removeprefix("\\+"), name)]
+    assert names
+    for name in names:
+        if added:
+            block = model.get_submodule(re.match(r"\w+\.\d+", name)[0])
+            handles.append(
+                block.register_forward_pre_hook(lambda _m, args, kw: entered.append(first(args, kw)), with_kwargs=True)
+            )
+            handles.append(
+                model.get_submodule(name).register_forward_hook(lambda _m, _a, out: sums.append(entered[-1] + out))
+            )
+        else:
+            handles.append(model.get_submodule(name).register_forward_pre_hook(lambda _m, args: sums.append(args[0])))
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    ids = probe.tokens.view(10, 13)
+    decoder = {"decoder_input_ids": ids} if getattr(getattr(model, "config", None), "is_encoder_decoder", False) else {}
+    with torch.no_grad():
+        model(ids, **decoder)
+    torch.backends.mha.set_fastpath_enabled(fast_path)
+    for handle in handles:
+        handle.remove()
+    return [(s.transpose(0, 1) if s.ndim == 3 and s.shape[0] == 13 else s).reshape(130, -1) for s in sums]
+
+
+def first(args, kwargs):
+    return args[0] if args else kwargs["hidden_states"]
+
+
+def after_attention(model, probe, layers=None, **settings):
+    settings = {"tokens_per_forward": 10_000, **settings}
+    return capture(model, probe, ["all"], layers, captures={"after_attention"}, **settings).layers
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_what_the_rest_of_the_block_takes_in(family, probe):
+    make, pattern = FAMILIES[family]
+    model, rows = built(make), probe.sample("all").ravel()
+    layers = after_attention(model, probe)
+    expected = reported(model, probe, pattern)
+    assert [layer.after_attention is None for layer in layers] == [layer.index == 0 for layer in layers]
+    assert len(expected) == len([layer for layer in layers if layer.index > 0])
+    for ours, theirs in zip([layer for layer in layers if layer.index > 0], expected, strict=True):
+        assert torch.equal(ours.after_attention, theirs[rows])
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "gpt_neox", "granite", "t5", "gemma2"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+def test_in_half_precision(family, dtype, probe):
+    make, pattern = FAMILIES[family]
+    model, rows = built(make, dtype), probe.sample("all").ravel()
+    layers = [layer for layer in after_attention(model, probe) if layer.index > 0]
+    for ours, theirs in zip(layers, reported(model, probe, pattern), strict=True):
+        assert ours.after_attention.dtype == dtype
+        torch.testing.assert_close(ours.after_attention, theirs[rows], rtol=0, atol=0 if family != "granite" else 1e-2)
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "gptj", "t5"])
+def test_batches_and_files_leave_it_alone(family, probe):
+    model = built(FAMILIES[family][0])
+    whole = after_attention(model, probe)
+    for settings in ({"tokens_per_forward": 39}, {"states_bytes": 0}, {"states_bytes": 60_000}):
+        for ours, theirs in zip(after_attention(model, probe, **settings), whole, strict=True):
+            if ours.index > 0:
+                torch.testing.assert_close(ours.after_attention, theirs.after_attention, rtol=1e-5, atol=1e-5)
+
+
+def test_padding_is_left_out():
+    lengths = torch.tensor([3, 9, 4, 7, 2, 9])
+    mask = (torch.arange(9)[None, :] < lengths[:, None]).long()
+    ids = random_tokens(6, 9)
+    model, (_, pattern) = built(FAMILIES["bert"][0]), FAMILIES["bert"]
+    layers = after_attention(model, probe := Probe.from_tokens(ids, mask, max_vectors=28, batch_vectors=14))
+    sums = []
+    for name, module in model.named_modules():
+        if re.fullmatch(pattern, name):
+            module.register_forward_pre_hook(lambda _m, args: sums.append(args[0]))
+    with torch.no_grad():
+        model(input_ids=ids, attention_mask=mask)
+    for layer, theirs in zip(layers[1:], sums, strict=True):
+        expected = theirs[mask.bool()][probe.sample("all").ravel()]
+        torch.testing.assert_close(layer.after_attention, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_states_are_the_same_with_it_and_without(probe):
+    model = built(FAMILIES["llama"][0])
+    without = capture(model, probe, ["all"], tokens_per_forward=10_000).layers
+    for ours, theirs in zip(after_attention(model, probe), without, strict=True):
+        assert torch.equal(ours.states, theirs.states)
+        assert theirs.after_attention is None
+
+
+def test_the_model_is_left_as_it_was(probe):
+    model = built(FAMILIES["albert"][0]).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    after_attention(model, probe)
+    assert all(not m._forward_hooks and not m._forward_pre_hooks and m.training for m in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+class Reason(HandWritten):
+    def __init__(self, block) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(block(16, True) for _ in range(3))
+
+
+class Gated(Block):
+    """Multiplies its attention by a vector that no module shows."""
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.gate = nn.Parameter(torch.rand(16))
+
+    def forward(self, x):
+        normed = self.norm(x)
+        x = x + self.gate * self.attention(normed, normed, normed, need_weights=False)[0]
+        return x + self.feed_forward(x)
+
+
+class NormedResidual(Block):
+    def forward(self, x):
+        normed = self.norm(x)
+        x = normed + self.attention(normed, normed, normed, need_weights=False)[0]
+        return x + self.feed_forward(x)
+
+
+class Mixing(Block):
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.mixer = self.attention
+        del self.attention
+
+    def forward(self, x):
+        return x + self.feed_forward(x + self.mixer(x, x, x, need_weights=False)[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "layers", "reason"),
+    [
+        (lambda: Reason(Gated), None, NOT_ADDED),
+        (lambda: Reason(NormedResidual), None, NOT_ADDED),
+        (lambda: Reason(Mixing), None, NO_ATTENTION),
+        (HandWritten, ["blocks.*", "blocks.*.feed_forward"], NESTED),
+        (
+            lambda: MambaModel(MambaConfig(hidden_size=DIM, num_hidden_layers=2, state_size=4, vocab_size=VOCABULARY)),
+            None,
+            NO_ATTENTION,
+        ),
+        (
+            lambda: BloomModel(
+                BloomConfig(
+                    hidden_size=DIM,
+                    n_layer=2,
+                    n_head=4,
+                    vocab_size=VOCABULARY,
+                    apply_residual_connection_post_layernorm=True,
+                )
+            ),
+            None,
+            NOT_ADDED,
+        ),
+    ],
+    ids=["gated", "normed residual", "no attention", "nested", "mamba", "bloom with a normed residual"],
+)
+def test_what_nothing_confirms_is_refused(make, layers, reason, probe):
+    found = after_attention(built(make), probe, layers)
+    assert {layer.after_attention for layer in found if layer.index > 0} == {reason}
+    assert found[0].after_attention is None
+
+
+class Sometimes(Block):
+    """Leaves out its attention where the first token is an odd one."""
+
+    skip = False
+
+    def forward(self, x):
+        if not type(self).skip:
+            return super().forward(x)
+        return x + self.feed_forward(x)
+
+
+class Skipping(Reason):
+    def forward(self, tokens):
+        Sometimes.skip = bool(tokens[0, 0] % 2)
+        return super().forward(tokens)
+
+
+def test_an_attention_that_does_not_always_run_gives_no_number():
+    tokens = random_tokens(4, 12)
+    tokens[:, 0] = torch.tensor([2, 2, 3, 2])
+    probe = Probe.from_tokens(tokens, max_vectors=40)
+    layers = after_attention(built(lambda: Skipping(Sometimes)), probe, tokens_per_forward=12)
+    skipped = torch.from_numpy(probe.sample("all").ravel()) // 12 == 2
+    for layer in layers[1:]:
+        assert torch.equal(layer.after_attention.isnan().all(1), skipped)
+        assert torch.equal(layer.after_attention.isnan().any(1), skipped)
+
+
+def test_a_branch_of_zeros_leaves_what_entered(probe):
+    torch.manual_seed(0)
+    model = HandWritten()
+    for block in model.blocks:
+        nn.init.zeros_(block.attention.out_proj.weight)
+    layers = after_attention(model, probe)
+    for layer, before in zip(layers[1:], layers, strict=False):
+        assert torch.equal(layer.after_attention, before.states)

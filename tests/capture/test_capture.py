@@ -1,0 +1,554 @@
+"""Capture: the right vectors of the right layers, and a model left as it was found."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from small import HandWritten, random_tokens
+from torch import nn
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    AutoModelForCausalLM,
+    BertConfig,
+    BertModel,
+    MixtralConfig,
+    RwkvConfig,
+    RwkvModel,
+    T5Config,
+    T5Model,
+)
+
+from repdyn import Probe
+from repdyn.capture import forward
+from repdyn.capture.blocks import find_blocks
+from repdyn.capture.capture import capture, causality
+from repdyn.kernels import full_precision
+from repdyn.models import build_model
+
+DECODERS = ["gpt_neox", "gpt2", "bloom", "llama"]
+ENCODERS = ["bert", "roberta", "modernbert"]
+FINALLY_NORMED = [*DECODERS, "modernbert"]
+RAGGED_IDS = random_tokens(10, 9)
+RAGGED_MASK = (torch.arange(9)[None, :] < torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])[:, None]).long()
+
+
+def tiny(family: str, **changes):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "hidden_size": 16, "n_layers": 3, "n_heads": 2, "context_length": 16, "dropout": 0.1}
+    return build_model(family, **sizes | changes, pad_token_id=1)
+
+
+@pytest.mark.parametrize("family", DECODERS + ENCODERS)
+def test_states_are_those_transformers_reports(family):
+    model = tiny(family)
+    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56, pad_id=1)
+    states = capture(model, probe, ["all"], tokens_per_forward=1000)
+    batch = next(probe.batches(10))
+    with torch.no_grad():
+        reported = (
+            model.eval()
+            .base_model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True)
+            .hidden_states
+        )
+    assert len(states.layers) == len(reported) == 4
+    assert [layer.depth for layer in states.layers] == [0, 1 / 3, 2 / 3, 1]
+    for layer, expected in zip(states.layers, reported, strict=True):
+        rows = expected.flatten(0, 1)[batch.positions[probe.sample("all").ravel()]]
+        if layer.index == 3 and family in FINALLY_NORMED:
+            # what transformers reports last has been through the final norm; ours has not, for every family alike
+            final_norm = next(
+                m
+                for name, m in model.base_model.named_modules()
+                if name in {"norm", "ln_f", "final_layer_norm", "final_norm"}
+            )
+            assert not torch.allclose(layer.states, rows, atol=1e-3)
+            torch.testing.assert_close(final_norm(layer.states).detach(), rows, rtol=1e-5, atol=1e-5)
+        else:
+            torch.testing.assert_close(layer.states, rows, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_batch_size_and_padding_side_do_not_matter(family):
+    model = tiny(family)
+    left = torch.stack([ids.roll(int(9 - n)) for ids, n in zip(RAGGED_IDS, RAGGED_MASK.sum(1), strict=True)])
+    left_mask = torch.stack([m.roll(int(9 - n)) for m, n in zip(RAGGED_MASK, RAGGED_MASK.sum(1), strict=True)])
+    probes = [
+        Probe.from_tokens(ids, mask, max_vectors=56, pad_id=1)
+        for ids, mask in [(RAGGED_IDS, RAGGED_MASK), (left, left_mask)]
+    ]
+    reference = capture(model, probes[0], ["all"], tokens_per_forward=1000)
+    for probe in probes:
+        for tokens_per_forward in (1, 20, 81, 1000):
+            states = capture(model, probe, ["all"], tokens_per_forward=tokens_per_forward)
+            assert np.array_equal(states.rows, reference.rows)
+            for ours, expected in zip(states.layers, reference.layers, strict=True):
+                torch.testing.assert_close(ours.states, expected.states, rtol=1e-5, atol=1e-5)
+
+
+def test_only_sampled_vectors_are_kept(hand_written):
+    probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=20)
+    states = capture(hand_written, probe, ["all"])
+    assert [layer.states.shape for layer in states.layers] == [(20, 16)] * 4
+    assert (states.rows >= 0).sum() == 20
+    kept = [layer.states.untyped_storage().nbytes() for layer in states.layers]
+    assert kept == [20 * 16 * 4] * 4  # no view into a whole batch
+
+
+def test_hand_written_model(hand_written, small_probe):
+    states = capture(hand_written, small_probe, ["all"])
+    assert [layer.module for layer in states.layers] == ["blocks.0", "blocks.0", "blocks.1", "blocks.2"]
+    embedded = hand_written.token(small_probe.tokens) + hand_written.position(torch.arange(12).repeat(24))
+    torch.testing.assert_close(states.layers[0].states, embedded.detach()[small_probe.sample("all").ravel()])
+
+
+def test_rows_stand_in_the_order_of_the_first_sample(hand_written, small_probe):
+    embedded = hand_written.token(small_probe.tokens) + hand_written.position(torch.arange(12).repeat(24))
+    for subsets in (["all", "no_sink"], ["no_sink", "all"]):
+        states = capture(hand_written, small_probe, subsets)
+        first = small_probe.sample(subsets[0])
+        assert [states.rows_of(tokens) for tokens in first] == [slice(0, 96), slice(96, 192)]
+        for subset in subsets:
+            for tokens in small_probe.sample(subset):
+                torch.testing.assert_close(states.layers[0].states[states.rows_of(tokens)], embedded[tokens].detach())
+
+
+@pytest.mark.parametrize("layers_in_memory", [0, 1.5])
+def test_layers_beyond_the_limit_hold_the_same_states(hand_written, small_probe, layers_in_memory):
+    expected = capture(hand_written, small_probe, ["all"], tokens_per_forward=36)
+    limit = int(layers_in_memory * 192 * 16 * 4)
+    states = capture(hand_written, small_probe, ["all"], tokens_per_forward=36, states_bytes=limit)
+    for ours, theirs in zip(states.layers, expected.layers, strict=True):
+        assert torch.equal(ours.states, theirs.states)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_transformer_encoder_with_padding_mask(batch_first):
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(50, 16)
+            layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first)
+            self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=batch_first)
+
+        def forward(self, input_ids, attention_mask):
+            x = self.embedding(input_ids)
+            out = self.encoder(x if batch_first else x.transpose(0, 1), src_key_padding_mask=attention_mask == 0)
+            return out if batch_first else out.transpose(0, 1)
+
+    torch.manual_seed(0)
+    model = Encoder().eval()
+    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56)
+    states = capture(model, probe, ["all"], tokens_per_forward=1000)
+    batch = next(probe.batches(10))
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        expected = model(batch.input_ids, batch.attention_mask).flatten(0, 1)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    rows = expected.detach()[batch.positions[probe.sample("all").ravel()]]
+    torch.testing.assert_close(states.layers[-1].states, rows, rtol=1e-5, atol=1e-5)
+    assert len(states.layers) == 4
+
+
+@pytest.mark.parametrize(("n_sequences", "tokens_per_forward"), [(12, 144), (28, 192)], ids=["whole", "remainder"])
+def test_length_first_blocks_are_not_mistaken_where_a_batch_could_be_square(n_sequences, tokens_per_forward):
+    class LengthFirst(HandWritten):
+        def forward(self, tokens):
+            x = (self.token(tokens) + self.position(torch.arange(tokens.shape[1]))).transpose(0, 1)
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    class Transposing(nn.Module):
+        def __init__(self, block):
+            super().__init__()
+            self.block = block
+
+        def forward(self, x):
+            return self.block(x.transpose(0, 1)).transpose(0, 1)
+
+    torch.manual_seed(0)
+    model = LengthFirst()
+    model.blocks = nn.ModuleList(Transposing(block) for block in model.blocks)
+    probe = Probe.from_tokens(random_tokens(n_sequences, 12), max_vectors=120)
+    square = capture(model, probe, ["all"], tokens_per_forward=tokens_per_forward)
+    single = capture(model, probe, ["all"], tokens_per_forward=12)
+    torch.testing.assert_close(square.layers[-1].states, single.layers[-1].states, rtol=1e-5, atol=1e-5)
+
+
+def test_shared_block_gives_a_layer_for_each_call():
+    torch.manual_seed(0)
+    model = AlbertModel(
+        AlbertConfig(
+            vocab_size=50,
+            embedding_size=8,
+            hidden_size=16,
+            num_hidden_layers=4,
+            num_attention_heads=2,
+            intermediate_size=32,
+        )
+    )
+    probe = Probe.from_tokens(random_tokens(10, 9), max_vectors=56)
+    states = capture(model, probe, ["all"])
+    assert len(states.layers) == 5
+    assert len({layer.states[0, 0].item() for layer in states.layers}) == 5
+
+
+@pytest.mark.parametrize(("family", "expected"), [(f, True) for f in DECODERS] + [(f, False) for f in ENCODERS])
+def test_causality_is_seen(family, expected, small_probe):
+    assert causality(tiny(family), small_probe) == {None: expected}
+
+
+def test_causality_of_a_hand_written_model(small_probe):
+    assert causality(HandWritten(causal=True), small_probe) == {None: True}
+    assert causality(HandWritten(causal=False), small_probe) == {None: False}
+
+
+def test_mixture_of_experts_is_causal_in_spite_of_its_rounding(small_probe):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = MixtralConfig(vocab_size=50, num_key_value_heads=2, num_local_experts=4, **sizes)
+    assert causality(AutoModelForCausalLM.from_config(config), small_probe) == {None: True}
+
+
+def test_causality_that_cannot_be_told(hand_written, small_probe):
+    nn.init.constant_(hand_written.token.weight, float("nan"))
+    assert causality(hand_written, small_probe) == {None: None}
+    identity = HandWritten()
+    for block in identity.blocks:
+        nn.init.zeros_(next(p for n, p in block.named_parameters() if "out" in n and p.ndim == 2))
+    assert causality(identity, small_probe) == {None: None}  # as some are initialised: no position sees any other
+    assert causality(HandWritten(), Probe.from_tokens([[5] * 9] * 3, max_vectors=9)) == {
+        None: None
+    }  # no other token to try
+
+
+def test_model_is_left_as_it_was_found(hand_written, small_probe):
+    hand_written.train()
+    hand_written.blocks[1].norm.eval()  # a frozen norm stays frozen
+    flags = [m.training for m in hand_written.modules()]
+    weights = copy.deepcopy(hand_written.state_dict())
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    expected = torch.rand(3), np.random.rand(3), random.random()
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    with torch.autocast("cpu", torch.bfloat16):
+        states = capture(hand_written, small_probe, ["all"])
+        assert torch.is_autocast_enabled("cpu")
+    drawn = torch.rand(3), np.random.rand(3), random.random()
+    assert states.layers[-1].states.dtype == torch.float32  # autocast is off inside
+    assert torch.equal(drawn[0], expected[0])
+    assert np.array_equal(drawn[1], expected[1])
+    assert drawn[2] == expected[2]
+    assert [m.training for m in hand_written.modules()] == flags
+    assert all(torch.equal(w, weights[k]) for k, w in hand_written.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in hand_written.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in hand_written.modules())
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_exact_on_the_device_that_the_model_computes_on(hand_written, small_probe, monkeypatch):
+    """FSDP takes the parameters away from the model: what it is within tells the device."""
+    asked, there = [], torch.device("cpu:0")
+    monkeypatch.setattr("repdyn.capture.capture.device_of", lambda model, root_module: there)
+    monkeypatch.setattr(forward, "exact_arithmetic", lambda device: asked.append(device) or full_precision(device))
+    capture(hand_written, small_probe, ["all"])
+    assert asked == [there]
+
+
+def test_model_is_left_as_it_was_found_after_an_error(hand_written, small_probe):
+    hand_written.train()
+    with pytest.raises(ZeroDivisionError):
+        capture(hand_written, small_probe, ["all"], forward=lambda model, batch: 1 / 0)
+    assert all(m.training for m in hand_written.modules())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in hand_written.modules())
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_dropout_is_off(hand_written, small_probe):
+    hand_written.train()
+    twice = [capture(hand_written, small_probe, ["all"]).layers[-1].states for _ in range(2)]
+    assert torch.equal(*twice)
+
+
+def test_compiled_before_attaching(hand_written, small_probe):
+    expected = capture(hand_written, small_probe, ["all"]).layers[-1].states
+    compiled = torch.compile(hand_written, backend="eager")
+    compiled(small_probe.tokens.view(24, 12))
+    assert torch.equal(capture(compiled, small_probe, ["all"]).layers[-1].states, expected)
+    hand_written.compile(backend="eager")
+    hand_written(small_probe.tokens.view(24, 12))
+    assert torch.equal(capture(hand_written, small_probe, ["all"]).layers[-1].states, expected)
+
+
+def test_layers_by_pattern(small_probe):
+    model = tiny("gpt_neox")
+    picked = capture(model, small_probe, ["all"], ["gpt_neox.layers.*", "gpt_neox.final_layer_norm"])
+    assert [layer.module for layer in picked.layers][-2:] == ["gpt_neox.layers.2", "gpt_neox.final_layer_norm"]
+    assert picked.layers[-1].states.norm(dim=1).std() < 0.1  # normalised vectors have one length
+
+
+def test_head_is_not_run_unless_it_is_asked_for(small_probe):
+    model = tiny("gpt2")
+    model.lm_head.register_forward_pre_hook(lambda *_: pytest.fail("the head's logits are not needed"))
+    capture(model, small_probe, ["all"])
+    capture(AutoModelForCausalLM.from_config(model.config), small_probe, ["all"], ["transformer.h.*", "lm_head"])
+
+
+def two_lists():
+    model = HandWritten()
+    model.spare = nn.ModuleList(copy.deepcopy(block) for block in model.blocks)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "layers", "message"),
+    [
+        (
+            lambda: nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4)),
+            None,
+            r"list of blocks \(nn.ModuleList\), found none in Sequential",
+        ),
+        (HandWritten, "blocks.x*", r"'blocks.x\*' matches none; lists of blocks in it: \"blocks.\*\" \(3 of Block\)"),
+        (
+            two_lists,
+            None,
+            r"found several of similar size in HandWritten; choose with layers= one of: \"blocks.\*\" \(3 of Block\), "
+            r'"spare.\*" \(3 of Block\); or measure several, each as a stack of its own, with '
+            r'layers={"blocks": "blocks.\*", "spare": "spare.\*"}',
+        ),
+    ],
+    ids=["no blocks", "no match", "two stacks"],
+)
+def test_blocks_that_cannot_be_told(make, layers, message):
+    with pytest.raises(ValueError, match=message):
+        find_blocks(make(), layers)
+
+
+def tiny_t5():
+    torch.manual_seed(0)
+    return T5Model(
+        T5Config(vocab_size=50, d_model=16, d_ff=32, d_kv=8, num_layers=2, num_decoder_layers=3, num_heads=2)
+    )
+
+
+def test_both_stacks_of_an_encoder_decoder_are_those_it_reports():
+    model = tiny_t5()
+    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56, pad_id=1)
+    states = capture(model, probe, ["all"], tokens_per_forward=1000)
+    assert [(layer.stack, layer.index, layer.module) for layer in states.layers] == [
+        ("encoder", 0, "encoder.block.0"),
+        ("encoder", 1, "encoder.block.0"),
+        ("encoder", 2, "encoder.block.1"),
+        ("decoder", 0, "decoder.block.0"),
+        ("decoder", 1, "decoder.block.0"),
+        ("decoder", 2, "decoder.block.1"),
+        ("decoder", 3, "decoder.block.2"),
+    ]
+    assert [layer.depth for layer in states.layers] == [0, 1 / 2, 1, 0, 1 / 3, 2 / 3, 1]
+    batch = next(probe.batches(10))
+    with torch.no_grad():
+        reported = model.eval()(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            decoder_input_ids=batch.input_ids,
+            decoder_attention_mask=batch.attention_mask,
+            output_hidden_states=True,
+        )
+    rows = batch.positions[probe.sample("all").ravel()]
+    for layer in states.layers:
+        hidden = reported[f"{layer.stack}_hidden_states"][layer.index].flatten(0, 1)[rows]
+        final_norm = model.get_submodule(layer.stack).final_layer_norm
+        ours = layer.states if layer.depth < 1 else final_norm(layer.states).detach()
+        torch.testing.assert_close(ours, hidden, rtol=1e-5, atol=1e-5)
+
+
+def test_stacks_named_are_the_stacks_found(small_probe):
+    model = tiny_t5()
+    found, named = (
+        capture(model, small_probe, ["all"], layers)
+        for layers in (None, {"encoder": "encoder.block.*", "decoder": ["decoder.block.*"]})
+    )
+    for ours, theirs in zip(named.layers, found.layers, strict=True):
+        assert (ours.stack, ours.index, ours.depth, ours.module) == (
+            theirs.stack,
+            theirs.index,
+            theirs.depth,
+            theirs.module,
+        )
+        assert torch.equal(ours.states, theirs.states)
+    assert causality(model, small_probe) == {"encoder": False, "decoder": True}
+
+
+def test_patterns_without_names_are_one_stack(small_probe):
+    states = capture(tiny_t5(), small_probe, ["all"], "encoder.block.*")
+    assert [(layer.stack, layer.index) for layer in states.layers] == [(None, 0), (None, 1), (None, 2)]
+
+
+def test_weights_that_evaluation_rescales_are_put_back(small_probe):
+    """RWKV divides them in place when it is first evaluated, and says so in an attribute."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "attention_hidden_size": 16, "num_hidden_layers": 4, "intermediate_size": 32}
+    model = RwkvModel(RwkvConfig(vocab_size=50, rescale_every=1, **sizes)).train()
+    before = copy.deepcopy(model.state_dict())
+    first = capture(model, small_probe, ["all"]).layers[-1].states
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    assert not model.layers_are_rescaled
+    assert torch.equal(capture(model, small_probe, ["all"]).layers[-1].states, first)
+    model.eval()(small_probe.tokens[None, :12])
+    assert model.layers_are_rescaled
+    rescaled = copy.deepcopy(model.state_dict())
+    assert torch.equal(capture(model, small_probe, ["all"]).layers[-1].states, first)
+    assert all(torch.equal(weight, rescaled[name]) for name, weight in model.state_dict().items())
+
+
+def test_weights_that_are_overwritten_unseen_are_a_loud_error(hand_written, small_probe):
+    def forward(model, batch):
+        with torch._C.DisableTorchFunction():
+            model.head.weight.mul_(2)
+        return model(batch.input_ids)
+
+    with pytest.raises(RuntimeError, match="it overwrote 'head.weight', which cannot be restored; measure a copy"):
+        capture(hand_written, small_probe, ["all"], forward=forward)
+
+
+def test_what_a_forward_pass_changes_is_undone(hand_written, small_probe):
+    hand_written.register_buffer("n_seen", torch.zeros(1))
+    hand_written.register_buffer("table", torch.zeros(1))
+    hand_written.scale = 1.0
+
+    def forward(model, batch):
+        model.n_seen += batch.input_ids.numel()
+        model.table = torch.ones(7)
+        model.scale = 2.0
+        model.norm = nn.Identity()
+        model.head.weight.data[0] = 7.0
+        return model(batch.input_ids)
+
+    norm, head = hand_written.norm, hand_written.head.weight.detach().clone()
+    capture(hand_written, small_probe, ["all"], forward=forward)
+    assert (hand_written.n_seen.tolist(), hand_written.table.tolist(), hand_written.scale) == ([0.0], [0.0], 1.0)
+    assert hand_written.norm is norm
+    assert torch.equal(hand_written.head.weight, head)
+
+
+def test_several_streams_of_a_token_are_one_vector(hand_written, small_probe):
+    class Streams(nn.Module):
+        def __init__(self, block, first):
+            super().__init__()
+            self.block, self.first = block, first
+
+        def forward(self, streams):
+            x = self.block(streams.sum(0 if self.first else 2))
+            return torch.stack([x, 2 * x, -x], 0 if self.first else 2)
+
+    expected = capture(hand_written, small_probe, ["all"]).layers[1].states
+    for first in (True, False):
+        model = copy.deepcopy(hand_written)
+        model.blocks = nn.ModuleList(Streams(block, first) for block in model.blocks)
+        model.norm, model.head = nn.Identity(), nn.Identity()
+
+        def forward(model, batch, dim=0 if first else 2):
+            x = model.token(batch.input_ids) + model.position(torch.arange(batch.input_ids.shape[1]))
+            x = torch.stack([x, 0 * x, 0 * x], dim)
+            for block in model.blocks:
+                x = block(x)
+
+        states = capture(model, small_probe, ["all"], forward=forward).layers
+        assert [layer.states.shape[1] for layer in states] == [48] * 4
+        torch.testing.assert_close(states[1].states, torch.cat([expected, 2 * expected, -expected], 1))
+
+
+def test_states_under_any_name_and_in_any_place(hand_written, small_probe):
+    expected = capture(hand_written, small_probe, ["all"])
+
+    class Unusual(nn.Module):
+        def __init__(self, block):
+            super().__init__()
+            self.block = block
+
+        def forward(self, mask, *, residual, lengths):
+            return {"weights": mask, "residual": self.block(residual)}
+
+    def forward(model, batch):
+        x = model.token(batch.input_ids) + model.position(torch.arange(batch.input_ids.shape[1]))
+        for block in model.blocks:
+            x = block(batch.attention_mask, residual=x, lengths=None)["residual"]
+
+    hand_written.blocks = nn.ModuleList(Unusual(block) for block in hand_written.blocks)
+    states = capture(hand_written, small_probe, ["all"], forward=forward)
+    for ours, theirs in zip(states.layers, expected.layers, strict=True):
+        assert torch.equal(ours.states, theirs.states)
+
+
+def test_silent_hook_is_a_loud_error(hand_written, small_probe):
+    hand_written.spare = nn.ModuleList(copy.deepcopy(block) for block in hand_written.blocks)
+    with pytest.raises(
+        RuntimeError,
+        match=r"3 of 3 did not: spare.0, .* with layers=; the model has \"blocks.\*\" \(3 of Block\), \"spare",
+    ):
+        capture(hand_written, small_probe, ["all"], "spare.*")
+
+
+def test_output_that_is_no_state_is_refused(hand_written, small_probe):
+    model = BertModel(
+        BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    )
+    with pytest.raises(RuntimeError, match=r"expected states of shape \(24, 12, 'dim'\) at 'pooler', got \(24, 16\)"):
+        capture(model, small_probe, ["all"], "pooler")
+    with pytest.raises(
+        ValueError, match="expected a probe without padding, because HandWritten.forward takes no attention_mask"
+    ):
+        capture(hand_written, Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56), ["all"])
+
+
+def test_padding_with_a_forward_of_ones_own(hand_written):
+    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56)
+    states = capture(hand_written, probe, ["all"], forward=lambda model, batch: model(batch.input_ids))
+    assert states.layers[-1].states.isfinite().all()
+
+
+def test_blocks_that_vary_from_batch_to_batch_are_refused(hand_written, small_probe):
+    def forward_once_more(model, batch, calls=[]):  # noqa: B006
+        calls.append(1)
+        model(batch.input_ids)
+        if len(calls) > 1:
+            model.blocks[0](torch.zeros(*batch.input_ids.shape, 16))
+
+    def forward_in_another_order(model, batch, calls=[]):  # noqa: B006
+        calls.append(1)
+        x = model.token(batch.input_ids)
+        for number in (0, 1, 2) if len(calls) == 1 else (0, 2, 1):
+            x = model.blocks[number](x)
+
+    same = "expected the same blocks to run in the same order for every batch, got "
+    settings = {"tokens_per_forward": 24}
+    with pytest.raises(RuntimeError, match=f"{same}'blocks.0' as call 4 where the first batch had none; name"):
+        capture(hand_written, small_probe, ["all"], forward=forward_once_more, **settings)
+    with pytest.raises(RuntimeError, match=f"{same}'blocks.2' as call 2 where the first batch had 'blocks.1'; name"):
+        capture(hand_written, small_probe, ["all"], forward=forward_in_another_order, **settings)
+
+
+def test_padding_that_the_model_cannot_be_told_of_is_refused(hand_written):
+    class Named(HandWritten):
+        def forward(self, input_ids):
+            return super().forward(input_ids)
+
+    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56)
+    for model in (hand_written, Named()):
+        with pytest.raises(
+            ValueError, match=f"without padding, because {type(model).__name__}.forward takes no attention_mask"
+        ):
+            capture(model, probe, ["all"])
+
+
+def test_block_that_returns_nothing_is_refused(hand_written, small_probe):
+    class Silent(nn.Module):
+        def forward(self, x):
+            return None
+
+    hand_written.blocks[1] = Silent()
+    with pytest.raises(RuntimeError, match="at 'blocks.1', got NoneType; name blocks"):
+        capture(hand_written, small_probe, ["all"], "blocks.*")

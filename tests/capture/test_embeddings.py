@@ -1,0 +1,225 @@
+"""The input embedding: whoever is given the token ids."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from small import HandWritten, random_tokens
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from transformers import (
+    BartConfig,
+    BartModel,
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    XLNetConfig,
+    XLNetModel,
+)
+
+from repdyn import Probe
+from repdyn.capture.capture import capture
+from repdyn.capture.embeddings import NONE_FOUND, NOT_A_TABLE, NOT_HERE, EmbeddingSearch
+
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 50}
+BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+HALVES = {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+XLNET = {"d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
+
+
+def table_of(model, probe, **settings):
+    return capture(model, probe, ["all"], captures={"embeddings"}, **settings).embeddings
+
+
+class PositionsFirst(HandWritten):
+    """Asks another table first, and one of the tokens that it does not use for a second time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.segment = nn.Embedding(2, 16)
+        self.second = nn.Embedding(50, 16)
+
+    def forward(self, tokens):
+        x = self.position(torch.arange(tokens.shape[1])) + self.segment(torch.zeros_like(tokens))
+        x = x + self.token(tokens) + self.second(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class ByName(HandWritten):
+    def forward(self, tokens):
+        x = self.token(input=tokens)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Scaled(nn.Embedding):
+    def forward(self, input):
+        return super().forward(input) * 4.0
+
+
+def hand_written():
+    model = HandWritten()
+    return model, model.token
+
+
+def positions_first():
+    model = PositionsFirst()
+    return model, model.token
+
+
+def by_name():
+    model = ByName()
+    return model, model.token
+
+
+def scaled():
+    model = HandWritten()
+    model.token = Scaled(50, 16)
+    return model, model.token
+
+
+def bert():
+    model = BertModel(BertConfig(**SIZES, vocab_size=50))
+    return model, model.embeddings.word_embeddings
+
+
+def gpt2():
+    model = GPT2LMHeadModel(GPT2Config(**GPT2))
+    return model, model.transformer.wte
+
+
+def bart():
+    model = BartModel(BartConfig(**BART, **HALVES, vocab_size=50))
+    return model, model.encoder.embed_tokens
+
+
+def xlnet():
+    """Gives its tokens the other way round."""
+    model = XLNetModel(XLNetConfig(**XLNET, vocab_size=50))
+    return model, model.word_embedding
+
+
+@pytest.mark.parametrize("make", [hand_written, positions_first, by_name, scaled, bert, gpt2, bart, xlnet])
+def test_the_table_that_is_given_the_tokens(make, small_probe):
+    model, embedding = make()
+    table = table_of(model, small_probe)
+    assert table.shape == (50, 16)
+    assert table.data_ptr() == embedding.weight.data_ptr()
+    assert not table.requires_grad
+    assert all(not m._forward_pre_hooks and not m._forward_hooks for m in model.modules())
+
+
+def test_padded_tokens_are_recognised():
+    lengths = torch.tensor([3, 9, 4, 7, 2, 9])
+    mask = (torch.arange(9)[None, :] < lengths[:, None]).long()
+    probe = Probe.from_tokens(random_tokens(6, 9), mask, max_vectors=20)
+    model, embedding = bert()
+    for tokens_per_forward in (9, 1000):
+        found = table_of(model, probe, tokens_per_forward=tokens_per_forward)
+        assert found.data_ptr() == embedding.weight.data_ptr()
+
+
+def test_it_is_not_asked_for_by_default(small_probe):
+    said = capture(HandWritten(), small_probe, ["all"]).embeddings
+    assert said == "the input embeddings were not asked for"
+
+
+class Functional(HandWritten):
+    def forward(self, tokens):
+        x = nn.functional.embedding(tokens, self.token.weight) + self.position(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Integers(nn.Embedding):
+    """Stores its rows as bytes, as quantised embeddings do."""
+
+    def __init__(self) -> None:
+        super().__init__(50, 16)
+        self.weight = nn.Parameter((100 * self.weight.detach()).to(torch.int8), requires_grad=False)
+
+    def forward(self, input):
+        return nn.functional.embedding(input, self.weight.float() / 100)
+
+
+class Elsewhere(nn.Embedding):
+    """Fetches its rows when they are needed, as accelerate does from memory or disk."""
+
+    def __init__(self) -> None:
+        super().__init__(50, 16)
+        self.rows, self.weight = self.weight.detach(), nn.Parameter(self.weight.to("meta"))
+
+    def forward(self, input):
+        return nn.functional.embedding(input, self.rows)
+
+
+def with_embedding(embedding):
+    model = HandWritten()
+    model.token = embedding
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Functional, NONE_FOUND),
+        (lambda: with_embedding(Integers()), NOT_A_TABLE),
+        (lambda: with_embedding(Elsewhere()), NOT_HERE),
+    ],
+    ids=["functional", "integers", "elsewhere"],
+)
+def test_where_there_is_none_a_reason_is_given(make, reason, small_probe):
+    assert table_of(make(), small_probe) == reason
+
+
+@pytest.mark.parametrize("pieces", ["flat", "freed"])
+def test_pieces_of_fsdp1_are_no_table(pieces):
+    """As several ranks leave them: a flat piece of the rows, or rows whose memory was given back."""
+    search = EmbeddingSearch(model := HandWritten())
+    with search.attached():
+        tokens = random_tokens(2, 5)
+        with search.expecting(next(Probe.from_tokens(tokens, max_vectors=8).batches(2))):
+            model(tokens)
+    weight = model.token.weight
+    if pieces == "flat":
+        model.token.weight = nn.Parameter(weight.detach().flatten()[:100])
+    else:
+        weight.untyped_storage().resize_(0)
+    assert search.table() == NOT_HERE
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    """A group of one rank."""
+    rendezvous = tmp_path_factory.mktemp("group") / "rendezvous"
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_shards_of_fsdp2_are_brought_together(one_process, small_probe):
+    torch.manual_seed(0)
+    model = HandWritten()
+    expected = model.token.weight.detach().clone()
+    for block in model.blocks:
+        fully_shard(block, mesh=dist.init_device_mesh("cpu", (1,)))
+    fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))
+    table = table_of(model, small_probe)
+    assert type(table) is torch.Tensor
+    assert torch.equal(table, expected)
+
+
+def test_whole_weights_of_fsdp1_are_a_table(one_process, small_probe):
+    model = HandWritten()
+    expected = model.token.weight.detach().clone()
+    settings = {"sharding_strategy": ShardingStrategy.NO_SHARD, "device_id": torch.device("cpu")}
+    sharded = FullyShardedDataParallel(model, use_orig_params=True, **settings)
+    table = table_of(sharded, small_probe)
+    assert table == NOT_HERE if isinstance(table, str) else torch.equal(table, expected)

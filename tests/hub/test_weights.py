@@ -1,0 +1,170 @@
+"""Which files are fetched, and that the model they give is what was published."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from repdyn import Probe, measure, open_store
+from repdyn.hub import weights
+from repdyn.hub.client import Hub, RemoteFile
+from repdyn.hub.errors import CheckpointError
+from repdyn.hub.weights import Loading, choose_files, load_model
+from repdyn.sweep.checkpoint import Settings, Task
+from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.local import find_checkpoints
+from repdyn.sweep.loop import sweep
+
+SHARDS = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
+PICKLES = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "pytorch_model.bin.index.json"]
+BESIDE = ["README.md", "tokenizer.json", "optimizer.pt", "tf_model.h5", "flax_model.msgpack", "onnx/model.onnx"]
+
+
+def files(*names: str) -> dict[str, RemoteFile]:
+    return {name: RemoteFile(10, None) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen"),
+    [
+        (["model.safetensors", "pytorch_model.bin"], ["model.safetensors"]),
+        ([*SHARDS, "model.safetensors.index.json", *PICKLES], [*SHARDS, "model.safetensors.index.json"]),
+        (["model.safetensors", *SHARDS, "model.safetensors.index.json"], ["model.safetensors"]),
+        (PICKLES, PICKLES),
+        (["pytorch_model.bin", "model.fp16.safetensors", "adapter_model.safetensors"], ["pytorch_model.bin"]),
+        # an index whose shards are missing is no weights
+        (["model.safetensors.index.json", "pytorch_model.bin"], ["pytorch_model.bin"]),
+    ],
+    ids=["both", "shards", "whole and shards", "pickles", "variants", "bare index"],
+)
+def test_one_format_and_the_configuration(there, chosen):
+    found = choose_files(files("config.json", *BESIDE, *there))
+    assert set(found) == {"config.json", *chosen}
+
+
+def test_a_subfolder_and_code():
+    there = files("config.json", "model.safetensors", "a/config.json", "a/model.safetensors", "a/own.py", "own.py")
+    assert set(choose_files(there, "a")) == {"a/config.json", "a/model.safetensors"}
+    assert set(choose_files(there, "a", with_code=True)) == {"a/config.json", "a/model.safetensors", "a/own.py"}
+
+
+@pytest.mark.parametrize(
+    ("there", "message"),
+    [
+        (["model.safetensors"], "it has no config.json, so the model's architecture is not known"),
+        (
+            ["config.json", "model.gguf", "onnx/model.onnx"],
+            "it has no weights that can be read, model*.safetensors or pytorch_model*.bin; its files are config.json, model.gguf",
+        ),
+    ],
+)
+def test_nothing_to_read(there, message):
+    with pytest.raises(CheckpointError) as refusal:
+        choose_files(files(*there))
+    assert str(refusal.value) == message
+
+
+def test_every_weight_is_the_published_one(family):
+    model = load_model(family[8], Loading())
+    saved = load_file(family[8] / "model.safetensors")
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, saved[f"gpt_neox.{name}"]), name
+    assert not model.training
+
+
+def test_pickled_weights_give_the_same_model(family, tmp_path):
+    folder = family[8]
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    before = load_model(folder, Loading()).state_dict()
+    (folder / "model.safetensors").unlink()
+    after = load_model(folder, Loading()).state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(("asked", "got"), [("auto", torch.bfloat16), ("float32", torch.float32)])
+def test_precision_is_the_published_one_unless_another_is_asked_for(family, asked, got):
+    from transformers import AutoModelForCausalLM
+
+    folder = family[8]
+    AutoModelForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
+    assert load_model(folder, Loading(dtype=asked)).dtype == got
+
+
+def test_memory_is_counted_in_the_precision_that_is_asked_for(family, monkeypatch):
+    from transformers import AutoModelForCausalLM
+
+    folder = family[8]
+    AutoModelForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
+    available = int(1.5 * (folder / "model.safetensors").stat().st_size)
+    monkeypatch.setattr(weights.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
+    load_model(folder, Loading())
+    with pytest.raises(CheckpointError, match="out of memory: its weights take 0.0 GB in float32, and 0.0 GB are free"):
+        load_model(folder, Loading(dtype="float32"))
+
+
+def test_a_pooler_that_was_never_trained_does_not_matter(tmp_path):
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=50)
+    BertForMaskedLM(config).save_pretrained(tmp_path)
+    assert type(load_model(tmp_path, Loading())).__name__ == "BertModel"
+
+
+ON_DISK = dict.fromkeys(("embed_in", "emb_dropout", "rotary_emb", "final_layer_norm"), "cpu")
+ON_DISK |= {"layers.0": "disk", "layers.1": "disk"}
+
+
+@pytest.mark.parametrize("places", ["auto", ON_DISK], ids=["auto", "blocks on disk"])
+def test_a_model_spread_over_memory_and_disk_gives_the_same_numbers(family, places, tmp_path):
+    pytest.importorskip("accelerate")
+    tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
+    probe = Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
+    loadings = (Loading(), Loading(device_map=places))
+    whole, spread = (measure(load_model(family[8], loading, tmp_path), probe) for loading in loadings)
+    assert [row.value for row in spread.rows] == [row.value for row in whole.rows]
+    assert [row.parameters for row in spread.rows] == [row.parameters for row in whole.rows]
+
+
+def test_remote_code_is_not_run_unless_asked_for(family, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = family[8]
+    config = json.loads((folder / "config.json").read_text())
+    own = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}
+    (folder / "config.json").write_text(json.dumps(config | own))
+    (folder / "mine.py").write_text(
+        "from transformers import GPTNeoXConfig, GPTNeoXModel\n"
+        "class Config(GPTNeoXConfig):\n    model_type = 'mine'\n"
+        "class Model(GPTNeoXModel):\n    config_class = Config\n"
+    )
+    with pytest.raises(
+        CheckpointError,
+        match="it needs Python code of its own repository; read that, then allow it with --trust-remote",
+    ):
+        load_model(folder, Loading())
+    assert type(load_model(folder, replace(Loading(), trust_remote_code=True))).__name__ == "Model"
+
+
+def test_both_stacks_of_an_encoder_decoder_come_through_a_sweep(tmp_path):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=260, d_model=16, d_ff=32, d_kv=8, num_layers=2, num_decoder_layers=3, num_heads=2)
+    model = T5ForConditionalGeneration(config).eval()
+    for step in (0, 10):
+        model.save_pretrained(tmp_path / "checkpoints" / f"step{step}")
+    tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
+    probe = Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
+    tasks = [Task(target, probe) for target in find_checkpoints(tmp_path / "checkpoints", "t5")]
+    store = open_store(tmp_path / "store")
+    report = sweep(tasks, store, Settings(), Downloads(tmp_path / "downloads", Hub()))
+    assert [task.target.step for task in report.measured] == [0, 10]
+    rows = store.to_pandas("t5").query("layer.notna() and metric == 'two_nn' and step == 10")
+    assert rows.groupby("stack")["layer"].max().to_dict() == {"encoder": 2, "decoder": 3}
+    assert rows.groupby("stack")["causal"].unique().map(list).to_dict() == {"encoder": [False], "decoder": [True]}
+    expected = {(row.stack, row.layer): row.value for row in measure(model, probe, ["two_nn"]).rows}
+    assert dict(zip(zip(rows["stack"], rows["layer"], strict=True), rows["value"], strict=True)) == expected

@@ -1,0 +1,292 @@
+import io
+from dataclasses import replace
+
+import pytest
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from matplotlib.figure import Figure
+from rich.console import Console
+from synthetic_runs import DENSE, SAMPLED
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from repdyn.figures.run import heatmap
+from repdyn.publish.results import show_run, show_store
+
+NAMES = ("profile_anisotropy", "profile_two_nn", "mean_over_layers", "heatmap_anisotropy_all")
+
+
+@pytest.fixture
+def unpainted(monkeypatch):
+    """Figures are made but their files stay empty, for tests that ask where they go."""
+
+    def save(figures, folder, attempt):
+        folder.mkdir(parents=True, exist_ok=True)
+        written = [folder / f"{name}.{kind}" for name in figures for kind in ("png", "svg")]
+        for path in written:
+            path.touch()
+        return written
+
+    monkeypatch.setattr("repdyn.publish.results.save", save)
+    monkeypatch.setattr("repdyn.figures.run.save", save)
+    monkeypatch.setattr("repdyn.figures.comparison.save", save)
+
+
+def shown(store, *arguments, **given):
+    stream = io.StringIO()
+    written = show_store(store, *arguments, console=Console(file=stream, width=80), **given)
+    return stream.getvalue(), written
+
+
+def folders(written, store):
+    return sorted({path.parent.relative_to(store.path).as_posix() for path in written})
+
+
+def board(folder, version="board"):
+    return TensorBoardLogger(folder, name="", version=version)
+
+
+def images(logger):
+    logger.finalize("success")
+    events = EventAccumulator(logger.log_dir)
+    events.Reload()
+    return set(events.Tags()["images"])
+
+
+class BrokenBoard(TensorBoardLogger):
+    @property
+    def experiment(self):
+        raise ConnectionError("the board is gone")
+
+
+def test_a_live_run_has_its_figures_in_the_store_itself(published, filled, tmp_path, capsys):
+    live = published("lab/a", steps=(0, 8), checkpoint=None)
+    store = filled(tmp_path, live)
+    written = show_run(store, "lab/a")
+    assert folders(written, store) == ["figures"]
+    assert {f"{name}.png" for name in NAMES} <= {path.name for path in written}
+    text = capsys.readouterr().out
+    assert text.startswith("lab/a  GPTNeoXForCausalLM (decoder)")
+    again, files = shown(store)
+    assert files == written
+    assert again.strip() == text.strip()
+
+
+def test_a_swept_run_has_a_folder_of_its_own_for_others_will_follow(published, filled, tmp_path, unpainted):
+    store = filled(tmp_path, published("lab/a", steps=(0, 8)))
+    assert folders(show_run(store, "lab/a"), store) == ["figures/lab%2Fa"]
+
+
+def test_several_runs_have_a_folder_each(published, filled, tmp_path, unpainted):
+    store = filled(tmp_path, published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 8)))
+    assert folders(show_run(store, "lab/a"), store) == ["figures/lab%2Fa"]
+
+
+def test_probes_of_one_run_do_not_overwrite_each_other(published, filled, tmp_path):
+    store = filled(tmp_path, published("lab/a", probe="one"), published("lab/a", probe="two", n_blocks=2))
+    first = {path: path.read_bytes() for path in show_run(store, "lab/a", probe="one")}
+    second = show_run(store, "lab/a", probe="two")
+    assert folders([*first, *second], store) == ["figures/lab%2Fa/one", "figures/lab%2Fa/two"]
+    assert all(path.read_bytes() == content for path, content in first.items())
+    with pytest.raises(ValueError, match="^expected the rows of one probe, got 2"):
+        show_run(store, "lab/a")
+
+
+def test_a_failure_on_another_probe_is_no_second_probe(published, failures, filled, tmp_path, unpainted):
+    store = filled(tmp_path, published("lab/a", steps=(0,), probe="one"), failures(8, run="lab/a", probe="two"))
+    assert folders(show_run(store, "lab/a", probe="one"), store) == ["figures/lab%2Fa"]
+
+
+def test_a_figure_is_drawn_once_for_its_file_and_the_loggers(published, filled, tmp_path, monkeypatch, unpainted):
+    store = filled(tmp_path / "store", published("lab/a", steps=(0, 8)))
+    drawn = []
+    monkeypatch.setattr("repdyn.figures.run.heatmap", lambda *given: drawn.append(given[1:3]) or Figure())
+    show_run(store, "lab/a", loggers=[CSVLogger(tmp_path, name="", version=""), board(tmp_path)])
+    assert drawn == [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")]
+
+
+def test_a_few_runs_have_a_summary_each_and_a_comparison(published, finished, filled, tmp_path, unpainted):
+    store = filled(tmp_path, published("lab/a", steps=(0, 8)), finished("lab/bert"))
+    text, written = shown(store)
+    assert folders(written, store) == ["figures/comparison", "figures/lab%2Fa", "figures/lab%2Fbert"]
+    assert all(path.exists() for path in written)
+    assert "lab/a  GPTNeoXForCausalLM (decoder)" in text
+    assert "lab/bert  BertModel (encoder)" in text
+    assert text.index("lab/bert  BertModel") < text.index("model kind size done")
+    assert "comparison: 6 files in" in text
+
+
+def test_many_runs_have_a_line_each(published, filled, tmp_path, unpainted):
+    store = filled(tmp_path, *(published(f"lab/{name}", steps=(0, 8), n_blocks=2) for name in "abcd"))
+    text, written = shown(store)
+    assert len(folders(written, store)) == 5
+    for name in "abcd":
+        (line,) = [line for line in text.splitlines() if line.startswith(f"lab/{name}: ")]
+        assert line == f"lab/{name}: 12 files in {tmp_path}/figures/lab%2F{name}"
+    assert "GPTNeoX" not in text
+    assert "bell   bell-shaped" in text
+
+
+def test_some_runs_and_another_folder(published, filled, tmp_path, unpainted):
+    store = filled(tmp_path / "s", *(published(f"lab/{name}", steps=(0, 8), n_blocks=2) for name in "abc"))
+    text, written = shown(store, ["lab/a", "lab/c"], folder=tmp_path / "o")
+    assert sorted({path.parent.name for path in written}) == ["comparison", "lab%2Fa", "lab%2Fc"]
+    assert {path.parents[1] for path in written} == {tmp_path / "o"}
+    assert "lab/b" not in text
+    assert not (store.path / "figures").exists()
+
+
+def test_a_run_that_only_failed_is_said_and_left_out(published, failures, filled, tmp_path, unpainted):
+    store = filled(tmp_path, published("lab/a", steps=(0,)), failures(8, "gated", run="lab/b"))
+    text, written = shown(store)
+    assert "lab/b: nothing measured, 1 checkpoint failed: step 8: gated; --retry-failed tries again" in text
+    assert folders(written, store) == ["figures/lab%2Fa"]
+
+
+def test_a_store_of_failures_alone(failures, filled, tmp_path):
+    text, written = shown(filled(tmp_path, failures(8, "gated", run="lab/b")))
+    assert text.startswith("lab/b: nothing measured")
+    assert not written
+
+
+def test_several_probes_are_shown_one_by_one_and_not_compared(published, filled, tmp_path, unpainted):
+    store = filled(
+        tmp_path,
+        published("lab/a", steps=(0, 8), probe="one"),
+        published("lab/a", steps=(0, 8), probe="two", **DENSE),
+        published("lab/b", steps=(0, 8), probe="one"),
+    )
+    text, written = shown(store)
+    assert folders(written, store) == ["figures/lab%2Fa/one", "figures/lab%2Fa/two", "figures/lab%2Fb"]
+    assert "not compared: several probes of lab/a; choose one with --probe HASH:\n" in text
+    assert f"  lab/a, probe one: {SAMPLED}, own window's neighbours left out\n" in text
+    assert "  lab/a, probe two: dense design: 8 batches of 4,096 vectors" in text
+    _, chosen = shown(store, probe="one")
+    assert folders(chosen, store) == ["figures/comparison", "figures/lab%2Fa/one", "figures/lab%2Fb"]
+
+
+def test_runs_that_do_not_compare_have_a_table_and_no_pictures(published, filled, tmp_path, unpainted):
+    store = filled(tmp_path, published("lab/a", steps=(0,)), published("lab/b", steps=(0,), n_vectors=512))
+    text, written = shown(store)
+    assert "these values do not compare" in text
+    assert folders(written, store) == ["figures/lab%2Fa", "figures/lab%2Fb"]
+
+
+def test_each_stack_of_a_model_is_shown_for_itself_and_beside_the_other(two_stacks, filled, tmp_path, capsys):
+    store = filled(tmp_path / "store", two_stacks("quick/1", steps=(0, 8)))
+    logger = board(tmp_path)
+    written = show_run(store, "quick/1", loggers=[logger], tracking_seconds=8.1)
+    assert folders(written, store) == ["figures/comparison", "figures/decoder", "figures/encoder"]
+    names = {path.stem for path in written if path.parent.name == "encoder"}
+    assert set(NAMES) < names == {path.stem for path in written if path.parent.name == "decoder"}
+    assert images(logger) == {f"figures/{stack}/{name}" for stack in ("encoder", "decoder") for name in names}
+    text = capsys.readouterr().out
+    heads = ("encoder)  T5ForConditionalGeneration (encoder)", "decoder)  T5ForConditionalGeneration (decoder)")
+    encoder, decoder = (text.index(f"quick/1 ({head}") for head in heads)
+    table = text.index("kind size done")
+    assert encoder < decoder < table
+    assert f"figures: {store.path}/figures/encoder (12 files)" in text.replace("\n", "")
+    assert text.count("tracking took 8.1 s") == 1
+    again, files = shown(store)
+    assert files == written
+    assert again.strip() == text.replace("tracking took 8.1 s\n", "").strip()
+
+
+def test_stacks_lie_in_the_folder_of_their_run_and_probe(two_stacks, published, filled, tmp_path, unpainted):
+    store = filled(
+        tmp_path,
+        two_stacks("lab/t5", steps=(0, 8), probe="one", checkpoint="lab/t5@0"),
+        two_stacks("lab/t5", steps=(0, 8), probe="two", checkpoint="lab/t5@0"),
+    )
+    assert folders(show_run(store, "lab/t5", probe="one"), store) == [
+        f"figures/lab%2Ft5/one/{name}" for name in ("comparison", "decoder", "encoder")
+    ]
+    text, written = shown(store)
+    assert folders(written, store) == [
+        f"figures/lab%2Ft5/{probe}/{stack}" for probe in ("one", "two") for stack in ("decoder", "encoder")
+    ]
+    assert "not compared: several probes of lab/t5; choose one with --probe HASH:\n" in text
+
+
+def test_stacks_count_as_runs_where_they_are_many(two_stacks, filled, tmp_path, unpainted):
+    store = filled(tmp_path, *(two_stacks(f"lab/{name}", steps=(0, 8)) for name in "ab"))
+    text, written = shown(store)
+    assert f"lab/a (encoder): 12 files in {tmp_path}/figures/lab%2Fa/encoder\n" in text
+    assert f"lab/b (decoder): 12 files in {tmp_path}/figures/lab%2Fb/decoder\n" in text
+    assert "T5ForConditionalGeneration" not in text
+    assert "a (decoder) dec" in text
+    assert len(folders(written, store)) == 5
+
+
+def test_a_stack_may_have_any_name(two_stacks, filled, tmp_path, unpainted):
+    rows = [replace(row, stack=row.stack and f"../{row.stack}.blocks") for row in two_stacks("lab/t5", steps=(0, 8))]
+    store = filled(tmp_path, rows)
+    assert folders(show_run(store, "lab/t5"), store) == [
+        "figures/%2E.%2Fdecoder.blocks",
+        "figures/%2E.%2Fencoder.blocks",
+        "figures/comparison",
+    ]
+
+
+@pytest.fixture
+def broken_heatmap(monkeypatch):
+    """One figure of two_nn cannot be drawn."""
+
+    def draw(frame, metric, subset, alerts):
+        if metric == "two_nn":
+            raise RuntimeError("no heatmap today")
+        return heatmap(frame, metric, subset, alerts)
+
+    monkeypatch.setattr("repdyn.figures.run.heatmap", draw)
+
+
+def test_a_figure_that_fails_keeps_nothing_else_from_a_run(two_stacks, filled, tmp_path, broken_heatmap, capsys):
+    store, logger = filled(tmp_path / "store", two_stacks("quick/1", steps=(0, 8))), board(tmp_path)
+    with pytest.raises(RuntimeError, match="^no heatmap today$"):
+        show_run(store, "quick/1", loggers=[logger])
+    names = {path.relative_to(store.path / "figures").as_posix() for path in (store.path / "figures").rglob("*.png")}
+    each = {*NAMES, "heatmap_anisotropy_no_sink"}
+    compared = {f"comparison/{name}.png" for name in ("profiles_anisotropy", "profiles_two_nn", "means_over_layers")}
+    assert names == {f"{stack}/{name}.png" for stack in ("encoder", "decoder") for name in each} | compared
+    assert images(logger) == {f"figures/{stack}/{name}" for stack in ("encoder", "decoder") for name in each}
+    text = capsys.readouterr().out
+    assert "quick/1 (encoder)  T5" in text
+    assert "quick/1 (decoder)  T5" in text
+    assert "comparison: 6 files in" in text
+
+
+def test_a_figure_that_fails_keeps_nothing_else_from_a_store(published, filled, tmp_path, broken_heatmap):
+    store = filled(tmp_path, published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 8)))
+    stream = io.StringIO()
+    with pytest.raises(RuntimeError, match="^no heatmap today$"):
+        show_store(store, console=Console(file=stream, width=80))
+    text = stream.getvalue().replace("\n", "")
+    assert text.count("lab%2Fa (10 files)") == text.count("lab%2Fb (10 files)") == 1
+    assert "comparison: 6 files in" in text
+
+
+def test_a_logger_that_fails_keeps_nothing_else_from_a_run(published, filled, tmp_path, capsys):
+    store, logger = filled(tmp_path / "store", published("lab/a", steps=(0, 8), checkpoint=None)), board(tmp_path)
+    with pytest.raises(ConnectionError, match="^the board is gone$"):
+        show_run(store, "lab/a", loggers=[BrokenBoard(tmp_path), logger])
+    assert {f"figures/{name}" for name in NAMES} < images(logger)
+    assert len(list((store.path / "figures").iterdir())) == 12
+    assert capsys.readouterr().out.startswith("lab/a  GPTNeoXForCausalLM (decoder)")
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing_else_from_a_run(published, filled, tmp_path, capsys):
+    store, logger = filled(tmp_path / "store", published("lab/a", steps=(0, 8), checkpoint=None)), board(tmp_path)
+    (store.path / "figures").write_text("in the way")
+    with pytest.raises(FileExistsError):
+        show_run(store, "lab/a", loggers=[logger])
+    assert {f"figures/{name}" for name in NAMES} < images(logger)
+    assert capsys.readouterr().out.startswith("lab/a  GPTNeoXForCausalLM (decoder)")
+
+
+def test_a_stack_that_cannot_be_shown_keeps_the_other_from_nothing(two_stacks, filled, tmp_path, unpainted):
+    rows = [row for row in two_stacks("quick/1", steps=(0, 8)) if row.stack != "encoder"]
+    twice = [replace(row, stack="encoder") for row in rows if row.layer == 0]
+    store = filled(tmp_path, [*rows, *twice, *(replace(row, settings='{"k": 2}') for row in twice)])
+    stream = io.StringIO()
+    with pytest.raises(ValueError, match="^expected one value per step, layer, metric and subset, got 2"):
+        show_store(store, console=Console(file=stream, width=80))
+    assert "quick/1 (decoder)  T5ForConditionalGeneration (decoder)" in stream.getvalue()
+    assert len(list((store.path / "figures" / "decoder").iterdir())) == 12

@@ -1,0 +1,270 @@
+"""The store: whole files or none, and every column back as it went in."""
+
+import dataclasses
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from repdyn import Probe, open_store
+from repdyn.store import MeasurementKey
+from repdyn.store.schema import COLUMNS, SCHEMA, Checkpoint, Row, provenance, scalar_row
+
+KEY = MeasurementKey("run", 8, "probehash", "metrics")
+
+
+def row(**changes) -> Row:
+    values = {
+        "run": "run",
+        "model": "GPT",
+        "causal": True,
+        "step": 8,
+        "tokens_seen": 4096,
+        "stage": None,
+        "revision": None,
+        "checkpoint": None,
+        "parameters": 12345,
+        "weights": None,
+        "layer": 1,
+        "depth": 0.5,
+        "module": "blocks.0",
+        "layers": "",
+        "stack": None,
+        "head": None,
+        "metric": "two_nn",
+        "subset": "all",
+        "settings": '{"discard": 0.1}',
+        "compared_to": None,
+        "value": 7.25,
+        "std": 0.125,
+        "n_batches": 4,
+        "n_vectors": 4096,
+        "n_unique": 4000,
+        "on_distinct": True,
+        "reason": None,
+        "dim": 64,
+        "dtype": "float32",
+        "device": "cpu",
+        "attention": None,
+        "probe": "probehash",
+        "seconds": 0.5,
+    }
+    return Row(**{**values, **provenance(), **changes})
+
+
+def test_rows_come_back_as_they_went_in(tmp_path):
+    store = open_store(tmp_path / "store")
+    undefined = row(layer=2, value=math.nan, reason="constant cloud", causal=None, tokens_seen=None)
+    loss = scalar_row(Checkpoint("run", "GPT", 8), "train/loss", 2.5, probe="probehash")
+    store.write(KEY, [row(), undefined, loss])
+    frame = store.to_pandas()
+    assert list(frame.columns) == list(COLUMNS)
+    by_metric = frame.set_index(["metric", "layer"])
+    first = by_metric.loc[("two_nn", 1)]
+    for name in set(COLUMNS) - {"metric", "layer", "measured_at"}:
+        assert first[name] == getattr(row(), name) or (getattr(row(), name) is None and pd.isna(first[name])), name
+    assert math.isnan(by_metric.loc[("two_nn", 2)]["value"])
+    assert by_metric.loc[("two_nn", 2)]["reason"] == "constant cloud"
+    assert pd.isna(by_metric.loc[("two_nn", 2)]["tokens_seen"])
+    assert frame[frame.metric == "train/loss"]["layer"].isna().all()
+
+
+def test_schema_has_a_column_for_each_field():
+    assert SCHEMA.names == list(COLUMNS) == [field.name for field in dataclasses.fields(Row)]
+    assert not SCHEMA.field("step").nullable
+    assert SCHEMA.field("layer").nullable
+
+
+def test_read_and_discard(tmp_path):
+    store = open_store(tmp_path)
+    rows = [row(), row(layer=2, tokens_seen=None, causal=None)]
+    store.write(KEY, rows)
+    assert store.read(KEY) == rows
+    store.write(KEY.failed, [row(layer=None, value=math.nan, reason="out of memory")])
+    assert store.steps("run") == [8]
+    (store.path / KEY.filename).unlink()
+    assert store.steps("run") == []  # what failed is on file, but not measured
+    assert store.to_pandas()["reason"].tolist() == ["out of memory"]
+    elsewhere = dataclasses.replace(KEY, probe="other")
+    store.write(elsewhere.failed, [row(layer=None, value=math.nan, reason="no", probe="other")])
+    store.discard_failures(KEY)
+    assert KEY.failed not in store
+    assert elsewhere.failed in store
+
+
+def test_files_may_be_read_by_whom_the_umask_allows(tmp_path):
+    before = os.umask(0o027)
+    try:
+        path = open_store(tmp_path).write(KEY, [row()])
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_rows_of_different_choices_of_layers_stay_apart(tmp_path):
+    store = open_store(tmp_path)
+    store.write(MeasurementKey("run", 8, "p", "one"), [row()])
+    store.write(MeasurementKey("run", 8, "p", "two"), [row(layers='["blocks.1"]', value=1.0)])
+    assert sorted(store.to_pandas()["value"]) == [1.0, 7.25]
+
+
+def test_steps_runs_and_membership(tmp_path):
+    store = open_store(tmp_path)
+    for run, step in [("b/1", 1000), ("b/1", 2), ("a", 0)]:
+        store.write(MeasurementKey(run, step, "p", "m"), [row(run=run, step=step)])
+    assert store.runs() == ["a", "b/1"]
+    assert store.steps("b/1") == [2, 1000]
+    assert MeasurementKey("a", 0, "p", "m") in store
+    assert MeasurementKey("a", 0, "p", "other metrics") not in store
+    assert set(store.to_pandas("a")["run"]) == {"a"}
+
+
+def test_the_newest_of_two_equal_measurements_counts(tmp_path):
+    store = open_store(tmp_path)
+    store.write(MeasurementKey("run", 8, "p", "first"), [row(value=1.0, measured_at="2026-01-01T00:00:00")])
+    store.write(
+        MeasurementKey("run", 8, "p", "second"), [row(value=2.0, measured_at="2026-01-02T00:00:00"), row(layer=2)]
+    )
+    frame = store.to_pandas()
+    assert frame["value"].tolist() == [2.0, 7.25]
+
+
+@pytest.mark.parametrize("run", ["../../x", "..", "/etc", ".hidden", "a/b", "a\\b", "nul\0", "é ü"])
+def test_a_run_name_never_leaves_the_store(tmp_path, run):
+    store = open_store(tmp_path / "store")
+    written = store.write(MeasurementKey(run, 8, "p", "m"), [row(run=run)])
+    assert written.resolve().parent.parent == (tmp_path / "store").resolve()
+    assert store.to_pandas(run)["run"].tolist() == [run]
+
+
+def test_distinct_names_have_distinct_folders(tmp_path):
+    names = ["a/b", "a%2Fb", "a b", ".a", "%2Ea"]
+    assert len({MeasurementKey(name, 0, "p", "m").filename for name in names}) == len(names)
+
+
+def test_probe_is_kept_beside_its_measurements(tmp_path):
+    probe = Probe.from_tokens([[1, 2, 3, 4], [5, 6, 7, 8]], max_vectors=6)
+    store = open_store(tmp_path)
+    path = store.save_probe(probe)
+    assert path == store.save_probe(probe)
+    assert Probe.load(store.probe_path(probe.hash)).hash == probe.hash
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (
+            lambda store: store.write(KEY, []),
+            "expected at least one row for run/step000000008-probehash-metrics.parquet",
+        ),
+        (lambda store: store.to_pandas(), "expected a store with measurements, found none in "),
+        (lambda store: store.to_pandas("other"), r"found none in .* of the run 'other'; it has \[\]"),
+        (
+            lambda store: store.write(MeasurementKey("", 0, "p", "m"), [row()]),
+            "expected a run name, got an empty string",
+        ),
+    ],
+)
+def test_refusals(tmp_path, act, message):
+    with pytest.raises(ValueError, match=message):
+        act(open_store(tmp_path))
+
+
+def test_damaged_files_are_named(tmp_path):
+    store = open_store(tmp_path)
+    path = store.write(KEY, [row()])
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=r"expected a Parquet file of measurements, got .*step000000008"):
+        store.to_pandas()
+    pq.write_table(pq.ParquetFile(store.write(KEY, [row()])).read().drop(["layers", "dim"]), path)
+    with pytest.raises(ValueError, match="missing layers, dim"):
+        store.to_pandas()
+
+
+def test_a_column_that_may_be_empty_is_empty_in_files_from_before_it_existed(tmp_path):
+    store = open_store(tmp_path)
+    path = store.write(KEY, [row(revision="step8")])
+    pq.write_table(pq.ParquetFile(path).read().drop(["revision", "parameters"]), path)
+    frame = store.to_pandas()
+    assert list(frame.columns) == list(COLUMNS)
+    assert frame["revision"].isna().all()
+    assert frame["parameters"].isna().all()
+    assert store.read(KEY)[0].value == 7.25
+
+
+def test_two_publications_of_one_step_are_two_files_and_the_newer_counts(tmp_path):
+    store = open_store(tmp_path)
+    older, newer = (dataclasses.replace(KEY, checkpoint=digit * 40) for digit in "ab")
+    store.write(older, [row(value=1.0, measured_at="2025-01-01T00:00:00.000+00:00")])
+    assert newer not in store
+    store.write(newer, [row(value=2.0, measured_at="2025-01-02T00:00:00.000+00:00")])
+    assert store.to_pandas()["value"].tolist() == [2.0]
+    assert (store.steps("run"), older in store, "aaaaaaaaaaaa" in older.filename) == ([8], True, True)
+
+
+def test_a_claim_is_for_one_process_and_ends_with_it(tmp_path):
+    store = open_store(tmp_path)
+    claim = store.claim(KEY)
+    assert claim is not None
+    assert open_store(tmp_path).claim(KEY) is None
+    claim.release()
+    killed = subprocess.run(
+        [sys.executable, "-c", _CLAIM_AND_DIE, str(tmp_path)],
+        capture_output=True,
+        check=False,
+        cwd=str(Path(__file__).parents[1]),
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert store.claim(KEY) is not None
+
+
+_CLAIM_AND_DIE = """
+import os, signal, sys
+from test_store import KEY
+from repdyn import open_store
+claim = open_store(sys.argv[1]).claim(KEY)
+assert claim is not None
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_failing_write_leaves_nothing(tmp_path):
+    store = open_store(tmp_path)
+    with pytest.raises(Exception, match="int64|integer|convert"):
+        store.write(KEY, [row(step="eight")])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+KILLED_WRITER = """
+import itertools, sys
+sys.path[:0] = [{tests!r}]
+from test_store import row
+from repdyn.store import Key, Store
+store = Store({path!r})
+rows = [row(layer=layer) for layer in range(2000)]
+print("ready", flush=True)
+for step in itertools.count():
+    store.write(Key("run", step % 50, "p", "m"), rows)
+"""
+
+
+def test_killed_in_the_middle_of_a_write_the_store_still_reads(tmp_path):
+    script = KILLED_WRITER.format(tests=str(Path(__file__).parents[1]), path=str(tmp_path / "store"))
+    for delay in (0.05, 0.11, 0.23):
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        while not list(tmp_path.glob("store/*/step*.parquet")):
+            time.sleep(0.001)  # on a busy machine the first write alone may take longer than the delay
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        frame = open_store(tmp_path / "store").to_pandas()
+        assert set(frame.groupby("step").size()) == {2000}

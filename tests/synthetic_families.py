@@ -1,0 +1,137 @@
+"""Rows of every metric in the table, made up but shaped like those of real decoders that train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from synthetic_runs import LOG_STEPS, make_row, make_scalar, to_frame
+
+from repdyn.metrics import METRICS, Metric
+from repdyn.store.schema import Row
+
+CLASSES = ("function", "content", "frequent", "rare")
+PYTHIA = (0, *(2**power for power in range(10)), *range(1000, 143001, 1000))
+
+# what a class of tokens has more, or less, of each quantity
+_SHIFTS = {"all": 0.0, "no_sink": -0.04, "function": 0.10, "content": -0.06, "frequent": 0.08, "rare": -0.10}
+# seconds for all layers of a checkpoint; what metrics share is charged to the first that asks
+_SECONDS = {"anisotropy": 2.1, "two_nn": 9.4, "participation_ratio": 4.2, "token_rank": 21.0, "linearity": 3.3}
+
+
+def curve_of(metric: str, subset: str) -> Callable[[float, float], float]:
+    """Value against how far the training is and depth, both in [0, 1]."""
+    shift = _SHIFTS.get(subset, 0.0)
+    known = {
+        "anisotropy": lambda t, x: 0.05 + 0.5 * t * math.sin(math.pi * (0.1 + 0.8 * x)) ** 2 + shift * t * 0.5,
+        "two_nn": lambda t, x: 9 + 30 * t * (1 - t) - 2 * math.sin(math.pi * x),
+        "levina_bickel": lambda t, x: 9.5 + 26 * t * (1 - t) - 2 * math.sin(math.pi * x),
+        "participation_ratio": lambda t, x: 12 + 40 * t * (1 - 0.8 * x) + 30 * shift,
+        "effective_rank": lambda t, x: 80 + 300 * t * (1 - 0.5 * x) + 200 * shift,
+        "alpha_req": lambda t, x: 1.9 - 0.9 * t + 0.4 * x + shift,
+        "mean_cosine": lambda t, x: 0.02 + 0.6 * t * x + shift,
+        "isoscore": lambda t, x: 0.3 - 0.28 * t * math.sqrt(x),
+        "massive_activation_share": lambda t, x: 0.97 * (t > 0.3) * (0.15 < x < 0.95) * (subset != "no_sink"),
+        "alignment": lambda t, x: 1.0 if x == 1 else 0.09 + (0.8 - 0.2 * t) * x**1.5 + shift * (1 - x),
+        "norm": lambda t, x: 1.5 + 300 * t**2 * x**3 + 8 * x + 5 * shift,
+        "step_length": lambda t, x: 1.5 + 40 * t**2 * x**6 + x + shift,
+        "step_cosine": lambda t, x: 0.99 - 0.3 * t * (1 - x) ** 4 - 0.2 * x**8 + 0.1 * shift,
+        "linearity": lambda t, x: 0.995 - 0.03 * t * math.sin(3 * x) + 0.02 * shift,
+        "linearity_step": lambda t, x: 0.9 - 0.6 * t * math.sin(3 * x) + shift,
+        "cka_next": lambda t, x: 0.98 - 0.2 * t * (1 - x) ** 2,
+        "cka_previous": lambda t, x: 0.45 + 0.53 * t - 0.1 * x,
+        "token_cosine": lambda t, x: max(0.02, 0.95 - (0.3 + 0.6 * t) * x) + 0.3 * shift,
+        "token_rank": lambda t, x: max(0.0, 30_000 * t * (x - 0.2 - shift) ** 3),
+        "token_top1_match": lambda t, x: min(1.0, max(0.0, 1.1 - (0.2 + t) * x + shift)),
+        "sink_rate": lambda t, x: min(1.0, max(0.0, 0.8 * t * (1 - (x - 0.5) ** 2))),
+        "top_norm_variance_share": lambda t, x: 0.02 + 0.7 * t * math.sin(3 * x) ** 2 * (subset == "all"),
+        "topic_gap": lambda t, x: 0.12 * t * (0.5 + x) - 0.01 * (1 - t),
+        "topic_gap_dot": lambda t, x: 4.0 * t * (0.5 + x) - 0.2,
+        "attention_topic_gap": lambda t, x: 0.006 * t * math.sin(4 * x) + 0.001 * t,
+    }
+    if metric.startswith("gride_"):
+        k = int(metric.removeprefix("gride_"))
+        return lambda t, x: 9.2 + 30 * t * (1 - t) - 1.2 * math.log2(k) * (0.3 + x) - 2 * math.sin(math.pi * x)
+    if metric.startswith("components_"):
+        percent = int(metric.removeprefix("components_"))
+        return lambda t, x: float(round(3 + (percent / 20) ** 2.7 * (0.4 + t) * (1.2 - 0.6 * x) * (1 + shift)))
+    if metric.endswith("_attention"):
+        return lambda t, x: curve_of(metric.removesuffix("_attention"), subset)(t, 0.8 * x)
+    if metric == "alignment_gradient":
+        # the difference over a twelfth of the depth, with a step that stands out
+        return lambda t, x: 0.02 + 0.06 * (1 - t) + 0.09 * math.exp(-40 * x) + 0.05 * x**6 - 0.03 * math.sin(9 * x)
+    return known[metric]
+
+
+def make_everything(
+    *,
+    n_blocks: int = 6,
+    steps: Sequence[int] = LOG_STEPS,
+    metrics: Sequence[str] = tuple(METRICS),
+    classes: Sequence[str] = CLASSES,
+    n_heads: int = 8,
+    loss: bool = True,
+    **given: Any,
+) -> list[Row]:
+    """All rows of one run whose probe has topics and classes of tokens, each metric measured on its own subsets.
+
+    Those of the families "convergence" and "tokens" are measured on the classes too. The first checkpoint has none
+    before it to be compared with.
+    """
+    rows = [
+        row
+        for number, step in enumerate(steps)
+        for name in metrics
+        for row in _of_metric(METRICS[name], step, list(steps)[:number], max(steps), n_blocks, classes, n_heads, given)
+    ]
+    return rows + [make_scalar(step, 2.5 + 8 / (1 + step / 50), **given) for step in steps if loss]
+
+
+def make_run_of_everything(**given: Any) -> pd.DataFrame:
+    return to_frame(make_everything(**given))
+
+
+def _of_metric(
+    metric: Metric,
+    step: int,
+    before: Sequence[int],
+    last: int,
+    n_blocks: int,
+    classes: Sequence[str],
+    n_heads: int,
+    given: dict[str, Any],
+) -> Iterator[Row]:
+    t = math.log1p(step) / math.log1p(last) if last else 1.0
+    split = classes if metric.family in {"convergence", "tokens"} else ()
+    for subset in (*metric.subsets, *split):
+        curve = curve_of(metric.name, subset)
+        for layer in range(metric.first_layer, n_blocks + (not metric.between)):
+            noise = np.random.default_rng([len(metric.name), layer, step, len(subset)]).normal()
+            value = curve(t, layer / n_blocks)
+            compares = "earlier" in metric.captures
+            fields: dict[str, Any] = {
+                "step": step,
+                "layer": layer,
+                "depth": layer / n_blocks,
+                "metric": metric.name,
+                "subset": subset,
+                "settings": metric.settings_json,
+                "on_distinct": metric.on_distinct,
+                "own_window_excluded": metric.on_distinct or None,
+                "n_vectors": 1024 if metric.family == "tokens" else 4096,
+                "n_unique": 1000 if metric.family == "tokens" else 4000,
+                "compared_to": before[-1] if compares and before else None,
+                "value": value + 0.01 * noise * (abs(value) < 500) * (0 < abs(value) < 0.99) * abs(value),
+                "std": 0.03 * abs(value) * (abs(1 - value) if 0 < value < 1 else 1.0) + 1e-4 * (value != 0),
+                "seconds": _SECONDS.get(metric.name, 0.4) / (n_blocks + 1),
+            }
+            if compares and not before:
+                reason = "batch 0: no earlier checkpoint of this run is at hand"
+                fields |= {"value": math.nan, "std": math.nan, "reason": reason}
+            yield make_row(**fields | given)
+            for head in range(n_heads if metric.per_head else 0):
+                of_head = fields["value"] + 0.004 * math.sin(7 * head + layer) * t
+                yield make_row(**fields | {"head": head, "value": of_head, "seconds": 0.0} | given)
