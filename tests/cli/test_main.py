@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from synthetic_runs import fill, make_failures, make_published, make_two_stacks
 
+from repdyn.cli import main as command
 from repdyn.cli.main import main
-from repdyn.cli.train import main as command
 from repdyn.metrics import METRICS
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from security.malformed import attempt
 from small import random_tokens
-from test_store import KEY, row
+from stored_rows import KEY, row
 
 from repdyn import Probe, open_store
 from repdyn.probe.design import DENSE

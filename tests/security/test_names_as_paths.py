@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hub_server import HubServer
 from small import random_tokens
-from test_store import row
+from stored_rows import row
 
 from repdyn import Probe, open_store
 from repdyn.cli.train import Run

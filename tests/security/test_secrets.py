@@ -11,11 +11,11 @@ import yaml
 from hub_server import HubServer
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
-from test_store import row
+from stored_rows import row
 
 from repdyn import open_store
+from repdyn.cli import sweep as cli
 from repdyn.cli.train import _SaveConfig
-from repdyn.cli.train import sweep as cli
 from repdyn.hub.errors import CheckpointError, SweepStoppedError, hub_errors, model_errors
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row

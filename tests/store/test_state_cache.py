@@ -381,11 +381,11 @@ def test_ranks_share_a_folder(tmp_path):
 KEEPING = """
 import sys, torch
 from pathlib import Path
-from repdyn.store.state_cache import Earlier
-earlier = Earlier(Path(sys.argv[1]), run="run", probe="0123456789abcdef", layers="")
+from repdyn.store.state_cache import StateCache
+state_cache = StateCache(Path(sys.argv[1]), run="run", probe="0123456789abcdef", layers="")
 print("ready", flush=True)
 for number in range(10**6):
-    earlier.keep(8, None, 1, torch.full((400, 300), float(number)))
+    state_cache.keep(8, None, 1, torch.full((400, 300), float(number)))
 """
 
 

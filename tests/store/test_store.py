@@ -12,51 +12,11 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from stored_rows import KEY, row
 
 from repdyn import Probe, open_store
 from repdyn.store import MeasurementKey
-from repdyn.store.schema import COLUMNS, SCHEMA, Checkpoint, Row, provenance, scalar_row
-
-KEY = MeasurementKey("run", 8, "probehash", "metrics")
-
-
-def row(**changes) -> Row:
-    values = {
-        "run": "run",
-        "model": "GPT",
-        "causal": True,
-        "step": 8,
-        "tokens_seen": 4096,
-        "stage": None,
-        "revision": None,
-        "checkpoint": None,
-        "parameters": 12345,
-        "weights": None,
-        "layer": 1,
-        "depth": 0.5,
-        "module": "blocks.0",
-        "layers": "",
-        "stack": None,
-        "head": None,
-        "metric": "two_nn",
-        "subset": "all",
-        "settings": '{"discard": 0.1}',
-        "compared_to": None,
-        "value": 7.25,
-        "std": 0.125,
-        "n_batches": 4,
-        "n_vectors": 4096,
-        "n_unique": 4000,
-        "on_distinct": True,
-        "reason": None,
-        "dim": 64,
-        "dtype": "float32",
-        "device": "cpu",
-        "attention": None,
-        "probe": "probehash",
-        "seconds": 0.5,
-    }
-    return Row(**{**values, **provenance(), **changes})
+from repdyn.store.schema import COLUMNS, SCHEMA, Checkpoint, Row, scalar_row
 
 
 def test_rows_come_back_as_they_went_in(tmp_path):
@@ -219,7 +179,7 @@ def test_a_claim_is_for_one_process_and_ends_with_it(tmp_path):
         [sys.executable, "-c", _CLAIM_AND_DIE, str(tmp_path)],
         capture_output=True,
         check=False,
-        cwd=str(Path(__file__).parents[1]),
+        cwd=Path(__file__).parents[1],
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert store.claim(KEY) is not None
@@ -227,7 +187,7 @@ def test_a_claim_is_for_one_process_and_ends_with_it(tmp_path):
 
 _CLAIM_AND_DIE = """
 import os, signal, sys
-from test_store import KEY
+from stored_rows import KEY
 from repdyn import open_store
 claim = open_store(sys.argv[1]).claim(KEY)
 assert claim is not None
@@ -245,13 +205,13 @@ def test_a_failing_write_leaves_nothing(tmp_path):
 KILLED_WRITER = """
 import itertools, sys
 sys.path[:0] = [{tests!r}]
-from test_store import row
-from repdyn.store import Key, Store
+from stored_rows import row
+from repdyn.store import MeasurementKey, Store
 store = Store({path!r})
 rows = [row(layer=layer) for layer in range(2000)]
 print("ready", flush=True)
 for step in itertools.count():
-    store.write(Key("run", step % 50, "p", "m"), rows)
+    store.write(MeasurementKey("run", step % 50, "p", "m"), rows)
 """
 
 

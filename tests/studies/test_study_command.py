@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from repdyn.cli import study as cli
 from repdyn.cli.main import main
 from repdyn.cli.study import KINDS
-from repdyn.cli.train import study as cli
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
 
 

@@ -18,7 +18,7 @@ import pytest
 from hub_server import HubServer
 
 from repdyn import open_store
-from repdyn.cli.train import sweep as cli
+from repdyn.cli import sweep as cli
 from repdyn.hub.weights import Loading
 from repdyn.measurement.measure import metric_set
 from repdyn.store import MeasurementKey, Store

@@ -20,7 +20,7 @@ from small import random_tokens
 
 from repdyn import Probe, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
-from repdyn.cli.train import sweep as cli
+from repdyn.cli import sweep as cli
 from repdyn.store import Store
 
 N_CHECKPOINTS = 25

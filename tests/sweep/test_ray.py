@@ -24,7 +24,7 @@ import torch
 from hub_server import HubServer
 
 from repdyn import Probe, open_store
-from repdyn.cli.train import sweep as cli
+from repdyn.cli import sweep as cli
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import SweepStoppedError
 from repdyn.hub.weights import Loading
