@@ -111,7 +111,7 @@ def _of_metric(
         for layer in range(metric.first_layer, n_blocks + (not metric.between)):
             noise = np.random.default_rng([len(metric.name), layer, step, len(subset)]).normal()
             value = curve(t, layer / n_blocks)
-            compares = "earlier" in metric.captures
+            compares = "previous_checkpoint" in metric.captures
             fields: dict[str, Any] = {
                 "step": step,
                 "layer": layer,

@@ -72,7 +72,7 @@ def all_metrics() -> list[list[Any]]:
     with tempfile.TemporaryDirectory() as folder:
         state_cache = StateCache(Path(folder), run="r", probe=with_topics.hash)
         for step, model in enumerate([fresh(), changed()]):
-            at, given = Checkpoint(step=step), {"ranks": ranks, "earlier": state_cache}
+            at, given = Checkpoint(step=step), {"ranks": ranks, "state_cache": state_cache}
             of_both += measure(model, with_topics, "all", tokens_per_forward=60, checkpoint=at, **given).rows
     return values(of_both)
 

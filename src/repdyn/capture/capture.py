@@ -103,7 +103,7 @@ def capture(
     sampled = list(dict.fromkeys(np.concatenate([probe.sample(subset).ravel() for subset in subsets]).tolist()))
     rows = np.full(len(probe.tokens), -1)
     rows[sampled] = np.arange(len(sampled))
-    settings: dict[str, Any] = {"forward": forward, "states_bytes": states_bytes, "within": root_module}
+    settings: dict[str, Any] = {"forward": forward, "states_bytes": states_bytes, "root_module": root_module}
     settings["token_positions"] = token_positions
     with ranks.sync_errors():
         if forward is None:
@@ -111,7 +111,7 @@ def capture(
         read = probe.tokens_needed(np.array(sampled), causal and _takes_cut_windows(model, probe, layers, **settings))
     whole = probe.batches(max(1, tokens_per_forward // int(read.max())), read)
     batches = [batch for each in whole for batch in split_where_square(each, token_positions)]
-    settings |= {"besides": captures, "first": next(probe.batches(1)) if "after_attention" in captures else None}
+    settings |= {"captures": captures, "first": next(probe.batches(1)) if "after_attention" in captures else None}
     if ranks.size == 1:
         return _run(model, _watched(batches, progress), rows, layers, **settings)
     places = [rows_in(ranks.shard(batches, rank), rows) for rank in range(ranks.size)]
@@ -154,7 +154,7 @@ def causality(
         be told (states that are not finite, a probe of one and the same token, blocks that do not mix positions).
     """
     blocks = find_blocks(unwrapped(model), layers)
-    settings: dict[str, Any] = {"forward": forward, "states_bytes": states_bytes, "within": root_module}
+    settings: dict[str, Any] = {"forward": forward, "states_bytes": states_bytes, "root_module": root_module}
     settings["token_positions"] = token_positions
     told: dict[str | None, bool | None] = dict.fromkeys(block.stack for block in blocks)
     for stack in told:

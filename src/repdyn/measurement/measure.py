@@ -124,18 +124,18 @@ def measure(
         "what is measured",
         {"probe": probe.hash, "metrics": asked_for, "tokens_per_forward": tokens_per_forward},
     )
-    running: dict[str, Any] = {"forward": forward, "token_positions": token_positions, "within": root_module}
+    running: dict[str, Any] = {"forward": forward, "token_positions": token_positions, "root_module": root_module}
     with ranks.sync_errors():
         causal = causality(model, probe, layers, **running, states_bytes=states_bytes)
     measured = _described(checkpoint or Checkpoint(), model, root_module, _agreed(causal))
-    kept = state_cache if "earlier" in captures else None
+    kept = state_cache if "previous_checkpoint" in captures else None
     if kept is not None:
         kept.begin(measured.step)
     start = time.perf_counter()
     states = capture(
         model,
         probe,
-        sorted({token_subset(subset) for _, subset in pairs} | ({"all"} if "earlier" in captures else set())),
+        sorted({token_subset(subset) for _, subset in pairs} | ({"all"} if "previous_checkpoint" in captures else set())),
         layers,
         captures=captures,
         **running,
@@ -153,7 +153,7 @@ def measure(
     asked: dict[str, Any] = {
         "n_neighbours": max(metric.n_neighbours for metric, _ in pairs),
         "whole_spectrum": any(metric.whole_spectrum for metric, _ in pairs),
-        "companions": CheckpointContext(attention, kept, measured.step),
+        "context": CheckpointContext(attention, kept, measured.step),
     }
     choice = choice_of(layers, token_positions)
     of_layers = []

@@ -65,7 +65,7 @@ def _measured(
         metric=metric.name,
         subset=subset,
         settings=metric.settings_json,
-        compared_to=view.compared_to if "earlier" in metric.captures else None,
+        compared_to=view.compared_to if "previous_checkpoint" in metric.captures else None,
         **_mean_and_spread(of_heads.mean(axis=1), independent),
         **sizes,
         on_distinct=metric.collapses,

@@ -63,7 +63,7 @@ def resolve(
                     "come with Probe.from_texts(..., classes=...), or --classes words in a sweep, others with "
                     "Probe.with_classes"
                 )
-            if "earlier" in metric.captures and subset != "all":
+            if "previous_checkpoint" in metric.captures and subset != "all":
                 raise ValueError(
                     f"expected {metric.name} on all tokens, got {subset!r}; what is kept of a checkpoint, to be "
                     "compared with the next, is its first batch of all"

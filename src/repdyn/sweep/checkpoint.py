@@ -124,7 +124,7 @@ def file_failure(task: Task, store: Store, settings: Settings, reason: str) -> N
 def is_comparing(task: Task, settings: Settings) -> bool:
     """Whether a metric compares the checkpoint with the one before."""
     asked = resolve(settings.metrics, task.probe)
-    comparing = any("earlier" in metric.captures for metric, _ in asked)
+    comparing = any("previous_checkpoint" in metric.captures for metric, _ in asked)
     return comparing and settings.in_order and task.target.checkpoint.stage != FINISHED
 
 

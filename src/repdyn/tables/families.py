@@ -69,7 +69,7 @@ def is_between(metric: str) -> bool:
 def compares_checkpoints(metric: str) -> bool:
     """Whether a value compares a checkpoint with an earlier one, so that the first has none."""
     known = known_metric(metric)
-    return known is not None and "earlier" in known.captures
+    return known is not None and "previous_checkpoint" in known.captures
 
 
 def places(metric: str, layers: Sequence[int]) -> np.ndarray:

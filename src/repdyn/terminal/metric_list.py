@@ -16,7 +16,7 @@ from repdyn.tables.style import FAMILIES, metric_unit, plain
 _BESIDES = {
     "following": "the next layer",
     "last": "the last layer",
-    "earlier": "the checkpoint measured before",
+    "previous_checkpoint": "the checkpoint measured before",
     "embeddings": "the input embeddings",
     "after_attention": "the states after attention",
     "attention_weights": "the attention weights",

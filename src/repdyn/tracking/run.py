@@ -98,7 +98,7 @@ class Tracking:
         ranks.require_same("what a run is tracked by", run)
         self.run = ranks.all_gather(self.run)[0]  # names may hold the time, by each rank's own clock
         ranks.on_rank_zero(lambda: self._begin(resumed))
-        self._comparing = {metric.name for metric, _ in pairs if "earlier" in metric.captures}
+        self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
         if self._comparing and self.store is not None:
             kept, of = self.store.folder_of(self.run) / KEPT, self.asked
             self._earlier = StateCache(kept, run=self.run, probe=of.probe.hash, layers=of.choice)
