@@ -21,11 +21,12 @@ from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.tokens import encode, load_tokenizer
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
+from repdyn.hub.local import load_lightning
 from repdyn.hub.weights import Loading, load_model
 from repdyn.store import MeasurementKey
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.local import find_checkpoints, load_lightning
+from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import Report, sweep
 from repdyn.sweep.probes import ProbeText
 
@@ -229,7 +230,7 @@ def test_code_of_a_tokenizer_is_not_run_in_a_sweep(tokenizer_with_code, family, 
 
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     config = AutoConfig.from_pretrained(family[8])
-    with pytest.raises(CheckpointError, match="the tokenizer of m does not load"):
+    with pytest.raises(CheckpointError, match="the tokenizer of m needs Python code of its own repository"):
         ProbeText("builtin").probe("m", tokenizer_with_code, config)
 
 

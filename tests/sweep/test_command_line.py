@@ -166,7 +166,7 @@ def test_what_another_process_keeps_in_hand_is_said_and_no_success(hub, commits,
         ),
         (
             ["lab/model", "--device", "cuda:77"],
-            "expected a device that is here, such as cpu, cuda or cuda:1, got 'cuda:77'",
+            "expected an available device, such as cpu, cuda or cuda:1, got 'cuda:77'",
         ),
         (["--suite", "pythia-70"], "did you mean pythia-70m"),
         ([], "expected a folder, a hub repository or --suite NAME, got none of them"),

@@ -19,13 +19,14 @@ from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.cli.sweep import main
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
+from repdyn.hub.local import load_lightning
 from repdyn.hub.weights import Loading
 from repdyn.models import LanguageModel, build_model
 from repdyn.store import Store
 from repdyn.store.schema import Checkpoint
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.local import find_checkpoints, left_out, load_lightning
+from repdyn.sweep.local import find_checkpoints, left_out
 from repdyn.sweep.loop import Report, partition_tasks, sweep
 
 SETTINGS = Settings(loading=Loading(dtype="auto"))
@@ -337,7 +338,7 @@ def test_command(run, command):
         (["RUN", "--probe", "RUN/hf_checkpoints/step0/model.safetensors"], "expected a probe written by Probe.save"),
         (["RUN", "--probe", "RUN/hf_checkpoints/step0/config.json"], "expected a probe written by Probe.save"),
         (["RUN", "--revisions", "step9"], "names or steps that do not exist: 'step9' (closest: 'step8')"),
-        (["RUN", "--device", "cuda:77"], "expected a device that is here, such as cpu, cuda or cuda:1, got 'cuda:77'"),
+        (["RUN", "--device", "cuda:77"], "expected an available device, such as cpu, cuda or cuda:1, got 'cuda:77'"),
         ([""], "expected a folder, a hub repository or --suite NAME, got none of them"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

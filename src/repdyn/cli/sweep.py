@@ -17,6 +17,7 @@ from rich.console import Console
 
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
+from repdyn.hub.options import check_device
 from repdyn.hub.weights import Loading
 from repdyn.metrics import resolve
 from repdyn.probe.content import SUBSETS
@@ -27,7 +28,7 @@ from repdyn.store import Store, open_store
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import Downloads, is_still_working
 from repdyn.sweep.loop import Report, check_comparable, other_designs, partition_tasks, sweep
-from repdyn.sweep.options import Shard, parser, require_device
+from repdyn.sweep.options import Shard, parser
 from repdyn.sweep.plan import Part, notes, print_plan, print_suites
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.sources import Source, sources
@@ -108,7 +109,7 @@ def _settings(options: Namespace) -> Settings:
     # a run's own probe, or one from a file, may know other classes
     resolve(options.metrics, subsets=None if options.probe or is_local else (*SUBSETS, *classes))
     if options.engine == "serial":
-        require_device(options.device)
+        check_device(options.device)
     # Live runs measure in the precision of their weights; published ones are often rounded to half precision for
     # their size alone, and rounding the states too would be seen in the dimension.
     dtype = options.dtype or ("auto" if is_local else "float32")

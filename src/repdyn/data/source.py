@@ -7,6 +7,9 @@ import os
 from repdyn.data.enwik8 import enwik8_corpus
 from repdyn.data.text import Corpus, builtin_corpus, is_wiki_dump, read_corpus
 
+DEFAULT_TEXT = "enwik8"
+"""The text of probes and studies where none is named."""
+
 
 def load_corpus(
     source: str | os.PathLike[str] = "builtin",

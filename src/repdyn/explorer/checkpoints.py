@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import torch
 
+from repdyn.hub.local import checkpoints_folder
+from repdyn.hub.options import check_device
 from repdyn.hub.weights import DTYPES
 from repdyn.studies.models import LoadedModel, subjects
-from repdyn.sweep.local import folder_of_checkpoints
-from repdyn.sweep.options import require_device
 
 _MAX_LISTED = 12
 
@@ -41,7 +41,7 @@ def load_checkpoints(options: argparse.Namespace) -> list[LoadedModel]:
     if options.dtype not in {"auto", *DTYPES}:
         raise ValueError(f"expected --dtype auto, {', '.join(DTYPES)}, got {options.dtype!r}")
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    require_device(device)
+    check_device(device)
     loaded = []
     for one in named_checkpoints(options.models, options.revision):
         alone = argparse.Namespace(**{**vars(options), "models": [one.model], "revision": None, "device": device})
@@ -84,7 +84,7 @@ def _checkpoints(model: str, revisions: Sequence[str]) -> list[Named]:
         return [Named(name, name) for name in (repository if at == "main" else f"{repository}@{at}" for at in wanted)]
     if (folder / "config.json").is_file():
         return [Named(model, _shown(folder))]
-    inside = folder_of_checkpoints(folder)
+    inside = checkpoints_folder(folder)
     there = [path.parent for path in inside.glob("[!.]*/config.json")]
     there.sort(key=lambda path: (len(path.name), path.name))
     listed = ", ".join(path.name for path in there[:_MAX_LISTED]) + (", ..." if len(there) > _MAX_LISTED else "")

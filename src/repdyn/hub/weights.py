@@ -120,15 +120,15 @@ def load_model(folder: Path, loading: Loading, offload_folder: Path | None = Non
 
 
 @contextmanager
-def code_refused() -> Iterator[None]:
-    """Say which option it takes, where transformers says which argument of its own."""
+def code_refused(what: str = "it") -> Iterator[None]:
+    """Name the option that allows remote code, where transformers names an argument of its own."""
     try:
         yield
     except ValueError as error:
         if "contains custom code" not in str(error):
             raise
         raise CheckpointError(
-            "it needs Python code of its own repository; read that, then allow it with --trust-remote-code"
+            f"{what} needs Python code of its own repository; read that, then allow it with --trust-remote-code"
         ) from error
 
 

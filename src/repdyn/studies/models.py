@@ -17,15 +17,14 @@ from urllib.parse import quote
 import torch
 from huggingface_hub.errors import HFValidationError
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.data.text import cache_directory
 from repdyn.hub.client import Hub, no_progress
-from repdyn.hub.errors import CheckpointError, SweepStoppedError, model_errors
-from repdyn.hub.weights import DTYPES, Loading, choose_files, code_refused, load_model
-from repdyn.sweep.options import require_device
-from repdyn.sweep.probes import context_of, holds_tokenizer, tokenizer_files
-from repdyn.utils.quiet import without_reports
+from repdyn.hub.errors import CheckpointError, SweepStoppedError
+from repdyn.hub.options import check_device
+from repdyn.hub.tokenizers import context_length, has_tokenizer, load_tokenizer, tokenizer_files
+from repdyn.hub.weights import DTYPES, Loading, choose_files, load_model
 
 
 @dataclass(eq=False)
@@ -46,7 +45,7 @@ class LoadedModel:
     @property
     def context(self) -> int:
         """Tokens that fit into the model; 2**30 where neither configuration nor tokenizer sets a limit."""
-        return context_of(self.model.config, self.tokenizer)
+        return context_length(self.model.config, self.tokenizer)
 
 
 @dataclass(frozen=True)
@@ -196,18 +195,17 @@ def _fetch(hub: Hub, repository: str, revision: str, *, weights: bool, with_code
 
 
 def _tokenizer(name: str, folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    if not holds_tokenizer(path.name for path in folder.iterdir()):
+    if not has_tokenizer(path.name for path in folder.iterdir()):
         raise CheckpointError(
             f"expected a tokenizer beside the weights of {name}, found none; name a folder or hub repository that has "
             "it with --tokenizer"
         )
-    with model_errors(f"the tokenizer of {name} does not load"), code_refused(), without_reports():
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+    return load_tokenizer(folder, name, trust_remote_code=trust_remote_code)
 
 
 def _device(text: str) -> str:
     try:
-        require_device(text)
+        check_device(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text

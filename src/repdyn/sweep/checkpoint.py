@@ -15,6 +15,7 @@ from torch import nn
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.token_states import TokenPositions
 from repdyn.hub.errors import model_errors
+from repdyn.hub.local import LIGHTNING, load_lightning
 from repdyn.hub.weights import DTYPES, Loading, load_model
 from repdyn.measurement.measure import Progress, choice_of, measure, metric_set, no_progress
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
@@ -23,7 +24,6 @@ from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import FINISHED, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import KEPT, StateCache
 from repdyn.sweep.downloads import Fetched
-from repdyn.sweep.local import LIGHTNING, load_lightning
 from repdyn.sweep.targets import Target
 
 

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import re
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import nn
 
 from repdyn.hub.errors import CheckpointError, model_errors
+from repdyn.hub.local import LIGHTNING, checkpoints_folder, lightning_content, model_folders
 from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, parse, whole_number
-from repdyn.hub.weights import MOST_LAYERS
-from repdyn.models import LanguageModel
 from repdyn.store.schema import FINISHED
 from repdyn.sweep.targets import Target
 
-LIGHTNING = ".ckpt"
 _LAST = re.compile(r"last(-v\d+)?")
-_ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
 _WEIGHTS = {".safetensors", ".bin", ".json", LIGHTNING}
 
 
@@ -42,8 +34,8 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
         ValueError: there is none, two have the same step, one has a name that is not in UTF-8, or a Lightning file is
             damaged and its step not known.
     """
-    folder = folder_of_checkpoints(Path(folder))
-    places = {path: place for path in _model_folders(folder) if (place := _place(path))}
+    folder = checkpoints_folder(Path(folder))
+    places = {path: place for path in model_folders(folder) if (place := _place(path))}
     if not places and ((folder / "config.json").exists() or folder.suffix == LIGHTNING):
         places = {folder: _place(folder) or Revision(folder.resolve().name, 0, stage=FINISHED)}
     places = places or {path: place for path in _lightning_files(folder) if (place := _place(path))}
@@ -62,38 +54,11 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
 
 def left_out(folder: str | Path, targets: Iterable[Target]) -> list[str]:
     """Names of models in a folder that are not among its checkpoints, for want of a step or because others are."""
-    folder = folder_of_checkpoints(Path(folder))
+    folder = checkpoints_folder(Path(folder))
     taken = {target.path for target in targets}
     own = [folder] if (folder / "config.json").exists() else []
     files = [] if any(path and path.suffix == LIGHTNING for path in taken) else sorted(folder.glob(f"[!.]*{LIGHTNING}"))
-    return [path.name for path in (*own, *_model_folders(folder), *files) if path not in taken]
-
-
-def folder_of_checkpoints(folder: Path) -> Path:
-    """Where a run's folder has its checkpoints; any other path as it is. Absolute."""
-    inside = folder / "hf_checkpoints"
-    return inside.absolute() if inside.is_dir() else folder.absolute()
-
-
-def load_lightning(path: Path) -> nn.Module:
-    """The model inside a Lightning checkpoint of :class:`repdyn.models.LanguageModel`, read without running pickles.
-
-    Raises:
-        CheckpointError: the file is damaged, or holds another module.
-    """
-    with model_errors(f"{path} does not load as a checkpoint of repdyn.models.LanguageModel"):
-        content = _content(path)
-        # not load_from_checkpoint, which lets the file name what is to be called with its hyperparameters
-        given = {name: content["hyper_parameters"][name] for name in _ARGUMENTS if name in content["hyper_parameters"]}
-        if (n_layers := given.get("n_layers", 0)) > MOST_LAYERS:
-            raise CheckpointError(f"it asks for {n_layers} layers, more than the {MOST_LAYERS} that are built")
-        with torch.device("meta"):  # a size that is not that of the weights would fill the memory
-            sizes = {name: tensor.shape for name, tensor in LanguageModel(**given).state_dict().items()}
-        if sizes != {name: tensor.shape for name, tensor in content["state_dict"].items()}:
-            raise CheckpointError("its weights are not those of the model that its hyperparameters describe")
-        module = LanguageModel(**given)
-        module.load_state_dict(content["state_dict"])
-        return module.model
+    return [path.name for path in (*own, *model_folders(folder), *files) if path not in taken]
 
 
 def _validate_names(paths: Iterable[Path]) -> None:
@@ -116,20 +81,6 @@ def _fingerprint(path: Path) -> str:
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]
 
 
-def _content(path: Path) -> dict[str, Any]:
-    """What is in a Lightning checkpoint: tensors and plain values, no pickled code."""
-    content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    if not isinstance(content, dict):
-        raise CheckpointError(f"it holds no checkpoint of Lightning, but {type(content).__name__}")
-    return content
-
-
-def _model_folders(folder: Path) -> list[Path]:
-    """Subfolders with a model, by name; of a folder and links to it the folder, and none that is still being saved."""
-    found = [path.parent for path in folder.glob("[!.]*/config.json")]
-    return sorted({path.resolve(): path for path in sorted(found, key=lambda path: not path.is_symlink())}.values())
-
-
 def _lightning_files(folder: Path) -> list[Path]:
     """Lightning's files, without the ``last.ckpt`` that repeats the newest of the others."""
     files = sorted(folder.glob(f"[!.]*{LIGHTNING}"))
@@ -145,7 +96,7 @@ def _place(path: Path) -> Revision | None:
         return by_name
     try:
         with model_errors(f"{path} does not load"):
-            return Revision(path.name, whole_number(str(_content(path)["global_step"]), "global_step"))
+            return Revision(path.name, whole_number(str(lightning_content(path)["global_step"]), "global_step"))
     except CheckpointError as error:
         if by_name is None:
             raise ValueError(

@@ -7,15 +7,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from repdyn.capture.token_states import positions_from
+from repdyn.data.source import DEFAULT_TEXT
 from repdyn.data.text import cache_directory
-from repdyn.hub.weights import DTYPES
+from repdyn.hub.options import add_loading_options
 from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
 from repdyn.probe.word_classes import CLASSES
-from repdyn.sweep.probes import TEXT
 from repdyn.utils.arguments import SuggestingParser, at_least
 
 _EXAMPLES = """examples:
@@ -82,8 +80,7 @@ def _add_sources(group: argparse._ArgumentGroup) -> None:
 
 def _add_probe(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--probe", type=Path, help="probe file (default: a run's own, or one made of --text)")
-    group.add_argument("--text", help=f"enwik8, builtin, or a path (default: {TEXT})")
-    group.add_argument("--tokenizer", help="hub repository or folder of the tokenizer (default: the model's own)")
+    group.add_argument("--text", help=f"enwik8, builtin, or a path (default: {DEFAULT_TEXT})")
     group.add_argument(
         "--sequence-length",
         type=at_least(2),
@@ -124,21 +121,11 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         metavar="SLICE",
         help='positions that are the tokens\', such as "2:" where two learned vectors stand before them (default: all)',
     )
-    group.add_argument(
-        "--device", type=_device, default=_default_device(), help="where the models run (default: %(default)s)"
-    )
-    group.add_argument(
-        "--dtype",
-        choices=["auto", *DTYPES],
-        help="precision of the weights, auto for the saved one (default: float32 for published ones, auto for local)",
-    )
+    add_loading_options(group, dtype=None)
     group.add_argument(
         "--device-map", choices=["auto", "balanced", "sequential"], help="spread a large model over devices and disk"
     )
     group.add_argument("--tokens-per-forward", type=at_least(1), default=8192, help="(default: %(default)s)")
-    group.add_argument(
-        "--trust-remote-code", action="store_true", help="run Python code that a repository brings along"
-    )
 
 
 def _add_running(group: argparse._ArgumentGroup) -> None:
@@ -165,20 +152,6 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--shard", type=_shard, metavar="I/N", help="measure the I-th of N equal parts, I from 1")
 
 
-def require_device(device: str) -> None:
-    """Refuse a device that this machine does not have.
-
-    Raises:
-        ValueError: it cannot be used here.
-    """
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
-        raise ValueError(
-            f"expected a device that is here, such as cpu, cuda or cuda:1, got {device!r}: {str(error).splitlines()[0]}"
-        ) from error
-
-
 def n_bytes(text: str) -> int:
     """
     >>> n_bytes("20GB"), n_bytes("1.5 TB"), n_bytes("300m"), n_bytes("1024")
@@ -203,15 +176,3 @@ def _shard(text: str) -> Shard:
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise argparse.ArgumentTypeError(f"expected I/N with 1 <= I <= N, such as 1/8, got {text!r}")
     return Shard(int(found[1]), int(found[2]))
-
-
-def _device(text: str) -> str:
-    try:
-        torch.device(text)
-    except RuntimeError as error:
-        raise argparse.ArgumentTypeError(f"expected a device such as cpu, cuda or cuda:1, got {text!r}") from error
-    return text
-
-
-def _default_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"

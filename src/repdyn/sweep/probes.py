@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from repdyn.data.source import load_corpus
-from repdyn.hub.client import Files, Hub, no_progress
+from repdyn.data.source import DEFAULT_TEXT, load_corpus
+from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError, SweepStoppedError, model_errors
+from repdyn.hub.local import LIGHTNING, load_lightning
+from repdyn.hub.tokenizers import (
+    HubFolder,
+    context_length,
+    fetch_tokenizer,
+    has_tokenizer,
+    load_tokenizer,
+    matching_files,
+)
 from repdyn.hub.weights import code_refused
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, design_named
-from repdyn.sweep.local import LIGHTNING, load_lightning
 from repdyn.sweep.suites import History
 from repdyn.sweep.targets import Selection, Target
 from repdyn.utils.quiet import without_reports
 
-TEXT = "enwik8"
-_TOKENIZER_FILES = re.compile(
-    r"tokenizer[^/]*|vocab\.[^/]*|merges\.txt|special_tokens_map\.json|added_tokens\.json|[^/]*\.model|config\.json"
-)
-_TOKENIZERS = re.compile(r"tokenizer\.json|vocab\.[^/]*|[^/]*\.model")
 _CONFIG = re.compile(r"config\.json")
-_NO_LIMIT = 1 << 30
 _ASKED = 3
 """The newest so many checkpoints are asked for a tokenizer and a configuration: of hundreds, none may have one."""
 
@@ -45,7 +47,7 @@ class ProbeText:
         classes: of words that the probe is to know, among :data:`repdyn.probe.word_classes.CLASSES`.
     """
 
-    source: str = TEXT
+    source: str = DEFAULT_TEXT
     sequence_length: int | None = None
     max_vectors: int = MAX_VECTORS
     classes: Sequence[str] = ()
@@ -66,11 +68,9 @@ class ProbeText:
                 cannot be told.
             SweepStoppedError: the text cannot be downloaded.
         """
-        with model_errors(f"the tokenizer of {name} does not load"), without_reports():
-            loaded = AutoTokenizer.from_pretrained(
-                tokenizer, local_files_only=True, trust_remote_code=trust_remote_code
-            )
-            context = context_of(config, loaded)
+        loaded = load_tokenizer(tokenizer, name, trust_remote_code=trust_remote_code)
+        with model_errors(f"the tokenizer of {name} does not load"):
+            context = context_length(config, loaded)
         length = self.sequence_length or min(design_named(self.design).window_tokens or context, context)
         if length > context:
             raise ValueError(
@@ -124,7 +124,7 @@ def hub_probe(
         config = _hub_config(newest, hub, Path(temporary) / "config", trust_remote_code)
         if tokenizer is None:
             places = _tokenizer_places(history, newest)
-            tokenizer = _fetch_tokenizer(history.name, places, hub, Path(temporary) / "tokenizer", trust_remote_code)
+            tokenizer = fetch_tokenizer(history.name, places, hub, Path(temporary) / "tokenizer", trust_remote_code)
         return text.probe(history.name, tokenizer, config, trust_remote_code=trust_remote_code)
 
 
@@ -159,7 +159,7 @@ def local_probe(
         elif Path(tokenizer).is_dir():
             found = Path(tokenizer)
         else:
-            found = _fetch_tokenizer(str(folder), [_Place(tokenizer)], hub, Path(temporary), trust_remote_code)
+            found = fetch_tokenizer(str(folder), [HubFolder(tokenizer)], hub, Path(temporary), trust_remote_code)
         if found is None:
             raise ValueError(
                 f"expected a probe, but {folder} is no run's folder, and its checkpoints have no tokenizer to make one "
@@ -169,88 +169,26 @@ def local_probe(
         return text.probe(str(folder), found, config, trust_remote_code=trust_remote_code)
 
 
-def holds_tokenizer(names: Iterable[str]) -> bool:
-    """Whether one of these files is a tokenizer."""
-    return any(_TOKENIZERS.fullmatch(name) for name in names)
-
-
-def tokenizer_files(files: Files, *, with_code: bool) -> Files:
-    """What a tokenizer needs of these files; Python code only where it may run."""
-    return _only(files, _TOKENIZER_FILES, with_code)
-
-
-def context_of(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Tokens that fit into the model; 2**30 where neither configuration nor tokenizer sets a limit."""
-    of_model = getattr(config.get_text_config(), "max_position_embeddings", None)
-    limits: Sequence[int | None] = [of_model, tokenizer.model_max_length]
-    # a tokenizer without a limit says 1e30
-    return min([_NO_LIMIT, *(int(limit) for limit in limits if limit and limit > 0)])
-
-
 def _has_tokenizer(folder: Path) -> bool:
-    return folder.is_dir() and holds_tokenizer(path.name for path in folder.iterdir())
+    return folder.is_dir() and has_tokenizer(path.name for path in folder.iterdir())
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A folder of a commit on the hub."""
-
-    repository: str
-    revision: str = "main"
-    subfolder: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.repository}@{self.revision[:12]}{f'/{self.subfolder}' if self.subfolder else ''}"
-
-    def files(self, hub: Hub) -> Files:
-        """Those right in it or below, by their path in it."""
-        files = hub.files(self.repository, self.revision)
-        return {name.removeprefix(self._prefix): files[name] for name in files if name.startswith(self._prefix)}
-
-    def fetch(self, files: Files, hub: Hub, folder: Path) -> Path:
-        """Fetch some of its files; returns where they lie."""
-        named = {self._prefix + name: file for name, file in files.items()}
-        hub.download(self.repository, self.revision, named, folder, no_progress())
-        return folder / self.subfolder
-
-    @property
-    def _prefix(self) -> str:
-        return f"{self.subfolder}/" if self.subfolder else ""
-
-
-def _tokenizer_places(history: History, newest: Sequence[Target]) -> list[_Place]:
+def _tokenizer_places(history: History, newest: Sequence[Target]) -> list[HubFolder]:
     """Where the tokenizer may be; where the history names one, nowhere else."""
     if history.tokenizer:
-        return [_Place(history.tokenizer)]
-    own = [_Place(history.repository)] if history.repository else []
-    beside = [_Place(at.repository, at.commit, at.subfolder) for at in newest]
-    above = [_Place(at.repository, at.commit) for at in newest]
+        return [HubFolder(history.tokenizer)]
+    own = [HubFolder(history.repository)] if history.repository else []
+    beside = [HubFolder(at.repository, at.commit, at.subfolder) for at in newest]
+    above = [HubFolder(at.repository, at.commit) for at in newest]
     return list(dict.fromkeys([*own, *beside, *above]))
-
-
-def _fetch_tokenizer(model: str, places: Sequence[_Place], hub: Hub, folder: Path, with_code: bool) -> Path:
-    """Fetch the first tokenizer there is; returns where it lies."""
-    tried = []
-    for place in places:
-        try:
-            files = place.files(hub)
-            if holds_tokenizer(files):
-                return place.fetch(tokenizer_files(files, with_code=with_code), hub, folder)
-            tried.append(f"{place} has none")
-        except CheckpointError as error:  # many repositories of checkpoints have no main branch
-            tried.append(str(error))
-    raise CheckpointError(
-        f"expected a tokenizer for {model}, found none: {'; '.join(tried)}; name the repository that has it with "
-        "--tokenizer, or in its suite under tokenizer"
-    )
 
 
 def _hub_config(newest: Sequence[Target], hub: Hub, folder: Path, with_code: bool) -> PreTrainedConfig:
     tried = []
     for target in newest:
-        place = _Place(target.repository, target.commit, target.subfolder)
+        place = HubFolder(target.repository, target.commit, target.subfolder)
         try:
-            files = _only(place.files(hub), _CONFIG, with_code)
+            files = matching_files(place.files(hub), _CONFIG, with_code)
             return _config(place.fetch(files, hub, folder / target.commit), with_code)
         except CheckpointError as error:
             tried.append(f"{target.revision}: {error}")
@@ -264,11 +202,3 @@ def _local_config(path: Path, with_code: bool) -> PreTrainedConfig:
 def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
     with model_errors("its configuration does not load"), code_refused(), without_reports():
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=with_code)
-
-
-def _only(files: Files, wanted: re.Pattern[str], with_code: bool) -> Files:
-    return {name: file for name, file in files.items() if wanted.fullmatch(name) or (with_code and _is_code(name))}
-
-
-def _is_code(name: str) -> bool:
-    return "/" not in name and name.endswith(".py")

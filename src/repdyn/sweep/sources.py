@@ -10,15 +10,17 @@ from pathlib import Path
 
 from huggingface_hub.errors import RepositoryNotFoundError
 
+from repdyn.data.source import DEFAULT_TEXT
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
+from repdyn.hub.local import checkpoints_folder
 from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, match, select
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS
 from repdyn.probe.word_classes import CLASSES
 from repdyn.store.schema import FINISHED
-from repdyn.sweep.local import find_checkpoints, folder_of_checkpoints, left_out
-from repdyn.sweep.probes import TEXT, ProbeText, hub_probe, local_probe
+from repdyn.sweep.local import find_checkpoints, left_out
+from repdyn.sweep.probes import ProbeText, hub_probe, local_probe
 from repdyn.sweep.suites import History, Published, find_histories, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
 
@@ -166,7 +168,7 @@ def _repository(options: Namespace, hub: Hub) -> History:
 
 
 def _local(folder: Path, options: Namespace, hub: Hub) -> Source:
-    parts = folder_of_checkpoints(folder).resolve().parts
+    parts = checkpoints_folder(folder).resolve().parts
     run = options.name or "/".join(parts[1:][-2:])
     targets = find_checkpoints(folder, run)
     by_step = {target.step: target for target in targets}
@@ -200,4 +202,6 @@ def _local_probe(folder: Path, targets: Sequence[Target], options: Namespace, hu
 def _text(options: Namespace) -> ProbeText:
     classes = CLASSES if options.classes == "words" else ()
     design = options.design or INDEPENDENT.name
-    return ProbeText(options.text or TEXT, options.sequence_length, options.max_vectors or MAX_VECTORS, classes, design)
+    return ProbeText(
+        options.text or DEFAULT_TEXT, options.sequence_length, options.max_vectors or MAX_VECTORS, classes, design
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from repdyn.data.source import DEFAULT_TEXT
 from repdyn.store import open_store
 from repdyn.studies import models as subjects
 from repdyn.studies.convergence import figures, summary
@@ -23,7 +24,6 @@ from repdyn.studies.convergence.results import (
     profile_table,
 )
 from repdyn.studies.output import Findings, print_written
-from repdyn.sweep.probes import TEXT
 from repdyn.tables.frames import by_stack
 from repdyn.tables.selection import select
 from repdyn.tables.style import of_stack
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What is read, how much of it, and what is compared."""
     subjects.add_options(parser, fewest=0)
     text = parser.add_argument_group("what the models read")
-    text.add_argument("--text", default=TEXT, help="enwik8, builtin, or a path (default: %(default)s)")
+    text.add_argument("--text", default=DEFAULT_TEXT, help="enwik8, builtin, or a path (default: %(default)s)")
     text.add_argument(
         "--sequence-length",
         type=at_least(2),

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from repdyn.data.source import load_corpus
+from repdyn.data.source import DEFAULT_TEXT, load_corpus
 from repdyn.hub.errors import model_errors
 from repdyn.studies import models as subjects
 from repdyn.studies.models import LoadedModel
@@ -17,7 +17,6 @@ from repdyn.studies.topics import figures, summary
 from repdyn.studies.topics.gaps import AttentionGap
 from repdyn.studies.topics.measured import TopicMeasurements, measure_topics
 from repdyn.studies.topics.text_topics import CERTAINTY, N_TOPICS, TextTopics, TokensOfWords, documents_of, find_topics
-from repdyn.sweep.probes import TEXT
 from repdyn.tables.style import of_stack
 from repdyn.utils.arguments import at_least
 
@@ -38,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("topics")
     group.add_argument(
         "--text",
-        default=TEXT,
+        default=DEFAULT_TEXT,
         help="enwik8, builtin, or a path; documents are what stands between blank lines (default: %(default)s)",
     )
     group.add_argument(

@@ -1,0 +1,57 @@
+"""Command-line options for loading a model, the same for sweeps, studies and the explorer."""
+
+# Imports torch only when an option is parsed: --help must be quick.
+from __future__ import annotations
+
+import argparse
+
+DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
+
+
+def add_loading_options(parser: argparse._ActionsContainer, *, dtype: str | None = "float32") -> None:
+    """Add ``--tokenizer``, ``--device``, ``--dtype`` and ``--trust-remote-code``.
+
+    Args:
+        parser: a parser or an argument group.
+        dtype: default precision; None where it depends on what is loaded, as in a sweep.
+    """
+    parser.add_argument("--tokenizer", help="folder or hub repository of the tokenizer (default: the model's own)")
+    parser.add_argument(
+        "--device",
+        type=device_name,
+        default="auto",
+        help="device to run models on, such as cpu, cuda or cuda:1 (default: cuda if available, else cpu)",
+    )
+    default = "float32 for published models, auto for local ones" if dtype is None else dtype
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPE_NAMES,
+        default=dtype,
+        help=f"precision of the weights; auto keeps the one they were saved in (default: {default})",
+    )
+    parser.add_argument("--trust-remote-code", action="store_true", help="run Python code that comes with a model")
+
+
+def device_name(text: str) -> str:
+    """Return the name of a device, "auto" resolved; an argparse type."""
+    import torch
+
+    if text == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.device(text)
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(f"expected a device such as cpu, cuda or cuda:1, got {text!r}") from error
+    return text
+
+
+def check_device(device: str) -> None:
+    """Raise ValueError unless this machine has the device."""
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without CUDA
+        raise ValueError(
+            f"expected an available device, such as cpu, cuda or cuda:1, got {device!r}: {str(error).splitlines()[0]}"
+        ) from error
