@@ -20,7 +20,7 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.data.source import load_corpus
+from repdyn.text.source import load_corpus
 from repdyn.hub.weights import Loading
 from repdyn.sweep.checkpoint import Settings, Task, Timing, measure_checkpoint
 from repdyn.sweep.downloads import Fetched

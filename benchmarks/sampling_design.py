@@ -37,7 +37,7 @@ from sampling.study import (
 )
 from tqdm import tqdm
 
-from repdyn.data.source import load_corpus
+from repdyn.text.source import load_corpus
 from repdyn.probe.design import INDEPENDENT
 from repdyn.utils.atomic_files import write_atomically
 

@@ -18,9 +18,9 @@ ALLOWED = {
     "utils": set(),
     "kernels": set(),
     "models": set(),
-    # the one arrow up: Probe.enwik8 and other named texts come from data
-    "probe": {"data"},
-    "data": {"probe", "utils"},
+    "text": {"utils"},
+    "probe": {"text"},
+    "data": {"probe", "text", "utils"},
     "capture": {"kernels", "probe", "utils"},
     "store": {"kernels", "probe", "utils"},
     "metrics": {"capture", "kernels", "probe", "store"},
@@ -35,8 +35,8 @@ ALLOWED = {
         *("alerts", "capture", "measurement", "metrics", "probe", "publish", "report", "store", "tables", "utils")
     },
     "hub": {"models", "utils"},
-    "sweep": {*("capture", "data", "hub", "measurement", "metrics", "probe", "store", "tables", "utils")},
-    "studies": {"capture", "data", "figures", "hub", "kernels", "probe", "store", "tables", "utils"},
+    "sweep": {*("capture", "hub", "measurement", "metrics", "probe", "store", "tables", "text", "utils")},
+    "studies": {"capture", "figures", "hub", "kernels", "probe", "store", "tables", "text", "utils"},
     "explorer": {"capture", "hub", "studies", "tables"},
 }
 PUBLIC_FACE = {"__init__", "__main__"}

@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from repdyn import Probe
 from repdyn.capture.capture import capture
-from repdyn.data.source import load_corpus
+from repdyn.text.source import load_corpus
 from repdyn.utils.quiet import without_reports
 
 _SEQUENCE_LENGTH = 256

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from security.malformed import attempt
 
-from repdyn.data import text
 from repdyn.data.byte_tokenizer import byte_tokenizer, bytes_to_ids
-from repdyn.data.clean import articles, clean_corpus, clean_wikitext
 from repdyn.data.datamodule import TextDataModule
-from repdyn.data.source import load_corpus
-from repdyn.data.text import Corpus, cache_directory, read_corpus
 from repdyn.data.tokens import encode, load_tokenizer
+from repdyn.text import corpus as text
+from repdyn.text.clean import articles, clean_corpus, clean_wikitext
+from repdyn.text.corpus import Corpus, cache_directory, read_corpus
+from repdyn.text.source import load_corpus
 
 FUZZ = settings(
     deadline=None, max_examples=80, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -252,7 +252,7 @@ def test_a_text_that_cannot_be_downloaded_ends_the_sweep(hub, save, monkeypatch)
     def unreachable(*arguments, **named):
         raise ConnectionError("enwik8 cannot be fetched from its address")
 
-    monkeypatch.setattr("repdyn.data.source.enwik8_corpus", unreachable)
+    monkeypatch.setattr("repdyn.text.source.enwik8_corpus", unreachable)
     hub.publish("lab/model", "step1", save("step1", tokens=tokenizer()))
     with pytest.raises(SweepStoppedError, match="enwik8 cannot be fetched"):
         hub_probe(*chosen(model()), ProbeText(), Hub())

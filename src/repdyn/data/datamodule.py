@@ -12,12 +12,12 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from repdyn.data.byte_tokenizer import bytes_to_ids
-from repdyn.data.source import load_corpus
-from repdyn.data.text import Corpus, cache_directory
 from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer
 from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal
 from repdyn.probe.design import INDEPENDENT, design_named
 from repdyn.probe.word_classes import CLASSES, NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
+from repdyn.text.corpus import Corpus, cache_directory
+from repdyn.text.source import load_corpus
 
 if TYPE_CHECKING:
     from repdyn.probe import Probe

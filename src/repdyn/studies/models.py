@@ -19,7 +19,7 @@ from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from repdyn.data.text import cache_directory
+from repdyn.text.corpus import cache_directory
 from repdyn.hub.client import Hub, no_progress
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
 from repdyn.hub.options import check_device

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repdyn.capture.token_states import positions_from
-from repdyn.data.source import DEFAULT_TEXT
-from repdyn.data.text import cache_directory
 from repdyn.hub.options import add_loading_options
 from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
 from repdyn.probe.word_classes import CLASSES
+from repdyn.text.corpus import cache_directory
+from repdyn.text.source import DEFAULT_TEXT
 from repdyn.utils.arguments import SuggestingParser, at_least
 
 _EXAMPLES = """examples:

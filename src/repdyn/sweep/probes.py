@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from repdyn.data.source import DEFAULT_TEXT, load_corpus
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError, SweepStoppedError, model_errors
 from repdyn.hub.local import LIGHTNING, load_lightning
@@ -28,6 +27,7 @@ from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, design_named
 from repdyn.sweep.suites import History
 from repdyn.sweep.targets import Selection, Target
+from repdyn.text.source import DEFAULT_TEXT, load_corpus
 from repdyn.utils.quiet import without_reports
 
 _CONFIG = re.compile(r"config\.json")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from repdyn.data.source import DEFAULT_TEXT
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.local import checkpoints_folder
@@ -23,6 +22,7 @@ from repdyn.sweep.local import find_checkpoints, left_out
 from repdyn.sweep.probes import ProbeText, hub_probe, local_probe
 from repdyn.sweep.suites import History, Published, find_histories, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
+from repdyn.text.source import DEFAULT_TEXT
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from repdyn.data.source import load_corpus
+from repdyn.text.source import load_corpus
 from repdyn.hub.errors import model_errors
 from repdyn.probe import Probe
 from repdyn.probe.design import DENSE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from repdyn.data.source import DEFAULT_TEXT
+from repdyn.text.source import DEFAULT_TEXT
 from repdyn.store import open_store
 from repdyn.studies import models as subjects
 from repdyn.studies.convergence import figures, summary

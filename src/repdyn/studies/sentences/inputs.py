@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from repdyn.data.source import load_corpus
+from repdyn.text.source import load_corpus
 from repdyn.studies.sentences.examples import CHANGES, PARAPHRASES
 
 
@@ -102,7 +102,7 @@ def read_collection(source: str, n_texts: int) -> Collection:
     """Paragraphs of a text, spread evenly over it.
 
     Args:
-        source: "builtin", "enwik8" or a path; see :func:`repdyn.data.source.load_corpus`.
+        source: "builtin", "enwik8" or a path; see :func:`repdyn.text.source.load_corpus`.
         n_texts: how many at most. Paragraphs end at blank lines; lines are taken where no blank line parts them.
 
     Raises:

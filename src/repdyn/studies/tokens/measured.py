@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.states import LayerStates
-from repdyn.data.source import load_corpus
+from repdyn.text.source import load_corpus
 from repdyn.hub.errors import model_errors
 from repdyn.kernels import Undefined, full_precision
 from repdyn.kernels.vocabulary import Vocabulary

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from repdyn.data.source import DEFAULT_TEXT, load_corpus
+from repdyn.text.source import DEFAULT_TEXT, load_corpus
 from repdyn.hub.errors import model_errors
 from repdyn.studies import models as subjects
 from repdyn.studies.models import LoadedModel

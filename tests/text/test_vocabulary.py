@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from repdyn.data.clean import clean_corpus
-from repdyn.data.text import Corpus, read_corpus
-from repdyn.data.vocabulary import Vocabulary, main, vocabulary
+from repdyn.text.clean import clean_corpus
+from repdyn.text.corpus import Corpus, read_corpus
+from repdyn.text.vocabulary import Vocabulary, main, vocabulary
 
 
 def test_bytes_and_characters_are_counted_apart():

@@ -11,7 +11,7 @@ from typing import IO
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from repdyn.data.text import ENWIK8_BYTES, Corpus, cache_directory, enwik8_name, read_corpus
+from repdyn.text.corpus import ENWIK8_BYTES, Corpus, cache_directory, enwik8_name, read_corpus
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.redaction import redacted
 

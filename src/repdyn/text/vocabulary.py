@@ -1,6 +1,6 @@
 """How many distinct bytes and characters a text has, raw and cleaned, against the 205 of the paper.
 
-python -m repdyn.data.vocabulary enwik8_prefix.gz
+python -m repdyn.text.vocabulary enwik8_prefix.gz
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from repdyn.data.source import load_corpus
-from repdyn.data.text import Corpus
+from repdyn.text.corpus import Corpus
+from repdyn.text.source import load_corpus
 
 PAPER_CHARACTERS = 205
 """The "vocabulary of 205 distinct characters" of the paper; raw enwik8 has as many distinct byte values."""
@@ -57,9 +57,9 @@ def vocabulary_table(vocabularies: Sequence[Vocabulary]) -> Table:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the vocabulary of a text, raw and, if it is a Wikipedia dump, cleaned."""
     parser = argparse.ArgumentParser(
-        prog="python -m repdyn.data.vocabulary",
+        prog="python -m repdyn.text.vocabulary",
         description=main.__doc__,
-        epilog="example: python -m repdyn.data.vocabulary enwik8.zip",
+        epilog="example: python -m repdyn.text.vocabulary enwik8.zip",
     )
     parser.add_argument("source", metavar="PATH", help='text file, plain, .gz, .xz or .zip; or "enwik8", or "builtin"')
     parser.add_argument("--max-bytes", type=int, help="count only so many bytes from the start")

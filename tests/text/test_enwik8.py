@@ -12,9 +12,10 @@ from typing import ClassVar
 
 import pytest
 
-from repdyn.data import enwik8, text
-from repdyn.data.enwik8 import enwik8_corpus
-from repdyn.data.source import load_corpus
+from repdyn.text import corpus as text
+from repdyn.text import enwik8
+from repdyn.text.enwik8 import enwik8_corpus
+from repdyn.text.source import load_corpus
 
 CONTENT = b"<mediawiki>stands in for enwik8</mediawiki>" * 1000
 

@@ -33,7 +33,7 @@ from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (compiled
 from mwparserfromhell import nodes
 from mwparserfromhell.wikicode import Wikicode
 
-from repdyn.data.text import Corpus, cache_directory, is_wiki_dump
+from repdyn.text.corpus import Corpus, cache_directory, is_wiki_dump
 
 # fmt: off
 DROPPED_TAGS = frozenset((

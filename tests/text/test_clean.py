@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repdyn.data import clean
-from repdyn.data.clean import articles, clean_corpus, clean_wikitext
-from repdyn.data.text import Corpus, read_corpus
+from repdyn.text import clean
+from repdyn.text.clean import articles, clean_corpus, clean_wikitext
+from repdyn.text.corpus import Corpus, read_corpus
 
 CASES = {
     "bold and italics": ("A '''bold''' and ''slanted'' '''''both'''''.", "A bold and slanted both."),

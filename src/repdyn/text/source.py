@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from repdyn.data.enwik8 import enwik8_corpus
-from repdyn.data.text import Corpus, builtin_corpus, is_wiki_dump, read_corpus
+from repdyn.text.corpus import Corpus, builtin_corpus, is_wiki_dump, read_corpus
+from repdyn.text.enwik8 import enwik8_corpus
 
 DEFAULT_TEXT = "enwik8"
 """The text of probes and studies where none is named."""
@@ -50,7 +50,7 @@ def load_corpus(
         corpus = corpus.head(max_bytes)
     if clean and is_wiki_dump(corpus.data):
         # here, because a job that measures its own model on its own text has no need of the wiki parsers
-        from repdyn.data.clean import clean_corpus
+        from repdyn.text.clean import clean_corpus
 
         corpus = clean_corpus(corpus, cache_dir)
     return corpus

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from repdyn.data import text
-from repdyn.data.source import load_corpus
-from repdyn.data.text import Corpus, builtin_corpus, cache_directory, read_corpus
+from repdyn.text import corpus as text
+from repdyn.text.corpus import Corpus, builtin_corpus, cache_directory, read_corpus
+from repdyn.text.source import load_corpus
 
 PROSE = b"The quick brown fox jumps over the lazy dog.\n" * 50
 
