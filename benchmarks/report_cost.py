@@ -141,7 +141,9 @@ def _rows(checkpoint: Checkpoint, options: argparse.Namespace, last: int) -> Ite
     t = checkpoint.step / last if last else 1.0
     for metric in (METRICS[name] for name in options.metrics):
         for subset in dict.fromkeys((*metric.subsets, "no_sink")):
-            for layer in range(metric.first_layer, options.layers - metric.between):
+            for layer in range(options.layers):
+                if not metric.is_defined_at(layer, is_last=layer == options.layers - 1):
+                    continue
                 heads = range(options.heads) if metric.per_head and subset == "all" else ()
                 for head in (None, *heads):
                     value = (1 + layer / options.layers) * (0.2 + t) * float(random.uniform(0.9, 1.1))
@@ -165,7 +167,7 @@ def _fields(metric: Metric, subset: str, layer: int, head: int | None, value: fl
         "n_batches": 8,
         "n_vectors": 4096,
         "n_unique": 4000,
-        "on_distinct": metric.on_distinct,
+        "on_distinct": metric.collapses_duplicates,
         "reason": None,
         "dim": 4096,
         "dtype": "bfloat16",

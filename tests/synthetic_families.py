@@ -108,7 +108,9 @@ def _of_metric(
     split = classes if metric.family in {"convergence", "tokens"} else ()
     for subset in (*metric.subsets, *split):
         curve = curve_of(metric.name, subset)
-        for layer in range(metric.first_layer, n_blocks + (not metric.between)):
+        for layer in range(n_blocks + 1):
+            if not metric.is_defined_at(layer, is_last=layer == n_blocks):
+                continue
             noise = np.random.default_rng([len(metric.name), layer, step, len(subset)]).normal()
             value = curve(t, layer / n_blocks)
             compares = "previous_checkpoint" in metric.captures
@@ -119,8 +121,8 @@ def _of_metric(
                 "metric": metric.name,
                 "subset": subset,
                 "settings": metric.settings_json,
-                "on_distinct": metric.on_distinct,
-                "own_window_excluded": metric.on_distinct or None,
+                "on_distinct": metric.collapses_duplicates,
+                "own_window_excluded": metric.collapses_duplicates or None,
                 "n_vectors": 1024 if metric.family == "tokens" else 4096,
                 "n_unique": 1000 if metric.family == "tokens" else 4000,
                 "compared_to": before[-1] if compares and before else None,

@@ -205,7 +205,7 @@ def test_resolve():
         ([], "expected a sequence of metrics"),
         (
             ["cka_previous@no_sink"],
-            "expected cka_previous on all tokens, got 'no_sink'; what is kept of a checkpoint, to be",
+            "expected cka_previous on all tokens, got 'no_sink'; only the first batch of all tokens",
         ),
     ],
 )

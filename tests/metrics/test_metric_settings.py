@@ -38,7 +38,7 @@ def test_the_table_lists_every_setting_of_a_kernel(name):
     metric = METRICS[name]
     parameters = inspect.signature(metric.kernel).parameters.values()
     assert set(metric.settings) == {of.name for of in parameters if of.kind is of.KEYWORD_ONLY}
-    assert metric.plain is None
+    assert metric.default_settings is None
 
 
 @pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if metric.settings])
@@ -157,8 +157,8 @@ def test_where_duplicates_count_few_distinct_vectors_are_no_smaller_sample(probe
     few = Probe.from_tokens(random_tokens(40, 16, vocabulary=30), max_vectors=192, batch_vectors=96)
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Embedding(30, 8), torch.nn.ModuleList([torch.nn.Linear(8, 8)])[0])
-    assert not METRICS["two_nn"].with_settings(duplicates="count").collapses
-    assert METRICS["two_nn"].collapses
+    assert not METRICS["two_nn"].with_settings(duplicates="count").collapses_duplicates
+    assert METRICS["two_nn"].collapses_duplicates
     frame = measure(model, few, ["two_nn", "two_nn[duplicates=count]"], ["1"]).to_pandas()
     plain, counted = (frame.loc[frame["metric"] == name] for name in ("two_nn", "two_nn[duplicates=count]"))
     assert plain["on_distinct"].all()

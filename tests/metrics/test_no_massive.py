@@ -160,7 +160,7 @@ def test_a_batch_of_massive_vectors_alone_has_no_value():
 
 def test_what_has_no_vectors_is_refused(probe):
     marked = probe.with_topics(probe.tokens % 4)
-    with pytest.raises(ValueError, match="expected attention_topic_gap on tokens alone, got 'no_massive'"):
+    with pytest.raises(ValueError, match="expected attention_topic_gap on a subset of tokens, got 'no_massive'"):
         resolve(["attention_topic_gap@no_massive"], marked)
     with pytest.raises(ValueError, match="expected cka_previous on all tokens, got 'no_massive'"):
         resolve(["cka_previous@no_massive"], probe)

@@ -5,11 +5,10 @@ import pytest
 from synthetic_families import make_everything
 
 from repdyn.figures import convergence, drawing
-from repdyn.metrics import METRICS
+from repdyn.metrics import FAMILIES, METRICS
 from repdyn.tables import families, style
 from repdyn.tables.families import members_of, overview_families, undefined, without_first
 from repdyn.tables.frames import measurements
-from repdyn.tables.style import FAMILIES, LABELS
 from repdyn.terminal import metric_lines as every_metric
 
 NAN = math.nan
@@ -26,9 +25,8 @@ def test_examples_in_docstrings_hold(module):
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 def test_every_metric_has_a_title_a_unit_and_a_known_family(metric):
-    title, unit = LABELS[metric.name]
-    assert title
-    assert unit
+    assert metric.title
+    assert metric.unit
     assert metric.family in FAMILIES
 
 

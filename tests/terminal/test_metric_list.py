@@ -37,9 +37,9 @@ def test_what_a_line_tells():
 
 def test_a_metric_of_ones_own_is_there_too(monkeypatch):
     own = Metric("mine", two_nn_of, "either a | or b", (0.0, 2.5), "me", subsets=("all", "rare"))
-    monkeypatch.setitem(METRICS, "mine", own)
+    monkeypatch.setitem(METRICS._metrics, "mine", own)
     assert markdown().endswith(
-        "## own\n\n"
+        "## Your own\n\n"
         "| metric | meaning | range | unit | tokens | settings | lies | needs | source |\n"
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
         "| `mine` | either a \\| or b | [0, 2.5] | mine | `all`, `rare` |  | at each layer |  | me |\n"

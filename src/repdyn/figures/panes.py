@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from repdyn.kernels import SCALES
+from repdyn.metrics import metric_info
 from repdyn.metrics.names import base_name
 from repdyn.tables.families import defined_subsets, members_of
 from repdyn.tables.frames import NO_CLASSES, in_order, of_metric
@@ -17,16 +17,6 @@ from repdyn.tables.style import metric_title, metric_unit, short_subset_title
 PAIRS = (("frequent", "rare"), ("function", "content"), ("simple", "complex"))
 """Classes of tokens that are held against each other."""
 
-GRIDE = {f"gride_{k}": f"k = {k}" for k in SCALES}
-COMPONENTS = {f"components_{percent}": f"{percent} %" for percent in (50, 90, 95, 99)}
-_GROUPS = (
-    ("Intrinsic dimension (Gride, scale k)", GRIDE),
-    ("Directions for a share of the variance", COMPONENTS),
-)
-"""Metrics on one scale that differ in a number, with what to call the line of each."""
-
-_WITH_EMBEDDINGS = frozenset({"alignment", "topic_gap", "topic_gap_dot"})
-"""Metrics of which the embedding output says something that the mean over layers does not."""
 _MAX_COLUMNS = 4
 
 
@@ -160,25 +150,25 @@ def _n_panels(panes: Sequence[Pane]) -> Counter[str]:
 
 def _groups(rows: pd.DataFrame, family: str) -> list[tuple[str, dict[str, list[str]], list[str]]]:
     """Title, subsets by metric, and all subsets, of each metric or group of metrics on one scale that has a value."""
-    found = {metric: subsets for metric in members_of(rows, family) if (subsets := defined_subsets(rows, metric))}
-    groups, done = [], set()
-    for metric in found:
-        if metric in done:
-            continue
-        title, names = next((one for one in _GROUPS if metric in one[1]), ("", {metric: ""}))
-        group = {name: found[name] for name in names if name in found}
-        done |= set(group)
-        subsets = in_order({subset for subsets in group.values() for subset in subsets})
+    groups: dict[str, dict[str, list[str]]] = {}
+    for metric in members_of(rows, family):
+        if subsets := defined_subsets(rows, metric):
+            # a variant with other settings is no member of the group
+            panel = metric_info(metric).panel if metric == base_name(metric) else ""
+            groups.setdefault(panel or metric, {})[metric] = subsets
+    found = []
+    for panel, group in groups.items():
+        subsets = in_order({subset for measured in group.values() for subset in measured})
         # a group of one is a metric like any other
-        groups.append((title if len(group) > 1 else metric_title(metric), group, subsets))
-    return groups
+        found.append((panel if len(group) > 1 else metric_title(next(iter(group))), group, subsets))
+    return found
 
 
 def _by_subset(title: str, group: Mapping[str, Sequence[str]], subsets: Sequence[str]) -> list[Pane]:
-    labels = GRIDE | COMPONENTS
     panes = []
     for subset in subsets:
-        traces = tuple(Trace(name, subset, labels[name]) for name, measured in group.items() if subset in measured)
+        lines = ((name, metric_info(name).line) for name, measured in group.items() if subset in measured)
+        traces = tuple(Trace(name, subset, label) for name, label in lines)
         panes.append(Pane(title, short_subset_title(subset), traces, ordered=True))
     return panes
 
@@ -201,7 +191,7 @@ def _with_embeddings(rows: pd.DataFrame, traces: Sequence[Trace]) -> tuple[str, 
     first, tokens = traces[0], traces[0].label if len(traces) == 1 else ""
     cells = of_metric(rows, first.metric, first.subset)
     there = bool(cells.loc[cells["layer"] == 0, "value"].notna().any())
-    if base_name(first.metric) not in _WITH_EMBEDDINGS or not there:
+    if not metric_info(first.metric).shows_embeddings or not there:
         return tokens, tuple(traces)
     if tokens:
         return tokens, (replace(first, label="mean over layers"), replace(first, label="layer 0", layer=0))

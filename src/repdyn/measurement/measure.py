@@ -135,7 +135,9 @@ def measure(
     states = capture(
         model,
         probe,
-        sorted({token_subset(subset) for _, subset in pairs} | ({"all"} if "previous_checkpoint" in captures else set())),
+        sorted(
+            {token_subset(subset) for _, subset in pairs} | ({"all"} if "previous_checkpoint" in captures else set())
+        ),
         layers,
         captures=captures,
         **running,
@@ -151,7 +153,7 @@ def measure(
             attention = attention_weights(model, probe, layers, **running)
     captured = time.perf_counter()
     asked: dict[str, Any] = {
-        "n_neighbours": max(metric.n_neighbours for metric, _ in pairs),
+        "n_neighbours": max(2, *(metric.n_neighbours for metric, _ in pairs)),
         "whole_spectrum": any(metric.whole_spectrum for metric, _ in pairs),
         "context": CheckpointContext(attention, kept, measured.step),
     }

@@ -34,7 +34,7 @@ def rows_of_layer(
     """
     rows = []
     for metric, subset in pairs:
-        if metric.is_of(view):
+        if metric.is_defined_at(view.layer.index, is_last=view.layer.is_last):
             rows += _measured(view, metric, subset, checkpoint, layers, on_error)
     view.keep_for_later()
     return rows
@@ -47,9 +47,9 @@ def _measured(
     batches, values, reason = _values(view, metric, subset, on_error)
     seconds = time.perf_counter() - start
     sizes, reason = _sizes(view, metric, subset, batches, reason, on_error)
-    shares = _neighbour_shares(view, subset) if metric.on_distinct and sizes["n_unique"] else {}
+    shares = _neighbour_shares(view, subset) if metric.neighbours and sizes["n_unique"] else {}
     reason = reason or too_few_distinct(
-        metric.collapses, sizes["n_unique"], sizes["n_vectors"], shares.get("near_duplicate_share")
+        metric.collapses_duplicates, sizes["n_unique"], sizes["n_vectors"], shares.get("near_duplicate_share")
     )
     of_heads = np.array(values if reason is None else [math.nan] * view.probe.n_batches, ndmin=2)
     of_heads = of_heads if metric.per_head and reason is None else of_heads.reshape(-1, 1)
@@ -68,9 +68,9 @@ def _measured(
         compared_to=view.compared_to if "previous_checkpoint" in metric.captures else None,
         **_mean_and_spread(of_heads.mean(axis=1), independent),
         **sizes,
-        on_distinct=metric.collapses,
+        on_distinct=metric.collapses_duplicates,
         **_design(view, subset),
-        own_window_excluded=view.probe.design.exclude_own_window if metric.on_distinct else None,
+        own_window_excluded=view.probe.design.exclude_own_window if metric.neighbours else None,
         same_window_share=shares.get("same_window_share"),
         near_duplicate_share=shares.get("near_duplicate_share"),
         reason=reason,

@@ -1,20 +1,26 @@
-"""The table of metrics: everything that can be measured, each with what it needs and where it comes from.
+"""The registry of metrics: everything that can be measured, each with all that is known of it.
 
-To add a metric, write its kernel in ``kernels/`` and give it a line in one of the modules here.
+To add a metric to the package, write its kernel in ``kernels/`` and its record in one of the modules here. A metric of
+another package needs a record alone: :func:`register_metric`.
 """
 
 from repdyn.metrics.layer_view import CheckpointContext, LayerView, clouds
-from repdyn.metrics.metric import Metric
-from repdyn.metrics.table import DEFAULT_METRICS, METRICS, MetricLike, as_tuple, resolve
+from repdyn.metrics.metric import FAMILIES, OWN_FAMILY, Metric
+from repdyn.metrics.registry import METRICS, metric_info, register_metric
+from repdyn.metrics.selection import DEFAULT_METRICS, MetricLike, as_tuple, resolve
 
 __all__ = [
     "DEFAULT_METRICS",
+    "FAMILIES",
     "METRICS",
+    "OWN_FAMILY",
     "CheckpointContext",
     "LayerView",
     "Metric",
     "MetricLike",
     "as_tuple",
     "clouds",
+    "metric_info",
+    "register_metric",
     "resolve",
 ]

@@ -1,11 +1,12 @@
-"""One metric: a kernel, what it is given, and what people are told of it."""
+"""The record of a metric: what it computes, where it is measured and how it is shown."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field, replace
+from math import inf
+from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
@@ -14,101 +15,154 @@ from repdyn.metrics.layer_view import LayerView, clouds
 from repdyn.metrics.names import base_name, spelled
 from repdyn.metrics.settings import checked, require_usable
 
+Position: TypeAlias = Literal["layers", "blocks", "between"]
+Scale: TypeAlias = Literal["linear", "from_zero", "signed", "log", "log_if_wide"]
+
+FAMILIES = {
+    "geometry": "Geometry",
+    "dimension": "Intrinsic dimension",
+    "spectrum": "Spectrum",
+    "similarity": "Similarity of vectors",
+    "sinks": "Attention sinks",
+    "convergence": "Convergence to the last layer",
+    "evolution": "Steps from layer to layer",
+    "change": "Change between checkpoints",
+    "tokens": "Tokens against the vocabulary",
+    "topics": "Topic structure",
+}
+"""Title of each family of metrics, in the order in which they are shown."""
+OWN_FAMILY = "own"
+"""The family of a metric that names none: each has figures of its own."""
+
 
 @dataclass(frozen=True)
 class Metric:
-    """One quantity of a layer."""
+    """One quantity of a layer, with everything that is known of it.
 
+    Only ``name`` and ``kernel`` are needed; :func:`repdyn.register_metric` makes it known by its name.
+    """
+
+    # What it is
     name: str
+    """Written in stores, configurations and commands; no brackets, commas, "@" or spaces."""
     kernel: Callable[..., Tensor]
-    """Turns the inputs of one batch into a 0-d tensor, or raises :class:`repdyn.kernels.Undefined`."""
-    meaning: str
-    """One line for people."""
-    range: tuple[float, float]
-    source: str
-    family: str = "own"
-    """What it is drawn and listed with."""
-    select_inputs: Callable[[LayerView, str], Sequence[tuple]] = clouds
-    """Picks the kernel's positional arguments for every batch of a subset out of what can be reached from a layer."""
-    captures: frozenset[CaptureKind] = frozenset()
-    """What ``needs`` reaches for beside the layer's own states."""
-    subsets: tuple[str, ...] = ("all",)
-    """Token subsets measured when none is asked for by name."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the kernel, all that it has, recorded in every row."""
-    between: bool = False
-    """It lies between a layer and the next, so that the last layer has none."""
-    first_layer: int = 0
-    """1 where the embedding output has none."""
-    per_head: bool = False
-    """The kernel gives one value for each attention head; the layer's is their mean."""
-    whole_sequences: bool = False
-    """It is of whole sequences, so that it can be taken on all tokens alone."""
-    probe_requires: str = ""
-    """What the probe must know, "topics" or nothing."""
-    on_distinct: bool = False
-    """Equal vectors count once unless a setting ``duplicates`` says otherwise."""
-    whole_spectrum: bool = False
-    """It is read off all eigenvalues of the covariance."""
-    neighbours: str = ""
-    """The setting that says how many nearest neighbours of each vector it looks at, if not two or none."""
+    """Turns the inputs of one batch into a 0-d tensor, or raises :class:`repdyn.kernels.Undefined` with the reason."""
+    meaning: str = ""
+    """One line that says what is measured."""
+    range: tuple[float, float] = (-inf, inf)
+    """Smallest and largest possible value."""
+    source: str = ""
+    """The paper that defines it."""
 
-    plain: Mapping[str, Any] | None = None
-    """Settings that the name without any stands for; None where these are ``settings``."""
-    said: frozenset[str] = frozenset()
-    """The settings that were given by name."""
+    _: KW_ONLY
+
+    # What is computed
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """All keyword-only arguments of the kernel with their values, recorded in every row."""
+    select_inputs: Callable[[LayerView, str], Sequence[tuple]] = clouds
+    """Selects the kernel's positional arguments for every batch of a token subset; by default the layer's cloud."""
+    captures: frozenset[CaptureKind] = frozenset()
+    """What ``select_inputs`` needs in addition to the layer's own states."""
+    probe_requires: Literal["", "topics"] = ""
+    """What the probe must know of its tokens."""
+    neighbours: int | str = 0
+    """How many nearest neighbours of each distinct vector it uses, or the name of the setting that says so; 0 if none.
+    Exact duplicates then count once, unless a setting ``duplicates`` is "count"."""
+    whole_spectrum: bool = False
+    """It uses all eigenvalues of the covariance, which are then computed once for all metrics."""
+
+    # Where it is measured
+    subsets: tuple[str, ...] = ("all",)
+    """Token subsets that its name alone stands for."""
+    position: Position = "layers"
+    """At all "layers"; at the outputs of "blocks" only, not at the embedding output; or "between" a layer and the next,
+    recorded at the lower one, so that the last layer has no value."""
+    per_head: bool = False
+    """The kernel returns one value for each attention head; the layer's value is their mean."""
+    whole_sequences: bool = False
+    """It is defined on whole sequences, so that "all" is the only subset."""
+
+    # How it is shown
+    title: str = ""
+    """What figures call it; its name if empty."""
+    unit: str = ""
+    """The label of an axis of values; the name if empty."""
+    family: str = OWN_FAMILY
+    """Metrics of one of :data:`FAMILIES` share overviews; any other family has a figure for each metric."""
+    scale: Scale = "linear"
+    """The axis of its values: "linear" around them; "from_zero" for shares, whose small differences would else look
+    large; "signed" with a line at 0 and colours that change there; "log" for counts that span decades and may be 0;
+    "log_if_wide" for lengths, which are logarithmic where the largest is many times the smallest."""
+    log_from: float = 0.0
+    """Where a "log" scale begins, at the lowest: smaller values are drawn as 0."""
+    panel: str = ""
+    """Title of the panel that it shares with metrics that differ from it in a number only."""
+    line: str = ""
+    """What its line in that panel is called."""
+    shows_embeddings: bool = False
+    """Whether the embedding output (layer 0) deserves a line of its own next to the mean over layers."""
+
+    # Settings that were given by name, as in "two_nn[discard=0.8]"; filled in by with_settings
+    default_settings: Mapping[str, Any] | None = None
+    """Settings that the name without brackets stands for; None where these are ``settings``."""
+    explicit_settings: frozenset[str] = frozenset()
+    """Names of the settings that were given explicitly."""
 
     @property
     def base(self) -> str:
         """The name without settings."""
         return base_name(self.name)
 
-    def with_settings(self, **settings: Any) -> Metric:
-        """Return the metric with other settings, as ``METRICS["two_nn"].with_settings(discard=0.8)``.
-
-        Its name says which of them differ from what the plain name stands for: ``two_nn[discard=0.8]``.
-
-        Raises:
-            ValueError: a setting that the metric does not have, or a value that it does not take.
-        """
-        plain = self.settings if self.plain is None else self.plain
-        whole = {**self.settings, **checked(self.base, self.kernel, plain, settings)}
-        if settings:
-            require_usable(self.base, self.kernel, whole)
-        differing = {name: value for name, value in whole.items() if name not in plain or plain[name] != value}
-        said = self.said | settings.keys()
-        return replace(self, name=spelled(self.base, differing), settings=whole, plain=plain, said=said)
-
-    def with_meaning(self, **settings: Any) -> Metric:
-        """Return the metric where its plain name stands for these settings; those given by name are kept.
-
-        Raises:
-            ValueError: as for :meth:`with_settings`.
-        """
-        plain = self.settings if self.plain is None else self.plain
-        given = {
-            name: value
-            for name, value in self.settings.items()
-            if name in self.said or name not in plain or plain[name] != value
-        }
-        bare = replace(self, name=self.base, settings=plain, plain=None, said=frozenset())
-        meant = replace(bare, settings=bare.with_settings(**settings).settings)
-        return meant.with_settings(**given)
-
-    @property
-    def collapses(self) -> bool:
-        """Whether equal vectors count once, so that a layer with few distinct ones is in truth a smaller sample."""
-        return self.on_distinct and self.settings.get("duplicates") != "count"
-
-    @property
-    def n_neighbours(self) -> int:
-        """How many nearest neighbours of each vector are to be searched for it, at least."""
-        return self.settings[self.neighbours] if self.neighbours else 2
-
     @property
     def settings_json(self) -> str:
         return json.dumps(dict(self.settings), sort_keys=True)
 
-    def is_of(self, view: LayerView) -> bool:
-        """Whether the layer has such a value at all."""
-        return view.layer.index >= self.first_layer and not (self.between and view.layer.is_last)
+    @property
+    def collapses_duplicates(self) -> bool:
+        """Whether exact duplicates count once, so that a layer with few distinct vectors is a smaller sample."""
+        return bool(self.neighbours) and self.settings.get("duplicates") != "count"
+
+    @property
+    def n_neighbours(self) -> int:
+        """How many nearest neighbours of each vector it uses."""
+        return self.settings[self.neighbours] if isinstance(self.neighbours, str) else self.neighbours
+
+    def is_defined_at(self, layer: int, *, is_last: bool) -> bool:
+        """Return whether the metric has a value at a layer of a stack; layer 0 is the embedding output."""
+        return not (self.position == "blocks" and layer == 0) and not (self.position == "between" and is_last)
+
+    def with_settings(self, **settings: Any) -> Metric:
+        """Return the metric with other settings, as ``METRICS["two_nn"].with_settings(discard=0.8)``.
+
+        Its name lists those that differ from the defaults: ``two_nn[discard=0.8]``.
+
+        Raises:
+            ValueError: a setting that the metric does not have, or a value that it does not take.
+        """
+        defaults = self.settings if self.default_settings is None else self.default_settings
+        combined = {**self.settings, **checked(self.base, self.kernel, defaults, settings)}
+        if settings:
+            require_usable(self.base, self.kernel, combined)
+        differing = {name: value for name, value in combined.items() if name not in defaults or defaults[name] != value}
+        return replace(
+            self,
+            name=spelled(self.base, differing),
+            settings=combined,
+            default_settings=defaults,
+            explicit_settings=self.explicit_settings | settings.keys(),
+        )
+
+    def with_default_settings(self, **settings: Any) -> Metric:
+        """Return the metric with other defaults for the name without brackets; settings given explicitly are kept.
+
+        Raises:
+            ValueError: as for :meth:`with_settings`.
+        """
+        defaults = self.settings if self.default_settings is None else self.default_settings
+        given = {
+            name: value
+            for name, value in self.settings.items()
+            if name in self.explicit_settings or name not in defaults or defaults[name] != value
+        }
+        plain = replace(self, name=self.base, settings=defaults, default_settings=None, explicit_settings=frozenset())
+        return replace(plain, settings=plain.with_settings(**settings).settings).with_settings(**given)

@@ -9,7 +9,6 @@ from repdyn.metrics.metric import Metric
 METRICS = [
     Metric(
         name="sink_rate",
-        family="sinks",
         kernel=sink_rate_of,
         select_inputs=attention_of_sequences,
         captures=frozenset({"attention_weights"}),
@@ -17,13 +16,16 @@ METRICS = [
         range=(0.0, 1.0),
         source="Gu et al. 2024, When Attention Sink Emerges in Language Models (arXiv 2410.10781)",
         settings={"threshold": 0.3},
-        first_layer=1,
+        position="blocks",
         per_head=True,
         whole_sequences=True,
+        title="Attention heads with a sink",
+        unit="share of heads and sequences",
+        family="sinks",
+        scale="from_zero",
     ),
     Metric(
         name="top_norm_variance_share",
-        family="sinks",
         kernel=top_norm_variance_share_of,
         meaning="share of the variance along the first principal direction that the longest 1 % of the vectors carry",
         range=(0.0, 1.0),
@@ -31,5 +33,9 @@ METRICS = [
         settings={"share": 0.01},
         # what is left of it without first positions is due to other massive vectors
         subsets=("all", "no_sink"),
+        title="First direction due to the longest vectors",
+        unit="share of variance along it",
+        family="sinks",
+        scale="from_zero",
     ),
 ]

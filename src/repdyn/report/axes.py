@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.colors import LogNorm, SymLogNorm
 
 from repdyn.figures.drawing import colours, log_from
-from repdyn.metrics.names import base_name
-from repdyn.tables.style import DIVERGING, FROM_ZERO, LOG_VALUES, SIGNED, metric_unit, shades, short_count
+from repdyn.metrics import metric_info
+from repdyn.tables.style import DIVERGING, metric_unit, shades, short_count
 
 Part: TypeAlias = dict[str, Any]
 """A part of a figure."""
@@ -44,9 +44,9 @@ def value_axis(metric: str, values: np.ndarray, margins: np.ndarray) -> tuple[Pa
         ends = math.log10(max(low, floor)), math.log10(high)
         ticks, names = _powers(lowest, high, 0.0 if bool((known < lowest).any()) else None)
         return {"title": title, "type": "log", "range": _wider(*ends), "tickvals": ticks, "ticktext": names}, floor
-    if base_name(metric) in FROM_ZERO or base_name(metric) in LOG_VALUES:
+    if metric_info(metric).scale in {"from_zero", "log"}:
         return {"title": title, "range": [0, 1.05 * high or 1.0]}, None
-    if base_name(metric) in SIGNED:
+    if metric_info(metric).scale == "signed":
         return {"title": title, "range": _wider(min(low, 0), max(high, 0)), "zeroline": True}, None
     return {"title": title, "range": _wider(low, high)}, None
 
@@ -78,7 +78,7 @@ def colour_axis(metric: str, values: np.ndarray) -> tuple[Part, np.ndarray]:
     """How values of a metric become colours, and what Plotly, which knows no logarithmic colours, is to colour."""
     norm = colours(metric, np.ma.masked_invalid(values.astype(float)))
     bar: Part = {"title": {**_titled(metric), "side": "right"}, "thickness": 14, "outlinewidth": 0}
-    scale = "Viridis" if base_name(metric) not in SIGNED else _diverging()
+    scale = _diverging() if metric_info(metric).scale == "signed" else "Viridis"
     low, high = float(norm.vmin or 0.0), float(norm.vmax or 0.0)
     shown = values
     if isinstance(norm, LogNorm | SymLogNorm):

@@ -18,7 +18,7 @@ from repdyn.tables.families import commonest_reason, family_of, without_first
 from repdyn.tables.findings import Finding
 from repdyn.tables.frames import failures, metrics_of
 from repdyn.tables.runs import differences
-from repdyn.tables.style import FAMILIES, KINDS, metric_title, short_count, subset_title
+from repdyn.tables.style import KINDS, family_title, metric_title, short_count, subset_title
 from repdyn.terminal.metric_lines import seconds_by_metric
 
 ICONS: dict[Verdict, tuple[str, str]] = {
@@ -183,7 +183,7 @@ def _metric_table(entry: Entry) -> Markup:
         (
             metric_title(metric),
             tag("code", metric),
-            FAMILIES.get(family_of(metric), "Own"),
+            family_title(family_of(metric)),
             ", ".join(subset_title(of) for name, of in entry.courses if name == metric),
             f"{seconds[metric]:.3f}",
             f"{seconds[metric] / whole:.0%}" if whole else "",

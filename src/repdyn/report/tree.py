@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repdyn.metrics import FAMILIES, METRICS, metric_info
 from repdyn.metrics.names import settings_in_words
 from repdyn.report.axes import Part, course_axes, value_axis
 from repdyn.report.comparison import (
@@ -19,9 +20,9 @@ from repdyn.report.entries import Entry, ReportRun, preferred
 from repdyn.report.parts import heads_part, heatmap_part, means_part, profile_part
 from repdyn.report.series import MetricSeries
 from repdyn.report.themes import DARK, DARKENED, LIGHT, TRAIL_COLOURS, run_colours, transparent
-from repdyn.tables.families import OWN, family_of, known_metric
+from repdyn.tables.families import family_of
 from repdyn.tables.runs import differences
-from repdyn.tables.style import FAMILIES, metric_title, short_subset_title, subset_title
+from repdyn.tables.style import family_title, metric_title, short_subset_title, subset_title
 
 
 def tree_of(subject: ReportRun) -> Part:
@@ -113,18 +114,19 @@ def _bands(members: Members) -> str:
 
 
 def _families(metrics: Sequence[str]) -> list[list[object]]:
-    titles = {**FAMILIES, OWN: "Your own"}
-    groups = {title: [m for m in metrics if family_of(m) == family] for family, title in titles.items()}
-    return [[title, members] for title, members in groups.items() if members]
+    groups = {
+        family: [m for m in metrics if family_of(m) == family] for family in [*FAMILIES, *map(family_of, metrics)]
+    }
+    return [[family_title(family), members] for family, members in groups.items() if members]
 
 
 def _meaning(metric: str) -> str:
-    known, said = known_metric(metric), settings_in_words(metric)
-    if known is None:
+    info, settings = metric_info(metric), settings_in_words(metric)
+    if info.base not in METRICS:
         return "a metric of your own"
-    low, high = known.range
-    settings = f", with {said}" if said else ""
-    return f"{known.meaning}{settings}; from {low:g} to {high:g}".replace("inf", "\u221e")
+    low, high = info.range
+    settings = f", with {settings}" if settings else ""
+    return f"{info.meaning}{settings}; from {low:g} to {high:g}".replace("inf", "\u221e")
 
 
 def _darkened(entries: Sequence[Entry]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which metrics are shown together: the families of the table of metrics, and what a metric has no value for."""
+"""Which metrics are shown together: their families, and what a metric has no value for."""
 
 from __future__ import annotations
 
@@ -8,27 +8,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from repdyn.metrics import METRICS, Metric
-from repdyn.metrics.names import base_name
+from repdyn.metrics import FAMILIES, metric_info
 from repdyn.tables.frames import in_order, metrics_of, of_metric
-from repdyn.tables.style import FAMILIES
-
-OWN = "own"
-"""The family of metrics that the table does not know: the user's."""
-
-
-def known_metric(metric: str) -> Metric | None:
-    """Return the metric of the table that a name means, with whatever settings; None for a user's own."""
-    return METRICS.get(base_name(metric))
 
 
 def family_of(metric: str) -> str:
-    """
+    """Return the family that a metric is shown with.
+
     >>> family_of("two_nn[discard=0.8]"), family_of("effective_rank"), family_of("my_metric")
     ('geometry', 'spectrum', 'own')
     """
-    known = known_metric(metric)
-    return OWN if known is None else known.family
+    return metric_info(metric).family
 
 
 def has_own_figures(metric: str) -> bool:
@@ -62,14 +52,12 @@ def members_of(rows: pd.DataFrame, family: str) -> list[str]:
 
 def is_between(metric: str) -> bool:
     """Whether a value lies between a layer and the next."""
-    known = known_metric(metric)
-    return known is not None and known.between
+    return metric_info(metric).position == "between"
 
 
 def compares_checkpoints(metric: str) -> bool:
     """Whether a value compares a checkpoint with an earlier one, so that the first has none."""
-    known = known_metric(metric)
-    return known is not None and "previous_checkpoint" in known.captures
+    return "previous_checkpoint" in metric_info(metric).captures
 
 
 def places(metric: str, layers: Sequence[int]) -> np.ndarray:

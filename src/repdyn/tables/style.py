@@ -13,59 +13,8 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from rich.console import Console
 
-from repdyn.kernels import SCALES
+from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
 from repdyn.metrics.names import base_name, settings_in_words
-
-LABELS = {
-    "anisotropy": ("Anisotropy", "share of variance along the first direction"),
-    "two_nn": ("Intrinsic dimension (TwoNN)", "dimension"),
-    **{f"gride_{k}": (f"Intrinsic dimension (Gride, neighbours {k} and {k // 2})", "dimension") for k in SCALES},
-    "levina_bickel": ("Intrinsic dimension (Levina-Bickel)", "dimension"),
-    "participation_ratio": ("Participation ratio", "directions"),
-    "effective_rank": ("Effective rank", "directions"),
-    "alpha_req": ("Decay of the spectrum (alpha-ReQ)", "exponent"),
-    **{
-        f"components_{percent}": (f"Principal directions for {percent} % of the variance", "directions")
-        for percent in (50, 90, 95, 99)
-    },
-    "mean_cosine": ("Mean cosine of two tokens", "cosine"),
-    "isoscore": ("IsoScore", "score (1: isotropic)"),
-    "massive_activation_share": ("Massive activations", "share of the sum of squares"),
-    "sink_rate": ("Attention heads with a sink", "share of heads and sequences"),
-    "top_norm_variance_share": ("First direction due to the longest vectors", "share of variance along it"),
-    "alignment": ("Alignment with the last layer", "cosine"),
-    "alignment_gradient": ("Gradient of the alignment", "cosine per layer"),
-    "norm": ("Norm", "length"),
-    "step_length": ("Step to the next layer", "length"),
-    "step_cosine": ("Cosine with the next layer", "cosine"),
-    "linearity": ("Linearity from this layer to the next", "share of variance"),
-    "linearity_step": ("Linearity of what the next block adds", "share of variance"),
-    "cka_next": ("Linear CKA with the next layer", "CKA"),
-    "cka_previous": ("Linear CKA with the checkpoint before", "CKA"),
-    "token_cosine": ("Cosine with the own embedding", "cosine"),
-    "token_rank": ("Rank of the own embedding", "input embeddings closer"),
-    "token_top1_match": ("Tokens closest to their own embedding", "share of tokens"),
-    "token_cosine_attention": ("Cosine with the own embedding, after attention", "cosine"),
-    "token_rank_attention": ("Rank of the own embedding, after attention", "input embeddings closer"),
-    "topic_gap": ("Topic gap, cosine", "cosine"),
-    "topic_gap_dot": ("Topic gap, inner product", "inner product"),
-    "attention_topic_gap": ("Topic gap of the attention", "attention weight"),
-}
-"""Title and axis label, with unit, of the metrics that have one better than their name."""
-
-FAMILIES = {
-    "geometry": "Geometry",
-    "dimension": "Intrinsic dimension",
-    "spectrum": "Spectrum",
-    "similarity": "Similarity of vectors",
-    "sinks": "Attention sinks",
-    "convergence": "Convergence to the last layer",
-    "evolution": "Steps from layer to layer",
-    "change": "Change between checkpoints",
-    "tokens": "Tokens against the vocabulary",
-    "topics": "Topic structure",
-}
-"""Title of each family of metrics, in the order in which they are shown."""
 
 SUBSET_LABELS = {
     "all": "all tokens",
@@ -73,19 +22,6 @@ SUBSET_LABELS = {
     "no_massive": "without vectors of massive norm",
 }
 SHORT_SUBSET_LABELS = {"all": "all tokens", "no_sink": "no sinks", "no_massive": "no massive norms"}
-
-FROM_ZERO = frozenset(
-    {"anisotropy", "isoscore", "linearity_step", "token_top1_match", "sink_rate", "top_norm_variance_share"}
-)
-"""Shares: their scale starts at 0, lest a uniform profile look like mountains. Not so ``linearity``, all of which lies
-close to 1."""
-LOG_VALUES = {"token_rank": 1.0, "token_rank_attention": 1.0, "massive_activation_share": 1e-6}
-"""Metrics that span decades and may be 0: their scale is logarithmic from this value on, at the lowest."""
-LOG_IF_WIDE = frozenset({"norm", "step_length"})
-"""Lengths: their scale is logarithmic where the largest is more than :data:`WIDE` times the smallest."""
-WIDE = 50.0
-SIGNED = frozenset({"alignment_gradient", "topic_gap", "topic_gap_dot", "attention_topic_gap"})
-"""Differences, of which the sign matters: a line at 0, and colours that change there."""
 
 # Okabe and Ito's colours, told apart with any colour vision
 SUBSET_COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#E69F00")
@@ -138,24 +74,32 @@ def shades(colour_map: str, number: int, low: float, high: float) -> list[str]:
     return [to_hex(colour) for colour in colormaps[colour_map](np.linspace(low, high, number))]
 
 
+def family_title(family: str) -> str:
+    """Return what a family of metrics is called.
+
+    >>> family_title("spectrum"), family_title("own"), family_title("fractals")
+    ('Spectrum', 'Your own', 'fractals')
+    """
+    return {**FAMILIES, OWN_FAMILY: "Your own"}.get(family, family)
+
+
 def metric_title(metric: str) -> str:
-    """Return what a metric is called, with the settings that its name says.
+    """Return what a metric is called, with the settings in its name.
 
     >>> metric_title("anisotropy"), metric_title("two_nn[discard=0.8]"), metric_title("my_metric")
     ('Anisotropy', 'Intrinsic dimension (TwoNN), discard 0.8', 'my_metric')
     """
-    base, said = base_name(metric), settings_in_words(metric)
-    title = LABELS.get(base, (base, ""))[0]
-    return f"{title}, {said}" if said else title
+    title, settings = metric_info(metric).title or base_name(metric), settings_in_words(metric)
+    return f"{title}, {settings}" if settings else title
 
 
 def metric_unit(metric: str) -> str:
-    """
+    """Return the label of an axis of a metric's values.
+
     >>> metric_unit("two_nn"), metric_unit("two_nn[discard=0.8]"), metric_unit("my_metric")
     ('dimension', 'dimension', 'my_metric')
     """
-    base = base_name(metric)
-    return LABELS.get(base, ("", base))[1]
+    return metric_info(metric).unit or base_name(metric)
 
 
 def subset_title(subset: str) -> str:

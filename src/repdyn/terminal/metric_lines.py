@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from repdyn.metrics import DEFAULT_METRICS
+from repdyn.metrics import DEFAULT_METRICS, FAMILIES
 from repdyn.metrics.names import base_name
 from repdyn.tables.families import defined_subsets, family_of, undefined
 from repdyn.tables.frames import in_order, is_finished, layer_mean, metrics_of, of_metric, select_steps
-from repdyn.tables.style import FAMILIES, plain, short_subset_title, sparkline
+from repdyn.tables.style import plain, short_subset_title, sparkline
 
 _SPARKLINE = 7
 _SHARED = (

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from repdyn.metrics import DEFAULT_METRICS, METRICS, Metric
+from repdyn.metrics import DEFAULT_METRICS, FAMILIES, METRICS, Metric
 from repdyn.metrics.names import written
-from repdyn.tables.style import FAMILIES, metric_unit, plain
+from repdyn.tables.style import family_title, metric_unit, plain
 
 _BESIDES = {
     "following": "the next layer",
@@ -77,10 +77,10 @@ def print_metrics(console: Console | None = None) -> None:
 
 
 def _families() -> Iterator[tuple[str, str]]:
-    """Those of the table, with their titles, in the order in which they are shown; unknown ones last."""
-    there = dict.fromkeys(metric.family for metric in METRICS.values())
-    yield from ((family, title) for family, title in FAMILIES.items() if family in there)
-    yield from ((family, family) for family in there if family not in FAMILIES)
+    """Yield the families of the registered metrics with their titles, in the order in which they are shown."""
+    registered = dict.fromkeys(metric.family for metric in METRICS.values())
+    ordered = [family for family in FAMILIES if family in registered]
+    yield from ((family, family_title(family)) for family in dict.fromkeys([*ordered, *registered]))
 
 
 def _cells(metric: Metric) -> list[str]:
@@ -101,8 +101,11 @@ def _range(metric: Metric) -> str:
 
 
 def _lies(metric: Metric) -> str:
-    where = "between a layer and the next" if metric.between else "at each layer"
-    where = f"{where} from {metric.first_layer} on" if metric.first_layer else where
+    where = {
+        "layers": "at each layer",
+        "blocks": "at each layer from 1 on",
+        "between": "between a layer and the next",
+    }[metric.position]
     return f"{where}, of each head" if metric.per_head else where
 
 
