@@ -14,8 +14,8 @@ from repdyn.alerts.rules import DEFAULT
 from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module
 from repdyn.callbacks.tokens import add_tokens
 from repdyn.callbacks.validation import validate_trainer, validate_unique_names
-from repdyn.capture.blocks import LayerPatterns, find_blocks
-from repdyn.capture.forward import check_no_prompt_tuning
+from repdyn.capture.blocks import LayerPatterns
+from repdyn.capture.prepared_model import prepare
 from repdyn.capture.token_states import TokenPositions
 from repdyn.measurement.measure import metric_set
 from repdyn.metrics import DEFAULT_METRICS, Metric, as_tuple
@@ -126,8 +126,7 @@ class RepresentationDynamics(ScheduledCallback):
         validate_trainer(trainer)
         validate_unique_names([c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)])  # type: ignore[attr-defined]
         found = tracked_module(pl_module, self.model)
-        check_no_prompt_tuning(found, self.token_positions)
-        find_blocks(found, self.layers)
+        prepare(found, self.layers, token_positions=self.token_positions)
         self._settle_probe(trainer)
         tracking = self._new_tracking(trainer)
         tracking.begin(Ranks.of_job(), self._agenda.schedule, resumed=not is_fresh(trainer))

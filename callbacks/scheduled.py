@@ -12,7 +12,7 @@ from torch import nn
 
 from repdyn.callbacks.validation import validate_checkpoint_schedule
 from repdyn.capture.blocks import hugging_face_model, unwrapped
-from repdyn.capture.forward import has_prompt
+from repdyn.capture.prepared_model import has_prompt
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 
 

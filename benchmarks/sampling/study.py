@@ -12,6 +12,7 @@ import torch
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture, causality
+from repdyn.capture.prepared_model import prepare
 from repdyn.kernels import Cloud, anisotropy, full_precision, same_group_share, two_nn
 from repdyn.probe.design import DENSE, INDEPENDENT, Design
 from sampling.models import FreshWindows, LoadedModel
@@ -71,10 +72,10 @@ def cells(
     for ids in found:
         settings = {"special_ids": windows.special_ids, "max_vectors": n, "batch_vectors": n}
         probe = Probe.from_tokens(ids, design=_alone(), **settings)
-        causal = all(causality(subject.model, probe).values())
+        causal = all(causality(prepare(subject.model), probe).values())
         tokens_read += int(probe.tokens_needed(probe.sample("all").ravel(), causal).sum())
         start = time.perf_counter()
-        states = capture(subject.model, probe, ["all"], causal=causal)
+        states = capture(prepare(subject.model), probe, ["all"], causal=causal)
         seconds += time.perf_counter() - start
         groups = torch.from_numpy(probe.window_of_token[probe.sample("all")[0]])
         for layer in states.layers[1:]:

@@ -23,6 +23,7 @@ from transformers.models.auto import modeling_auto
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.forward import call_with_tokens
+from repdyn.capture.prepared_model import prepare
 
 LISTS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
 ARCHITECTURES = sorted(
@@ -38,7 +39,7 @@ NOT_TEXT = {
 SEVERAL = "expected one stack of blocks, found several of similar size in {name}; choose with layers= one of: "
 SILENT = "expected every block to run, but {n} of 4 did not: {first}"
 SHAPE = "expected states of shape .*'dim'.* at '{name}', got {shape} of torch.float32; name blocks that pass one vector"
-PADDING = "expected states that do not depend on what stands in the padding, but those of"
+PADDING = "expected states that do not depend on the tokens in the padding, but those of"
 LONGER = (
     r"expected states of shape .*'dim'.* at '{name}', got {shape} of torch.float32, {n} positions for 16 tokens; where the "
     r"model puts {more} learned vectors before the tokens, give token_positions=slice\({more}, None\)"
@@ -118,13 +119,13 @@ def test_every_architecture(model_type, class_name, probe):
         assert causal == (expected if stack is None else stack == "decoder")
     assert_states_are_those_the_model_reports(model.eval(), probe)
     with pytest.raises(ValueError, match=PADDING) if model_type in PADDING_SEEN else contextlib.nullcontext():
-        capture(model, padded(probe), ["all"])
+        capture(prepare(model), padded(probe), ["all"])
 
 
 def test_a_model_with_a_prompt_of_its_own(probe):
     """CPM-Ant reads 32 learned vectors before the tokens, and reports its states without theirs."""
     model = build("cpmant", "CpmAntForCausalLM").eval()
-    found = capture(model, probe, ["all"], token_positions=slice(32, None)).layers
+    found = capture(prepare(model, token_positions=slice(32, None)), probe, ["all"]).layers
     with torch.no_grad():
         reported = model(probe.tokens.view(-1, LENGTH), output_hidden_states=True).hidden_states
     for layer, states in list(zip(found, reported, strict=True))[:-1]:  # the last one is normed
@@ -187,7 +188,7 @@ def test_experts_do_not_blur_what_is_causal(dtype, causal, length, monkeypatch):
     for layer in model.layers:
         layer.self_attn.is_causal = causal
     tokens = torch.randint(3, 500, (6, length), generator=torch.Generator().manual_seed(0))
-    assert causality(model, Probe.from_tokens(tokens, max_vectors=64)) == {None: causal}
+    assert causality(prepare(model), Probe.from_tokens(tokens, max_vectors=64)) == {None: causal}
 
 
 def n_layers(config, stack):
@@ -239,7 +240,7 @@ def assert_equal(after, before):
 
 def assert_states_are_those_the_model_reports(model, probe):
     """Layers 0 to n - 1 as ``output_hidden_states`` has them; layer n, or its final norm, as the last of them."""
-    states = capture(model, probe, ["all"], tokens_per_forward=1000)
+    states = capture(prepare(model), probe, ["all"], tokens_per_forward=1000)
     batch = next(probe.batches(100))
     rows = batch.positions[probe.sample("all").ravel()]
     model_type = model.config.model_type

@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedMo
 from repdyn import Probe, measure
 from repdyn.capture.blocks import find_blocks, unwrapped
 from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
 from repdyn.measurement.measure import metric_set
 
 LENGTHS = torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])
@@ -53,7 +54,7 @@ def values(model, probe, layers=None, **settings):
 
 
 def last_states(model, probe):
-    return capture(model, probe, ["all"]).layers[-1].states
+    return capture(prepare(model), probe, ["all"]).layers[-1].states
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
@@ -225,12 +226,12 @@ def own_class_of(model_class):
 
 @pytest.mark.parametrize("change", [own_class_of(Scaling), own_class_of(Prefixed), by_a_hook, by_the_instance])
 def test_a_forward_of_the_users_own_is_run(llama, probe, change):
-    plain = capture(llama, probe, ["all"]).layers[0].states
+    plain = capture(prepare(llama), probe, ["all"]).layers[0].states
     heads = []
     model = change(llama) or llama
     if hasattr(model, "lm_head"):
         model.lm_head.register_forward_hook(lambda module, args, output: heads.append(output.shape[1]))
-    assert torch.equal(capture(model, probe, ["all"]).layers[0].states, 100 * plain)
+    assert torch.equal(capture(prepare(model), probe, ["all"]).layers[0].states, 100 * plain)
     assert set(heads) <= {1} or change is by_the_instance  # whose forward does not say that it takes logits_to_keep
 
 
@@ -252,7 +253,7 @@ def test_hooks_of_fsdp_do_not_make_it_run_the_head(llama, probe, one_process):
 
     fully_shard(llama, mesh=dist.init_device_mesh("cpu", (1,)))
     llama.lm_head.register_forward_pre_hook(lambda *_: pytest.fail("the head's logits are not needed"))
-    assert capture(llama, probe, ["all"]).layers
+    assert capture(prepare(llama), probe, ["all"]).layers
 
 
 def test_gradient_checkpointing(llama, probe):
@@ -345,7 +346,7 @@ def test_prefix_tuning_is_measured_with_its_prefix(llama, probe):
         hidden = adapted.eval()(
             input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True
         ).hidden_states
-    states = capture(adapted, probe, ["all"], tokens_per_forward=1000)
+    states = capture(prepare(adapted), probe, ["all"], tokens_per_forward=1000)
     chosen = batch.positions[probe.sample("all").ravel()]
     assert not torch.allclose(states.layers[-2].states, plain, atol=1e-3)
     for layer, reported in list(zip(states.layers, hidden, strict=True))[:-1]:

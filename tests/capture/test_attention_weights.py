@@ -35,6 +35,7 @@ from repdyn import Probe
 from repdyn.capture import attention
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
 from repdyn.kernels import Undefined
 
 SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
@@ -107,12 +108,12 @@ def assert_same(found, stack, reported, probe):
 @pytest.mark.parametrize("build", [bert, albert, llama, gpt2, bloom])
 def test_they_are_what_the_library_reports(build, probe):
     model = built(build)
-    assert_same(attention_weights(model, probe), None, as_reported(model, probe), probe)
+    assert_same(attention_weights(prepare(model), probe), None, as_reported(model, probe), probe)
 
 
 def test_both_stacks_of_an_encoder_decoder_attend_to_themselves(probe):
     model = built(t5)
-    found = attention_weights(model, probe)
+    found = attention_weights(prepare(model), probe)
     for stack in ("encoder", "decoder"):
         assert_same(found, stack, as_reported(model, probe, f"{stack}_attentions"), probe)
 
@@ -127,7 +128,7 @@ def test_both_stacks_of_an_encoder_decoder_attend_to_themselves(probe):
 )
 def test_wrapped_models(wrap, probe):
     reported = as_reported(built(llama), probe)
-    assert_same(attention_weights(wrap(built(llama)), probe), None, reported, probe)
+    assert_same(attention_weights(prepare(wrap(built(llama))), probe), None, reported, probe)
 
 
 class Lightning(nn.Module):
@@ -141,8 +142,8 @@ class Lightning(nn.Module):
 
 def test_a_model_within_another_module_and_a_forward_of_ones_own(probe):
     model = Lightning(built(bert))
-    assert_same(attention_weights(model, probe), None, as_reported(model.model, probe), probe)
-    own = attention_weights(model, probe, forward=lambda model, batch: model(input_ids=batch.input_ids).logits)
+    assert_same(attention_weights(prepare(model), probe), None, as_reported(model.model, probe), probe)
+    own = attention_weights(prepare(model, forward=lambda model, batch: model(input_ids=batch.input_ids).logits), probe)
     assert_same(own, None, as_reported(model.model, probe), probe)
 
 
@@ -164,7 +165,7 @@ def test_multihead_attention_is_asked_for_what_its_block_does_not_want(causal):
     model.eval()(probe.tokens[None, :12])
     for hook in hooks:
         hook.remove()
-    found = attention_weights(model, probe)
+    found = attention_weights(prepare(model), probe)
     for layer, (module, args, kwargs) in enumerate(entered, start=1):
         expected = module(*args, **{**kwargs, "need_weights": True}, average_attn_weights=False)[1]
         torch.testing.assert_close(found.of(None, layer)[0][0], expected[0])
@@ -184,7 +185,7 @@ def test_the_block_gets_from_its_attention_what_it_asked_for():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(50, 16), Block())
     probe = Probe.from_tokens(random_tokens(1, 12), max_vectors=6, batch_vectors=6)
-    found = attention_weights(model, probe, layers="1").of(None, 1)[0][0]
+    found = attention_weights(prepare(model, layers="1"), probe).of(None, 1)[0][0]
     assert answers[0][0].shape == (1, 12, 12)
     assert answers[0][1] is None
     torch.testing.assert_close(answers[0][0][0], found.mean(0))
@@ -195,7 +196,7 @@ def test_pytorchs_own_encoder():
     layer = nn.TransformerEncoderLayer(16, nhead=2, dim_feedforward=32, batch_first=True)
     model = nn.Sequential(nn.Embedding(50, 16), nn.TransformerEncoder(layer, N_LAYERS))
     probe = Probe.from_tokens(random_tokens(2, 12), max_vectors=6, batch_vectors=6)
-    found = attention_weights(model, probe)
+    found = attention_weights(prepare(model), probe)
     for index in range(1, N_LAYERS + 1):
         weights = found.of(None, index)[1][0]
         assert weights.shape == (2, 12, 12)
@@ -217,7 +218,7 @@ def test_a_block_that_shows_no_weights_says_so():
     # as many tokens as coordinates: states are no weights, even where they look like shares
     probe = Probe.from_tokens(random_tokens(2, 16), max_vectors=6, batch_vectors=6)
     with pytest.raises(Undefined, match=r"^nothing in '1.0' puts out attention weights, from each token to each$"):
-        attention_weights(model, probe).of(None, 1)
+        attention_weights(prepare(model), probe).of(None, 1)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_a_block_that_shows_no_weights_says_so():
     ids=["mamba", "every fourth block"],
 )
 def test_blocks_without_attention(build, with_weights, probe):
-    found = attention_weights(built(build), probe)
+    found = attention_weights(prepare(built(build)), probe)
     for layer in range(1, 5):
         if layer in with_weights:
             assert found.of(None, layer)[1][0].shape == (2, 9, 9)
@@ -256,7 +257,7 @@ def test_blocks_without_attention(build, with_weights, probe):
 
 
 def test_layers_that_are_none(probe):
-    found = attention_weights(built(gpt2), probe)
+    found = attention_weights(prepare(built(gpt2)), probe)
     with pytest.raises(Undefined, match="^it is no block's output$"):
         found.of(None, 0)
     with pytest.raises(Undefined, match="^no block ran as this layer$"):
@@ -266,8 +267,8 @@ def test_layers_that_are_none(probe):
 def test_layers_are_numbered_as_the_states_are(probe):
     model = built(gpt2)
     chosen = ["transformer.h.0", "transformer.h.2", "transformer.ln_f"]
-    found, all_layers = attention_weights(model, probe, chosen), attention_weights(model, probe)
-    states = capture(model, probe, ["all"], chosen)
+    found, all_layers = attention_weights(prepare(model, chosen), probe), attention_weights(prepare(model), probe)
+    states = capture(prepare(model, chosen), probe, ["all"])
     assert [(layer.index, layer.module) for layer in states.layers[1:]] == list(enumerate(chosen, start=1))
     for layer, block in ((1, 1), (2, 3)):
         assert torch.equal(found.of(None, layer)[0][0], all_layers.of(None, block)[0][0])
@@ -280,21 +281,24 @@ def test_layers_are_numbered_as_the_states_are(probe):
 
 def test_the_first_sequences_are_looked_at_each_cut_short_but_none_for_want_of_room(monkeypatch, probe):
     monkeypatch.setattr(attention, "LENGTH", 8)
-    found = attention_weights(built(gpt2), probe, n_tokens=20)
+    found = attention_weights(prepare(built(gpt2)), probe, n_tokens=20)
     assert [tokens.tolist() for tokens in found.tokens] == [list(range(8)), list(range(12, 20))]
     assert [weights.shape for weights, _ in found.of(None, 2)] == [(2, 8, 8), (2, 8, 8)]
 
 
 def test_what_does_not_fit_into_memory_waits_in_a_file(probe):
     model = built(gpt2)
-    in_files, in_memory = attention_weights(model, probe, states_bytes=0), attention_weights(model, probe)
+    in_files, in_memory = (
+        attention_weights(prepare(model), probe, states_bytes=0),
+        attention_weights(prepare(model), probe),
+    )
     for layer in range(1, 4):
         for (ours, _), (theirs, _) in zip(in_files.of(None, layer), in_memory.of(None, layer), strict=True):
             assert torch.equal(ours, theirs)
 
 
 def test_half_precision(probe):
-    found = attention_weights(built(llama).bfloat16(), probe)
+    found = attention_weights(prepare(built(llama).bfloat16()), probe)
     assert {weights.dtype for weights, _ in found.of(None, 1)} == {torch.bfloat16}
 
 
@@ -324,7 +328,7 @@ def test_the_model_is_left_as_it_was(build, probe):
     model = built(build).train()
     next(iter(model.children())).eval()
     before = snapshot(model)
-    attention_weights(model, probe)
+    attention_weights(prepare(model), probe)
     assert_unchanged(before, snapshot(model))
 
 
@@ -332,7 +336,7 @@ def test_a_model_that_fails_is_left_as_it_was_and_says_why(probe):
     model = built(llama).train()
     model.model.layers[2].register_forward_hook(fails)
     before = snapshot(model)
-    found = attention_weights(model, probe)
+    found = attention_weights(prepare(model), probe)
     assert_unchanged(before, snapshot(model))
     for layer in (0, 1, 3):
         with pytest.raises(
@@ -357,7 +361,7 @@ def test_training_goes_on_bit_for_bit(compiled, probe):
         losses = []
         for _ in range(4):
             if looked_at:
-                attention_weights(run, probe)
+                attention_weights(prepare(run), probe)
             loss = cross_entropy(run(batch).logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
             loss.backward()
             optimizer.step()

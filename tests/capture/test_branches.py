@@ -51,6 +51,7 @@ from transformers import (
 from repdyn import Probe
 from repdyn.capture.branches import NESTED, NO_ATTENTION, NOT_ADDED
 from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
 
 N_LAYERS, DIM, VOCABULARY = 3, 32, 50
 SIZES = {"hidden_size": DIM, "intermediate_size": 64, "num_hidden_layers": N_LAYERS, "num_attention_heads": 4}
@@ -183,7 +184,7 @@ def first(args, kwargs):
 
 def after_attention(model, probe, layers=None, **settings):
     settings = {"tokens_per_forward": 10_000, **settings}
-    return capture(model, probe, ["all"], layers, captures={"after_attention"}, **settings).layers
+    return capture(prepare(model, layers), probe, ["all"], captures={"after_attention"}, **settings).layers
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -238,7 +239,7 @@ def test_padding_is_left_out():
 
 def test_states_are_the_same_with_it_and_without(probe):
     model = built(FAMILIES["llama"][0])
-    without = capture(model, probe, ["all"], tokens_per_forward=10_000).layers
+    without = capture(prepare(model), probe, ["all"], tokens_per_forward=10_000).layers
     for ours, theirs in zip(after_attention(model, probe), without, strict=True):
         assert torch.equal(ours.states, theirs.states)
         assert theirs.after_attention is None

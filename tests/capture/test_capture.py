@@ -25,6 +25,7 @@ from repdyn import Probe
 from repdyn.capture import forward
 from repdyn.capture.blocks import find_blocks
 from repdyn.capture.capture import capture, causality
+from repdyn.capture.prepared_model import prepare
 from repdyn.kernels import full_precision
 from repdyn.models import build_model
 
@@ -45,7 +46,7 @@ def tiny(family: str, **changes):
 def test_states_are_those_transformers_reports(family):
     model = tiny(family)
     probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56, pad_id=1)
-    states = capture(model, probe, ["all"], tokens_per_forward=1000)
+    states = capture(prepare(model), probe, ["all"], tokens_per_forward=1000)
     batch = next(probe.batches(10))
     with torch.no_grad():
         reported = (
@@ -79,10 +80,10 @@ def test_batch_size_and_padding_side_do_not_matter(family):
         Probe.from_tokens(ids, mask, max_vectors=56, pad_id=1)
         for ids, mask in [(RAGGED_IDS, RAGGED_MASK), (left, left_mask)]
     ]
-    reference = capture(model, probes[0], ["all"], tokens_per_forward=1000)
+    reference = capture(prepare(model), probes[0], ["all"], tokens_per_forward=1000)
     for probe in probes:
         for tokens_per_forward in (1, 20, 81, 1000):
-            states = capture(model, probe, ["all"], tokens_per_forward=tokens_per_forward)
+            states = capture(prepare(model), probe, ["all"], tokens_per_forward=tokens_per_forward)
             assert np.array_equal(states.rows, reference.rows)
             for ours, expected in zip(states.layers, reference.layers, strict=True):
                 torch.testing.assert_close(ours.states, expected.states, rtol=1e-5, atol=1e-5)
@@ -90,7 +91,7 @@ def test_batch_size_and_padding_side_do_not_matter(family):
 
 def test_only_sampled_vectors_are_kept(hand_written):
     probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=20)
-    states = capture(hand_written, probe, ["all"])
+    states = capture(prepare(hand_written), probe, ["all"])
     assert [layer.states.shape for layer in states.layers] == [(20, 16)] * 4
     assert (states.rows >= 0).sum() == 20
     kept = [layer.states.untyped_storage().nbytes() for layer in states.layers]
@@ -98,7 +99,7 @@ def test_only_sampled_vectors_are_kept(hand_written):
 
 
 def test_hand_written_model(hand_written, small_probe):
-    states = capture(hand_written, small_probe, ["all"])
+    states = capture(prepare(hand_written), small_probe, ["all"])
     assert [layer.module for layer in states.layers] == ["blocks.0", "blocks.0", "blocks.1", "blocks.2"]
     embedded = hand_written.token(small_probe.tokens) + hand_written.position(torch.arange(12).repeat(24))
     torch.testing.assert_close(states.layers[0].states, embedded.detach()[small_probe.sample("all").ravel()])
@@ -107,7 +108,7 @@ def test_hand_written_model(hand_written, small_probe):
 def test_rows_stand_in_the_order_of_the_first_sample(hand_written, small_probe):
     embedded = hand_written.token(small_probe.tokens) + hand_written.position(torch.arange(12).repeat(24))
     for subsets in (["all", "no_sink"], ["no_sink", "all"]):
-        states = capture(hand_written, small_probe, subsets)
+        states = capture(prepare(hand_written), small_probe, subsets)
         first = small_probe.sample(subsets[0])
         assert [states.rows_of(tokens) for tokens in first] == [slice(0, 96), slice(96, 192)]
         for subset in subsets:
@@ -117,9 +118,9 @@ def test_rows_stand_in_the_order_of_the_first_sample(hand_written, small_probe):
 
 @pytest.mark.parametrize("layers_in_memory", [0, 1.5])
 def test_layers_beyond_the_limit_hold_the_same_states(hand_written, small_probe, layers_in_memory):
-    expected = capture(hand_written, small_probe, ["all"], tokens_per_forward=36)
+    expected = capture(prepare(hand_written), small_probe, ["all"], tokens_per_forward=36)
     limit = int(layers_in_memory * 192 * 16 * 4)
-    states = capture(hand_written, small_probe, ["all"], tokens_per_forward=36, states_bytes=limit)
+    states = capture(prepare(hand_written), small_probe, ["all"], tokens_per_forward=36, states_bytes=limit)
     for ours, theirs in zip(states.layers, expected.layers, strict=True):
         assert torch.equal(ours.states, theirs.states)
 
@@ -141,7 +142,7 @@ def test_transformer_encoder_with_padding_mask(batch_first):
     torch.manual_seed(0)
     model = Encoder().eval()
     probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56)
-    states = capture(model, probe, ["all"], tokens_per_forward=1000)
+    states = capture(prepare(model), probe, ["all"], tokens_per_forward=1000)
     batch = next(probe.batches(10))
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -174,8 +175,8 @@ def test_length_first_blocks_are_not_mistaken_where_a_batch_could_be_square(n_se
     model = LengthFirst()
     model.blocks = nn.ModuleList(Transposing(block) for block in model.blocks)
     probe = Probe.from_tokens(random_tokens(n_sequences, 12), max_vectors=120)
-    square = capture(model, probe, ["all"], tokens_per_forward=tokens_per_forward)
-    single = capture(model, probe, ["all"], tokens_per_forward=12)
+    square = capture(prepare(model), probe, ["all"], tokens_per_forward=tokens_per_forward)
+    single = capture(prepare(model), probe, ["all"], tokens_per_forward=12)
     torch.testing.assert_close(square.layers[-1].states, single.layers[-1].states, rtol=1e-5, atol=1e-5)
 
 
@@ -192,36 +193,38 @@ def test_shared_block_gives_a_layer_for_each_call():
         )
     )
     probe = Probe.from_tokens(random_tokens(10, 9), max_vectors=56)
-    states = capture(model, probe, ["all"])
+    states = capture(prepare(model), probe, ["all"])
     assert len(states.layers) == 5
     assert len({layer.states[0, 0].item() for layer in states.layers}) == 5
 
 
 @pytest.mark.parametrize(("family", "expected"), [(f, True) for f in DECODERS] + [(f, False) for f in ENCODERS])
 def test_causality_is_seen(family, expected, small_probe):
-    assert causality(tiny(family), small_probe) == {None: expected}
+    assert causality(prepare(tiny(family)), small_probe) == {None: expected}
 
 
 def test_causality_of_a_hand_written_model(small_probe):
-    assert causality(HandWritten(causal=True), small_probe) == {None: True}
-    assert causality(HandWritten(causal=False), small_probe) == {None: False}
+    assert causality(prepare(HandWritten(causal=True)), small_probe) == {None: True}
+    assert causality(prepare(HandWritten(causal=False)), small_probe) == {None: False}
 
 
 def test_mixture_of_experts_is_causal_in_spite_of_its_rounding(small_probe):
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = MixtralConfig(vocab_size=50, num_key_value_heads=2, num_local_experts=4, **sizes)
-    assert causality(AutoModelForCausalLM.from_config(config), small_probe) == {None: True}
+    assert causality(prepare(AutoModelForCausalLM.from_config(config)), small_probe) == {None: True}
 
 
 def test_causality_that_cannot_be_told(hand_written, small_probe):
     nn.init.constant_(hand_written.token.weight, float("nan"))
-    assert causality(hand_written, small_probe) == {None: None}
+    assert causality(prepare(hand_written), small_probe) == {None: None}
     identity = HandWritten()
     for block in identity.blocks:
         nn.init.zeros_(next(p for n, p in block.named_parameters() if "out" in n and p.ndim == 2))
-    assert causality(identity, small_probe) == {None: None}  # as some are initialised: no position sees any other
-    assert causality(HandWritten(), Probe.from_tokens([[5] * 9] * 3, max_vectors=9)) == {
+    assert causality(prepare(identity), small_probe) == {
+        None: None
+    }  # as some are initialised: no position sees any other
+    assert causality(prepare(HandWritten()), Probe.from_tokens([[5] * 9] * 3, max_vectors=9)) == {
         None: None
     }  # no other token to try
 
@@ -235,7 +238,7 @@ def test_model_is_left_as_it_was_found(hand_written, small_probe):
     expected = torch.rand(3), np.random.rand(3), random.random()
     torch.manual_seed(5), np.random.seed(5), random.seed(5)
     with torch.autocast("cpu", torch.bfloat16):
-        states = capture(hand_written, small_probe, ["all"])
+        states = capture(prepare(hand_written), small_probe, ["all"])
         assert torch.is_autocast_enabled("cpu")
     drawn = torch.rand(3), np.random.rand(3), random.random()
     assert states.layers[-1].states.dtype == torch.float32  # autocast is off inside
@@ -252,16 +255,16 @@ def test_model_is_left_as_it_was_found(hand_written, small_probe):
 def test_exact_on_the_device_that_the_model_computes_on(hand_written, small_probe, monkeypatch):
     """FSDP takes the parameters away from the model: what it is within tells the device."""
     asked, there = [], torch.device("cpu:0")
-    monkeypatch.setattr("repdyn.capture.capture.device_of", lambda model, root_module: there)
-    monkeypatch.setattr(forward, "exact_arithmetic", lambda device: asked.append(device) or full_precision(device))
-    capture(hand_written, small_probe, ["all"])
+    monkeypatch.setattr("repdyn.capture.prepared_model.device_of", lambda model, root_module: there)
+    monkeypatch.setattr(forward, "full_precision", lambda device: asked.append(device) or full_precision(device))
+    capture(prepare(hand_written), small_probe, ["all"])
     assert asked == [there]
 
 
 def test_model_is_left_as_it_was_found_after_an_error(hand_written, small_probe):
     hand_written.train()
     with pytest.raises(ZeroDivisionError):
-        capture(hand_written, small_probe, ["all"], forward=lambda model, batch: 1 / 0)
+        capture(prepare(hand_written, forward=lambda model, batch: 1 / 0), small_probe, ["all"])
     assert all(m.training for m in hand_written.modules())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in hand_written.modules())
     assert torch.backends.mha.get_fastpath_enabled()
@@ -269,23 +272,23 @@ def test_model_is_left_as_it_was_found_after_an_error(hand_written, small_probe)
 
 def test_dropout_is_off(hand_written, small_probe):
     hand_written.train()
-    twice = [capture(hand_written, small_probe, ["all"]).layers[-1].states for _ in range(2)]
+    twice = [capture(prepare(hand_written), small_probe, ["all"]).layers[-1].states for _ in range(2)]
     assert torch.equal(*twice)
 
 
 def test_compiled_before_attaching(hand_written, small_probe):
-    expected = capture(hand_written, small_probe, ["all"]).layers[-1].states
+    expected = capture(prepare(hand_written), small_probe, ["all"]).layers[-1].states
     compiled = torch.compile(hand_written, backend="eager")
     compiled(small_probe.tokens.view(24, 12))
-    assert torch.equal(capture(compiled, small_probe, ["all"]).layers[-1].states, expected)
+    assert torch.equal(capture(prepare(compiled), small_probe, ["all"]).layers[-1].states, expected)
     hand_written.compile(backend="eager")
     hand_written(small_probe.tokens.view(24, 12))
-    assert torch.equal(capture(hand_written, small_probe, ["all"]).layers[-1].states, expected)
+    assert torch.equal(capture(prepare(hand_written), small_probe, ["all"]).layers[-1].states, expected)
 
 
 def test_layers_by_pattern(small_probe):
     model = tiny("gpt_neox")
-    picked = capture(model, small_probe, ["all"], ["gpt_neox.layers.*", "gpt_neox.final_layer_norm"])
+    picked = capture(prepare(model, ["gpt_neox.layers.*", "gpt_neox.final_layer_norm"]), small_probe, ["all"])
     assert [layer.module for layer in picked.layers][-2:] == ["gpt_neox.layers.2", "gpt_neox.final_layer_norm"]
     assert picked.layers[-1].states.norm(dim=1).std() < 0.1  # normalised vectors have one length
 
@@ -293,8 +296,10 @@ def test_layers_by_pattern(small_probe):
 def test_head_is_not_run_unless_it_is_asked_for(small_probe):
     model = tiny("gpt2")
     model.lm_head.register_forward_pre_hook(lambda *_: pytest.fail("the head's logits are not needed"))
-    capture(model, small_probe, ["all"])
-    capture(AutoModelForCausalLM.from_config(model.config), small_probe, ["all"], ["transformer.h.*", "lm_head"])
+    capture(prepare(model), small_probe, ["all"])
+    capture(
+        prepare(AutoModelForCausalLM.from_config(model.config), ["transformer.h.*", "lm_head"]), small_probe, ["all"]
+    )
 
 
 def two_lists():
@@ -337,7 +342,7 @@ def tiny_t5():
 def test_both_stacks_of_an_encoder_decoder_are_those_it_reports():
     model = tiny_t5()
     probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56, pad_id=1)
-    states = capture(model, probe, ["all"], tokens_per_forward=1000)
+    states = capture(prepare(model), probe, ["all"], tokens_per_forward=1000)
     assert [(layer.stack, layer.index, layer.module) for layer in states.layers] == [
         ("encoder", 0, "encoder.block.0"),
         ("encoder", 1, "encoder.block.0"),
@@ -368,7 +373,7 @@ def test_both_stacks_of_an_encoder_decoder_are_those_it_reports():
 def test_stacks_named_are_the_stacks_found(small_probe):
     model = tiny_t5()
     found, named = (
-        capture(model, small_probe, ["all"], layers)
+        capture(prepare(model, layers), small_probe, ["all"])
         for layers in (None, {"encoder": "encoder.block.*", "decoder": ["decoder.block.*"]})
     )
     for ours, theirs in zip(named.layers, found.layers, strict=True):
@@ -379,11 +384,11 @@ def test_stacks_named_are_the_stacks_found(small_probe):
             theirs.module,
         )
         assert torch.equal(ours.states, theirs.states)
-    assert causality(model, small_probe) == {"encoder": False, "decoder": True}
+    assert causality(prepare(model), small_probe) == {"encoder": False, "decoder": True}
 
 
 def test_patterns_without_names_are_one_stack(small_probe):
-    states = capture(tiny_t5(), small_probe, ["all"], "encoder.block.*")
+    states = capture(prepare(tiny_t5(), "encoder.block.*"), small_probe, ["all"])
     assert [(layer.stack, layer.index) for layer in states.layers] == [(None, 0), (None, 1), (None, 2)]
 
 
@@ -393,14 +398,14 @@ def test_weights_that_evaluation_rescales_are_put_back(small_probe):
     sizes = {"hidden_size": 16, "attention_hidden_size": 16, "num_hidden_layers": 4, "intermediate_size": 32}
     model = RwkvModel(RwkvConfig(vocab_size=50, rescale_every=1, **sizes)).train()
     before = copy.deepcopy(model.state_dict())
-    first = capture(model, small_probe, ["all"]).layers[-1].states
+    first = capture(prepare(model), small_probe, ["all"]).layers[-1].states
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     assert not model.layers_are_rescaled
-    assert torch.equal(capture(model, small_probe, ["all"]).layers[-1].states, first)
+    assert torch.equal(capture(prepare(model), small_probe, ["all"]).layers[-1].states, first)
     model.eval()(small_probe.tokens[None, :12])
     assert model.layers_are_rescaled
     rescaled = copy.deepcopy(model.state_dict())
-    assert torch.equal(capture(model, small_probe, ["all"]).layers[-1].states, first)
+    assert torch.equal(capture(prepare(model), small_probe, ["all"]).layers[-1].states, first)
     assert all(torch.equal(weight, rescaled[name]) for name, weight in model.state_dict().items())
 
 
@@ -411,7 +416,7 @@ def test_weights_that_are_overwritten_unseen_are_a_loud_error(hand_written, smal
         return model(batch.input_ids)
 
     with pytest.raises(RuntimeError, match="it overwrote 'head.weight', which cannot be restored; measure a copy"):
-        capture(hand_written, small_probe, ["all"], forward=forward)
+        capture(prepare(hand_written, forward=forward), small_probe, ["all"])
 
 
 def test_what_a_forward_pass_changes_is_undone(hand_written, small_probe):
@@ -428,7 +433,7 @@ def test_what_a_forward_pass_changes_is_undone(hand_written, small_probe):
         return model(batch.input_ids)
 
     norm, head = hand_written.norm, hand_written.head.weight.detach().clone()
-    capture(hand_written, small_probe, ["all"], forward=forward)
+    capture(prepare(hand_written, forward=forward), small_probe, ["all"])
     assert (hand_written.n_seen.tolist(), hand_written.table.tolist(), hand_written.scale) == ([0.0], [0.0], 1.0)
     assert hand_written.norm is norm
     assert torch.equal(hand_written.head.weight, head)
@@ -444,7 +449,7 @@ def test_several_streams_of_a_token_are_one_vector(hand_written, small_probe):
             x = self.block(streams.sum(0 if self.first else 2))
             return torch.stack([x, 2 * x, -x], 0 if self.first else 2)
 
-    expected = capture(hand_written, small_probe, ["all"]).layers[1].states
+    expected = capture(prepare(hand_written), small_probe, ["all"]).layers[1].states
     for first in (True, False):
         model = copy.deepcopy(hand_written)
         model.blocks = nn.ModuleList(Streams(block, first) for block in model.blocks)
@@ -456,13 +461,13 @@ def test_several_streams_of_a_token_are_one_vector(hand_written, small_probe):
             for block in model.blocks:
                 x = block(x)
 
-        states = capture(model, small_probe, ["all"], forward=forward).layers
+        states = capture(prepare(model, forward=forward), small_probe, ["all"]).layers
         assert [layer.states.shape[1] for layer in states] == [48] * 4
         torch.testing.assert_close(states[1].states, torch.cat([expected, 2 * expected, -expected], 1))
 
 
 def test_states_under_any_name_and_in_any_place(hand_written, small_probe):
-    expected = capture(hand_written, small_probe, ["all"])
+    expected = capture(prepare(hand_written), small_probe, ["all"])
 
     class Unusual(nn.Module):
         def __init__(self, block):
@@ -478,7 +483,7 @@ def test_states_under_any_name_and_in_any_place(hand_written, small_probe):
             x = block(batch.attention_mask, residual=x, lengths=None)["residual"]
 
     hand_written.blocks = nn.ModuleList(Unusual(block) for block in hand_written.blocks)
-    states = capture(hand_written, small_probe, ["all"], forward=forward)
+    states = capture(prepare(hand_written, forward=forward), small_probe, ["all"])
     for ours, theirs in zip(states.layers, expected.layers, strict=True):
         assert torch.equal(ours.states, theirs.states)
 
@@ -489,7 +494,7 @@ def test_silent_hook_is_a_loud_error(hand_written, small_probe):
         RuntimeError,
         match=r"3 of 3 did not: spare.0, .* with layers=; the model has \"blocks.\*\" \(3 of Block\), \"spare",
     ):
-        capture(hand_written, small_probe, ["all"], "spare.*")
+        capture(prepare(hand_written, "spare.*"), small_probe, ["all"])
 
 
 def test_output_that_is_no_state_is_refused(hand_written, small_probe):
@@ -497,16 +502,16 @@ def test_output_that_is_no_state_is_refused(hand_written, small_probe):
         BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
     )
     with pytest.raises(RuntimeError, match=r"expected states of shape \(24, 12, 'dim'\) at 'pooler', got \(24, 16\)"):
-        capture(model, small_probe, ["all"], "pooler")
+        capture(prepare(model, "pooler"), small_probe, ["all"])
     with pytest.raises(
         ValueError, match="expected a probe without padding, because HandWritten.forward takes no attention_mask"
     ):
-        capture(hand_written, Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56), ["all"])
+        capture(prepare(hand_written), Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56), ["all"])
 
 
 def test_padding_with_a_forward_of_ones_own(hand_written):
     probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56)
-    states = capture(hand_written, probe, ["all"], forward=lambda model, batch: model(batch.input_ids))
+    states = capture(prepare(hand_written, forward=lambda model, batch: model(batch.input_ids)), probe, ["all"])
     assert states.layers[-1].states.isfinite().all()
 
 
@@ -526,9 +531,9 @@ def test_blocks_that_vary_from_batch_to_batch_are_refused(hand_written, small_pr
     same = "expected the same blocks to run in the same order for every batch, got "
     settings = {"tokens_per_forward": 24}
     with pytest.raises(RuntimeError, match=f"{same}'blocks.0' as call 4 where the first batch had none; name"):
-        capture(hand_written, small_probe, ["all"], forward=forward_once_more, **settings)
+        capture(prepare(hand_written, forward=forward_once_more), small_probe, ["all"], **settings)
     with pytest.raises(RuntimeError, match=f"{same}'blocks.2' as call 2 where the first batch had 'blocks.1'; name"):
-        capture(hand_written, small_probe, ["all"], forward=forward_in_another_order, **settings)
+        capture(prepare(hand_written, forward=forward_in_another_order), small_probe, ["all"], **settings)
 
 
 def test_padding_that_the_model_cannot_be_told_of_is_refused(hand_written):
@@ -541,7 +546,7 @@ def test_padding_that_the_model_cannot_be_told_of_is_refused(hand_written):
         with pytest.raises(
             ValueError, match=f"without padding, because {type(model).__name__}.forward takes no attention_mask"
         ):
-            capture(model, probe, ["all"])
+            capture(prepare(model), probe, ["all"])
 
 
 def test_block_that_returns_nothing_is_refused(hand_written, small_probe):
@@ -551,4 +556,4 @@ def test_block_that_returns_nothing_is_refused(hand_written, small_probe):
 
     hand_written.blocks[1] = Silent()
     with pytest.raises(RuntimeError, match="at 'blocks.1', got NoneType; name blocks"):
-        capture(hand_written, small_probe, ["all"], "blocks.*")
+        capture(prepare(hand_written, "blocks.*"), small_probe, ["all"])

@@ -21,7 +21,8 @@ from transformers import (
 
 from repdyn import Probe
 from repdyn.capture.capture import capture
-from repdyn.capture.embeddings import NONE_FOUND, NOT_A_TABLE, NOT_HERE, EmbeddingSearch
+from repdyn.capture.embeddings import NONE_FOUND, NOT_A_TABLE, NOT_IN_MEMORY, EmbeddingSearch
+from repdyn.capture.prepared_model import prepare
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 50}
@@ -31,7 +32,7 @@ XLNET = {"d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
 
 
 def table_of(model, probe, **settings):
-    return capture(model, probe, ["all"], captures={"embeddings"}, **settings).embeddings
+    return capture(prepare(model), probe, ["all"], captures={"embeddings"}, **settings).embeddings
 
 
 class PositionsFirst(HandWritten):
@@ -126,8 +127,8 @@ def test_padded_tokens_are_recognised():
 
 
 def test_it_is_not_asked_for_by_default(small_probe):
-    said = capture(HandWritten(), small_probe, ["all"]).embeddings
-    assert said == "the input embeddings were not asked for"
+    said = capture(prepare(HandWritten()), small_probe, ["all"]).embeddings
+    assert said == "the input embeddings were not captured"
 
 
 class Functional(HandWritten):
@@ -171,7 +172,7 @@ def with_embedding(embedding):
     [
         (Functional, NONE_FOUND),
         (lambda: with_embedding(Integers()), NOT_A_TABLE),
-        (lambda: with_embedding(Elsewhere()), NOT_HERE),
+        (lambda: with_embedding(Elsewhere()), NOT_IN_MEMORY),
     ],
     ids=["functional", "integers", "elsewhere"],
 )
@@ -185,14 +186,14 @@ def test_pieces_of_fsdp1_are_no_table(pieces):
     search = EmbeddingSearch(model := HandWritten())
     with search.attached():
         tokens = random_tokens(2, 5)
-        with search.expecting(next(Probe.from_tokens(tokens, max_vectors=8).batches(2))):
+        with search.watching(next(Probe.from_tokens(tokens, max_vectors=8).batches(2))):
             model(tokens)
     weight = model.token.weight
     if pieces == "flat":
         model.token.weight = nn.Parameter(weight.detach().flatten()[:100])
     else:
         weight.untyped_storage().resize_(0)
-    assert search.table() == NOT_HERE
+    assert search.table() == NOT_IN_MEMORY
 
 
 @pytest.fixture(scope="module")
@@ -222,4 +223,4 @@ def test_whole_weights_of_fsdp1_are_a_table(one_process, small_probe):
     settings = {"sharding_strategy": ShardingStrategy.NO_SHARD, "device_id": torch.device("cpu")}
     sharded = FullyShardedDataParallel(model, use_orig_params=True, **settings)
     table = table_of(sharded, small_probe)
-    assert table == NOT_HERE if isinstance(table, str) else torch.equal(table, expected)
+    assert table == NOT_IN_MEMORY if isinstance(table, str) else torch.equal(table, expected)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.functional import batch_norm
 
 from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
 
 
 def by_a_list(model):
@@ -47,7 +48,7 @@ def test_writes_are_undone(write, hand_written, small_probe):
         changed.extend(name for name, now in model.state_dict().items() if not torch.equal(now, before[name]))
         return model(batch.input_ids)
 
-    capture(hand_written, small_probe, ["all"], forward=forward)
+    capture(prepare(hand_written, forward=forward), small_probe, ["all"])
     assert changed
     assert all(torch.equal(now, before[name]) for name, now in hand_written.state_dict().items())
 
@@ -62,7 +63,7 @@ def test_an_embedding_that_renormalises_itself_is_measured(kind, small_probe):
     model = HandWritten()
     model.token = (Bag if kind is nn.EmbeddingBag else kind)(50, 16, max_norm=1.0)
     before = copy.deepcopy(model.state_dict())
-    states = capture(model, small_probe, ["all"]).layers[0].states
+    states = capture(prepare(model), small_probe, ["all"]).layers[0].states
     assert all(torch.equal(now, before[name]) for name, now in model.state_dict().items())
     with torch.no_grad():
         expected = model.token(small_probe.tokens.view(24, 12)) + model.position(torch.arange(12))

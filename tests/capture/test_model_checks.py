@@ -11,6 +11,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture, causality
+from repdyn.capture.prepared_model import prepare
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
 RAGGED_MASK = torch.arange(9)[None] < torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])[:, None]
@@ -41,7 +42,7 @@ def test_a_model_of_one_length_is_tried_at_that_length(length):
 
 def test_what_fails_at_every_length_is_told_as_it_is(small_probe):
     with pytest.raises(RuntimeError, match=r"The size of tensor a \(12\) must match the size of tensor b \(9\)"):
-        causality(FixedLength(9), small_probe)
+        causality(prepare(FixedLength(9)), small_probe)
 
 
 class Masked(nn.Module):
@@ -66,13 +67,13 @@ def masked(mask):
 @pytest.mark.parametrize("size", [4, 8, 16])
 def test_attention_in_blocks_is_not_causal(size, length):
     model = masked(lambda i: i[:, None] // size >= i[None] // size)
-    assert causality(model, Probe.from_tokens(random_tokens(4, length), max_vectors=48)) == {None: False}
+    assert causality(prepare(model), Probe.from_tokens(random_tokens(4, length), max_vectors=48)) == {None: False}
 
 
 @pytest.mark.parametrize(("prefix", "causal"), [(16, True), (40, False)])
 def test_a_prefix_is_seen_where_it_is_long(prefix, causal):
     model = masked(lambda i: (i[:, None] >= i[None]) | (i[None] < prefix))
-    assert causality(model, Probe.from_tokens(random_tokens(4, 64), max_vectors=48)) == {None: causal}
+    assert causality(prepare(model), Probe.from_tokens(random_tokens(4, 64), max_vectors=48)) == {None: causal}
 
 
 @pytest.mark.parametrize("length", [16, 64])
@@ -82,7 +83,7 @@ def test_a_quantised_encoder_is_not_called_a_decoder(length):
     model = BertModel(BertConfig(vocab_size=50, initializer_range=0.05, **sizes))
     quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     probe = Probe.from_tokens(random_tokens(10, length), max_vectors=56)
-    assert causality(quantised, probe)[None] is not True
+    assert causality(prepare(quantised), probe)[None] is not True
 
 
 class Encoder(nn.Module):
@@ -114,15 +115,15 @@ def test_states_that_depend_on_the_padding_are_refused(model_class, ragged):
     torch.manual_seed(0)
     with pytest.raises(
         ValueError,
-        match="expected states that do not depend on what stands in the padding, but those of "
-        rf"{model_class.__name__} do: something in its forward pass does not heed attention_mask \(nonzero at "
-        r"tokens\); give sequences of one length, or say how to run it with forward=lambda model, batch: ...",
+        match="expected states that do not depend on the tokens in the padding, but those of "
+        rf"{model_class.__name__} do: something in its forward pass ignores attention_mask \(nonzero at "
+        r"tokens\); use sequences of one length, or run the model with forward=lambda model, batch: ...",
     ):
-        capture(model_class(), ragged, ["all"])
+        capture(prepare(model_class()), ragged, ["all"])
 
 
 def test_padding_that_is_heeded_or_left_to_the_user_is_not_refused(ragged):
     torch.manual_seed(0)
-    assert capture(Heeding(), ragged, ["all"]).layers
-    assert capture(Unheeding(), ragged, ["all"], forward=lambda model, batch: model(batch.input_ids)).layers
-    assert capture(LlamaForCausalLM(LlamaConfig(vocab_size=50, **SIZES)), ragged, ["all"]).layers
+    assert capture(prepare(Heeding()), ragged, ["all"]).layers
+    assert capture(prepare(Unheeding(), forward=lambda model, batch: model(batch.input_ids)), ragged, ["all"]).layers
+    assert capture(prepare(LlamaForCausalLM(LlamaConfig(vocab_size=50, **SIZES))), ragged, ["all"]).layers

@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, RwkvConfig, RwkvModel
 
 from repdyn import Probe
 from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
 
 DIM = 16
 
@@ -36,12 +37,12 @@ def with_blocks(model_class, block_class, **settings):
 
 
 def assert_layers_are_the_stream(model, probe, layers=None):
-    states = capture(model, probe, ["all"], layers, tokens_per_forward=1000).layers
+    states = capture(prepare(model, layers), probe, ["all"], tokens_per_forward=1000).layers
     rows = probe.sample("all").ravel()
     assert len(states) == len(model.stream)
     for layer, expected in zip(states, model.stream, strict=True):
         assert torch.equal(layer.states, expected.flatten(0, 1)[rows].detach())
-    in_batches = capture(model, probe, ["all"], layers, tokens_per_forward=36).layers
+    in_batches = capture(prepare(model, layers), probe, ["all"], tokens_per_forward=36).layers
     for layer, whole in zip(in_batches, states, strict=True):
         torch.testing.assert_close(layer.states, whole.states, rtol=1e-5, atol=1e-5)
 
@@ -107,12 +108,12 @@ def test_windows_are_read_only_where_something_is_sampled(causal):
     sampled = probe.sample("all").ravel()
     shapes = []
     handle = model.blocks[0].register_forward_pre_hook(lambda _module, args: shapes.append(tuple(args[0].shape[:2])))
-    states = capture(model, probe, ["all"], causal=causal, tokens_per_forward=12)
+    states = capture(prepare(model), probe, ["all"], causal=causal, tokens_per_forward=12)
     handle.remove()
     read = shapes[-len(sampled) :]  # trial runs come before
     assert [layer.states.shape for layer in states.layers] == [(6, DIM)] * 4
     assert sorted(length for _, length in read) == sorted(sampled % 12 + 1 if causal else [12] * 6)
-    whole = capture(model, probe, ["all"], tokens_per_forward=1200)
+    whole = capture(prepare(model), probe, ["all"], tokens_per_forward=1200)
     for layer, same in zip(states.layers, whole.layers, strict=True):
         rows = [states.rows_of(sampled), whole.rows_of(sampled)]
         torch.testing.assert_close(layer.states[rows[0]], same.states[rows[1]])
@@ -164,15 +165,15 @@ class RunsTwice(HandWritten):
 def test_blocks_that_pass_no_stream_on_are_refused(make, before, after, small_probe):
     with pytest.raises(
         RuntimeError,
-        match=f"expected blocks that each take in what the one before puts out, but '{after}' does not take in what "
-        f"'{before}' puts out, so that these are not the layers of one stream; name the blocks that are with layers=, "
-        "or say how to run the model once with forward=; the model has ",
+        match=f"expected blocks that each take the output of the one before, but '{after}' does not take the output of "
+        f"'{before}', so that these are not the layers of one stream; name the blocks that are with layers=, "
+        "or run the model once with forward=; the model has ",
     ):
-        capture(make(), small_probe, ["all"])
+        capture(prepare(make()), small_probe, ["all"])
 
 
 def test_blocks_that_are_named_need_not_pass_a_stream_on(small_probe):
-    assert len(capture(BranchesInPairs(), small_probe, ["all"], "blocks.*.*").layers) == 7
+    assert len(capture(prepare(BranchesInPairs(), "blocks.*.*"), small_probe, ["all"]).layers) == 7
 
 
 def test_states_may_be_scaled_between_blocks(small_probe):
@@ -181,16 +182,16 @@ def test_states_may_be_scaled_between_blocks(small_probe):
     sizes = {"hidden_size": 16, "attention_hidden_size": 16, "num_hidden_layers": 4, "intermediate_size": 32}
     for dtype in (torch.float32, torch.bfloat16):
         model = RwkvModel(RwkvConfig(vocab_size=50, rescale_every=1, **sizes)).to(dtype)
-        assert len(capture(model, small_probe, ["all"]).layers) == 5
+        assert len(capture(prepare(model), small_probe, ["all"]).layers) == 5
     nn.init.constant_(model.embeddings.weight[7:9].detach(), float("nan"))
-    assert len(capture(model, small_probe, ["all"]).layers) == 5
+    assert len(capture(prepare(model), small_probe, ["all"]).layers) == 5
 
 
 def test_blocks_inside_named_blocks_leave_the_layers_in_place(small_probe):
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes)).eval()
-    states = capture(model, small_probe, ["all"], ["model.layers.*", "model.layers.*.self_attn"]).layers
+    states = capture(prepare(model, ["model.layers.*", "model.layers.*.self_attn"]), small_probe, ["all"]).layers
     blocks = [f"model.layers.{i}" for i in range(3)]
     assert [layer.module for layer in states] == [
         blocks[0],

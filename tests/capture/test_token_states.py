@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForCondition
 from repdyn import Probe, measure
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture, causality
+from repdyn.capture.prepared_model import prepare
 from repdyn.capture.token_states import positions_from, positions_name
 from repdyn.kernels import Undefined
 from repdyn.measurement.measure import choice_of, metric_set
@@ -98,7 +99,7 @@ def test_states_of_the_tokens_in_every_layer(model_class, choice, probe):
     model = seeded(model_class)
     expected = by_hand(model, probe, 2)
     for n_tokens in (1000, 36, 9):
-        found = capture(model, probe, ["all"], token_positions=choice, tokens_per_forward=n_tokens).layers
+        found = capture(prepare(model, token_positions=choice), probe, ["all"], tokens_per_forward=n_tokens).layers
         assert [layer.module for layer in found] == ["blocks.0", "blocks.0", "blocks.1", "blocks.0", "blocks.1"]
         for layer, states in zip(found, expected, strict=True):
             torch.testing.assert_close(layer.states, states, rtol=1e-5, atol=1e-5)
@@ -109,26 +110,26 @@ def test_a_batch_of_as_many_sequences_as_positions(model_class):
     """11 sequences of 9 tokens and 2 more vectors: a square that is split by a slice, and refused of a function."""
     model = seeded(model_class)
     probe = Probe.from_tokens(random_tokens(22, 9), max_vectors=150, batch_vectors=75, design="dense")
-    single = capture(model, probe, ["all"], token_positions=slice(2, None), tokens_per_forward=9)
-    square = capture(model, probe, ["all"], token_positions=slice(2, None), tokens_per_forward=99)
+    single = capture(prepare(model, token_positions=slice(2, None)), probe, ["all"], tokens_per_forward=9)
+    square = capture(prepare(model, token_positions=slice(2, None)), probe, ["all"], tokens_per_forward=99)
     for one, other in zip(single.layers, square.layers, strict=True):
         torch.testing.assert_close(one.states, other.states, rtol=1e-5, atol=1e-5)
     with pytest.raises(RuntimeError, match=r"got \(11, 11, 16\) for 11 sequences of 9 tokens; .* tokens_per_forward="):
-        capture(model, probe, ["all"], token_positions=last_tokens, tokens_per_forward=99)
+        capture(prepare(model, token_positions=last_tokens), probe, ["all"], tokens_per_forward=99)
 
 
 def test_vectors_after_the_tokens(probe):
     model = seeded(Registers)
     with torch.no_grad():
         model(probe.tokens.view(10, 9))
-    found = capture(model, probe, ["all"], token_positions=slice(None, -2)).layers[-1].states
+    found = capture(prepare(model, token_positions=slice(None, -2)), probe, ["all"]).layers[-1].states
     expected = model.stream[-1][:, :9].reshape(-1, DIM)[probe.sample("all").ravel()]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_causality_is_that_of_the_tokens(causal, probe):
-    assert causality(seeded(WithMeta, causal=causal), probe, token_positions=slice(2, None)) == {None: causal}
+    assert causality(prepare(seeded(WithMeta, causal=causal), token_positions=slice(2, None)), probe) == {None: causal}
 
 
 def test_such_a_model_is_refused_with_what_to_give(probe):
@@ -202,7 +203,7 @@ def test_what_is_no_slice(written):
 
 def test_states_after_attention_are_those_of_the_tokens(probe):
     model = seeded(WithMeta)
-    found = capture(model, probe, ["all"], token_positions=slice(2, None), captures={"after_attention"}).layers
+    found = capture(prepare(model, token_positions=slice(2, None)), probe, ["all"], captures={"after_attention"}).layers
     with torch.no_grad():
         model(probe.tokens.view(10, 9))
         x = model.stream[1]
@@ -217,7 +218,7 @@ def test_states_after_attention_are_those_of_the_tokens(probe):
 @pytest.mark.parametrize("choice", [slice(2, None), last_tokens], ids=["slice", "function"])
 def test_attention_weights_between_tokens(choice, probe):
     model = seeded(WithMeta)
-    weights, tokens = attention_weights(model, probe, token_positions=choice).of(None, 1)[3]
+    weights, tokens = attention_weights(prepare(model, token_positions=choice), probe).of(None, 1)[3]
     with torch.no_grad():
         model(probe.tokens.view(10, 9)[3:4])
         normed = model.blocks[0].norm(model.stream[0])
@@ -226,7 +227,7 @@ def test_attention_weights_between_tokens(choice, probe):
     assert tokens.tolist() == list(range(27, 36))
     torch.testing.assert_close(weights, expected[0, :, 2:, 2:])
     with pytest.raises(Undefined, match="nothing in 'blocks.0' puts out attention weights, from each token to each"):
-        attention_weights(model, probe).of(None, 1)
+        attention_weights(prepare(model), probe).of(None, 1)
 
 
 def tiny_llama():
@@ -247,7 +248,7 @@ def test_prompt_tuning_is_measured_at_its_tokens(kind):
         hidden = adapted(
             input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True
         ).hidden_states
-    found = capture(adapted, padded, ["all"], token_positions=slice(5, None)).layers
+    found = capture(prepare(adapted, token_positions=slice(5, None)), padded, ["all"]).layers
     chosen = batch.positions[padded.sample("all").ravel()]
     for layer, reported in list(zip(found, hidden, strict=True))[:-1]:  # the last one is normed
         expected = reported[:, 5:].flatten(0, 1)[chosen]

@@ -15,6 +15,7 @@ from torch import nn
 
 from repdyn import Probe, kernels, measure
 from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
 from repdyn.measurement.measure import metric_set
 from repdyn.metrics import METRICS, LayerView, Metric, clouds, resolve
 from repdyn.store.schema import COLUMNS, Checkpoint
@@ -26,7 +27,7 @@ LAYER_BYTES = 192 * 16 * 4
 def test_values_are_the_kernels_on_the_sampled_states(hand_written, small_probe):
     frame = measure(hand_written, small_probe).to_pandas()
     assert list(frame.columns) == list(COLUMNS)
-    states = capture(hand_written, small_probe, ["all", "no_sink"], causal=True)
+    states = capture(prepare(hand_written), small_probe, ["all", "no_sink"], causal=True)
     for row in frame.itertuples():
         layer = states.layers[row.layer].states
         sample = small_probe.sample(row.subset)
@@ -160,7 +161,7 @@ def test_no_file_is_left_after_an_error(hand_written, small_probe, tmp_path, mon
 
 
 def test_batches_of_the_first_subset_are_not_copied(hand_written, small_probe):
-    states = capture(hand_written, small_probe, ["all", "no_sink"])
+    states = capture(prepare(hand_written), small_probe, ["all", "no_sink"])
     view = LayerView(states.take(), states, small_probe, hand_written)
     memory = view.layer.states.untyped_storage().data_ptr()
     assert [cloud.x.untyped_storage().data_ptr() for cloud in view.clouds("all")] == [memory, memory]

@@ -26,6 +26,7 @@ from transformers import (
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
 from repdyn.metrics import METRICS, resolve
 from repdyn.store.schema import Checkpoint
 from repdyn.store.state_cache import StateCache
@@ -105,7 +106,7 @@ def test_layers_are_matched_with_the_next_and_the_last(probe):
     model = model_of("bert")
     names = ["alignment", "alignment@even", "alignment_gradient", "step_length", "step_cosine"]
     frame = measure(model, probe, names).to_pandas().set_index(["metric", "subset", "layer"])["value"]
-    states = capture(model, probe, ["all", "even"])
+    states = capture(prepare(model), probe, ["all", "even"])
     for subset in ("all", "even"):
         sampled = probe.sample(subset)
         layers = [of.states[states.rows_of(sampled.ravel())].double().numpy() for of in states.layers]
@@ -124,7 +125,7 @@ def test_tokens_are_held_against_their_own_rows(probe):
     model = model_of("gpt_neox")
     frame = measure(model, probe, ["token_cosine", "token_rank", "token_top1_match", "token_rank@even"]).to_pandas()
     table = model.get_input_embeddings().weight.detach().double().numpy()
-    states = capture(model, probe, ["all", "even"])
+    states = capture(prepare(model), probe, ["all", "even"])
     for row in frame.itertuples():
         values = []
         for tokens in probe.sample(row.subset):
@@ -213,7 +214,7 @@ def test_two_tables_of_two_stacks_are_not_mixed_up(probe):
     torch.manual_seed(0)
     config = EncoderDecoderConfig.from_encoder_decoder_configs(BertConfig(**SMALL), BertConfig(**SMALL))
     frame = measure(EncoderDecoderModel(config).eval(), probe, ["token_cosine"]).to_pandas()
-    told = "batch 0: the stacks have input embeddings of their own, and which is whose is not told"
+    told = "batch 0: the stacks have input embeddings of their own, and which is whose is not known"
     assert set(frame["reason"]) == {told}
 
 

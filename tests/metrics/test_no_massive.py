@@ -11,6 +11,7 @@ from torch import nn
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
 from repdyn.kernels import alignment, anisotropy, norm, step_length, two_nn
 from repdyn.metrics import METRICS, resolve
 from repdyn.metrics.massive import MASSIVE_NORM, are_massive
@@ -68,7 +69,7 @@ def frame(model, probe) -> pd.DataFrame:
 
 
 def test_metrics_are_those_of_the_vectors_left_by_a_naive_filter(model, probe, frame):
-    states = capture(model, probe, ["all"], "blocks.*")
+    states = capture(prepare(model, "blocks.*"), probe, ["all"])
     layers = [of.states[states.rows_of(probe.sample("all").ravel())].double() for of in states.layers]
     windows = torch.from_numpy(probe.window_of_token[probe.sample("all").ravel()])
     rows = frame.loc[frame["subset"] == "no_massive"].set_index(["metric", "layer"])

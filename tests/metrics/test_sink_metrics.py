@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2Model
 
 from repdyn import Probe, measure
 from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
 from repdyn.kernels import top_norm_variance_share
 from repdyn.metrics import resolve
 
@@ -115,7 +116,7 @@ def test_the_longest_vectors_carry_the_first_direction(probe):
         model.token.weight[7] *= 60
     names = ["top_norm_variance_share", "top_norm_variance_share[share=0.05]", "top_norm_variance_share@no_massive"]
     frame = measure(model, probe, names, "blocks.*").to_pandas()
-    states = capture(model, probe, ["all"], "blocks.*")
+    states = capture(prepare(model, "blocks.*"), probe, ["all"])
     batches = [states.layers[0].states[states.rows_of(tokens)] for tokens in probe.sample("all")]
     rows = frame[frame["layer"] == 0]
     columns = (rows[column].tolist() for column in ("metric", "subset", "value"))

@@ -16,6 +16,7 @@ from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 from repdyn import measure
 from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.studies.convergence import study
@@ -52,7 +53,7 @@ def short(text, output, *more):
 
 
 def test_cosines_against_the_states_themselves(hand_written, small_probe):
-    states = capture(hand_written, small_probe, ["all", "no_sink"])
+    states = capture(prepare(hand_written), small_probe, ["all", "no_sink"])
     [found] = token_cosines(hand_written, small_probe, ["all", "no_sink"])
     last = states.layers[-1].states.double()
     for layer, cosines in zip(states.layers, found.cosines, strict=True):

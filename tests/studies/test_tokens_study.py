@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from repdyn.capture.capture import causality
+from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.kernels.vocabulary import Vocabulary
@@ -260,8 +261,8 @@ def test_the_causal_mask_is_taken_off_and_put_back(decoder):
     probe = sentence_probe(ids_of(decoder, SENTENCE))
     before = decoder.model.config.to_dict()
     with without_causal_mask(decoder, SENTENCE):
-        assert causality(decoder.model, probe) == {None: False}
-    assert causality(decoder.model, probe) == {None: True}
+        assert causality(prepare(decoder.model), probe) == {None: False}
+    assert causality(prepare(decoder.model), probe) == {None: True}
     assert decoder.model.config.to_dict() == before
 
 

@@ -13,6 +13,7 @@ from transformers import BertConfig, BertModel, MambaConfig, MambaModel
 from repdyn import Probe
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
 from repdyn.kernels import Undefined, attention_topic_gap, topic_gap, topic_gap_dot
 from repdyn.studies.topics.figures import depth_figure, heads_figure
@@ -159,8 +160,8 @@ def test_every_number_against_the_kernels():
     [found] = measure_topics(model, probe, seed=3)
     tokens = np.flatnonzero(~probe.is_sink.numpy())
     whole = replace(probe, batch_vectors=len(tokens), n_batches=1)
-    states = capture(model, whole, ["no_sink"])
-    weights = attention_weights(model, probe)
+    states = capture(prepare(model), whole, ["no_sink"])
+    weights = attention_weights(prepare(model), probe)
     rolled = probe.topics.view(8, 32).roll(2, dims=0).flatten()
     for layer in states.layers:
         x = layer.states[states.rows_of(tokens)]

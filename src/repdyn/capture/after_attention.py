@@ -1,4 +1,4 @@
-"""The states between a block's attention and its feed-forward part, kept for the sampled tokens."""
+"""Post-attention states: the states between a block's attention and its feed-forward part, at the sampled tokens."""
 
 from __future__ import annotations
 
@@ -12,93 +12,102 @@ from torch import Tensor, nn
 from repdyn.capture.states import Buffers
 
 Slot: TypeAlias = int | str
-"""Where states stand among a block's arguments or in its output: a position, or a name."""
+"""Where states are among a block's arguments or outputs: a position, or a name."""
 
-Place: TypeAlias = tuple[str | None, int]
+LayerKey: TypeAlias = tuple[str | None, int]
 """A stack and a layer."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """What a block adds for its attention to what entered it."""
+    """The attention's output that a block adds to its input."""
 
     module: nn.Module
-    """In its output."""
+    """The module that returns it."""
     slot: Slot
-    """Which part of the output."""
+    """Which part of the module's output it is."""
     call: int
     """Which of the module's calls within the block, from 0 on."""
     dtype: torch.dtype
-    """Of the sum."""
+    """Data type of the sum."""
     scale: float = 1.0
-    """What the block multiplies it by."""
+    """The factor by which the block multiplies it."""
 
 
-Branches: TypeAlias = Mapping[Place, Branch | str]
-"""By stack and layer: the branch, or why there is none."""
+Branches: TypeAlias = Mapping[LayerKey, Branch | str]
+"""By stack and layer: the branch, or the reason why there is none."""
 
 
 class AfterAttention:
-    """The sums of what enters each block and of its attention's branch.
+    """The sums of each block's input and its attention's branch.
 
-    A branch is written straight to its rows of the layer's buffer. What entered the block is added when the batch has
-    passed: the states of the layer before are settled then. So nothing of a whole batch is held.
+    A branch is written straight to its rows of the layer's buffer. The block's input is added when the batch has
+    passed: only then are the states of the previous layer identified. So no whole batch is held in memory.
 
     Args:
         branches: where they are.
         n_rows: of the buffers.
-        buffers: makes them.
+        buffers: allocates them.
     """
 
     def __init__(self, branches: Branches, n_rows: int, buffers: Buffers) -> None:
-        self.modules = {(stack, b.module) for (stack, _), b in branches.items() if isinstance(b, Branch)}
-        """Those to watch, with the stack in whose blocks they run."""
-        self._branches = {place: branch for place, branch in branches.items() if isinstance(branch, Branch)}
-        self._kept: dict[Place, Tensor | str] = {p: why for p, why in branches.items() if isinstance(why, str)}
+        self._branches = {key: branch for key, branch in branches.items() if isinstance(branch, Branch)}
+        self.modules = {(stack, branch.module) for (stack, _), branch in self._branches.items()}
+        """The modules to hook, with the stack in whose blocks they run."""
+        self._kept: dict[LayerKey, Tensor | str] = {
+            k: reason for k, reason in branches.items() if isinstance(reason, str)
+        }
         self._n_rows = n_rows
         self._buffers = buffers
 
     def begin(self, target: Tensor) -> None:
-        """A batch begins; ``target`` are the rows of its sampled tokens."""
+        """Begin a batch; ``target`` are the rows of its sampled tokens."""
         self._target = target
-        self._seen: set[Place] = set()
+        self._recorded: set[LayerKey] = set()
 
-    def branch(self, place: Place, module: nn.Module, call: int) -> Branch | None:
-        """The branch, if this is the call of the module that puts it out."""
-        branch = self._branches.get(place)
+    def branch(self, key: LayerKey, module: nn.Module, call: int) -> Branch | None:
+        """Return the layer's branch if this call of the module returns it."""
+        branch = self._branches.get(key)
         return branch if branch is not None and branch.module is module and branch.call == call else None
 
-    def keep(self, place: Place, rows: Tensor) -> None:
-        """The sampled rows (n, dim) of a layer's branch."""
-        branch = self._branches[place]
-        self._seen.add(place)
+    def keep(self, key: LayerKey, rows: Tensor) -> None:
+        """Keep the sampled rows (n, dim) of a layer's branch."""
+        branch = self._branches[key]
+        self._recorded.add(key)
         rows = rows if branch.scale == 1 else rows * branch.scale
-        if place not in self._kept:
-            self._kept[place] = self._buffers.new(self._n_rows, rows.to(branch.dtype))
-        if isinstance(kept := self._kept[place], Tensor):
-            kept[self._target] = rows.to(kept)
+        kept = self._buffer(key, rows.to(branch.dtype))
+        kept[self._target] = rows.to(kept)
 
-    def end(self, entered: Callable[[Place], Tensor]) -> None:
-        """The batch has passed.
+    def end(self, entered: Callable[[LayerKey], Tensor]) -> None:
+        """Add the blocks' inputs when a batch has passed.
 
         Args:
-            entered: gives the buffer of the states that entered a layer's block.
+            entered: returns the buffer of the states that entered a layer's block.
         """
-        for place, branch in self._branches.items():
-            before = entered(place)[self._target].to(branch.dtype)
-            if place not in self._kept:
-                self._kept[place] = self._buffers.new(self._n_rows, before)
-            if isinstance(kept := self._kept[place], Tensor):
-                # not numbers where the attention did not run: other ranks wait for a tensor from this one
-                kept[self._target] = kept[self._target] + before.to(kept) if place in self._seen else torch.nan
+        for key, branch in self._branches.items():
+            before = entered(key)[self._target].to(branch.dtype)
+            kept = self._buffer(key, before)
+            # NaN where the attention did not run: other ranks wait for a tensor from this one
+            kept[self._target] = kept[self._target] + before.to(kept) if key in self._recorded else torch.nan
 
     def of(self, stack: str | None, layer: int) -> Tensor | str | None:
-        """(n_rows, dim), or why there is none; None for a layer that no block puts out."""
+        """Return (n_rows, dim), or the reason why there is none; None for a layer that no block returns."""
         return self._kept.get((stack, layer))
 
+    def _buffer(self, key: LayerKey, like: Tensor) -> Tensor:
+        kept = self._kept.get(key)
+        if not isinstance(kept, Tensor):
+            kept = self._kept[key] = self._buffers.new(self._n_rows, like)
+        return kept
 
-def parts_of(value: Any) -> Mapping[Slot, Any]:
-    """What a module takes in or puts out, part by part."""
+
+def inputs_by_slot(args: tuple, kwargs: Mapping[str, Any]) -> dict[Slot, Any]:
+    """Return the arguments of a module's call by position or name."""
+    return {**dict(enumerate(args)), **kwargs}
+
+
+def outputs_by_slot(value: Any) -> Mapping[Slot, Any]:
+    """Return the output of a module's call by position or name."""
     if isinstance(value, Mapping):
         return value
     return dict(enumerate(value)) if isinstance(value, tuple | list) else {0: value}

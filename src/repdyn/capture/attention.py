@@ -1,17 +1,17 @@
 """Attention weights of every layer, on a part of the probe.
 
-Fused attention never has its weights in memory, so Hugging Face models are told to compute eagerly for these few
-forward passes. What modules inside a block put out is looked through for weights (an attention puts them out, or the
-dropout upon them), so that layers are numbered as in :mod:`repdyn.capture.capture`.
+Fused attention never has its weights in memory, so Hugging Face models are set to compute eagerly for these few
+forward passes. The weights are searched for in the outputs of the modules inside a block (an attention returns them,
+or the dropout applied to them), so that layers are numbered as in :mod:`repdyn.capture.capture`.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,46 +20,38 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from repdyn.capture.attention_weights import weights_in
-from repdyn.capture.blocks import Block, Blocks, LayerPatterns, find_blocks, unwrapped
-from repdyn.capture.forward import (
-    Forward,
-    call_with_tokens,
-    check_no_prompt_tuning,
-    device_of,
-    evaluation_mode,
-    smallest_with,
-)
-from repdyn.capture.fsdp import inside_fsdp_root
+from repdyn.capture.attention_weights import find_weights
+from repdyn.capture.blocks import Block, Blocks
+from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import STATES_BYTES, Buffers
-from repdyn.capture.token_states import TokenPositions, TokenStates
+from repdyn.capture.token_states import TokenStates
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
 
 TOKENS = 2048
-"""The first sequences of the probe are looked at, so many tokens in all, unless others are asked for."""
+"""How many tokens are examined by default, from the first sequence of the probe on."""
 LENGTH = 256
-"""Each sequence is cut to so many tokens: weights take the square of it in every head, all layers at once."""
+"""Each sequence is cut to this many tokens: weights take the square of it in every head, all layers at once."""
 
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """What the positions of the first sequences of a probe attend to, in every layer."""
+    """The attention weights of the first sequences of a probe, in every layer."""
 
     tokens: Sequence[np.ndarray]
-    """Of each sequence, the numbers of its tokens in the probe, (n,)."""
-    kept: Mapping[tuple[str | None, int], _Kept | str]
+    """For each sequence, the numbers of its tokens in the probe, (n,)."""
+    layers: Mapping[tuple[str | None, int], _LayerWeights | str]
     """By stack and layer the weights, or the reason why there are none."""
     reason: str = ""
     """Why there are none at all."""
 
     def of(self, stack: str | None, layer: int) -> list[tuple[Tensor, np.ndarray]]:
-        """Weights (heads, n, n), from each position to each, and numbers of the tokens (n,), sequence by sequence.
+        """Return weights (heads, n, n), from each position to each, and numbers of the tokens (n,), by sequence.
 
         Args:
             stack: name of the stack, None in a model that has one.
             layer: as :func:`repdyn.capture.capture.capture` numbers them: layer l is the l-th block that runs. Of
-                several attentions in a block it is the first, which a decoder pays to itself.
+                several attentions in a block it is the first, a decoder's self-attention.
 
         Returns:
             Weights on the device where the model had them.
@@ -67,73 +59,49 @@ class AttentionWeights:
         Raises:
             Undefined: the layer has no attention weights.
         """
-        kept = self.kept.get((stack, layer), "no block ran as this layer" if layer else "it is no block's output")
-        if self.reason or isinstance(kept, str):
-            raise Undefined(self.reason or str(kept))
-        return [(kept.sequence(number).to(kept.device), tokens) for number, tokens in enumerate(self.tokens)]
+        found = self.layers.get((stack, layer), "no block ran as this layer" if layer else "it is no block's output")
+        if self.reason or isinstance(found, str):
+            raise Undefined(self.reason or str(found))
+        return [(found.sequence(number).to(found.device), tokens) for number, tokens in enumerate(self.tokens)]
 
 
 def attention_weights(
-    model: nn.Module,
-    probe: Probe,
-    layers: LayerPatterns = None,
-    *,
-    forward: Forward | None = None,
-    token_positions: TokenPositions | None = None,
-    n_tokens: int = TOKENS,
-    states_bytes: int = STATES_BYTES,
-    root_module: nn.Module | None = None,
+    model: PreparedModel, probe: Probe, *, n_tokens: int = TOKENS, states_bytes: int = STATES_BYTES
 ) -> AttentionWeights:
     """Run the first sequences of the probe through the model, one by one, and keep every layer's attention weights.
 
     The model is left as it was found, as by :func:`repdyn.capture.capture.capture`, and so is its configuration.
 
     Args:
-        model: a Hugging Face model; or any module built of a list of blocks in which there is an
-            ``nn.MultiheadAttention``, or another module that puts out weights.
-        probe: the tokens; of its sequences the first :data:`LENGTH` tokens.
-        layers, forward, token_positions, root_module: as for :func:`repdyn.capture.capture.capture`. Weights between
-            positions of which one is no token's are left out.
+        model: made by :func:`repdyn.capture.prepared_model.prepare` from a Hugging Face model, or from any module built
+            of a list of blocks in which there is an ``nn.MultiheadAttention``, or another module that returns weights.
+            Weights from or to positions without a token are left out.
+        probe: the tokens; the first :data:`LENGTH` tokens of each sequence.
         n_tokens: how many in all, from the first sequence on.
-        states_bytes: how much the weights may take in memory, all layers together, on the model's device; layers beyond
-            wait in the system's temporary folder.
+        states_bytes: how much memory the weights may take, all layers together, on the model's device; further layers
+            are kept in the system's temporary folder.
 
     Returns:
-        The weights; for a layer that has none to show, or a model that does not compute them, the reason.
-
-    Raises:
-        ValueError: the blocks cannot be told.
+        The weights; for a layer without any, or a model that does not compute them, the reason.
     """
-    outer = model if root_module is None else root_module
-    model = unwrapped(model)
-    check_no_prompt_tuning(model, token_positions)
-    blocks = find_blocks(model, layers)
-    body = model if forward else smallest_with(blocks, model)
     batches = list(_first_sequences(probe, n_tokens))
-    sizes, buffers = [len(batch.positions) for batch in batches], Buffers(states_bytes, len(blocks))
-    listener = _Listener(blocks, sizes, buffers, TokenStates(token_positions))
-    device = device_of(model, outer)
+    sizes, buffers = [len(batch.positions) for batch in batches], Buffers(states_bytes, len(model.blocks))
+    recorder = _WeightRecorder(model.blocks, sizes, buffers, TokenStates(model.token_positions))
     reason = ""
-    with (
-        evaluation_mode(model, device),
-        computed_eagerly(model),
-        listener.attached(),
-        inside_fsdp_root(outer, body) as run,
-    ):
+    with model.evaluating() as run, eager_attention(model.module), recorder.attached():
         try:
             for batch in batches:
-                ids, mask = batch.input_ids.to(device), batch.attention_mask.to(device)
-                with listener.next_sequence(batch):
-                    run(partial(forward or call_with_tokens, body, replace(batch, input_ids=ids, attention_mask=mask)))
-        except Exception as error:  # what is wrong beside its attention, capture says
+                with recorder.next_sequence(batch):
+                    run(batch)
+        except Exception as error:  # errors outside its attention appear in capture
             reason = f"the model does not run with eager attention: {type(error).__name__}: {error}"
-    return AttentionWeights([batch.tokens for batch in batches], listener.kept, reason)
+    return AttentionWeights([batch.tokens for batch in batches], recorder.layers, reason)
 
 
 def _first_sequences(probe: Probe, n_tokens: int) -> Iterator[ProbeBatch]:
-    """One by one, so that none is padded, and no more than one sequence's weights are at hand beside what is kept.
+    """Yield sequences one by one, so that none is padded and one sequence's weights at a time are in memory.
 
-    None is cut for want of room: a few positions tell less than many, and would weigh as much.
+    The last one is not cut to fit: a few positions show less than many, and would weigh as much.
     """
     left, first_token = n_tokens, 0
     for tokens in probe.tokens.split(probe.lengths.tolist()):
@@ -148,21 +116,21 @@ def _first_sequences(probe: Probe, n_tokens: int) -> Iterator[ProbeBatch]:
 
 
 @contextmanager
-def computed_eagerly(model: nn.Module) -> Iterator[None]:
-    """Attention computed step by step in the Hugging Face models inside; their configurations as before on leaving.
+def eager_attention(model: nn.Module) -> Iterator[None]:
+    """Compute attention step by step in the Hugging Face models inside; restore their configurations on leaving.
 
-    It is what ``set_attn_implementation("eager")`` does, without its reports. Models that chose their attention when
-    they were built take no notice. Those that put out weights only when asked are asked; the others would have hooks
-    put upon them by that, and need not be.
+    It is what ``set_attn_implementation("eager")`` does, without its messages. Models that chose their attention when
+    they were built ignore it. ``output_attentions`` is set only for models that return weights on request alone: the
+    others would attach hooks because of it.
     """
     models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
-    unasked = {id(one.config) for one in models if getattr(one, "_can_record_outputs", None)}
+    recording = {id(one.config) for one in models if getattr(one, "_can_record_outputs", None)}
     configs = {id(config): config for one in models for config in _with_parts(one.config)}
     before = [(config, dict(vars(config))) for config in configs.values()]
     try:
         for config in configs.values():
             vars(config)["_attn_implementation_internal"] = "eager"
-            if id(config) not in unasked:
+            if id(config) not in recording:
                 vars(config)["_output_attentions"] = True
         yield
     finally:
@@ -179,7 +147,7 @@ def _with_parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _LayerWeights:
     """The weights of one layer, sequence after sequence."""
 
     rows: Tensor
@@ -191,7 +159,7 @@ class _Kept:
     """Where the model had them."""
 
     def sequence(self, number: int) -> Tensor:
-        """(heads, n, n), a view."""
+        """Return (heads, n, n), a view."""
         n = self.sizes[number]
         rows = self.rows.split([self.n_heads * size for size in self.sizes])[number]
         return rows.unflatten(0, (self.n_heads, n))[:, :, :n]
@@ -205,14 +173,14 @@ class _Call:
     weights: Tensor | None = None
 
 
-class _Listener:
-    """Finds the weights that modules inside the blocks put out, one sequence after the other.
+class _WeightRecorder:
+    """Hooks that record the weights among the outputs of modules inside the blocks, one sequence after the other.
 
     Args:
-        blocks: of which the l-th call in a stack is layer l.
+        blocks: the l-th call in a stack is layer l.
         sizes: tokens of each sequence.
-        buffers: makes the buffer of each layer.
-        token_states: tells which positions are the tokens'.
+        buffers: allocates the buffer of each layer.
+        token_states: finds the positions of the tokens.
     """
 
     def __init__(self, blocks: Blocks, sizes: Sequence[int], buffers: Buffers, token_states: TokenStates) -> None:
@@ -221,31 +189,27 @@ class _Listener:
         self._buffers = buffers
         self._token_states = token_states
         self._number = -1
-        self.kept: dict[tuple[str | None, int], _Kept | str] = {}
+        self.layers: dict[tuple[str | None, int], _LayerWeights | str] = {}
 
     @contextmanager
     def attached(self) -> Iterator[None]:
         with ExitStack() as hooks:
-
-            def add(register: Callable[..., Any], hook: Callable[..., Any], **how: Any) -> None:
-                hooks.callback(register(hook, **how).remove)
-
             for block in self._blocks:
-                add(block.module.register_forward_pre_hook, partial(self._enter, block))
+                hooks.enter_context(block.module.register_forward_pre_hook(partial(self._enter, block)))
             for module in dict.fromkeys(inner for block in self._blocks for inner in block.module.modules()):
-                question = _Question() if type(module).forward is nn.MultiheadAttention.forward else None
-                if question:
-                    add(module.register_forward_pre_hook, question.ask, with_kwargs=True)
-                add(module.register_forward_hook, self._hear)
-                if question:
-                    add(module.register_forward_hook, question.answer)
+                request = _WeightRequest() if type(module).forward is nn.MultiheadAttention.forward else None
+                if request:
+                    hooks.enter_context(module.register_forward_pre_hook(request.before, with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(self._find))
+                if request:
+                    hooks.enter_context(module.register_forward_hook(request.after))
             for block in self._blocks:
-                add(block.module.register_forward_hook, self._leave)
+                hooks.enter_context(block.module.register_forward_hook(self._leave))
             yield
 
     @contextmanager
     def next_sequence(self, batch: ProbeBatch) -> Iterator[None]:
-        """While one more sequence passes."""
+        """Record one more sequence, which runs inside."""
         self._token_states.begin(batch)
         self._number += 1
         self._running: list[_Call] = []
@@ -255,44 +219,44 @@ class _Listener:
     def _enter(self, block: Block, _module: nn.Module, _args: Any) -> None:
         self._running.append(_Call(block))
 
-    def _hear(self, _module: nn.Module, _args: Any, output: Any) -> None:
+    def _find(self, _module: nn.Module, _args: Any, output: Any) -> None:
         if self._running and self._running[-1].weights is None:
-            self._running[-1].weights = weights_in(output, self._token_states)
+            self._running[-1].weights = find_weights(output, self._token_states)
 
     def _leave(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         call = self._running.pop()
         self._n_calls[call.block.stack] += 1
         layer = call.block.stack, self._n_calls[call.block.stack]
         if call.weights is None:
-            self.kept[layer] = f"nothing in {call.block.name!r} puts out attention weights, from each token to each"
+            self.layers[layer] = f"nothing in {call.block.name!r} puts out attention weights, from each token to each"
             return
-        kept = self.kept[layer] if layer in self.kept else self._room_for(call.weights)
-        if isinstance(kept, _Kept):
+        if layer not in self.layers:
+            self.layers[layer] = self._allocate(call.weights)
+        if isinstance(kept := self.layers[layer], _LayerWeights):
             kept.sequence(self._number).copy_(call.weights)
-        self.kept[layer] = kept
 
-    def _room_for(self, weights: Tensor) -> _Kept:
+    def _allocate(self, weights: Tensor) -> _LayerWeights:
         n_heads = len(weights)
         rows = self._buffers.new(n_heads * sum(self._sizes), weights.new_empty(0, max(self._sizes)))
-        return _Kept(rows, n_heads, self._sizes, weights.device)
+        return _LayerWeights(rows, n_heads, self._sizes, weights.device)
 
 
-class _Question:
-    """Has an ``nn.MultiheadAttention`` compute its weights head by head, and gives its caller what that asked for."""
+class _WeightRequest:
+    """Hooks that make an ``nn.MultiheadAttention`` compute weights for each head, invisibly to its caller."""
 
     def __init__(self) -> None:
-        self._asked: list[tuple[bool, bool]] = []
+        self._requested: list[tuple[bool, bool]] = []
 
-    def ask(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        given = inspect.signature(module.forward).bind(*args, **kwargs)
-        given.apply_defaults()
-        self._asked.append((given.arguments["need_weights"], given.arguments["average_attn_weights"]))
-        given.arguments.update(need_weights=True, average_attn_weights=False)
-        return given.args, given.kwargs
+    def before(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        call = inspect.signature(module.forward).bind(*args, **kwargs)
+        call.apply_defaults()
+        self._requested.append((call.arguments["need_weights"], call.arguments["average_attn_weights"]))
+        call.arguments.update(need_weights=True, average_attn_weights=False)
+        return call.args, call.kwargs
 
-    def answer(self, _module: nn.Module, _args: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def after(self, _module: nn.Module, _args: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
         states, weights = output
-        needed, averaged = self._asked.pop()
+        needed, averaged = self._requested.pop()
         if not needed:
             return states, None
         return states, weights.mean(dim=-3) if averaged else weights

@@ -1,4 +1,4 @@
-"""Attention weights among what a module puts out."""
+"""Finds attention weights among the outputs of a module."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from repdyn.capture.token_states import TokenStates
 
 _EXCESS = 0.02
-"""By how much a row of weights may exceed a sum of 1, in half precision."""
+"""How far a row of weights may exceed a sum of 1, in half precision."""
 
 
-def weights_in(output: Any, token_states: TokenStates) -> Tensor | None:
-    """Find attention weights in what a module puts out for one sequence: shares of at most 1 in all.
+def find_weights(output: Any, token_states: TokenStates) -> Tensor | None:
+    """Find attention weights in the output of a module for one sequence: shares that sum to at most 1.
 
     Args:
-        output: of the module.
-        token_states: tells which positions of the sequence are its tokens'.
+        output: the module's.
+        token_states: finds the positions of the sequence's tokens.
 
     Returns:
         Weights (heads, n, n), from each of the n tokens to each; None where there are none.
@@ -32,7 +32,7 @@ def weights_in(output: Any, token_states: TokenStates) -> Tensor | None:
         # (1, n, n) may be the sequence's states
         if weights.ndim != 3 or weights.shape[1] != weights.shape[2] or (part.ndim == 3 and len(part) == 1):
             continue
-        tokens = token_states.among(weights.shape[1])
+        tokens = token_states.token_indices(weights.shape[1])
         if tokens is not None and _are_shares(weights):
             tokens = tokens.to(weights.device)
             return weights if len(tokens) == weights.shape[1] else weights[:, tokens[:, None], tokens]

@@ -1,4 +1,4 @@
-"""The blocks of a model: found, or named by pattern; one stack of them, or an encoder's and a decoder's."""
+"""Finds the blocks of a model, by itself or by name pattern, in one stack or several."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LayerPatterns: TypeAlias = Patterns | Mapping[str, Patterns] | None
 
 
 class Block(NamedTuple):
-    """One module whose output is a layer."""
+    """A module whose output is a layer."""
 
     name: str
     """Qualified name, without the parts that wrappers add."""
@@ -31,7 +31,7 @@ Blocks: TypeAlias = list[Block]
 
 
 def find_blocks(model: nn.Module, layers: LayerPatterns = None) -> Blocks:
-    """The blocks of a model, stack after stack, in the order they are registered.
+    """Return the blocks of a model, stack after stack, in the order they are registered.
 
     Args:
         model: any module.
@@ -48,7 +48,7 @@ def find_blocks(model: nn.Module, layers: LayerPatterns = None) -> Blocks:
         if not layers or not all(isinstance(stack, str) and stack for stack in layers):
             raise ValueError(f"expected layers= to map names of stacks to patterns, got {layers!r}")
         stacks = [_matching(model, patterns, stack) for stack, patterns in layers.items()]
-        return _disjoint([block for stack in stacks for block in stack])
+        return _check_disjoint([block for stack in stacks for block in stack])
     if layers is not None:
         return _matching(model, layers)
     halves = _encoder_and_decoder(model)
@@ -58,7 +58,7 @@ def find_blocks(model: nn.Module, layers: LayerPatterns = None) -> Blocks:
 
 
 def pattern_list(patterns: Patterns) -> list[str]:
-    """One pattern or several as a list.
+    """Return one pattern or several as a list.
 
     Raises:
         ValueError: anything else.
@@ -72,13 +72,13 @@ def pattern_list(patterns: Patterns) -> list[str]:
     return list(found)
 
 
-def listing(model: nn.Module) -> str:
-    """The lists of blocks in a model as patterns that :func:`find_blocks` takes, for messages."""
-    return _listed(list(_candidates(model, model))) or "none"
+def list_candidates(model: nn.Module) -> str:
+    """Return the lists of blocks in a model as patterns that :func:`find_blocks` takes, for messages."""
+    return _format_candidates(list(_candidates(model, model))) or "none"
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """What ``torch.compile``, DistributedDataParallel, DataParallel and FSDP wrap, however often."""
+    """Return the model inside all wrappers of ``torch.compile``, DistributedDataParallel, DataParallel and FSDP."""
     while True:
         if isinstance(model, DistributedDataParallel | DataParallel | FullyShardedDataParallel):
             model = model.module
@@ -89,7 +89,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
-    """The Hugging Face model that a module is, or wraps as the only one (an adapter, a LightningModule)."""
+    """Return the Hugging Face model that a module is, or wraps as the only one (an adapter, a LightningModule)."""
     outermost: list[PreTrainedModel] = []
     inside: set[nn.Module] = set()
     for module in model.modules():
@@ -104,7 +104,7 @@ _WRAPPINGS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 def _named_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module by its name without the wrappers' parts; of a wrapper and what it wraps, the latter."""
+    """Return every module by its name without the wrappers' parts; of a wrapper and what it wraps, the latter."""
     return {
         ".".join(part for part in name.split(".") if part not in _WRAPPINGS): module
         for name, module in model.named_modules()
@@ -112,7 +112,7 @@ def _named_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _encoder_and_decoder(model: nn.Module) -> dict[str, nn.Module] | None:
-    """The two halves of a Hugging Face encoder-decoder; None for any other model."""
+    """Return the two halves of a Hugging Face encoder-decoder; None for any other model."""
     whole = hugging_face_model(model)
     if whole is None or not getattr(whole.config, "is_encoder_decoder", False):
         return None
@@ -122,7 +122,7 @@ def _encoder_and_decoder(model: nn.Module) -> dict[str, nn.Module] | None:
 
 
 def _language_model(model: nn.Module) -> nn.Module:
-    """The decoder of a Hugging Face model that has a configuration for its text alone; else the model itself."""
+    """Return the decoder of a Hugging Face model whose config has a text part; else the model itself."""
     whole = hugging_face_model(model)
     if whole is None or getattr(whole.config, "text_config", None) is None:
         return model
@@ -141,14 +141,14 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
     if len(rivals) > 1:
         raise ValueError(
             f"expected one stack of blocks, found several of similar size in {type(model).__name__}; choose with "
-            f"layers= one of: {_listed(candidates)}; or measure several, each as a stack of its own, with "
-            f"layers={_as_stacks(rivals)}"
+            f"layers= one of: {_format_candidates(candidates)}; or measure several, each as a stack of its own, with "
+            f"layers={_format_stacks(rivals)}"
         )
     return list(_blocks_of(*candidates[0], stack))
 
 
 def _blocks_of(name: str, blocks: nn.Module, stack: str | None) -> Iterator[Block]:
-    """What a list holds, lists inside it unfolded."""
+    """Yield the modules of a list, flattening lists inside it."""
     for child, module in blocks.named_children():
         child_name = f"{name}.{child}" if name else child
         if isinstance(module, nn.ModuleList):
@@ -158,9 +158,9 @@ def _blocks_of(name: str, blocks: nn.Module, stack: str | None) -> Iterator[Bloc
 
 
 def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Lists of composite modules in a part of the model that do not stand inside another such list."""
+    """Yield the lists of composite modules in a part of the model that are not inside another such list."""
     outer: list[str] = []
-    inside = set(part.modules()) - _seeing_or_hearing(part)
+    inside = set(part.modules()) - _non_text_modules(part)
     for name, module in _named_modules(model).items():
         if module not in inside or any(name.startswith(f"{o}." if o else "") for o in outer):
             continue
@@ -172,8 +172,8 @@ def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Mod
             yield name, module
 
 
-def _seeing_or_hearing(part: nn.Module) -> set[nn.Module]:
-    """The modules of Hugging Face models inside another one that take images or sounds and no text."""
+def _non_text_modules(part: nn.Module) -> set[nn.Module]:
+    """Return the modules of Hugging Face models inside another one that take images or sounds and no text."""
     if isinstance(part, PreTrainedModel) and "text" not in part.input_modalities:
         return set()
     others = [m for m in part.modules() if isinstance(m, PreTrainedModel) and "text" not in m.input_modalities]
@@ -193,13 +193,13 @@ def _matching(model: nn.Module, patterns: Patterns, stack: str | None = None) ->
         if not matches:
             raise ValueError(
                 f"expected a pattern that names modules of {type(model).__name__}, but {pattern!r} matches none; "
-                f"lists of blocks in it: {listing(model)}"
+                f"lists of blocks in it: {list_candidates(model)}"
             )
         found |= matches
     return [Block(name, module, stack) for name, module in modules.items() if name in found]
 
 
-def _disjoint(blocks: Blocks) -> Blocks:
+def _check_disjoint(blocks: Blocks) -> Blocks:
     twice = [name for name, n in Counter(block.name for block in blocks).items() if n > 1]
     if twice:
         raise ValueError(
@@ -218,15 +218,15 @@ def _n_parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def _listed(candidates: list[tuple[str, nn.Module]]) -> str:
+def _format_candidates(candidates: list[tuple[str, nn.Module]]) -> str:
     return ", ".join(
         f'"{name}.*" ({len(list(blocks.children()))} of {type(_innermost(next(blocks.children()))).__name__})'
         for name, blocks in candidates
     )
 
 
-def _as_stacks(candidates: list[tuple[str, nn.Module]]) -> str:
-    """Lists of blocks as a mapping, each called by what sets its name apart."""
+def _format_stacks(candidates: list[tuple[str, nn.Module]]) -> str:
+    """Return lists of blocks as a mapping, each under the part of its name that differs."""
     names = [name for name, _ in candidates]
     parts = [name.split(".") for name in names]
     shared = next(i for i in count() if len({tuple(part[: i + 1]) for part in parts}) > 1)

@@ -1,9 +1,9 @@
-"""The input embedding of any model: the table that is asked for exactly the tokens of a batch."""
+"""The input embedding of any model: the ``nn.Embedding`` that is called with exactly the tokens of a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -12,17 +12,17 @@ from torch.distributed.tensor import DTensor
 from repdyn.probe import ProbeBatch
 
 NONE_FOUND = "no nn.Embedding of the model is given the token ids"
-NOT_HERE = "the weights of the input embedding are not in this process's memory"
-SEVERAL = "the stacks have input embeddings of their own, and which is whose is not told"
+NOT_IN_MEMORY = "the weights of the input embedding are not in this process's memory"
+SEVERAL = "the stacks have input embeddings of their own, and which is whose is not known"
 NOT_A_TABLE = "the input embedding is not stored as one row of numbers for each token"
 
 
 class EmbeddingSearch:
-    """Watches every ``nn.Embedding`` of a model until one is given the ``input_ids`` of a batch; the first one is it.
+    """Hooks on every ``nn.Embedding`` of a model that find the first one called with the ``input_ids`` of a batch.
 
     Args:
-        model: without wrappers that hold its modules under other names; its modules are watched wherever they are.
-        n_stacks: stacks of blocks in the model; where there are several, so may be their tables.
+        model: the model without wrappers.
+        n_stacks: stacks of blocks in the model; several may have several embeddings.
     """
 
     def __init__(self, model: nn.Module, n_stacks: int = 1) -> None:
@@ -34,26 +34,22 @@ class EmbeddingSearch:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        handles = [
-            module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True) for module in self._candidates
-        ]
-        try:
+        with ExitStack() as hooks:
+            for module in self._candidates:
+                hooks.enter_context(module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     @contextmanager
-    def expecting(self, batch: ProbeBatch) -> Iterator[None]:
-        """While one batch passes."""
+    def watching(self, batch: ProbeBatch) -> Iterator[None]:
+        """Compare with the tokens of one batch, which runs inside."""
         self._ids = batch.input_ids
         yield
         self._ids = None
 
     def table(self) -> Tensor | str:
-        """The rows, (vocabulary, dim), as they are (no copy, no gradient); or why there are none.
+        """Return the rows, (vocabulary, dim), without copy or gradient; or why there are none.
 
-        Shards of FSDP2 are brought together: all ranks call.
+        Shards of FSDP2 are gathered, so all ranks must call.
         """
         if self.found is None:
             return NONE_FOUND
@@ -62,23 +58,23 @@ class EmbeddingSearch:
         weight = self.found.weight.detach()
         if isinstance(weight, DTensor):
             weight = weight.full_tensor()
-        if weight.is_floating_point() and not _is_here(weight):
-            return NOT_HERE
+        if weight.is_floating_point() and not _is_in_memory(weight):
+            return NOT_IN_MEMORY
         return weight if weight.ndim == 2 and weight.is_floating_point() else NOT_A_TABLE
 
     def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         wanted = self.found is None or self._several_stacks
         if wanted and isinstance(module, nn.Embedding) and self._ids is not None:
-            given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-            if any(_same(ids, self._ids) or _same(ids.mT, self._ids) for ids in given if ids.ndim == 2):
+            tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+            if any(_same(ids, self._ids) or _same(ids.mT, self._ids) for ids in tensors if ids.ndim == 2):
                 self.found = module if self.found is None else self.found
-                # BART's positions are given the ids too, for their shape
+                # BART's position embedding gets the ids too, for their shape
                 is_of_positions = "position" in type(module).__name__.lower()
                 self._several |= module.weight is not self.found.weight and not is_of_positions
 
 
-def _is_here(weight: Tensor) -> bool:
-    """Whether it is whole: accelerate fetches weights when they are needed, FSDP1 keeps them flat and in pieces."""
+def _is_in_memory(weight: Tensor) -> bool:
+    """Return whether it is whole: accelerate loads weights when they are needed, FSDP1 keeps flat pieces."""
     if weight.device.type == "meta" or weight.ndim == 1:
         return False
     return weight.untyped_storage().nbytes() >= weight.numel() * weight.itemsize

@@ -1,4 +1,4 @@
-"""Models whose weights lie spread over the ranks (FSDP): run through the module that brings them together."""
+"""Models whose weights are sharded over the ranks (FSDP): run through the module that gathers them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether a rank holds only a part of the weights, so that each forward pass takes all ranks."""
-    return any(_gathers(module) for module in model.modules()) or any(
+    """Return whether a rank holds only a part of the weights, so that each forward pass needs all ranks."""
+    return any(_is_fsdp(module) for module in model.modules()) or any(
         isinstance(parameter, DTensor) for parameter in model.parameters()
     )
 
 
 def check_no_tensor_parallelism(root_module: nn.Module) -> None:
-    """Refuse models whose ranks must run the same tokens together: shares of a probe would be mixed up.
+    """Reject models whose ranks must run the same tokens together: their shares of a probe would be mixed up.
 
     Raises:
         ValueError: tensor parallelism, or stage 3 of DeepSpeed's ZeRO.
@@ -41,17 +41,18 @@ def check_no_tensor_parallelism(root_module: nn.Module) -> None:
 
 
 def own_class(model: nn.Module) -> type:
-    """The class a model was written as: ``fully_shard`` puts one of its own in its place."""
+    """Return the original class of a model: ``fully_shard`` replaces it with one of its own."""
     kind = type(model)
     return kind.__mro__[2] if isinstance(model, FSDPModule) else kind
 
 
 def class_name(model: nn.Module) -> str:
+    """Return the name of the original class of a model."""
     return own_class(model).__name__
 
 
 def count_parameters(model: nn.Module, root_module: nn.Module | None = None) -> int | None:
-    """Parameters of the whole model; None where FSDP keeps them, or those it is within, in flat pieces."""
+    """Return the number of parameters of the whole model; None where FSDP1 keeps them in flat pieces."""
     if any(
         isinstance(module, FullyShardedDataParallel)
         for module in (model if root_module is None else root_module).modules()
@@ -62,19 +63,17 @@ def count_parameters(model: nn.Module, root_module: nn.Module | None = None) -> 
 
 @contextmanager
 def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callable[[Callable[[], T]], T]]:
-    """A way to run something inside the outermost sharded module around a model, as its own forward pass runs.
+    """Yield a function that calls another one inside the outermost sharded module, with the weights gathered.
 
-    FSDP wants each forward pass to begin there: what is first called becomes the root that gathers the weights.
+    FSDP needs each forward pass to begin there: the module called first becomes the root that gathers the weights.
+    Where nothing is sharded it is a plain call.
 
     Args:
-        root_module: what the model is a part of, or the model itself.
+        root_module: the module that the model is a part of, or the model itself.
         body: the module that will be called.
-
-    Yields:
-        A function that calls another one with the weights at hand; a plain call where nothing is sharded.
     """
     outer = next(
-        (m for m in root_module.modules() if _gathers(m) and any(body is inner for inner in m.modules())), None
+        (m for m in root_module.modules() if _is_fsdp(m) and any(body is inner for inner in m.modules())), None
     )
     try:
         if outer is None or outer is body:
@@ -88,10 +87,10 @@ def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callab
 
 
 def _reshard(module: FSDPModule) -> None:
-    """Back to shards: a root waits for the backward pass with that, and none comes.
+    """Reshard a module: a root would wait for the backward pass, which never comes.
 
-    A forward pass that an error broke off has left the module in the midst of it, where it would not reshard, and the
-    next training step would run on weights that were gathered before.
+    A forward pass that failed leaves the module in the state of running it, where it would not reshard, and the next
+    training step would run on stale weights.
     """
     state: Any = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
@@ -107,7 +106,7 @@ def _inside(outer: nn.Module, function: Callable[[], T]) -> T:
 
     def forward() -> None:
         restore()  # the function may call this very module
-        outcome.append(function())  # and what it returns goes round the wrapper, which would search it for tensors
+        outcome.append(function())  # its result bypasses the wrapper, which would search it for tensors
 
     def restore() -> None:
         vars(wrapped).pop("forward", None)
@@ -121,5 +120,5 @@ def _inside(outer: nn.Module, function: Callable[[], T]) -> T:
     return outcome.pop()
 
 
-def _gathers(module: nn.Module) -> bool:
+def _is_fsdp(module: nn.Module) -> bool:
     return isinstance(module, FSDPModule | FullyShardedDataParallel)

@@ -1,7 +1,7 @@
-"""Trials: a few sequences run twice with something changed, to see which states it moves.
+"""Trials: a few sequences run twice with something changed, to see which states change with it.
 
-Both batches of a trial have one shape, so that equal inputs meet the same arithmetic. Where they are rounded
-differently all the same, the sequences that nothing was changed in show how much.
+Both batches of a trial have one shape, so that equal inputs go through the same arithmetic. Where they are rounded
+differently all the same, the unchanged sequences show by how much.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from repdyn.probe import Probe, ProbeBatch
 
 Trial: TypeAlias = list[ProbeBatch]
 
-# Longer ones cost more and tell no more; models that want a length of their own are given the probe's.
+# Longer ones cost more and show no more; models that need a certain length get the probe's.
 SHORT = 64
 
 
-def of_causality(probe: Probe) -> Iterator[Trial]:
-    """A sequence four times; and then as it is, with its second part changed, with its first changed, and as it is.
+def causality_trials(probe: Probe) -> Iterator[Trial]:
+    """Yield a sequence four times; then unchanged, with its second part changed, with its first changed, and unchanged.
 
     Yields:
         Two batches of a short length, then of the probe's own where that is longer; nothing where the probe has no
-        other token to try.
+        second token to try.
     """
     longest = int(probe.lengths.argmax())
     tokens = probe.tokens.split(probe.lengths.tolist())[longest]
@@ -41,8 +41,8 @@ def of_causality(probe: Probe) -> Iterator[Trial]:
         yield _batches([[now, *tried, *controls] for tried in ((now, now), (later, earlier))], torch.ones_like(now))
 
 
-def of_padding(probe: Probe) -> Iterator[Trial]:
-    """The shortest sequence, padded, three times; and then as it is, with other tokens in the padding, and as it is.
+def padding_trials(probe: Probe) -> Iterator[Trial]:
+    """Yield the shortest sequence, padded, three times; then unchanged, with other padding, and unchanged.
 
     Yields:
         Two batches of a short length, then of the probe's own where that is longer; nothing where it has no padding.
@@ -63,28 +63,36 @@ def of_padding(probe: Probe) -> Iterator[Trial]:
 
 
 def is_causal(states: Tensor) -> bool | None:
-    """From the last layer's states (2, n_sequences, length, dim) of the two batches of :func:`of_causality`."""
+    """Return whether no position sees a later one; None if undecidable.
+
+    Args:
+        states: (2, n_sequences, length, dim), the last layer's for the two batches of :func:`causality_trials`.
+    """
     if not bool(states.isfinite().all()):
         return None
     split = _split(states.shape[2])
-    moved, rounding = _moved(states)
+    moved, rounding = _movement(states)
     by_later, by_earlier = moved[1, :split], moved[2, split:]
     if rounding > 0:  # those next to the change see it if any do
         by_later, by_earlier = by_later[-8:], by_earlier[:8]
-    if _seen(by_later, states, rounding):
+    if _has_moved(by_later, states, rounding):
         return False
-    # Blocks that begin as the identity, as some are initialised, let no position see any other.
-    return True if _seen(by_earlier, states, rounding) else None
+    # Blocks that are initialised as the identity let no position see any other.
+    return True if _has_moved(by_earlier, states, rounding) else None
 
 
-def padding_is_seen(states: Tensor) -> bool:
-    """From the last layer's states (2, n_sequences, n_tokens, dim) of the two batches of :func:`of_padding`."""
-    moved, rounding = _moved(states)
-    return _seen(moved[1], states, rounding)
+def depends_on_padding(states: Tensor) -> bool:
+    """Return whether states change with the padding.
+
+    Args:
+        states: (2, n_sequences, n_tokens, dim), the last layer's for the two batches of :func:`padding_trials`.
+    """
+    moved, rounding = _movement(states)
+    return _has_moved(moved[1], states, rounding)
 
 
-def _moved(states: Tensor) -> tuple[Tensor, Tensor]:
-    """How far each vector moved, (n_sequences, length), and how far it may by rounding alone.
+def _movement(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how far each vector moved, (n_sequences, length), and how far it may by rounding alone.
 
     Tokens that are sorted into batches of their own, as experts do, are rounded differently when others change, and a
     few go to another expert.
@@ -93,8 +101,8 @@ def _moved(states: Tensor) -> tuple[Tensor, Tensor]:
     return moved, 4 * moved[[0, -1]].mean(dim=1).max()
 
 
-def _seen(moved: Tensor, states: Tensor, rounding: Tensor) -> bool:
-    """Whether a change moved vectors: any one of them, or half of them where one alone may be an accident."""
+def _has_moved(moved: Tensor, states: Tensor, rounding: Tensor) -> bool:
+    """Return whether vectors moved: any one of them, or half of them where one alone may be an accident."""
     least = torch.maximum(rounding, 1e-7 * states[0].square().mean().sqrt())
     return bool((moved.median() if rounding > 0 else moved.max()) > least)
 
@@ -104,12 +112,12 @@ def _lengths(whole: int) -> list[int]:
 
 
 def _split(length: int) -> int:
-    """Near the middle and odd: windows, chunks and blocks of attention do not end there."""
+    """Return a position near the middle, odd: windows, chunks and blocks of attention do not end there."""
     return (length // 2 - 1) | 1
 
 
 def _batches(sequences: Sequence[Sequence[Tensor]], mask: Tensor) -> Trial:
-    """Batches of sequences that share one mask, tokens numbered through both."""
+    """Return batches of sequences that share one mask, tokens numbered through both."""
     stacked = [torch.stack(list(batch)) for batch in sequences]
     masks = mask.expand_as(stacked[0]).contiguous()
     positions = np.flatnonzero(masks.numpy())

@@ -1,6 +1,6 @@
-"""A model left as it was found, also by a model that changes itself when it runs.
+"""Restores models that change themselves when they run.
 
-Some do: RWKV rescales its weights in place when it is first evaluated, BigBird replaces its attention modules when
+RWKV rescales its weights in place when it is first evaluated, BigBird replaces its attention modules when
 sequences are short, rotary embeddings recompute their buffers for longer ones.
 """
 
@@ -17,20 +17,20 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def preserve_model_state(model: nn.Module) -> Iterator[None]:
-    """Undo on leaving what happened inside to a model's flags, submodules, weights, buffers and plain attributes.
+    """Restore on leaving a model's flags, submodules, weights, buffers and plain attributes.
 
-    Plain are numbers, strings and None under names without a leading underscore; what is written into a list or a
-    dictionary stays, and so does a new attribute. Weights and buffers are copied only when an operation is about to
-    overwrite them, so that nothing is spent on the models that leave themselves alone. A weight that is replaced by
-    another one, or whose ``data`` is, stays replaced: FSDP gathers weights in that way and accelerate fetches them.
+    Plain attributes are numbers, strings and None under names without a leading underscore; changes inside a list or a
+    dictionary persist, and so does a new attribute. Weights and buffers are copied only when an operation is about to
+    overwrite them, so that models that do not change themselves cost nothing. A weight that is replaced by another
+    one, or whose ``data`` is, stays replaced: FSDP gathers weights in that way and accelerate loads them.
 
     Raises:
-        RuntimeError: a weight or a buffer was overwritten by code that PyTorch does not show, and cannot be restored.
+        RuntimeError: a weight or a buffer was overwritten by code invisible to PyTorch, and cannot be restored.
     """
     modules = [(module, _plain_attributes(module), _members(module)) for module in model.modules()]
     tensors = {name: tensor for name, tensor in _tensors(model) if not tensor.is_inference()}
     versions = {name: tensor._version for name, tensor in tensors.items()}
-    overwritten = _Overwritten(tensors)
+    overwritten = _CopyBeforeWrite(tensors)
     try:
         with overwritten:
             yield
@@ -41,13 +41,13 @@ def preserve_model_state(model: nn.Module) -> Iterator[None]:
     lost = [n for n, t in tensors.items() if t._version != versions[n] and n not in overwritten.saved]
     if lost:
         raise RuntimeError(
-            f"expected a forward pass that leaves the weights alone, but it overwrote {lost[0]!r}, which cannot be "
+            f"expected a forward pass that does not change the weights, but it overwrote {lost[0]!r}, which cannot be "
             "restored; measure a copy of the model, copy.deepcopy(model)"
         )
 
 
-class _Overwritten(TorchFunctionMode):
-    """Keeps a copy of each of the given tensors that is about to be overwritten."""
+class _CopyBeforeWrite(TorchFunctionMode):
+    """A mode that copies each of the given tensors before it is overwritten."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         super().__init__()
@@ -76,18 +76,18 @@ _SETTERS = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "
 
 
 def _targets(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    """The tensors that a call writes to, or may: the first argument of one in place, one or a list of them; ``out``."""
+    """Yield the tensors that a call may write to: the first argument of an in-place one, tensor or list; ``out``."""
     name = getattr(func, "__name__", "")
-    given = [*args, *kwargs.values()]
+    values = [*args, *kwargs.values()]
     if name in _SETTERS or (name.endswith("_") and not name.endswith("__")):
-        yield from _tensors_in(given[:1])
-    elif _renews(name, kwargs):
-        yield from _tensors_in(given)
+        yield from _tensors_in(values[:1])
+    elif _updates_arguments(name, kwargs):
+        yield from _tensors_in(values)
     yield from _tensors_in([kwargs.get("out")])
 
 
-def _renews(name: str, kwargs: Any) -> bool:
-    """Whether a function renews what it is given within itself, where PyTorch does not show it."""
+def _updates_arguments(name: str, kwargs: Any) -> bool:
+    """Return whether a function updates its arguments internally, invisibly to the mode."""
     if name in {"batch_norm", "instance_norm"}:
         return bool(kwargs.get("training") or kwargs.get("use_input_stats"))
     return name in {"embedding", "embedding_bag"} and kwargs.get("max_norm") is not None
@@ -112,7 +112,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _plain_attributes(module: nn.Module) -> dict[str, Any]:
-    # Private ones hold the state of wrappers such as FSDP, which must not be turned back.
+    # Private ones hold the state of wrappers such as FSDP, which must not be restored.
     return {
         name: value
         for name, value in vars(module).items()

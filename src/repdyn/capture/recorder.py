@@ -1,10 +1,10 @@
-"""The recorder: forward hooks that copy the sampled rows of what passes through the blocks."""
+"""A recorder: forward hooks that copy the sampled rows of the blocks' inputs and outputs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -14,90 +14,76 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repdyn.capture.after_attention import AfterAttention, Branches, Slot, parts_of
-from repdyn.capture.blocks import Block, Blocks
+from repdyn.capture.after_attention import AfterAttention, Branches, Slot, inputs_by_slot, outputs_by_slot
+from repdyn.capture.blocks import Block, list_candidates
+from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import Buffers, LayerStates, States
-from repdyn.capture.token_states import TokenPositions, TokenStates
+from repdyn.capture.token_states import TokenStates
 from repdyn.probe import ProbeBatch
 
 
 class Recorder:
-    """Copies what enters the first block of each stack and what every block puts out, in the order the blocks run.
+    """Hooks that copy the inputs of the first block and the outputs of every block, stack by stack, as the blocks run.
 
-    Blocks may take and put out more than the states. Which part is the states is told in the first batch: what one
-    block puts out and the next takes in. Where no such part is, it is the first that has one vector for each token.
+    Blocks may take and return more than the states. Which part is the states is learned from the first batch: what one
+    block returns and the next takes. Where there is no such part, it is the first with one vector for each token.
 
     Args:
-        blocks: whose outputs are layers.
+        model: whose blocks' outputs are layers.
         rows: (n_tokens,) the row of each token in the layers' buffers, -1 where it is not sampled.
-        buffers: makes the layers' buffers.
-        chained: each block must take in what the one before it puts out, else the blocks are not the layers of a model.
-        token_positions, pads_right: as for :class:`repdyn.capture.token_states.TokenStates`.
-        lists: the lists of blocks in the model, for messages.
-        branches: where each block's attention is added to what entered it, if the sum is wanted too; see
+        buffers: allocates the layers' buffers.
+        branches: where each block adds its attention's output to its input, to record the sum too; see
             :func:`repdyn.capture.branches.find_branches`.
     """
 
     def __init__(
-        self,
-        blocks: Blocks,
-        rows: np.ndarray,
-        buffers: Buffers,
-        *,
-        chained: bool = False,
-        token_positions: TokenPositions | None = None,
-        pads_right: bool = False,
-        lists: str = "none",
-        branches: Branches | None = None,
+        self, model: PreparedModel, rows: np.ndarray, buffers: Buffers, branches: Branches | None = None
     ) -> None:
-        self._blocks = blocks
+        self._model = model
         self._rows = rows
         self._n_rows = int(rows.max()) + 1
         self._buffers = buffers
-        self._chained = chained
-        self._token_states = TokenStates(token_positions, pads_right=pads_right)
-        self._lists = lists
-        self._stacks = {block.stack: _Stack() for block in blocks}
+        self._token_states = TokenStates(model.token_positions, pads_right=model.pads_right)
+        self._stacks = {stack: _Stack() for stack in model.stacks}
         self._after_attention = AfterAttention(branches or {}, self._n_rows, buffers)
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        handles = []
-        try:
-            for block in self._blocks:
-                handles.append(block.module.register_forward_pre_hook(partial(self._enter, block), with_kwargs=True))
-                handles.append(block.module.register_forward_hook(partial(self._leave, block)))
+        with ExitStack() as hooks:
+            for block in self._model.blocks:
+                enter, leave = partial(self._enter, block), partial(self._leave, block)
+                hooks.enter_context(block.module.register_forward_pre_hook(enter, with_kwargs=True))
+                hooks.enter_context(block.module.register_forward_hook(leave))
             for stack, module in self._after_attention.modules:
-                handles.append(module.register_forward_hook(partial(self._attend, stack)))
+                hooks.enter_context(module.register_forward_hook(partial(self._attend, stack)))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     @contextmanager
-    def expecting(self, batch: ProbeBatch) -> Iterator[None]:
-        """While one batch passes: know which of its rows are sampled, and afterwards that every block ran."""
+    def recording(self, batch: ProbeBatch) -> Iterator[None]:
+        """Record one batch that runs inside, and check on leaving that every block ran."""
         rows = self._rows[batch.tokens]
         self._target = torch.from_numpy(rows[rows >= 0])
         self._source = torch.from_numpy(batch.positions[rows >= 0])
-        # Of a batch without samples all tokens are compared, and none is kept.
+        # All tokens of a batch without samples are compared, and none is kept.
         self._seen = self._source if len(self._source) else torch.from_numpy(batch.positions)
         self._token_states.begin(batch)
         for stack in self._stacks.values():
             stack.calls, stack.n_entered = [], 0
         self._after_attention.begin(self._target)
         yield
+        blocks = self._model.blocks
         called = {name for stack in self._stacks.values() for name in stack.calls}
-        silent = [block.name for block in self._blocks if block.name not in called]
+        silent = [block.name for block in blocks if block.name not in called]
         if silent:
             raise RuntimeError(
-                f"expected every block to run, but {len(silent)} of {len(self._blocks)} did not: {_few(silent)}; the "
-                f"forward pass does not go through them. Name the blocks it does go through with layers=; the "
-                f"model has {self._lists}"
+                f"expected every block to run, but {len(silent)} of {len(blocks)} did not: {_few(silent)}; the forward "
+                "pass does not go through them. Name the blocks it does go through with layers=; the model has "
+                f"{list_candidates(self._model.module)}"
             )
         for stack in self._stacks.values():
-            self._settle_rest(stack)
-            stack.order, stack.given = stack.order or stack.calls, {}
+            for layer in list(stack.pending):
+                self._settle(stack, layer, stack.linked if layer > 0 else None)
+            stack.order, stack.inputs = stack.order or stack.calls, {}
             if stack.calls != stack.order:
                 raise RuntimeError(
                     "expected the same blocks to run in the same order for every batch, got "
@@ -106,7 +92,7 @@ class Recorder:
         self._after_attention.end(lambda place: self._stacks[place[0]].kept[place[1] - 1][1])
 
     def states(self) -> States:
-        self._token_states.check_choice_is_used()
+        self._token_states.check_positions_used()
         layers = [
             LayerStates(
                 index,
@@ -122,68 +108,66 @@ class Recorder:
 
     def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
         stack = self._stacks[block.stack]
-        given = {**dict(enumerate(args)), **kwargs}
+        inputs = inputs_by_slot(args, kwargs)
         stack.n_entered += 1
         stack.n_calls.clear()
         if stack.n_entered == 1:
-            self._pass(stack, 0, block, given)
+            self._pass(stack, 0, block, inputs)
         elif stack.order is None and stack.calls:
-            self._link(stack, block, given)
+            self._link(stack, block, inputs)
 
     def _leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
         stack = self._stacks[block.stack]
         stack.calls.append(block.name)
-        self._pass(stack, len(stack.calls), block, parts_of(output))
+        self._pass(stack, len(stack.calls), block, outputs_by_slot(output))
 
     def _attend(self, stack: str | None, module: nn.Module, _args: tuple, output: Any) -> None:
-        """Keep the sampled rows of what a block is about to add for its attention."""
+        """Keep the sampled rows of the attention's output that a block is about to add."""
         place, calls = (stack, self._stacks[stack].n_entered), self._stacks[stack].n_calls
         branch = self._after_attention.branch(place, module, calls[module])
         calls[module] += 1
         if branch is not None:
-            for rows in self.all_rows({branch.slot: parts_of(output).get(branch.slot)}).values():
+            for rows in self.all_rows({branch.slot: outputs_by_slot(output).get(branch.slot)}).values():
                 self._after_attention.keep(place, rows[self._source.to(rows.device)])
 
     def _pass(self, stack: _Stack, layer: int, block: Block, parts: Mapping[Slot, Any]) -> None:
-        """States pass by: kept where it is known which part they are, else held until the next block tells."""
+        """Keep a layer's states where it is known which part they are, else all parts until the next block runs."""
         if stack.order is None:
-            for earlier in [number for number in stack.waiting if number > 0]:
+            for earlier in [number for number in stack.pending if number > 0]:
                 self._settle(stack, earlier)
-            stack.waiting[layer] = block.name, self._sampled(self._rows_by_slot(block.name, parts))
+            stack.pending[layer] = block.name, self._sampled(self._rows_by_slot(block.name, parts))
             if layer == 0:
-                stack.given = stack.waiting[0][1]
-        elif layer in stack.kept:  # a call too many is refused when the batch has passed
+                stack.inputs = stack.pending[0][1]
+        elif layer in stack.kept:  # an extra call is an error when the batch has passed
             slot = stack.slots[layer]
             rows = self._rows_by_slot(block.name, {slot: parts.get(slot)})
             self._keep(stack, layer, rows[slot][self._source.to(rows[slot].device)])
 
-    def _link(self, stack: _Stack, block: Block, given: Mapping[Slot, Any]) -> None:
-        """Learn from what enters a block which part of the last block's output the states are."""
+    def _link(self, stack: _Stack, block: Block, inputs: Mapping[Slot, Any]) -> None:
+        """Learn from a block's inputs which part of the previous block's outputs the states are."""
         layer = len(stack.calls)
-        if layer not in stack.waiting:
+        if layer not in stack.pending:
             return
-        before, put_out = stack.waiting[layer]
-        taken_in = self._sampled(self._rows_by_slot(block.name, given) if self._chained else self.all_rows(given))
-        out, into = _passed_on(put_out, taken_in, stack.given)
-        stack.given = taken_in
-        if out is None and self._chained:
+        chained = not self._model.blocks_named
+        previous, outputs = stack.pending[layer]
+        received = self._sampled(self._rows_by_slot(block.name, inputs) if chained else self.all_rows(inputs))
+        out, into = _passed_on(outputs, received, stack.inputs)
+        stack.inputs = received
+        if out is None and chained:
             raise RuntimeError(
-                f"expected blocks that each take in what the one before puts out, but {block.name!r} does not take in "
-                f"what {before!r} puts out, so that these are not the layers of one stream; name the blocks that are "
-                f"with layers=, or say how to run the model once with forward=; the model has {self._lists}"
+                f"expected blocks that each take the output of the one before, but {block.name!r} does not take the "
+                f"output of {previous!r}, so that these are not the layers of one stream; name the blocks that are "
+                "with layers=, or run the model once with forward=; the model has "
+                f"{list_candidates(self._model.module)}"
             )
-        if 0 in stack.waiting:
+        if 0 in stack.pending:
             self._settle(stack, 0, into)
         stack.linked = out if out is not None else stack.linked
         self._settle(stack, layer, out)
 
-    def _settle_rest(self, stack: _Stack) -> None:
-        for layer in list(stack.waiting):
-            self._settle(stack, layer, stack.linked if layer > 0 else None)
-
     def _settle(self, stack: _Stack, layer: int, slot: Slot | None = None) -> None:
-        """Keep what was held of a layer: the part at ``slot`` where there is one, else the first."""
-        name, samples = stack.waiting.pop(layer)
+        """Keep the part of a pending layer at ``slot`` where there is one, else the first part."""
+        name, samples = stack.pending.pop(layer)
         stack.slots[layer] = slot if slot is not None and slot in samples else next(iter(samples))
         states = samples[stack.slots[layer]]
         stack.kept[layer] = name, self._buffers.new(self._n_rows, states), states.device
@@ -197,14 +181,14 @@ class Recorder:
         return {slot: states[self._seen.to(states.device)] for slot, states in rows.items()}
 
     def _rows_by_slot(self, name: str, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
-        """The parts that are states, at least one: each (n_sequences * length, dim), whichever way round it was."""
+        """Return the parts that are states, at least one, each as (n_sequences * length, dim)."""
         found = self.all_rows(parts)
         if not found:
-            raise RuntimeError(self._token_states.refusal(name, parts))
+            raise RuntimeError(self._token_states.explain_mismatch(name, parts))
         return found
 
     def all_rows(self, parts: Mapping[Slot, Any], *, flat: bool = False) -> dict[Slot, Tensor]:
-        """The parts that are states of the batch that passes, as rows; if ``flat`` also those that are rows already."""
+        """Return the parts that are states of the current batch, as rows; if ``flat`` also those that already are."""
         tensors = {k: part for k, part in parts.items() if isinstance(part, Tensor) and part.is_floating_point()}
         found = {slot: self._rows_of(tensor, flat) for slot, tensor in tensors.items()}
         return {slot: rows for slot, rows in found.items() if rows is not None}
@@ -220,44 +204,44 @@ class Recorder:
 
 @dataclass
 class _Stack:
-    """What has been kept of one stack, and what its first batch has told."""
+    """The states kept of one stack, and what was learned from its first batch."""
 
     kept: dict[int, tuple[str, Tensor, torch.device]] = field(default_factory=dict)
     slots: dict[int, Slot] = field(default_factory=dict)
-    """Of each layer, which part the states are."""
+    """Which part the states are, by layer."""
     order: list[str] | None = None
-    """Names of the blocks as the first batch ran them."""
+    """Names of the blocks in the order in which the first batch ran them."""
     calls: list[str] = field(default_factory=list)
     n_entered: int = 0
-    """How many blocks the batch has entered."""
+    """How many blocks the current batch has entered."""
     n_calls: Counter[nn.Module] = field(default_factory=Counter)
-    """Of the modules that attend, since a block was entered."""
-    waiting: dict[int, tuple[str, dict[Slot, Tensor]]] = field(default_factory=dict)
-    """Layers of the first batch of which it is not known yet which part the states are: all that could be."""
-    given: dict[Slot, Tensor] = field(default_factory=dict)
-    """What the last block took in that could be states, in the first batch."""
+    """Calls of each attention module since the current block was entered."""
+    pending: dict[int, tuple[str, dict[Slot, Tensor]]] = field(default_factory=dict)
+    """Layers of the first batch whose states are not identified yet, with all candidates."""
+    inputs: dict[Slot, Tensor] = field(default_factory=dict)
+    """The inputs of the last block that could be states, in the first batch."""
     linked: Slot | None = None
-    """Which part of an output entered the next block last."""
+    """Which part of the last linked output entered the next block."""
 
 
 def _passed_on(
-    put_out: Mapping[Slot, Tensor], taken_in: Mapping[Slot, Tensor], given: Mapping[Slot, Tensor]
+    outputs: Mapping[Slot, Tensor], received: Mapping[Slot, Tensor], inputs: Mapping[Slot, Tensor]
 ) -> tuple[Slot, Slot] | tuple[None, None]:
-    """Where the states stand in what one block put out, and where in what the next took in; None where they do not.
+    """Return the slots of the states in one block's outputs and in what the next received; None where there are none.
 
     Args:
-        given: what the first of the two had taken in. What it only passed on, such as positions, is not its states.
+        inputs: those of the first of the two. What it only passed on, such as positions, is not its states.
     """
-    pairs = [(out, into) for out in put_out for into in taken_in if _same(put_out[out], taken_in[into])]
+    pairs = [(out, into) for out in outputs for into in received if _same(outputs[out], received[into])]
     if len(pairs) > 1:
-        pairs.sort(key=lambda pair: any(_same(before, put_out[pair[0]]) for before in given.values()))
+        pairs.sort(key=lambda pair: any(_same(before, outputs[pair[0]]) for before in inputs.values()))
     return pairs[0] if pairs else (None, None)
 
 
 def _same(states: Tensor, others: Tensor) -> bool:
-    """Whether the next block was given these states: on its own device, in its own precision, perhaps all scaled alike.
+    """Return whether two tensors are the same states, up to device, precision and one scale factor.
 
-    RWKV halves them every few blocks, lest they overflow.
+    RWKV halves its states every few blocks against overflow.
     """
     if states.shape != others.shape:
         return False
@@ -265,10 +249,10 @@ def _same(states: Tensor, others: Tensor) -> bool:
     if torch.allclose(states, others, rtol=0, atol=0, equal_nan=True):
         return True
     finite = states.isfinite() & others.isfinite()
-    ours, theirs = states[finite].double(), others[finite].double()
-    scale = (ours * theirs).sum() / ours.square().sum()
+    a, b = states[finite].double(), others[finite].double()
+    scale = (a * b).sum() / a.square().sum()
     rounding = 2 * torch.finfo(others.dtype).eps
-    return bool(scale != 0) and torch.allclose(scale * ours, theirs, rtol=rounding, atol=0)
+    return bool(scale != 0) and torch.allclose(scale * a, b, rtol=rounding, atol=0)
 
 
 def _first_difference(calls: list[str], before: list[str]) -> str:

@@ -1,7 +1,7 @@
-"""Token states: which part of what passes through a model holds one vector for each token of a batch.
+"""Token states: which tensors in a forward pass hold one vector for each token of a batch.
 
 Models that put learned vectors among the tokens (meta tokens, a tuned prompt, registers) pass more positions through
-their blocks than there are tokens. Which of them belong to the tokens is for the user to say, with ``token_positions``.
+their blocks than there are tokens. The user says which of them belong to the tokens, with ``token_positions``.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NAME_BLOCKS = "name blocks that pass one vector for each token with layers="
 
 
 def positions_name(token_positions: TokenPositions | None) -> str:
-    """Name a choice of token positions as rows record it: "" for none, a function by its own name.
+    """Return the name of token positions as rows record it: "" for None, a function's own name.
 
     Raises:
-        ValueError: it is neither a slice with whole numbers and a positive step, nor a function that has a name.
+        ValueError: neither a slice with whole numbers and a positive step, nor a named function.
 
     >>> positions_name(None), positions_name(slice(2, None)), positions_name(slice(None, -4))
     ('', '2:', ':-4')
@@ -49,15 +49,15 @@ def positions_name(token_positions: TokenPositions | None) -> str:
             return name
     raise ValueError(
         "expected token_positions= to be a slice, such as slice(2, None) where two learned vectors stand before the "
-        f"tokens, or a function defined with def, by whose name rows are told apart, got {token_positions!r}"
+        f"tokens, or a function defined with def, whose name distinguishes rows, got {token_positions!r}"
     )
 
 
 def positions_from(text: str) -> slice:
-    """Read a slice as it is written between brackets.
+    """Parse a slice written as between brackets.
 
     Raises:
-        ValueError: it is none.
+        ValueError: not a slice.
 
     >>> positions_from("2:"), positions_from(":-4")
     (slice(2, None, None), slice(None, -4, None))
@@ -72,7 +72,7 @@ def positions_from(text: str) -> slice:
 
 
 def split_where_square(batch: ProbeBatch, token_positions: TokenPositions | None) -> list[ProbeBatch]:
-    """Split a batch that has as many sequences as states have positions, lest the two be mistaken for each other."""
+    """Split a batch that has as many sequences as states have positions, which could be mistaken for each other."""
     n_sequences, length = batch.input_ids.shape
     if not isinstance(token_positions, slice) or n_sequences != length + _n_left_out(token_positions):
         return [batch]
@@ -80,21 +80,21 @@ def split_where_square(batch: ProbeBatch, token_positions: TokenPositions | None
 
 
 class TokenStates:
-    """Finds states of the tokens of a batch among the tensors of a forward pass, whichever way round they are.
+    """A search for the states of a batch's tokens among the tensors of a forward pass, in any layout.
 
     Args:
-        token_positions: which positions are the tokens'; None where each position is. A tensor that has one position
+        token_positions: which positions belong to tokens; None where all do. A tensor that has one position
             for each token is taken whole, whatever the slice.
-        pads_right: the model lengthens sequences on the right by itself, to a multiple of something.
+        pads_right: whether the model itself pads sequences on the right.
     """
 
     def __init__(self, token_positions: TokenPositions | None = None, *, pads_right: bool = False) -> None:
-        self._choice = token_positions
+        self._positions = token_positions
         self._pads_right = pads_right
         self._has_left_out = False
 
     def begin(self, batch: ProbeBatch) -> None:
-        """A batch begins."""
+        """Begin a batch."""
         self._batch = batch
         self.shape = tuple(batch.input_ids.shape)
 
@@ -105,7 +105,7 @@ class TokenStates:
             None where they are not one or more vectors for each token.
 
         Raises:
-            RuntimeError: sequences and positions cannot be told apart.
+            RuntimeError: sequences and positions are indistinguishable.
         """
         n_sequences = self.shape[0]
         found = []
@@ -116,74 +116,76 @@ class TokenStates:
         if states.ndim in {3, 4} and states.shape[0] == n_sequences:
             found.append(self._tokens_in(states, padded=self._pads_right and states.ndim == 3))
         tokens = [each for each in found if each is not None]
-        if len(tokens) > 1 and states.ndim == 3 and self._choice is not None:
+        if len(tokens) > 1 and states.ndim == 3 and self._positions is not None:
             raise RuntimeError(
-                f"expected states whose sequences can be told from their positions, got {tuple(states.shape)} for "
-                f"{n_sequences} sequences of {self.shape[1]} tokens; give another number of tokens_per_forward="
+                f"expected states whose sequences and positions can be distinguished, got {tuple(states.shape)} for "
+                f"{n_sequences} sequences of {self.shape[1]} tokens; use another tokens_per_forward="
             )
         return tokens[0].flatten(2).flatten(0, 1) if tokens else None
 
-    def among(self, n_positions: int) -> Tensor | None:
-        """Return which positions of a batch of one sequence are the tokens', (length,); None where none can be.
+    def token_indices(self, n_positions: int) -> Tensor | None:
+        """Return which positions of a batch of one sequence belong to tokens, (length,); None where none can.
 
-        For what is told of positions, not of vectors: what attends to what.
+        For tensors about positions rather than vectors, such as attention weights.
         """
         rows = self.rows_of(torch.arange(n_positions, dtype=torch.float64)[None, :, None])
         return None if rows is None else rows[:, 0].long()
 
-    def check_choice_is_used(self) -> None:
-        """Refuse a slice where no position has been left out.
+    def check_positions_used(self) -> None:
+        """Check that a slice has left out positions.
 
         Raises:
             RuntimeError: every tensor of states had one position for each token.
         """
-        if isinstance(self._choice, slice) and not self._has_left_out:
+        if isinstance(self._positions, slice) and not self._has_left_out:
             raise RuntimeError(
-                f"expected states of more positions than tokens for token_positions={_shown(self._choice)}, got one "
+                f"expected states of more positions than tokens for token_positions={_shown(self._positions)}, got one "
                 "position for each token in every block; leave token_positions= out"
             )
 
-    def refusal(self, name: str, parts: Mapping[Any, Any]) -> str:
-        """Say that the parts of what passed through a block are no states, what came, and what to do."""
+    def explain_mismatch(self, name: str, parts: Mapping[Any, Any]) -> str:
+        """Return an error text: that no part of a block's input or output is states, what came, and what to do."""
         tensors = [part for part in parts.values() if isinstance(part, Tensor)]
         kinds = ", ".join(dict.fromkeys(type(part).__name__ for part in parts.values())) or "nothing"
         longer = next((t for t in tensors if t.is_floating_point() and self._n_more(t) > 0), None)
         shown = tensors[0] if tensors and longer is None else longer
         received = kinds if shown is None else f"{tuple(shown.shape)} of {shown.dtype}"
-        told = f"expected states of shape {(*self.shape, 'dim')} at {name!r}, got {received}"
+        text = f"expected states of shape {(*self.shape, 'dim')} at {name!r}, got {received}"
         if longer is None:
-            return f"{told}; {_NAME_BLOCKS}"
+            return f"{text}; {_NAME_BLOCKS}"
         n_more = self._n_more(longer)
-        told = f"{told}, {self.shape[1] + n_more} positions for {self.shape[1]} tokens"
-        if self._choice is None:
+        text = f"{text}, {self.shape[1] + n_more} positions for {self.shape[1]} tokens"
+        if self._positions is None:
             return (
-                f"{told}; where the model puts {n_more} learned vectors before the tokens, give "
+                f"{text}; where the model puts {n_more} learned vectors before the tokens, give "
                 f"token_positions=slice({n_more}, None); else {_NAME_BLOCKS}"
             )
-        if callable(self._choice):
-            came = self._choice(longer if len(longer) == self.shape[0] else longer.transpose(0, 1), self._batch)
+        if callable(self._positions):
+            came = self._positions(longer if len(longer) == self.shape[0] else longer.transpose(0, 1), self._batch)
             came = tuple(came.shape) if isinstance(came, Tensor) else type(came).__name__
-            return f"{told}, of which token_positions={_shown(self._choice)} returns {came}; return one for each token"
-        n_kept = len(range(self.shape[1] + n_more)[self._choice])
+            return (
+                f"{text}, of which token_positions={_shown(self._positions)} returns {came}; return one for each token"
+            )
+        n_kept = len(range(self.shape[1] + n_more)[self._positions])
         return (
-            f"{told}, of which token_positions={_shown(self._choice)} keeps {n_kept}; where {n_more} learned vectors "
-            f"stand before the tokens, give token_positions=slice({n_more}, None)"
+            f"{text}, of which token_positions={_shown(self._positions)} keeps {n_kept}; where {n_more} learned "
+            f"vectors stand before the tokens, give token_positions=slice({n_more}, None)"
         )
 
     def _tokens_in(self, states: Tensor, *, padded: bool = False) -> Tensor | None:
         """Return the tokens' states among (n_sequences, n_positions, ...), or None.
 
         Args:
-            padded: whether the model may have lengthened them.
+            padded: whether the model may have padded them.
         """
         length = self.shape[1]
-        if callable(self._choice):
+        if callable(self._positions):
             flat = states.flatten(2)
-            found = self._choice(flat, self._batch)
+            found = self._positions(flat, self._batch)
             return found if isinstance(found, Tensor) and found.shape == (*self.shape, flat.shape[2]) else None
-        needs_choice = isinstance(self._choice, slice) and states.shape[1] != length
+        needs_choice = isinstance(self._positions, slice) and states.shape[1] != length
         if needs_choice:
-            states = states[:, self._choice]
+            states = states[:, self._positions]
         if padded and states.shape[1] > length:
             states = states[:, :length]
         if states.shape[1] != length:
@@ -192,7 +194,7 @@ class TokenStates:
         return states
 
     def _n_more(self, states: Tensor) -> int:
-        """How many more positions than tokens states have, 0 where there are none or they are no states."""
+        """Return how many more positions than tokens states have; 0 for tensors that are not states."""
         n_sequences, length = self.shape
         if states.ndim != 3 or n_sequences not in states.shape[:2]:
             return 0
@@ -200,7 +202,7 @@ class TokenStates:
 
 
 def _shown(token_positions: TokenPositions) -> str:
-    """As one writes it in Python."""
+    """Return it as Python source."""
     if not isinstance(token_positions, slice):
         return positions_name(token_positions)
     bounds = [token_positions.start, token_positions.stop, token_positions.step]
@@ -208,7 +210,7 @@ def _shown(token_positions: TokenPositions) -> str:
 
 
 def _n_left_out(positions: slice) -> int:
-    """How many positions a slice leaves out at both ends together."""
+    """Return how many positions a slice leaves out at both ends together."""
     return max(0, positions.start or 0) + max(0, -(positions.stop or 0))
 
 

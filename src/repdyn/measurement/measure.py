@@ -18,8 +18,9 @@ from torch import nn
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.blocks import LayerPatterns, pattern_list, unwrapped
 from repdyn.capture.capture import capture, causality
-from repdyn.capture.forward import Forward, device_of
+from repdyn.capture.forward import Forward
 from repdyn.capture.fsdp import check_no_tensor_parallelism, class_name, count_parameters, is_sharded
+from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import STATES_BYTES, CaptureKind
 from repdyn.capture.token_states import TokenPositions, positions_name
 from repdyn.measurement.rows import OnError, rows_of_layer
@@ -124,23 +125,21 @@ def measure(
         "what is measured",
         {"probe": probe.hash, "metrics": asked_for, "tokens_per_forward": tokens_per_forward},
     )
-    running: dict[str, Any] = {"forward": forward, "token_positions": token_positions, "root_module": root_module}
     with ranks.sync_errors():
-        causal = causality(model, probe, layers, **running, states_bytes=states_bytes)
-    measured = _described(checkpoint or Checkpoint(), model, root_module, _agreed(causal))
+        prepared = prepare(model, layers, forward=forward, token_positions=token_positions, root_module=root_module)
+        causal = causality(prepared, probe, states_bytes=states_bytes)
+    measured = _described(checkpoint or Checkpoint(), model, prepared, _agreed(causal))
     kept = state_cache if "previous_checkpoint" in captures else None
     if kept is not None:
         kept.begin(measured.step)
     start = time.perf_counter()
     states = capture(
-        model,
+        prepared,
         probe,
         sorted(
             {token_subset(subset) for _, subset in pairs} | ({"all"} if "previous_checkpoint" in captures else set())
         ),
-        layers,
         captures=captures,
-        **running,
         causal=measured.causal is True,
         tokens_per_forward=tokens_per_forward,
         states_bytes=states_bytes,
@@ -150,7 +149,7 @@ def measure(
     attention = None
     if "attention_weights" in captures:
         with ranks.sync_errors():
-            attention = attention_weights(model, probe, layers, **running)
+            attention = attention_weights(prepared, probe)
     captured = time.perf_counter()
     asked: dict[str, Any] = {
         "n_neighbours": max(2, *(metric.n_neighbours for metric, _ in pairs)),
@@ -246,16 +245,14 @@ def _agreed(causal: Mapping[str | None, bool | None]) -> bool | None:
     return next(iter(causal.values())) if len(set(causal.values())) == 1 else None
 
 
-def _described(
-    checkpoint: Checkpoint, model: nn.Module, root_module: nn.Module | None, causal: bool | None
-) -> Checkpoint:
+def _described(checkpoint: Checkpoint, model: nn.Module, prepared: PreparedModel, causal: bool | None) -> Checkpoint:
     """The checkpoint with what its model tells of itself."""
-    device = device_of(model, root_module)
+    device = prepared.device
     return replace(
         checkpoint,
         model=checkpoint.model or class_name(model),
         causal=causal,
-        parameters=count_parameters(model, root_module),
+        parameters=count_parameters(model, prepared.root_module),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         attention=getattr(getattr(model, "config", None), "_attn_implementation", None),
     )

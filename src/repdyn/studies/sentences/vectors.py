@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from repdyn.capture.capture import causality
+from repdyn.capture.prepared_model import prepare
 from repdyn.studies.anatomy.states import Layer, probe_of, token_states
 
 FIRST, MEAN, LAST = KINDS = "first token", "mean", "last token"
@@ -48,7 +49,7 @@ def sentence_vectors(
     Raises:
         ValueError: an empty sentence, or a model that cannot be captured.
     """
-    causal = causality(model, probe_of(sequences[:_AT_ONCE]))
+    causal = causality(prepare(model), probe_of(sequences[:_AT_ONCE]))
     parts: dict[tuple[Layer, str], list[Tensor]] = {}
     for start in watched(range(0, len(sequences), _AT_ONCE)):
         some = sequences[start : start + _AT_ONCE]
