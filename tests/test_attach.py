@@ -1,4 +1,4 @@
-"""Every example of docs/attach.md runs as it is printed."""
+"""Every whole program in the documentation runs as it is printed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ import pytest
 
 from repdyn import open_store
 
-PAGE = (Path(__file__).parents[1] / "docs" / "attach.md").read_text()
-EXAMPLES = dict(re.findall(r"<!-- example: (\w+\.py) -->\n```python\n(.*?)```\n<!-- /example -->", PAGE, re.DOTALL))
+PAGES = "\n".join(path.read_text() for path in sorted((Path(__file__).parents[1] / "docs").rglob("*.md")))
+EXAMPLES = dict(re.findall(r"<!-- example: (\w+\.py) -->\n```python\n(.*?)```\n<!-- /example -->", PAGES, re.DOTALL))
 
 STORES = {
     "lightning_hugging_face.py": ("runs/lightning/0/repdyn", "lightning/0", [0, 5, 10]),
     "hugging_face_trainer.py": ("runs/trainer/repdyn", "trainer", [0, 5, 10]),
+    "lightning_module.py": ("lightning_logs/version_0/repdyn", "lightning_logs/version_0", [0, 10, 20, 30, 40]),
     "loop.py": ("runs/loop", "loop", [0, 5, 10, 15, 16]),
     "meta_tokens.py": ("runs/meta", "meta", [0, 5, 10, 15, 16]),
+    "start.py": ("runs/start", "start", [0, 8, 16]),
     "two_ranks.py": ("runs/two_ranks/0/repdyn", "two_ranks/0", [0, 5, 10]),
 }
 

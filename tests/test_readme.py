@@ -2,12 +2,14 @@
 
 import os
 import re
-import runpy
 import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
+from repdyn import open_store
 from repdyn.metrics import METRICS
 
 ROOT = Path(__file__).parents[1]
@@ -20,29 +22,46 @@ def block(name: str) -> str:
     return found[1]
 
 
+def test_readme_is_short():
+    assert README.count("\n") <= 120
+
+
 def test_example_runs_as_printed(tmp_path, monkeypatch, capsys):
-    (tmp_path / "example.py").write_text(block("example"))
     monkeypatch.chdir(tmp_path)
-    runpy.run_path("example.py", run_name="__main__")
-    printed = capsys.readouterr().out
-    table = printed[printed.rindex("step ") :]
-    assert table.split("\n")[0].split() == ["step", "0", "10", "20", "30", "40"]
-    assert len(re.findall(r"^(?:two_nn|anisotropy)? +(?:all|no_sink)? +\d", table, re.MULTILINE)) == 11
-    # pandas leaves out the line of the dimension at layer 0, where the tokens have no more than 100 different vectors
-    assert "MyTransformer (decoder)" in printed
-    assert list(tmp_path.glob("**/figures/**/profile_anisotropy.png"))
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1}
+    model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=100, **sizes))
+    given = {
+        "held_out_tokens": torch.randint(100, (256, 32)),
+        "model": model,
+        "batches": range(10),
+        "train_step": lambda model, batch: torch.tensor(1.0 / (1 + batch)),
+    }
+    exec(compile(block("example"), "README.md", "exec"), given)
+    assert open_store("runs/mine").steps("mine") == [0, 10]
+    assert "mine  GPTNeoXForCausalLM (decoder)" in capsys.readouterr().out
+    assert Path("runs/mine/report.html").exists()
+    index = (ROOT / "docs" / "index.md").read_text()
+    assert block("example") in index
 
 
 def test_tree_names_every_module():
-    tree = README[README.index("## The house") :]
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    tree = page[page.index("## The tree") :]
     for path in [*ROOT.glob("src/repdyn/*"), *ROOT.glob("callbacks/*.py")]:
         if path.name.startswith(("__", ".")) or path.name == "callbacks":
             continue
         assert path.name in tree, path.name
 
 
+def test_paths_in_the_architecture_page_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for path in re.findall(r"`((?:src|configs|callbacks|tests|benchmarks)/[\w./]*)`", page):
+        assert (ROOT / path).exists(), path
+
+
 def test_links_and_figures_exist():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 

@@ -1,0 +1,1 @@
+/* The notebooks of this site hold no formulas. */

@@ -1,0 +1,51 @@
+"""Hooks of the documentation site: links that leave docs/, and the reference of the command line."""
+
+from __future__ import annotations
+
+import io
+import os
+import posixpath
+import re
+from contextlib import redirect_stdout, suppress
+from typing import Any
+from unittest import mock
+
+REPOSITORY = "https://github.com/repdyn/repdyn"
+NOT_IN_THE_SITE = (".parquet", ".py", ".safetensors", ".yaml")
+_LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
+_CLI = "<!-- cli -->"
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+    """Point links to folders and to files outside of docs/ at the repository."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def rewrite(link: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join("docs", folder, link[2]))
+        inside = path.startswith("docs/") and not path.endswith(NOT_IN_THE_SITE)
+        place = os.path.join(os.path.dirname(config.config_file_path), path)
+        if inside and not os.path.isdir(place):
+            return link[0]
+        return f"{link[1]}{REPOSITORY}/{'tree' if os.path.isdir(place) else 'blob'}/main/{path}{link[3] or ''})"
+
+    markdown = _LINK.sub(rewrite, markdown)
+    return markdown.replace(_CLI, command_line_reference()) if _CLI in markdown else markdown
+
+
+def command_line_reference() -> str:
+    """Return a section in Markdown for every command and kind of study, with its help as it is printed."""
+    from repdyn.cli.study import KINDS
+
+    commands = [["sweep"], ["study"], *(["study", kind] for kind in KINDS)]
+    commands += [[name] for name in ("report", "figures", "alerts", "export", "explore", "metrics")]
+    return "\n".join(f"## repdyn {' '.join(words)}\n\n```text\n{help_of(words)}```\n" for words in commands)
+
+
+def help_of(words: list[str]) -> str:
+    """Return what ``repdyn WORDS --help`` prints, 100 columns wide and without colours."""
+    from repdyn.cli.main import main
+
+    printed = io.StringIO()
+    with mock.patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"), redirect_stdout(printed), suppress(SystemExit):
+        main([*words, "--help"])
+    return printed.getvalue()

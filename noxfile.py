@@ -1,0 +1,47 @@
+"""Common tasks, run in the environment in which nox itself is installed.
+
+nox -s setup      install the package with everything needed to develop it
+nox -s fast       lint, types, and the tests that take seconds
+nox -s test       every test, as .ci/run does
+nox -s docs       build the site, strictly
+nox -s bench      the kernels beside other packages
+"""
+
+import nox
+
+nox.options.sessions = ["fast"]
+nox.options.default_venv_backend = "none"
+
+
+@nox.session
+def setup(session: nox.Session) -> None:
+    """Install the package with everything needed to develop it."""
+    session.run("python", "-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", ".[dev,benchmark]")
+    session.run("pre-commit", "install")
+
+
+@nox.session
+def fast(session: nox.Session) -> None:
+    """Run the linter, the type checker, and the tests that take seconds."""
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("pyright")
+    session.run("python", "-m", "pytest", "-q", "-n", "auto", "-m", "not slow and not process", *session.posargs)
+
+
+@nox.session
+def test(session: nox.Session) -> None:
+    """Run every test."""
+    session.run("python", "-m", "pytest", "-q", "-n", "auto", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation site, strictly."""
+    session.run("mkdocs", "build", "--strict", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Compare the kernels with other packages."""
+    session.run("python", "benchmarks/kernel_comparison.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
