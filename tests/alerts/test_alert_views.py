@@ -11,7 +11,7 @@ from rich.console import Console
 from synthetic_runs import make_row, make_scalar, to_frame
 
 from repdyn.alerts import RULES, Rule, alerts_of, write_rules
-from repdyn.figures.alert_marks import MARKED, alerts_on
+from repdyn.figures.metric_panels import MARKED, alerts_on
 from repdyn.figures.overviews import steps_overview
 from repdyn.figures.run import all_figures, heatmap, mean_over_layers
 from repdyn.publish.results import show_run, show_store

@@ -38,7 +38,10 @@ def lightness(line):
 def test_profiles_are_ordered_by_kind_and_size(several):
     figure = profiles(several, "anisotropy")
     assert legend(figure) == ["decoders", "b-70m", "a-160m", "encoders", "bert-base", "bert-large"]
-    assert [axes.get_title() for axes in figure.axes] == ["all tokens", "without first positions and special tokens"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "all tokens",
+        "without first positions and special tokens",
+    ]
     assert figure.get_suptitle().splitlines() == [
         "Anisotropy over depth, 2 decoders, 2 encoders",
         "at step 512 or finished; band: 95 % interval over probes",
@@ -140,7 +143,7 @@ def test_means_against_steps_where_one_run_does_not_know_its_tokens(published, f
     frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 8, 100), tokens_seen=None))
     axes = means_over_layers(frame).axes[-1]
     np.testing.assert_array_equal(axes.lines[1].get_xdata(), [0, 8, 100])
-    assert axes.get_xlabel() == "step (logarithmic; step 0 before training)"
+    assert axes.get_xlabel() == "step (logarithmic; 0 before training)"
 
 
 def test_markers_stay_few_on_many_checkpoints(published, frame_of):
@@ -304,7 +307,7 @@ def test_a_comparison_that_fails_keeps_none_of_the_others_from_its_file(several,
     def broken(_):
         raise RuntimeError("no means today")
 
-    monkeypatch.setattr("repdyn.figures.comparison.means_over_layers", broken)
+    monkeypatch.setattr("repdyn.figures.comparison._means_chart", broken)
     with pytest.raises(RuntimeError, match="^no means today$"):
         write_comparison(several, tmp_path)
     assert {path.name for path in tmp_path.glob("*.png")} == {"profiles_anisotropy.png", "profiles_two_nn.png"}

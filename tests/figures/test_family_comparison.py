@@ -5,8 +5,7 @@ import pytest
 from synthetic_families import make_everything
 from synthetic_runs import SAMPLED
 
-from repdyn.figures.comparison import comparison_figures, means_over_layers, write_comparison
-from repdyn.figures.family_comparison import compare_family
+from repdyn.figures.comparison import compare_family, comparison_figures, means_over_layers, write_comparison
 
 
 @pytest.fixture

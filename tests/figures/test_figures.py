@@ -33,7 +33,10 @@ def legend_of(axes):
 def test_profile_draws_selected_steps_with_their_values(run):
     frame = run(n_blocks=4, steps=PYTHIA)
     figure = profile_over_depth(frame, "anisotropy")
-    assert [axes.get_title() for axes in figure.axes] == ["all tokens", "without first positions and special tokens"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "all tokens",
+        "without first positions and special tokens",
+    ]
     for axes, subset in zip(figure.axes, ("all", "no_sink"), strict=True):
         labels = [line.get_label() for line in axes.lines]
         assert labels == ["0", "4", "32", "128", "1,000", "5,000", "26,000", "143,000"]
@@ -289,7 +292,7 @@ def test_a_run_of_everything_can_be_drawn_and_any_metric_alone():
     assert len(all_figures(frame)) == 29
     profile = profile_over_depth(frame, "step_length").axes[0]
     np.testing.assert_array_equal(profile.lines[-1].get_xdata(), [0.5, 1.5])
-    assert profile.get_xlabel() == "layer (0 = embedding output, each value between two)"
+    assert profile.get_xlabel() == "layer (0 = embedding output, each to the next)"
     assert heatmap(frame, "token_rank", "rare").axes[1].get_ylabel() == "input embeddings closer"
     assert len(mean_over_layers(frame, ["norm", "token_rank"]).axes) == 3, "two panels and the loss"
 
@@ -298,7 +301,7 @@ def test_many_subsets_stand_in_rows_of_three(run):
     frame = run(steps=(0,))
     more = [frame[frame["metric"] == "two_nn"].assign(subset=name) for name in ("a", "b", "c")]
     figure = profile_over_depth(pd.concat([frame, *more]), "two_nn")
-    assert [axes.get_title() for axes in figure.axes] == ["all tokens", "a", "b", "c"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["all tokens", "a", "b", "c"]
     assert figure.get_size_inches().tolist() == pytest.approx([3 * 4.6 + 1.4, 8.6])
     assert [axes.get_ylabel() for axes in figure.axes] == ["dimension", "", "", "dimension"]
 

@@ -23,7 +23,7 @@ def solid(panel):
 def test_dimension_against_neighbours(rows):
     frame = rows()
     figure = scales(frame)
-    assert [panel.get_title() for panel in figure.axes] == ["step 0", "step 8", "step 64"]
+    assert [panel.get_title(loc="left") for panel in figure.axes] == ["step 0", "step 8", "step 64"]
     last = figure.axes[-1]
     assert len(solid(last)) == 7
     expected = frame.query("step == 64 and layer == 3 and metric.str.startswith('gride')")
@@ -66,7 +66,7 @@ def test_a_layer_without_a_value_is_left_out(rows):
 
 def test_a_finished_model_has_one_panel(rows):
     figure = scales(rows(steps=(0,), stage="finished"))
-    assert [panel.get_title() for panel in figure.axes] == ["finished"]
+    assert [panel.get_title(loc="left") for panel in figure.axes] == ["finished"]
 
 
 def test_one_scale_is_no_picture(rows):

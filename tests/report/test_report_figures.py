@@ -11,11 +11,14 @@ import pytest
 from synthetic_families import make_run_of_everything
 from synthetic_runs import DENSE, make_finished, make_published, make_rows, make_run, make_two_stacks, to_frame
 
+from repdyn.figures.axes import placed, training_axes, value_axis
+from repdyn.figures.charts import ZERO_SHARE
+from repdyn.figures.colours import run_colours
 from repdyn.metrics import METRICS
-from repdyn.report.axes import BELOW, colour_axis, course_axes, placed, value_axis
 from repdyn.report.figures import compared, heatmap, means, profile
 from repdyn.report.packing import Packer, as_text
-from repdyn.report.themes import DARKENED, run_colours
+from repdyn.report.plotly_panels import colour_axis, coloured, plotly_axis
+from repdyn.report.themes import DARKENED, darkened_runs
 from repdyn.tables.frames import grid, layer_mean, measurements
 from repdyn.tables.runs import measured_runs
 
@@ -38,48 +41,46 @@ def test_every_metric_has_every_picture(frame, metric):
 def test_a_heatmap_shows_the_values_of_the_store(frame):
     values = grid(measurements(frame), "anisotropy", "all")
     (cells,) = heatmap(frame, "anisotropy", "all").data
-    np.testing.assert_array_equal(cells.z, values.to_numpy(np.float32))
+    np.testing.assert_array_equal(cells.z, values)
     assert cells.x == ("0", "1", "8", "64")
     assert cells.y == ("0", "1", "2", "3")
 
 
 def test_logarithmic_colours_keep_a_place_for_zero():
-    values = np.array([[0.0, 1.0], [10.0, 1000.0]], np.float32)
-    axis, shown = colour_axis("token_rank", values)
-    np.testing.assert_allclose(shown, [[-0.4, 0], [1, 3]], atol=1e-6)
-    assert axis["colorbar"]["ticktext"] == ["0", "1", "10", "100", "1k"]
-    np.testing.assert_allclose(axis["colorbar"]["tickvals"], [-0.4, 0, 1, 2, 3], atol=1e-12)
+    values = np.array([[0.0, 1.0], [10.0, 1000.0]])
+    axis = value_axis("token_rank", values)
+    np.testing.assert_allclose(coloured(values, axis), [[-0.4, 0], [1, 3]], atol=1e-6)
+    bar = colour_axis(axis)["colorbar"]
+    assert bar["ticktext"] == ["0", "1", "10", "100", "1k"]
+    np.testing.assert_allclose(bar["tickvals"], [-0.4, 0, 1, 2, 3], atol=1e-12)
 
 
 def test_a_signed_metric_has_zero_in_the_middle_of_its_colours():
-    axis, _ = colour_axis("topic_gap", np.array([[-0.1, 0.4]], np.float32))
-    assert axis["cmin"] == -axis["cmax"] == pytest.approx(-0.4)
+    colours = colour_axis(value_axis("topic_gap", np.array([[-0.1, 0.4]])))
+    assert colours["cmin"] == -colours["cmax"] == pytest.approx(-0.4)
 
 
 def test_an_axis_of_values_holds_the_bands_and_starts_a_share_at_zero():
     values, margins = np.array([[0.4, 0.6]]), np.array([[0.1, np.nan]])
-    assert value_axis("anisotropy", values, margins) == (
-        {"title": value_axis("anisotropy", values, margins)[0]["title"], "range": [0, pytest.approx(0.63)]},
-        None,
-    )
-    low, high = value_axis("two_nn", values, margins)[0]["range"]
+    assert plotly_axis(value_axis("anisotropy", values, margins))["range"] == [0, pytest.approx(0.63)]
+    low, high = plotly_axis(value_axis("two_nn", values, margins))["range"]
     assert (low, high) == (pytest.approx(0.285), pytest.approx(0.615))
 
 
 def test_metrics_without_a_value_have_an_axis_all_the_same():
     nothing = np.full((2, 2), np.nan)
-    assert value_axis("two_nn", nothing, nothing)[0]["range"] == [0, 1]
-    assert colour_axis("token_rank", nothing)[0]["cmin"] == 0
+    assert plotly_axis(value_axis("two_nn", nothing, nothing))["range"] == [0, 1]
+    assert colour_axis(value_axis("token_rank", nothing))["cmin"] == 0
 
 
-def test_the_course_counts_steps_and_tokens_and_zero_has_a_place():
-    axes = course_axes([0, 1, 100], [0.0, 2e6, 2e8])
+def test_the_training_counts_steps_and_tokens_and_zero_has_a_place():
+    axes = training_axes([0, 1, 100], [0.0, 2e6, 2e8])
     assert list(axes) == ["steps-log", "steps-linear", "tokens-log", "tokens-linear"]
-    assert axes["steps-log"]["floor"] == BELOW
-    assert axes["steps-log"]["layout"]["ticktext"] == ["0", "1", "10", "100"]
-    assert axes["tokens-log"]["layout"]["ticktext"] == ["0", "1M", "10M", "100M", "1B"]
-    assert list(course_axes([5, 10], [])) == ["steps-log", "steps-linear"]
-    np.testing.assert_allclose(placed(np.array([0.0, 0.1, 7.0]), BELOW), [BELOW, BELOW, 7.0])
+    assert axes["steps-log"].floor == ZERO_SHARE
+    assert plotly_axis(axes["steps-log"])["ticktext"] == ["0", "1", "10", "100"]
+    assert plotly_axis(axes["tokens-log"])["ticktext"] == ["0", "1M", "10M", "100M"]
+    assert list(training_axes([5, 10], [])) == ["steps-log", "steps-linear"]
+    np.testing.assert_allclose(placed(np.array([0.0, 0.1, 7.0]), ZERO_SHARE), [ZERO_SHARE, ZERO_SHARE, 7.0])
 
 
 def test_a_profile_plays_at_most_forty_of_many_steps():
@@ -104,9 +105,9 @@ def test_means_switch_between_steps_and_tokens_with_the_loss():
 def test_several_runs_are_compared_at_the_end_and_along_their_training():
     frame = to_frame([*make_published(steps=STEPS), *make_published("lab/other", steps=STEPS), *make_finished()])
     figures = compared(frame, "two_nn", "all")
-    assert list(figures) == ["profiles", "courses", "heatmaps"]
+    assert list(figures) == ["profiles", "training", "heatmaps"]
     assert [trace.name for trace in figures["profiles"].data if trace.showlegend] == ["model-70m", "other", "bert"]
-    assert [trace.name for trace in figures["courses"].data if trace.showlegend] == ["model-70m", "other"]
+    assert [trace.name for trace in figures["training"].data if trace.showlegend] == ["model-70m", "other"]
     assert len(figures["heatmaps"].data) == 2
     assert len({trace.coloraxis for trace in figures["heatmaps"].data}) == 1
     assert list(compared(to_frame(make_finished()), "two_nn", "all")) == ["profiles"]
@@ -123,7 +124,7 @@ def test_hovering_over_a_cell_tells_its_interval_where_there_is_one():
     (cells,) = heatmap(make_run(steps=STEPS), "two_nn", "all").data
     assert "%{customdata:.2g} (95 % interval)" in cells.hovertemplate
     margins = grid(measurements(make_run(steps=STEPS)), "two_nn", "all", "margin")
-    np.testing.assert_array_equal(cells.customdata, margins.to_numpy(np.float32))
+    np.testing.assert_array_equal(cells.customdata, margins)
     (cells,) = heatmap(make_run(steps=STEPS, **DENSE), "two_nn", "all").data
     assert "interval" not in cells.hovertemplate
 
@@ -145,10 +146,11 @@ def test_pictures_of_what_is_not_there_are_refused(frame):
 
 def test_every_run_has_colours_of_its_own_on_both_backgrounds():
     rows = [row for number in range(12) for row in make_rows(run=f"r{number}", n_blocks=1, steps=(0,), loss=False)]
-    colours = run_colours(measured_runs(to_frame(rows)))
-    for pairs in zip(*colours.values(), strict=True):
-        assert len(set(pairs)) == 12
-    assert not set(DARKENED) & {light for light, _ in colours.values()}
+    runs = measured_runs(to_frame(rows))
+    colours, darkened = run_colours(runs), darkened_runs(runs)
+    assert len(set(colours.values())) == len(set(darkened.values())) == 12
+    assert set(colours.values()) == set(darkened)
+    assert not set(DARKENED) & set(darkened)
 
 
 def test_an_array_is_stored_once_and_nan_is_no_json():

@@ -1,6 +1,6 @@
-"""The command ``repdyn report``: one page over what stores hold."""
+"""The command ``repdyn report``: a web page that shows what stores contain."""
 
-# Only what is quick to import stands here: --help must not wait for torch.
+# Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
 
 import argparse
@@ -20,16 +20,15 @@ _EXAMPLES = """examples:
   repdyn report STORE OTHER -o report.html --title "Two seeds"
   repdyn report STORE --run EleutherAI/pythia-70m EleutherAI/pythia-160m --open
 """
-_MANY = 4
+_RUNS_WITH_PROGRESS_BAR = 4
 
 
 def main(arguments: Sequence[str], prog: str = "repdyn report") -> None:
-    """Write the page and say where it is, how large, and how long it took.
+    """Write the page and print its path, its size and the time it took.
 
     Raises:
-        ValueError, OSError: nothing is stored; no such run or probe; no run with a measurement; the page cannot be
-            written.
-        SystemExit: after help, or options that are mistaken.
+        ValueError, OSError: an empty store, an unknown run or probe, or a page that cannot be written.
+        SystemExit: after --help or an invalid option.
     """
     options = _parser(prog).parse_args(arguments)
     from repdyn.report import PAGE, write_report
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn report") -> None:
         runs=options.run,
         probe=options.probe,
         title=options.title,
-        watch=_progress,
+        progress=_progress,
     )
     seconds, size_mb = time.perf_counter() - started, path.stat().st_size / 1e6
     print(f"{path}: {size_mb:.1f} MB in {seconds:.1f} s")
@@ -53,20 +52,24 @@ def main(arguments: Sequence[str], prog: str = "repdyn report") -> None:
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = SuggestingParser(
         prog=prog,
-        description="Write one page that shows what stores hold; it needs no network.",
+        description="Write a self-contained web page that shows what stores contain; it needs no network.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("store", type=Path, nargs="+", metavar="STORE", help="folder of a store; one or several")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the page (default: report.html in STORE)")
-    parser.add_argument("--run", nargs="+", metavar="NAME", help="some of the runs (default: every run)")
-    parser.add_argument("--probe", metavar="HASH", help="one probe, by hash or its beginning (default: every probe)")
+    parser.add_argument("store", type=Path, nargs="+", metavar="STORE", help="folder of a store")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="file to write (default: report.html in STORE)"
+    )
+    parser.add_argument("--run", nargs="+", metavar="NAME", help="runs to include (default: all)")
+    parser.add_argument(
+        "--probe", metavar="HASH", help="probe to include, by its hash or the first digits of it (default: all)"
+    )
     parser.add_argument("--title", help="heading of the page (default: the names of the runs)")
-    parser.add_argument("--open", action="store_true", help="show the page in a browser")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
     return parser
 
 
 def _progress(runs: Sequence[MeasuredRun]) -> Iterable[MeasuredRun]:
     from tqdm import tqdm
 
-    return tqdm(runs, unit="run", disable=None if len(runs) >= _MANY else True, leave=False)
+    return tqdm(runs, unit="run", disable=None if len(runs) >= _RUNS_WITH_PROGRESS_BAR else True, leave=False)

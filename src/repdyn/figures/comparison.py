@@ -1,55 +1,50 @@
-"""Pictures of several runs: profiles over depth at their ends, means over layers against the course of training.
+"""Figures of several runs: profiles over depth at their ends, means over layers during training.
 
-Decoders are blue and encoders orange, light to dark by number of parameters; a run looks the same in every picture. The
+Decoders are blue and encoders orange, light to dark by number of parameters; a run looks the same in every figure. The
 stacks of a model that has several are drawn like models of their own.
 """
 
 from __future__ import annotations
 
-import textwrap
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from repdyn.figures.drawing import (
-    Curve,
-    drawn,
-    entitle,
-    lines,
-    log_steps,
-    log_tokens,
-    name_values,
-    save,
-    scale,
-    side_by_side,
-    subplots,
-)
-from repdyn.figures.family_comparison import compare_family
-from repdyn.figures.theme import BAND, DEPTHS, Look, comparable, ends, legend, legend_width, looks_of, numbers, profile
+from repdyn.figures.axes import RELATIVE_DEPTH, axis_of_lines, training_axis
+from repdyn.figures.captions import notes, wrapped
+from repdyn.figures.charts import Chart, Line, Panel
+from repdyn.figures.colours import run_looks
+from repdyn.figures.drawing import LEGEND_ROWS, draw, draw_all, save
+from repdyn.figures.metric_panels import end_line, mean_line
+from repdyn.figures.overviews import about_tokens, arranged, board_size, required
+from repdyn.figures.panes import Pane, n_columns, single_panes
+from repdyn.metrics import FAMILIES
 from repdyn.metrics.names import file_stem
 from repdyn.tables.designs import intervals, sampling_of_runs
-from repdyn.tables.families import has_own_figures, overview_families
-from repdyn.tables.frames import LayerMean, in_order, layer_mean, metrics_of, of_metric, select_steps
-from repdyn.tables.runs import Key, MeasuredRun, listed, spans
-from repdyn.tables.style import metric_title, metric_unit, styled, subset_title
+from repdyn.tables.families import family_of, has_own_figures, members_of, overview_families
+from repdyn.tables.frames import LayerMean, in_order, metrics_of, of_metric, select_steps
+from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, spans
+from repdyn.tables.style import KINDS, metric_title, metric_unit, subset_title
 from repdyn.utils.attempts import Attempt, attempts
 
-_N_MARKED = 8
-_MIN_WIDTH = 7.2
+_MAX_COLUMNS = 3
+_MAX_MARKERS = 8
 _MAX_NAMES = 3
 _TITLE_WIDTH = 66
-_MAX_WHO = 30
+_MAX_NAMES_LENGTH = 30
+_BAND = 0.1
+"""Opacity of the bands."""
 
 
-@styled
 def profiles(frame: pd.DataFrame, metric: str) -> Figure:
-    """A metric against relative depth, one line per run at its last measured step, one panel per token subset.
+    """Draw a metric against relative depth, one line per run at its last measured step, one panel per token subset.
 
     The band is the 95 % interval over probes, where it is known. Layers without a value leave a gap, and the caption
     names them.
@@ -61,38 +56,11 @@ def profiles(frame: pd.DataFrame, metric: str) -> Figure:
     Raises:
         ValueError: a run with several models or probes; runs that do not compare; ``metric`` not among their rows.
     """
-    runs = comparable(frame)
-    looks = looks_of(runs)
-    drawn = [run for run in runs if metric in metrics_of(run.rows)]
-    if not drawn:
-        measured = ", ".join(sorted({metric for run in runs for metric in metrics_of(run.rows)}))
-        raise ValueError(f"expected a measured metric, got {metric!r}; measured were {measured}")
-    rows = pd.concat([of_metric(run.at_end(), metric) for run in drawn])
-    subsets = in_order(rows["subset"].unique())
-    when, at_ends = ends(drawn)
-    labels = [run.label + end for run, end in zip(drawn, at_ends, strict=True)]
-    columns, n_rows = side_by_side(len(subsets))
-    figure = Figure(figsize=(max(_MIN_WIDTH, 4.4 * columns + legend_width(labels)), 4.6 * n_rows))
-    panels = subplots(figure, len(subsets))
-    for panel, subset in zip(panels, subsets, strict=True):
-        lines(panel, [profile(run, metric, subset, looks[run.key]) for run in drawn], shade=BAND)
-        panel.set_title(subset_title(subset))
-        panel.set_xlabel("relative depth (0 = embedding output, 1 = last layer)")
-        panel.set_xlim(*DEPTHS)
-        scale(panel, metric, of_metric(rows, metric, subset)["value"].to_numpy(float))
-    for panel in panels[::columns]:
-        panel.set_ylabel(metric_unit(metric))
-    legend(figure, drawn, looks, labels)
-    notes = f"{when}; {intervals(rows)}".removesuffix("; ")
-    sampled = sampling_of_runs({run.label: of_metric(run.at_end(), metric) for run in drawn})
-    caption = f"{notes}\n{sampled}{_left_out(drawn, metric)}"
-    entitle(figure, f"{metric_title(metric)} over depth, {numbers(drawn)}", caption)
-    return figure
+    return draw(_profiles_chart(_Comparison(frame), metric))
 
 
-@styled
 def means_over_layers(frame: pd.DataFrame, metrics: Sequence[str] | None = None) -> Figure:
-    """Metrics averaged over layers against training, one line per run, one panel per metric and token subset.
+    """Draw metrics averaged over layers against training, one line per run, one panel per metric and token subset.
 
     Training is counted in tokens where all the drawn runs know theirs, else in steps; the axis is logarithmic and
     shows its zero. Runs with one checkpoint are left out, and the title says how many. The band is the 95 % interval
@@ -107,67 +75,50 @@ def means_over_layers(frame: pd.DataFrame, metrics: Sequence[str] | None = None)
         ValueError: a run with several models or probes; runs that do not compare; no run with two checkpoints; none of
             ``metrics`` among their rows.
     """
-    runs = comparable(frame)
-    looks = looks_of(runs)
-    drawn = [run for run in runs if len(run.steps) > 1]
-    if not drawn:
-        raise ValueError("expected a run with several checkpoints, got none; draw profiles instead")
-    rows = pd.concat([run.rows for run in drawn])
-    wanted = [m for m in metrics_of(rows) if (has_own_figures(m) if metrics is None else m in metrics)]
-    panes = [(m, s) for m in reversed(wanted) for s in in_order(of_metric(rows, m)["subset"].unique())]
-    if not panes:
-        raise ValueError(f"expected other metrics, got rows of {', '.join(metrics_of(rows))}; name some of these")
-    means = {pane: _means(drawn, *pane) for pane in panes}
-    used = {run.key: [found[run.key] for found in means.values() if run.key in found] for run in drawn}
-    labels = [run.label + _layers_used(used[run.key]) for run in drawn]
-    varying = [run for run in drawn if _varies(used[run.key])]
-    figure = Figure(figsize=(6.4 + legend_width(labels), 1.3 + 2.4 * len(panes)))
-    panels = figure.subplots(len(panes), 1, squeeze=False, sharex=True)[:, 0]
-    by_tokens = all(run.tokens.max() > 0 for run in drawn)
-    for panel, (metric, subset) in zip(panels, panes, strict=True):
-        found = means[metric, subset]
-        courses = [_course(run, found[run.key], by_tokens, looks[run.key]) for run in drawn if run.key in found]
-        lines(panel, courses, shade=BAND)
-        title = f"{metric_title(metric)}, {subset_title(subset)}{_fewer(varying, found)}"
-        panel.set_title(textwrap.fill(title, _TITLE_WIDTH, break_on_hyphens=False), loc="left")
-        name_values(panel, metric)
-        scale(panel, metric, np.concatenate([values for values, *_ in courses]))
-    _name_course(panels[-1], drawn, by_tokens)
-    legend(figure, drawn, looks, labels)
-    n_left = len(runs) - len(drawn)
-    left = f"; {n_left} with one checkpoint left out" if n_left else ""
-    shown = {run.label: run.rows.loc[run.rows["metric"].isin(wanted)] for run in drawn}
-    caption = "\n".join(filter(None, [intervals(pd.concat(shown.values())), sampling_of_runs(shown)]))
-    entitle(figure, f"Mean over layers during training, {numbers(drawn)}{left}", caption)
-    return figure
+    return draw(_means_chart(_Comparison(frame), metrics))
+
+
+def compare_family(frame: pd.DataFrame, family: str) -> Figure:
+    """Draw the metrics of a family against relative depth, one line per run at its last measured step.
+
+    A panel for each metric and token subset; two classes of tokens that are compared with each other share one, the
+    second dashed. What lies between two layers is drawn between them.
+
+    Args:
+        frame: rows of several runs, each measured on one probe.
+        family: one of :data:`repdyn.metrics.FAMILIES`.
+
+    Raises:
+        ValueError: a run with several models or probes; runs that do not compare; no metric of the family among their
+            rows, or none with a value.
+    """
+    return draw(_family_chart(_Comparison(frame), family))
 
 
 def comparison_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> dict[str, Figure]:
-    """Every comparison these runs have the rows for, by name.
+    """Return every comparison these runs have the rows for, by name.
 
     A metric of geometry, or of the user's own, has its profiles and its place in the means over layers; any other
     family has its profiles in one overview.
 
     Args:
         frame: rows of several runs, each measured on one probe.
-        attempt: keeps what a figure raises for later, so that the others are drawn; without it that is raised at once.
+        attempt: keeps the errors of figures, so that the others are drawn; without it they are raised at once.
 
     Raises:
         ValueError: a run with several models or probes; runs that do not compare.
     """
-    runs = comparable(frame)
-    at_end = pd.concat([run.at_end() for run in runs])
-    metrics = sorted(at_end["metric"].unique())
-    own = [metric for metric in metrics if has_own_figures(metric)]
-    # a profile needs the end alone, and to check all rows for each figure takes longer than to draw it
-    drawings: dict[str, Callable[[], Figure]] = {f"profiles_{file_stem(m)}": partial(profiles, at_end, m) for m in own}
-    if any(run.rows.loc[run.rows["metric"].isin(own), "step"].nunique() > 1 for run in runs):
-        # a run that has none of these metrics keeps its place among the colours
-        kept = pd.concat([frame.loc[frame["metric"].isin(own)], at_end.loc[~at_end["metric"].isin(own)]])
-        drawings["means_over_layers"] = partial(means_over_layers, kept)
+    compared = _Comparison(frame)
+    at_end = compared.at_end
+    own = [metric for metric in sorted(at_end["metric"].unique()) if has_own_figures(metric)]
+    charts: dict[str, Callable[[], Chart]] = {
+        f"profiles_{file_stem(metric)}": partial(_profiles_chart, compared, metric) for metric in own
+    }
+    if any(run.rows.loc[run.rows["metric"].isin(own), "step"].nunique() > 1 for run in compared.runs):
+        charts["means_over_layers"] = partial(_means_chart, compared)
     for family in overview_families(at_end.loc[at_end["value"].notna(), "metric"].unique()):
-        drawings[f"compare_{family}"] = partial(compare_family, at_end, family)
-    return drawn(drawings, attempt)
+        charts[f"compare_{family}"] = partial(_family_chart, compared, family)
+    return draw_all({name: partial(_drawn, make) for name, make in charts.items()}, attempt)
 
 
 def write_comparison(frame: pd.DataFrame, folder: Path, attempt: Attempt | None = None) -> list[Path]:
@@ -175,76 +126,226 @@ def write_comparison(frame: pd.DataFrame, folder: Path, attempt: Attempt | None 
 
     Args:
         frame: rows of several runs, each measured on one probe.
-        folder: made where it is missing; files of the same name are replaced.
-        attempt: keeps the failures for a caller who has more to do; raised here without it.
+        folder: made if it is missing; files of the same name are replaced.
+        attempt: keeps the errors for a caller who has more to do; raised here without it.
 
     Returns:
         The files written.
 
     Raises:
         ValueError: a run with several models or probes; runs that do not compare.
-        Exception: what the first failing figure raised, once the others are written.
+        Exception: the error of the first figure that failed, once the others are written.
     """
     with attempts(attempt) as each:
         return save(comparison_figures(frame, each), Path(folder), each)
 
 
-def _means(runs: Sequence[MeasuredRun], metric: str, subset: str) -> dict[Key, LayerMean]:
-    """By run, those that were not measured so left out."""
-    return {run.key: layer_mean(run.rows, metric, subset) for run in runs if len(of_metric(run.rows, metric, subset))}
+class _Comparison:
+    """Runs that compare, in their order, with the colour and marker of each.
+
+    Raises:
+        ValueError: a run with several models or probes; runs that do not compare.
+    """
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.runs = measured_runs(frame)
+        if why := differences(self.runs):
+            raise ValueError(f"expected runs that compare, got {why}; choose among them")
+        self.looks = {key: {**look, "band_opacity": _BAND} for key, look in run_looks(self.runs).items()}
+        self.at_end = pd.concat([run.at_end() for run in self.runs])
+
+    def legend(self, runs: Sequence[MeasuredRun], suffixes: Sequence[str]) -> list[Line | str]:
+        """Return the runs under a heading for each kind, with what is added to the name of each."""
+        entries: list[Line | str] = []
+        for kind, members in groupby(zip(runs, suffixes, strict=True), key=lambda member: member[0].causal):
+            group = list(members)
+            entries.append(_plural(kind, len(group)))
+            entries += [Line(x=(), y=(), label=run.label + end, **self.looks[run.key]) for run, end in group]
+        return entries
 
 
-def _course(run: MeasuredRun, means: LayerMean, by_tokens: bool, look: Look) -> Curve:
-    mean, margin = means.mean, means.margin
-    steps = mean.index.tolist()
-    marked = [steps.index(step) for step in select_steps(steps, _N_MARKED)] if steps else []
-    if by_tokens:
-        mean, margin = (series.rename(index=run.tokens.to_dict()) for series in (mean, margin))
-    return mean, margin, {**look, "markevery": marked}
+def _drawn(make: Callable[[], Chart]) -> Figure:
+    return draw(make())
+
+
+def _profiles_chart(compared: _Comparison, metric: str) -> Chart:
+    drawn = [run for run in compared.runs if metric in metrics_of(run.rows)]
+    if not drawn:
+        measured = ", ".join(sorted(compared.at_end["metric"].unique()))
+        raise ValueError(f"expected a measured metric, got {metric!r}; measured were {measured}")
+    cells = {run.label: of_metric(run.at_end(), metric) for run in drawn}
+    rows = pd.concat(cells.values())
+    subsets = in_order(rows["subset"].unique())
+    columns = min(_MAX_COLUMNS, len(subsets))
+    panels = []
+    for number, subset in enumerate(subsets):
+        members = [run for run in drawn if (metric, subset) in run.series]
+        lines = [end_line(run.series[metric, subset], **compared.looks[run.key]) for run in members]
+        axis = axis_of_lines(metric, lines, "" if number % columns else metric_unit(metric))
+        panels.append(Panel(title=subset_title(subset), x=RELATIVE_DEPTH, y=axis, lines=lines, widens_hidden=True))
+    when, suffixes = _ends(drawn)
+    legend = compared.legend(drawn, suffixes)
+    return Chart(
+        title=f"{metric_title(metric)} over depth, {_numbers(drawn)}",
+        caption=f"{notes(when, intervals(rows))}\n{sampling_of_runs(cells)}{_missing_layers(cells)}",
+        panels=panels,
+        columns=columns,
+        size=(max(7.2, 4.4 * columns + _legend_width(legend)), 4.6 * -(-len(panels) // columns)),
+        legend=legend,
+    )
+
+
+def _means_chart(compared: _Comparison, metrics: Sequence[str] | None = None) -> Chart:
+    drawn = [run for run in compared.runs if len(run.steps) > 1]
+    if not drawn:
+        raise ValueError("expected a run with several checkpoints, got none; draw profiles instead")
+    rows = pd.concat([run.rows for run in drawn])
+    wanted = [m for m in metrics_of(rows) if (has_own_figures(m) if metrics is None else m in metrics)]
+    keys = [(m, s) for m in reversed(wanted) for s in in_order(of_metric(rows, m)["subset"].unique())]
+    if not keys:
+        raise ValueError(f"expected other metrics, got rows of {', '.join(metrics_of(rows))}; name some of these")
+    means = {run.label: [run.series[key].layer_mean for key in keys if key in run.series] for run in drawn}
+    by_tokens = all(run.tokens.max() > 0 for run in drawn)
+    counts = [count for run in drawn for count in (run.tokens if by_tokens else run.steps)]
+    axis = training_axis(counts, in_tokens=by_tokens)
+    panels = []
+    for key in keys:
+        members = [run for run in drawn if key in run.series]
+        lines = [_mean_line(compared, run, key, by_tokens) for run in members]
+        varying = {run.label: run.series[key].layer_mean for run in members if _varies(means[run.label])}
+        title = f"{metric_title(key[0])}, {subset_title(key[1])}{_fewer_layers(varying, len(members))}"
+        panels.append(
+            Panel(
+                title=wrapped(title, _TITLE_WIDTH),
+                x=replace(axis, label=axis.label if key == keys[-1] else ""),
+                y=axis_of_lines(key[0], lines),
+                lines=lines,
+                widens_hidden=True,
+            )
+        )
+    legend = compared.legend(drawn, [_layers_used(means[run.label]) for run in drawn])
+    n_left = len(compared.runs) - len(drawn)
+    left = f"; {n_left} with one checkpoint left out" if n_left else ""
+    shown = {run.label: run.rows.loc[run.rows["metric"].isin(wanted)] for run in drawn}
+    return Chart(
+        title=f"Mean over layers during training, {_numbers(drawn)}{left}",
+        caption="\n".join(filter(None, [intervals(pd.concat(shown.values())), sampling_of_runs(shown)])),
+        panels=panels,
+        size=(6.4 + _legend_width(legend), 1.3 + 2.4 * len(panels)),
+        shares_x=True,
+        legend=legend,
+    )
+
+
+def _family_chart(compared: _Comparison, family: str) -> Chart:
+    at_end = compared.at_end
+    panes = required(single_panes(at_end, family), at_end, family)
+    rows = at_end.loc[at_end["metric"].isin(members_of(at_end, family))]
+    drawn = [run for run in compared.runs if any(family_of(metric) == family for metric in metrics_of(run.rows))]
+    panels = [_family_panel(compared, pane, drawn) for pane in panes]
+    when, suffixes = _ends(drawn)
+    legend = compared.legend(drawn, suffixes)
+    dashed = "dashed: the second of two classes of tokens" if any(pane.pair for pane in panes) else ""
+    depth = "relative depth 0 is the embedding output"
+    text = notes(when, depth, dashed, about_tokens(panes), _compared_steps(rows), intervals(rows))
+    cells = {run.label: run.at_end() for run in drawn}
+    sampled = sampling_of_runs({name: of.loc[of["metric"].isin(rows["metric"])] for name, of in cells.items()})
+    return Chart(
+        title=f"{FAMILIES[family]} over depth, {_numbers(drawn)}",
+        caption=f"{text}\n{sampled}",
+        panels=arranged(panels, panes),
+        columns=n_columns(panes),
+        size=board_size(panes, _legend_width(legend)),
+        is_small=True,
+        legend=legend,
+    )
+
+
+def _family_panel(compared: _Comparison, pane: Pane, runs: Sequence[MeasuredRun]) -> Panel:
+    lines = [
+        end_line(run.series[trace.metric, trace.subset], **compared.looks[run.key], dash=dash)
+        for trace, dash in zip(pane.traces, ("-", "--"), strict=False)
+        for run in runs
+        if (trace.metric, trace.subset) in run.series
+    ]
+    return Panel(x=replace(RELATIVE_DEPTH, label="relative depth"), lines=lines, widens_hidden=True)
+
+
+def _mean_line(compared: _Comparison, run: MeasuredRun, key: tuple[str, str], by_tokens: bool) -> Line:
+    line = mean_line(run.series[key], **compared.looks[run.key])
+    steps = list(line.x)
+    x = run.tokens[steps].tolist() if by_tokens else steps
+    return replace(line, x=x, marked=[steps.index(step) for step in select_steps(steps, _MAX_MARKERS)] if steps else [])
+
+
+def _legend_width(legend: Sequence[Line | str]) -> float:
+    """Return the width of the legend in inches, with room for headings."""
+    labels = [entry.label for entry in legend if isinstance(entry, Line)]
+    return math.ceil((len(labels) + len(KINDS)) / LEGEND_ROWS) * (0.7 + 0.085 * max(map(len, labels)))
+
+
+def _numbers(runs: Sequence[MeasuredRun]) -> str:
+    """Return how many there are of each kind."""
+    kinds = [(kind, len(list(members))) for kind, members in groupby(runs, key=lambda run: run.causal)]
+    return ", ".join(f"{number} {_plural(kind, number)}" for kind, number in kinds)
+
+
+def _plural(kind: bool | None, number: int) -> str:
+    return f"{KINDS[kind]}{'s' * (number > 1)}" if kind is not None else "of unknown kind"
+
+
+def _ends(runs: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
+    """Return which checkpoints the profiles are of, and what to add to the name of each run where they differ."""
+    last = {run.steps[-1] for run in runs if not run.finished}
+    if not last:
+        return "finished models", [""] * len(runs)
+    if len(last) == 1:
+        return f"at step {last.pop():,}{' or finished' * any(run.finished for run in runs)}", [""] * len(runs)
+    return "at the last measured step", ["" if run.finished else f", step {run.steps[-1]:,}" for run in runs]
 
 
 def _layers_used(means: Sequence[LayerMean]) -> str:
-    """What to add to the name of a run; nothing where it is averaged over all of its layers in every panel."""
-    drawn = [one for one in means if one.n_used]
-    used = sorted({one.n_used for one in drawn})
-    if not any(one.n_used < one.n_layers for one in drawn):
+    """Return what to add to the name of a run that is not averaged over all of its layers in every panel."""
+    drawn = [mean for mean in means if mean.n_used]
+    if not any(mean.is_partial for mean in drawn):
         return ""
+    used = sorted({mean.n_used for mean in drawn})
     span = f"{used[0]}" if len(used) == 1 else f"{used[0]}-{used[-1]}"
-    return f" ({span} of {max(one.n_layers for one in drawn)} layers)"
+    return f" ({span} of {max(mean.n_layers for mean in drawn)} layers)"
 
 
 def _varies(means: Sequence[LayerMean]) -> bool:
-    return len({one.n_used for one in means if one.n_used}) > 1
+    return len({mean.n_used for mean in means if mean.n_used}) > 1
 
 
-def _fewer(varying: Sequence[MeasuredRun], means: Mapping[Key, LayerMean]) -> str:
-    """What to add to a panel's title: those of ``varying`` that in it are averaged over fewer layers than they have."""
-    names = [run.label for run in varying if run.key in means and 0 < means[run.key].n_used < means[run.key].n_layers]
-    who = ", ".join(names)
-    if len(who) > _MAX_WHO:
-        who = f"{len(names)} of {len(means)} runs"
-    return f" (over fewer layers: {who})" if names else ""
+def _fewer_layers(means: Mapping[str, LayerMean], n_runs: int) -> str:
+    """Return what to add to a panel's title: which runs are averaged over fewer layers than they have."""
+    names = [label for label, mean in means.items() if mean.n_used and mean.is_partial]
+    listed_names = ", ".join(names)
+    if len(listed_names) > _MAX_NAMES_LENGTH:
+        listed_names = f"{len(names)} of {n_runs} runs"
+    return f" (over fewer layers: {listed_names})" if names else ""
 
 
-def _left_out(runs: Sequence[MeasuredRun], metric: str) -> str:
-    """A line for the caption on the layers that lack a value on at least one subset; empty where none does."""
+def _missing_layers(cells: Mapping[str, pd.DataFrame]) -> str:
+    """Return a line for the caption on the layers without a value on at least one subset; empty if there are none."""
     by_layers: dict[str, list[str]] = {}
-    for run in runs:
-        rows = of_metric(run.at_end(), metric)
+    for label, rows in cells.items():
         if layers := sorted(rows.loc[rows["value"].isna(), "layer"].unique().tolist()):
-            by_layers.setdefault(spans(layers), []).append(run.label)
+            by_layers.setdefault(spans(layers), []).append(label)
     if not by_layers:
         return ""
-    return f"\nlayers left out: {listed({where: _some(names) for where, names in by_layers.items()})}"
+    return f"\nlayers left out: {listed({where: _first_names(names) for where, names in by_layers.items()})}"
 
 
-def _some(names: Sequence[str]) -> list[str]:
+def _first_names(names: Sequence[str]) -> list[str]:
     left = len(names) - _MAX_NAMES
     return [*names[:_MAX_NAMES], f"{left} more"] if left > 0 else list(names)
 
 
-def _name_course(axes: Axes, runs: Sequence[MeasuredRun], by_tokens: bool) -> None:
-    if by_tokens:
-        log_tokens(axes, [count for run in runs for count in run.tokens])
-    else:
-        log_steps(axes, [step for run in runs for step in run.steps])
+def _compared_steps(rows: pd.DataFrame) -> str:
+    """Return which checkpoint the ends of the runs are compared with, where they are; they may differ."""
+    steps = rows["compared_to"].dropna().unique().tolist()
+    if not steps:
+        return ""
+    return f"compared with step {steps[0]:,}" if len(steps) == 1 else "each compared with the checkpoint before"

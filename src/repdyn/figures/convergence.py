@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from repdyn.figures.drawing import entitle_run, line
-from repdyn.figures.overviews import last_place, over_depth
+from repdyn.figures.axes import layer_axis
+from repdyn.figures.captions import run_caption, run_title
+from repdyn.figures.charts import Axis, Chart, Line, Panel
+from repdyn.figures.drawing import draw
+from repdyn.figures.overviews import last_place
 from repdyn.store.schema import FINISHED
 from repdyn.tables.alignment_profile import isotonic_fit, lower_envelope
 from repdyn.tables.designs import intervals
 from repdyn.tables.families import defined_subsets
 from repdyn.tables.frames import NO_CLASSES, grid, in_order, is_finished, measurements, metrics_of
-from repdyn.tables.style import LOSS_COLOUR, SUBSET_COLOURS, metric_title, metric_unit, styled, subset_title
+from repdyn.tables.style import LOSS_COLOUR, SUBSET_COLOURS, metric_title, metric_unit, subset_title
 
 ALIGNMENT, GRADIENT = "alignment", "alignment_gradient"
 
 
-@styled
 def convergence(frame: pd.DataFrame) -> Figure:
-    """Alignment and its gradient at the last measured step, on all tokens and without sinks where it was measured so.
+    """Draw alignment and its gradient at the last measured step, on all tokens and, if measured, without sinks.
 
-    Beside the alignment the constant rate that would lead from its first value to its last; beside the gradient its
+    With the alignment, the constant rate that would lead from its first value to its last; with the gradient, its
     isotonic fit, which pools layers, and the monotone lower envelope, which is a bound.
 
     Args:
@@ -41,69 +43,76 @@ def convergence(frame: pd.DataFrame) -> Figure:
         raise ValueError(f"expected values of {GRADIENT}, got none; measure it on a model with two layers or more")
     subsets = [subset for subset in in_order(known) if subset in NO_CLASSES] or in_order(known)
     step = max(rows.loc[(rows["metric"] == GRADIENT) & rows["value"].notna(), "step"].tolist())
-    figure = Figure(figsize=(10.6, 1.0 + 3.2 * len(subsets)))
-    panels = figure.subplots(len(subsets), 2, squeeze=False)
-    for (left, right), subset in zip(panels, subsets, strict=True):
-        _draw_alignment(left, rows, subset, step)
-        _draw_gradient(right, rows, subset, step)
-        for panel in (left, right):
-            over_depth(panel, last_place(rows))
-            panel.set_xlabel("layer (0 = embedding output)")
-    when = FINISHED if is_finished(rows) else f"at step {step:,}"
+    axis = layer_axis("layer (0 = embedding output)", 0.0, float(last_place(rows)))
+    panels = [make(rows, subset, step) for subset in subsets for make in (_alignment_panel, _gradient_panel)]
     shown = rows.loc[rows["metric"].isin([ALIGNMENT, GRADIENT]) & rows["subset"].isin(subsets)]
-    note = intervals(shown.loc[shown["step"] == step], "band and bars")
-    entitle_run(figure, shown, f"Convergence to the last layer, {when}", note)
-    return figure
+    when = FINISHED if is_finished(rows) else f"at step {step:,}"
+    chart = Chart(
+        title=run_title(rows, f"Convergence to the last layer, {when}"),
+        caption=run_caption(shown, intervals(shown.loc[shown["step"] == step], "band and bars")),
+        panels=[replace(panel, x=axis) for panel in panels],
+        columns=2,
+        size=(10.6, 1.0 + 3.2 * len(subsets)),
+        is_small=True,
+    )
+    return draw(chart)
 
 
-def _draw_alignment(panel: Axes, rows: pd.DataFrame, subset: str, step: int) -> None:
-    title = f"{metric_title(ALIGNMENT)}, {subset_title(subset)}"
-    panel.set_ylabel(metric_unit(ALIGNMENT))
+def _alignment_panel(rows: pd.DataFrame, subset: str, step: int) -> Panel:
+    title, unit = f"{metric_title(ALIGNMENT)}, {subset_title(subset)}", Axis(label=metric_unit(ALIGNMENT))
     values, margins = _at(rows, ALIGNMENT, subset, step)
     if values.empty:
-        panel.set_title(f"{title}: not measured", loc="left", fontsize=9)
-        return
-    line(panel, values, margins, color=SUBSET_COLOURS[0], marker="o", label="alignment")
+        return Panel(title=f"{title}: not measured", y=unit)
     first, last = values.index[0], values.index[-1]
-    rate = (values[last] - values[first]) / (last - first) if last > first else np.nan
-    panel.plot(
-        [first, last], [values[first], values[last]], color="0.45", linestyle="--", linewidth=1.2, label="constant rate"
+    ends = values[[first, last]].to_numpy(float)
+    rate = (ends[1] - ends[0]) / (last - first) if last > first else np.nan
+    look = {"colour": "0.45", "dash": "--", "width": 1.2, "marker": ""}
+    return Panel(
+        title=f"{title}\nat layer {first}: {ends[0]:.3g}; average rate {rate:.3g} per layer",
+        y=unit,
+        lines=[
+            _line(values, margin=margins.to_numpy(float), label="alignment", colour=SUBSET_COLOURS[0]),
+            Line(x=(first, last), y=ends, label="constant rate", **look),
+        ],
+        legend="right",
     )
-    panel.set_title(
-        f"{title}\nat layer {first}: {values[first]:.3g}; average rate {rate:.3g} per layer", loc="left", fontsize=9
-    )
-    panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), fontsize=8)
 
 
-def _draw_gradient(panel: Axes, rows: pd.DataFrame, subset: str, step: int) -> None:
+def _gradient_panel(rows: pd.DataFrame, subset: str, step: int) -> Panel:
     values, margins = _at(rows, GRADIENT, subset, step)
-    layers, gradient = values.index.to_numpy(float), values.to_numpy(float)
-    fit, bound = isotonic_fit(gradient), lower_envelope(gradient)
-    panel.bar(layers + 0.5, gradient, 0.86, color=SUBSET_COLOURS[0], alpha=0.35, label="gradient")
-    panel.errorbar(layers + 0.5, gradient, margins, linestyle="none", color=SUBSET_COLOURS[0], elinewidth=1)
-    _steps(panel, layers, fit, color=LOSS_COLOUR, linewidth=1.8, label="isotonic fit")
-    _steps(panel, layers, bound, color="0.2", linestyle="--", linewidth=1.5, label="lower envelope")
-    panel.axhline(0, color="0.5", linewidth=1)
-    panel.set_ylabel(metric_unit(GRADIENT))
+    fit, bound = (function(values.to_numpy(float)) for function in (isotonic_fit, lower_envelope))
+    bars = Line(
+        x=values.index.to_numpy(float) + 0.5,
+        y=values.to_numpy(float),
+        margin=margins.to_numpy(float),
+        kind="bars",
+        label="gradient",
+        colour=SUBSET_COLOURS[0],
+    )
     title = f"{metric_title(GRADIENT)}, {subset_title(subset)}"
-    panel.set_title(f"{title}\nfit {_ends(fit)}; envelope {_ends(bound)}", loc="left", fontsize=9)
-    panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), fontsize=8)
+    return Panel(
+        title=f"{title}\nfit {_ends(fit)}; envelope {_ends(bound)}",
+        y=Axis(label=metric_unit(GRADIENT), is_signed=True),
+        lines=[
+            bars,
+            _line(values, y=fit, kind="steps", label="isotonic fit", colour=LOSS_COLOUR),
+            _line(values, y=bound, kind="steps", label="lower envelope", colour="0.2", dash="--", width=1.5),
+        ],
+        legend="right",
+    )
+
+
+def _line(values: pd.Series, **look: Any) -> Line:
+    """Return a line over layers, of ``values`` unless others are given."""
+    return Line(**{"x": values.index.to_numpy(float), "y": values.to_numpy(float), **look})
 
 
 def _at(rows: pd.DataFrame, metric: str, subset: str, step: int) -> tuple[pd.Series, pd.Series]:
-    """Values against layer at a step, with half of their 95 % intervals; empty where there are none."""
+    """Return values against layer at a step, with half of their 95 % intervals; empty if there are none."""
     if metric not in metrics_of(rows) or subset not in defined_subsets(rows, metric):
         return pd.Series(dtype=float), pd.Series(dtype=float)
     values = grid(rows, metric, subset).loc[:, step].dropna()
     return values, grid(rows, metric, subset, "margin").loc[values.index, step]
-
-
-def _steps(panel: Axes, layers: np.ndarray, values: np.ndarray, **look: Any) -> None:
-    """A function that is constant between a layer and the next; broken where one is missing."""
-    runs = np.split(np.arange(len(layers)), np.flatnonzero(np.diff(layers) > 1) + 1)
-    for number, run in enumerate(runs):
-        named = look if number == 0 else {**look, "label": None}
-        panel.stairs(values[run], [*layers[run], layers[run[-1]] + 1], baseline=None, **named)
 
 
 def _ends(values: Sequence[float] | np.ndarray) -> str:

@@ -1,4 +1,7 @@
-"""What the pictures share: lines with bands, axes that show their zero, captions, files."""
+"""Charts drawn by matplotlib, and written to files.
+
+Everything goes through matplotlib's object interface: no global state, no display, safe inside a training process.
+"""
 
 from __future__ import annotations
 
@@ -6,250 +9,79 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
-import pandas as pd
-from matplotlib import rcParams
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis as MatplotlibAxis
 from matplotlib.colors import CenteredNorm, LogNorm, Normalize, SymLogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, NullLocator
 
-from repdyn.metrics.names import base_name
-from repdyn.tables.designs import sampling
-from repdyn.tables.frames import stack_of
-from repdyn.tables.style import FROM_ZERO, LOG_IF_WIDE, LOG_VALUES, SIGNED, WIDE, metric_unit, short_count, styled
+from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
+from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, short_count, styled
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.attempts import Attempt, attempts
 
-MAX_TICKS = 12
+LEGEND_ROWS = 20
+"""Names below each other in the legend of a chart, at most."""
 
-_MARGIN = 0.04
-"""Share of an axis left free at either end."""
+_MAX_TICKS = 12
 _ZERO_WIDTH = 0.4
 """Room between 0 and the first power of ten, in decades."""
-_MAX_BESIDE = 3
-_MAX_POWERS = 6
-"""Of ten that an axis of values names."""
-_APART = 2.5
+_MIN_RATIO = 2.5
 """Ratio of two numbers on a logarithmic axis from which on their labels do not touch."""
 _COVERED = 0.01
 """Share of a panel's values within which one line hides another."""
 _RIM = 1.6
-"""Points by which a line is thicker for each one that hides it."""
-
-Curve: TypeAlias = tuple[pd.Series, pd.Series, Mapping[str, Any]]
-"""Values against their index, half of their 95 % intervals, and the look of the line."""
-
-
-def line(axes: Axes, values: pd.Series, margins: pd.Series, *, shade: float = 0.18, **look: Any) -> None:
-    """Draw ``values`` against their index, with a band of ``margins`` to either side; no band where they are NaN."""
-    defaults: dict[str, Any] = {"markersize": 3.5 if len(values) <= 40 else 0}
-    axes.plot(values.index, values.to_numpy(), **defaults | look)
-    low, high = (values - margins).to_numpy(), (values + margins).to_numpy()
-    axes.fill_between(values.index, low, high, color=look["color"], alpha=shade, linewidth=0)
+"""Points by which a line is wider for each one that hides it."""
+_LABEL_WIDTH = 26
+"""Characters of a line of an axis's label."""
 
 
-def lines(axes: Axes, curves: Sequence[Curve], *, shade: float) -> None:
-    """Several :func:`line` in this order; one that later ones lie upon is thicker, so that all of them are seen.
-
-    Args:
-        axes: to draw in.
-        curves: each look has a ``markersize``, which grows with the line.
-        shade: opacity of the bands.
-    """
-    values = np.concatenate([[math.nan], *(curve[0].to_numpy(float) for curve in curves)])
-    near = 0.0 if np.isnan(values).all() else _COVERED * float(np.nanmax(values) - np.nanmin(values))
-    for number, (curve, margins, look) in enumerate(curves):
-        rim = _RIM * sum(_hides(later[0], curve, near) for later in curves[number + 1 :])
-        wider = {"linewidth": rcParams["lines.linewidth"] + rim, "markersize": look["markersize"] + 1.25 * rim}
-        line(axes, curve, margins, shade=shade, **{**look, **wider})
-
-
-def _hides(upper: pd.Series, lower: pd.Series, near: float) -> bool:
-    """Whether the two are ``near`` at half or more of the places of ``lower``."""
-    return bool(((upper - lower).abs() <= near).sum() >= max(1.0, 0.5 * lower.count()))
-
-
-def side_by_side(n_panels: int) -> tuple[int, int]:
-    """Columns and rows of panels of one metric, three beside each other at most.
-
-    >>> side_by_side(2), side_by_side(4)
-    ((2, 1), (3, 2))
-    """
-    return min(n_panels, _MAX_BESIDE), math.ceil(n_panels / _MAX_BESIDE)
-
-
-def subplots(figure: Figure, n_panels: int) -> list[Axes]:
-    """As many panels, in the rows of :func:`side_by_side`."""
-    columns, n_rows = side_by_side(n_panels)
-    panels = figure.subplots(n_rows, columns, squeeze=False, sharex=n_rows == 1).ravel().tolist()
-    for panel in panels[n_panels:]:
-        panel.remove()
-    return panels[:n_panels]
-
-
-def scale(axes: Axes, metric: str, values: np.ndarray) -> None:
-    """The scale of a metric: shares start at 0, ranks are logarithmic; it is said where there is nothing to see."""
-    if np.isnan(values).all():
-        axes.text(0.5, 0.5, "no value at any layer or step", transform=axes.transAxes, ha="center")
-        return
-    lowest = log_from(metric, values)
-    if base_name(metric) in SIGNED:
-        axes.axhline(0, color="0.5", linewidth=1, zorder=1.5)
-    if lowest is not None:
-        _log_values(axes, lowest, values)
-    elif base_name(metric) in FROM_ZERO or base_name(metric) in LOG_VALUES:
-        axes.set_ylim(0, 1.03 * axes.get_ylim()[1])
-
-
-def log_from(metric: str, values: np.ndarray) -> float | None:
-    """The power of ten from which on the values of a metric are shown logarithmically; None where they are not at all.
-
-    >>> log_from("token_rank", np.array([0.0, 3.0, 700.0])), log_from("token_rank", np.array([0.0, 3.0]))
-    (1.0, None)
-    >>> log_from("norm", np.array([0.3, 500.0])), log_from("anisotropy", np.array([1e-6, 1.0]))
-    (0.1, None)
-    """
-    positive = values[values > 0]
-    if not len(positive) or base_name(metric) not in LOG_IF_WIDE | LOG_VALUES.keys():
-        return None
-    low, high = float(positive.min()), float(positive.max())
-    lowest = max(10.0 ** math.floor(math.log10(low)), LOG_VALUES.get(base_name(metric), 0.0))
-    wide = high >= 10 * lowest if base_name(metric) in LOG_VALUES else high > WIDE * low
-    return lowest if wide else None
-
-
-def _log_values(axes: Axes, lowest: float, values: np.ndarray) -> None:
-    """A logarithmic axis of values that shows its zero where there is one."""
-    highest = float(np.nanmax(values))
-    axes.set_yscale("symlog", linthresh=lowest, linscale=_ZERO_WIDTH)
-    powers = range(round(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
-    every = math.ceil(len(powers) / _MAX_POWERS)
-    with_zero = bool(np.nanmin(values) < lowest)
-    axes.yaxis.set_major_locator(FixedLocator([*([0.0] if with_zero else []), *(10.0**p for p in powers[::every])]))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value < 1 else short_count(value)))
-    places = axes.yaxis.get_transform()
-    ends = [0.0 if with_zero else float(np.nanmin(values)), highest]
-    first, last = places.transform(np.array(ends))
-    margin = _MARGIN * (last - first)
-    axes.set_ylim(*places.inverted().transform(np.array([first - margin, last + margin])))
-
-
-def colours(metric: str, cells: np.ma.MaskedArray) -> Normalize:
-    """How the values of a metric become colours, on the scale that :func:`scale` gives their axis."""
-    if cells.count() == 0:
-        return Normalize(0, 1)
-    low, high = float(cells.min()), float(cells.max())
-    lowest = log_from(metric, cells.compressed())
-    if base_name(metric) in SIGNED:
-        return CenteredNorm(0, max(abs(low), abs(high)) or 1.0)
-    if lowest is not None:
-        return SymLogNorm(lowest, linscale=_ZERO_WIDTH, vmin=0, vmax=high) if low < lowest else LogNorm(low, high)
-    return Normalize(0 if base_name(metric) in FROM_ZERO or base_name(metric) in LOG_VALUES else low, high)
-
-
-def name_values(axes: Axes, metric: str) -> None:
-    """The unit of ``metric`` along a low panel."""
-    axes.set_ylabel("\n".join(textwrap.wrap(metric_unit(metric), width=24)))
-
-
-def log_axis(axes: Axes, values: Sequence[float], name: Callable[[float], str], label: str) -> None:
-    """An x axis that is logarithmic from the power of ten below the smallest positive value on, and linear below it.
-
-    Args:
-        axes: or one of several that share their x axis.
-        values: all that are to be shown, 0 perhaps among them.
-        name: of a tick.
-        label: of the axis.
-    """
-    lowest, highest = _set_log(axes, values)
-    axes.xaxis.set_major_locator(FixedLocator([0.0, *(10.0**power for power in range(lowest, highest + 1))]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: name(value)))
-    axes.set_xlabel(label)
-    # the margins that matplotlib sets were worked out on a linear axis
-    places = axes.xaxis.get_transform()
-    first, last = places.transform([min(values), max(values)])
-    margin = _MARGIN * (last - first) or _MARGIN
-    axes.set_xlim(*places.inverted().transform([first - margin, last + margin]))
-
-
-def log_steps(axes: Axes, steps: Sequence[int]) -> None:
-    """Steps, ticks at powers of ten."""
-    note = "logarithmic; step 0 before training" if min(steps) == 0 else "logarithmic"
-    log_axis(axes, steps, lambda step: f"{step:,.0f}", f"step ({note})")
-
-
-def log_tokens(axes: Axes, tokens: Sequence[float]) -> None:
-    """Training tokens, ticks at powers of ten."""
-    note = "logarithmic; 0 before training" if min(tokens) == 0 else "logarithmic"
-    log_axis(axes, tokens, short_count, f"training tokens ({note})")
-
-
-def tokens_above(axes: Axes, tokens: pd.Series) -> None:
-    """A second axis above one made by :func:`log_steps`, that tells training tokens at powers of ten and at the end.
-
-    Args:
-        axes: with its limits settled, as they are taken over.
-        tokens: against step, both ascending; between two steps they are interpolated.
-    """
-    counts = tokens.to_numpy(float)
-    first, last = counts[0], counts[-1]
-    powers = (10.0**power for power in range(math.ceil(math.log10(counts[counts > 0][0])), 16))
-    shown = [*([0.0] if first == 0 else []), *takewhile(lambda power: power * _APART <= last, powers), last]
-    above = axes.twiny()
-    above.grid(False)
-    above.spines["top"].set_visible(True)
-    _set_log(above, tokens.index.tolist())
-    above.set_xlim(axes.get_xlim())
-    above.xaxis.set_minor_locator(NullLocator())
-    places = np.interp(shown, counts, tokens.index.to_numpy(float))
-    above.set_xticks(places, [short_count(count) for count in shown])
-    above.set_xlabel("training tokens")
-
-
-def _set_log(axes: Axes, values: Sequence[float]) -> tuple[int, int]:
-    """Set the scale for ``values``; the powers of ten at or below the smallest positive and the largest of them."""
-    positive = [value for value in values if value > 0] or [1.0]
-    lowest, highest = math.floor(math.log10(min(positive))), math.floor(math.log10(max(positive)))
-    axes.set_xscale("symlog", linthresh=10.0**lowest, linscale=_ZERO_WIDTH)
-    return lowest, highest
-
-
-def name_ticks(axis: Axis, names: Sequence[str]) -> None:
-    """Names of equally spaced cells, some left out where there are many."""
-    shown = range(0, len(names), math.ceil(len(names) / MAX_TICKS))
-    axis.set_ticks(shown, [names[index] for index in shown])
+@styled
+def draw(chart: Chart) -> Figure:
+    """Draw a chart as a figure of matplotlib."""
+    figure = Figure(figsize=chart.size)
+    n_rows = math.ceil(len(chart.panels) / chart.columns)
+    grid = figure.subplots(n_rows, chart.columns, squeeze=False, sharex=chart.shares_x).ravel().tolist()
+    for axes, panel in zip(grid, chart.panels, strict=False):
+        size = 9 if chart.is_small else 10
+        axes.set_title(panel.title, loc="left", fontsize=size)
+        axes.set_xlabel(panel.x.label, fontsize=size)
+        width = _LABEL_WIDTH if len(chart.panels) > 1 else 2 * _LABEL_WIDTH
+        axes.set_ylabel("\n".join(textwrap.wrap(panel.y.label, width)), fontsize=size)
+        if chart.is_small:
+            axes.tick_params(labelsize=8)
+        if panel.cells is None:
+            _draw_lines(axes, panel)
+        else:
+            _draw_cells(figure, axes, panel.cells, panel.marks)
+    for axes in grid[len(chart.panels) :]:
+        axes.remove()
+    if chart.legend:
+        _draw_legend(figure, chart)
+    entitle(figure, chart.title, chart.caption)
+    return figure
 
 
 def entitle(figure: Figure, text: str, caption: str) -> None:
-    """A title, and below it the lines of a caption, each wrapped to the figure's width."""
+    """Put a title above a figure, and below it the lines of a caption, each wrapped to the figure's width."""
     # 12 characters of this size fill an inch
     width = int(12 * figure.get_figwidth())
     wrapped = [textwrap.fill(part, width, break_on_hyphens=False) for part in (text, *caption.splitlines())]
     figure.suptitle("\n".join(wrapped), fontsize=10.5)
 
 
-def entitle_run(figure: Figure, rows: pd.DataFrame, text: str, *more: str) -> None:
-    """Write a title over the name of the run, its model, how its vectors were sampled, and more lines."""
-    first, stack = rows.iloc[0], stack_of(rows)
-    # the pictures of two stacks are alike but for this
-    text = text if stack is None else f"{stack}: {text}"
-    entitle(figure, text, "\n".join([f"{first['run']}, {first['model']}, {sampling(rows)}", *filter(None, more)]))
-
-
-def drawn(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
-    """The figures that could be drawn, by name; the failures of the others are kept, or let out, by ``attempt``."""
+def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
+    """Return the figures that could be drawn, by name; ``attempt`` keeps or raises the errors of the others."""
     figures = {}
-    for name, draw in drawings.items():
+    for name, draw_one in drawings.items():
         with attempt():
-            figures[name] = draw()
+            figures[name] = draw_one()
     return figures
 
 
@@ -259,14 +91,14 @@ def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = 
 
     Args:
         figures: to be written; one that fails keeps none of the others from being written.
-        folder: made where it is missing; files of the same name are replaced.
-        attempt: keeps the failures for a caller who has more to do; raised here without it.
+        folder: made if it is missing; files of the same name are replaced.
+        attempt: keeps the errors for a caller who has more to do; raised here without it.
 
     Returns:
         The files written.
 
     Raises:
-        Exception: what writing the first failing figure raised, once the others are written.
+        Exception: the error of the first figure that could not be written, once the others are written.
     """
     written = []
     with attempts(attempt) as each:
@@ -277,18 +109,194 @@ def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = 
             with each():
                 write_atomically(png, lambda path, one=figure: one.savefig(path, dpi=150))
                 written.append(png)
-                with _as_laid_out(figure):
+                with _fixed_layout(figure):
                     write_atomically(svg, lambda path, one=figure: one.savefig(path, metadata={"Date": None}))
                 written.append(svg)
     return written
 
 
 @contextmanager
-def _as_laid_out(figure: Figure) -> Iterator[None]:
-    """The parts of a figure stay where they are: to place those of many panels takes longer than to draw them."""
+def _fixed_layout(figure: Figure) -> Iterator[None]:
+    """Keep the parts of a figure where they are: placing those of many panels takes longer than drawing them."""
     engine = figure.get_layout_engine()
     figure.set_layout_engine("none")
     try:
         yield
     finally:
         figure.set_layout_engine(engine)
+
+
+def _draw_lines(axes: Axes, panel: Panel) -> None:
+    for line in _widened(panel.lines) if panel.widens_hidden else panel.lines:
+        _draw_line(axes, line)
+    if panel.gap:
+        heights = [dict(zip(line.x, line.y, strict=True)) for line in panel.gap]
+        x = sorted(set.intersection(*map(set, heights)))
+        axes.fill_between(x, *([line[at] for at in x] for line in heights), color="0.8", alpha=0.5, linewidth=0)
+    if panel.legend == "right":
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), fontsize=8, handlelength=1.2, borderaxespad=0.2)
+    elif panel.legend:
+        axes.legend(loc="best")
+    if panel.y.is_empty:
+        axes.text(0.5, 0.5, "no value at any layer or step", transform=axes.transAxes, ha="center")
+    if panel.y.is_signed:
+        axes.axhline(0, color="0.5", linewidth=1, zorder=1.5)
+    _set_axis(axes, "x", panel.x)
+    _set_axis(axes, "y", panel.y)
+    if panel.loss is not None:
+        _draw_loss(axes.twinx(), panel.loss)
+    if panel.tokens:
+        _draw_tokens(axes.twiny(), axes, panel)
+    _mark_columns(axes, [mark.x for mark in panel.marks])
+
+
+def _draw_line(axes: Axes, line: Line) -> None:
+    look = {"color": line.colour, "label": line.label or None}
+    x, y = np.asarray(line.x, float), np.asarray(line.y, float)
+    if line.kind == "steps":
+        # broken where a layer is missing
+        for run in np.split(np.arange(len(x)), np.flatnonzero(np.diff(x) > 1) + 1):
+            edges = [*x[run], x[run[-1]] + 1]
+            axes.stairs(y[run], edges, baseline=None, linewidth=line.width, linestyle=line.dash, **look)
+            look["label"] = None
+        return
+    look |= {"linestyle": line.dash, "linewidth": line.width, "markersize": line.marker_size}
+    look |= {"marker": line.marker or None, "markevery": None if line.marked is None else [*line.marked]}
+    if line.kind == "bars":
+        axes.bar(x, y, 0.86, color=line.colour, alpha=0.35, label=line.label)
+        axes.errorbar(x, y, line.margin, linestyle="none", color=line.colour, elinewidth=1)
+    elif line.kind == "points":
+        axes.errorbar(x, y, yerr=line.margin, elinewidth=0.9, **look)
+    else:
+        axes.plot(x, y, **look, **({"markerfacecolor": "none"} if line.dash == "none" else {}))
+        if line.margin is not None:
+            low, high = y - line.margin, y + line.margin
+            axes.fill_between(x, low, high, color=line.colour, alpha=line.band_opacity, linewidth=0)
+
+
+def _widened(lines: Sequence[Line]) -> list[Line]:
+    """Lines of which those that later ones lie upon are wider, so that all of them are seen."""
+    values = np.concatenate([[math.nan], *(line.y for line in lines)])
+    near = 0.0 if np.isnan(values).all() else _COVERED * float(np.nanmax(values) - np.nanmin(values))
+    rims = [
+        0.0 if line.margin is None else _RIM * sum(_hides(upper, line, near) for upper in lines[number + 1 :])
+        for number, line in enumerate(lines)
+    ]
+    return [
+        replace(line, width=line.width + rim, marker_size=line.marker_size + 1.25 * rim)
+        for line, rim in zip(lines, rims, strict=True)
+    ]
+
+
+def _hides(upper: Line, lower: Line, near: float) -> bool:
+    """Whether the two are ``near`` at half or more of the places of ``lower``."""
+    heights = dict(zip(upper.x, upper.y, strict=True))
+    known = [(height, heights.get(x, math.nan)) for x, height in zip(lower.x, lower.y, strict=True)]
+    n_values = sum(1 for height, _ in known if not math.isnan(height))
+    return sum(1 for height, other in known if abs(height - other) <= near) >= max(1.0, 0.5 * n_values)
+
+
+def _set_axis(axes: Axes, name: str, axis: Axis) -> None:
+    """Set scale, ticks and limits of the x or y axis."""
+    drawn: MatplotlibAxis = getattr(axes, f"{name}axis")
+    if axis.log_from is not None:
+        getattr(axes, f"set_{name}scale")("symlog", linthresh=axis.log_from, linscale=_ZERO_WIDTH)
+        drawn.set_minor_locator(NullLocator())
+    if axis.ticks is not None:
+        drawn.set_ticks([*axis.ticks], [*axis.ticks.values()])
+    if axis.is_integer:
+        drawn.set_major_locator(MaxNLocator("auto", integer=True))
+    if axis.limits is not None:
+        places = drawn.get_transform()
+        first, last = places.transform(np.array(axis.limits))
+        before, after = (share * (last - first) or 0.5 * bool(share) * (first == last) for share in axis.padding)
+        limits = places.inverted().transform(np.array([first - before, last + after]))
+        getattr(axes, f"set_{name}lim")(*limits)
+
+
+def _draw_loss(axes: Axes, loss: Line) -> None:
+    axes.grid(False)
+    axes.spines["right"].set(visible=True, color=loss.colour)
+    _draw_line(axes, loss)
+    axes.set_ylabel(f"{loss.label} (dashed)", color=loss.colour)
+    axes.tick_params(axis="y", colors=loss.colour)
+
+
+def _draw_tokens(above: Axes, axes: Axes, panel: Panel) -> None:
+    """Name training tokens above an axis of steps: at powers of ten and at the end, interpolated between two steps."""
+    steps, counts = zip(*(panel.tokens or {}).items(), strict=True)
+    first, last = counts[0], counts[-1]
+    lowest = next(count for count in counts if count > 0)
+    powers = (10.0**power for power in range(math.ceil(math.log10(lowest)), 16))
+    shown = [*([0.0] if first == 0 else []), *takewhile(lambda power: power * _MIN_RATIO <= last, powers), last]
+    above.grid(False)
+    above.spines["top"].set_visible(True)
+    above.set_xscale("symlog", linthresh=panel.x.log_from, linscale=_ZERO_WIDTH)
+    above.set_xlim(axes.get_xlim())
+    above.xaxis.set_minor_locator(NullLocator())
+    above.set_xticks(np.interp(shown, counts, steps), [short_count(count) for count in shown])
+    above.set_xlabel("training tokens")
+
+
+def _draw_cells(figure: Figure, axes: Axes, cells: Cells, marks: Sequence[Mark]) -> None:
+    axes.grid(False)
+    axes.patch.set(facecolor="0.88", hatch="////", edgecolor="0.65")
+    image = axes.imshow(
+        np.ma.masked_invalid(cells.values),
+        origin="lower",
+        aspect="auto",
+        interpolation="nearest",
+        cmap=DIVERGING if cells.colours.is_signed else SEQUENTIAL,
+        norm=_colour_norm(cells.colours),
+    )
+    figure.colorbar(image, label=cells.colours.label)
+    for axis, names in ((axes.xaxis, cells.columns), (axes.yaxis, cells.rows)):
+        shown = range(0, len(names), math.ceil(len(names) / _MAX_TICKS))
+        axis.set_ticks(shown, [names[number] for number in shown])
+    is_crowded = len(cells.columns) > _MAX_TICKS or len(cells.columns[-1]) > 5
+    axes.tick_params(axis="x", rotation=45 if is_crowded else 0)
+    rings = [(mark.x, mark.y) for mark in marks if mark.y is not None]
+    for colour, width in (("white", 3.4), (ALERT_COLOUR, 1.8)) if rings else ():
+        axes.plot(*zip(*rings, strict=True), "o", color="none", mec=colour, markersize=9, mew=width)
+    _mark_columns(axes, [mark.x for mark in marks if mark.y is None])
+
+
+def _mark_columns(axes: Axes, places: Sequence[float]) -> None:
+    """Draw triangles along the upper edge, at these places on the x axis."""
+    if places:
+        x, look = sorted({*places}), {"markersize": 8, "clip_on": False, "zorder": 5}
+        axes.plot(x, [1.0] * len(x), "v", color=ALERT_COLOUR, transform=axes.get_xaxis_transform(), **look)
+
+
+def _colour_norm(axis: Axis) -> Normalize:
+    low, high = axis.limits or (0.0, 1.0)
+    if axis.is_signed:
+        return CenteredNorm(0, max(-low, high) or 1.0)
+    if axis.log_from is None:
+        return Normalize(low, high)
+    if low < axis.log_from:
+        return SymLogNorm(axis.log_from, linscale=_ZERO_WIDTH, vmin=low, vmax=high)
+    return LogNorm(low, high)
+
+
+def _draw_legend(figure: Figure, chart: Chart) -> None:
+    handles = [
+        Line2D([], [], linestyle="none", label=entry)
+        if isinstance(entry, str)
+        else Line2D(
+            [],
+            [],
+            color=entry.colour,
+            label=entry.label,
+            linestyle=entry.dash,
+            marker=entry.marker or None,
+            markersize=entry.marker_size,
+            markerfacecolor="none" if entry.dash == "none" else None,
+        )
+        for entry in chart.legend
+    ]
+    n_columns = math.ceil(len(handles) / LEGEND_ROWS)
+    legend = figure.legend(handles=handles, title=chart.legend_title, loc="outside right center", ncols=n_columns)
+    for text, entry in zip(legend.get_texts(), chart.legend, strict=True):
+        if isinstance(entry, str):
+            text.set_fontweight("bold")

@@ -1,54 +1,37 @@
-"""Pictures of one run, or of one stack of its model: profiles over depth, means over layers against step, heatmaps.
+"""Figures of one run, or of one stack of its model: profiles over depth, means over layers against step, heatmaps.
 
-Metrics of geometry, and those that the table of metrics does not know, have such pictures each; those of any other
-family are drawn together, see ``repdyn.figures.overviews``.
-
-Everything goes through matplotlib's object interface: no global state, no display, safe inside a training process.
+Each metric of geometry, and each of the user's own, has such figures; those of any other family are drawn together, see
+``repdyn.figures.overviews``.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from repdyn.alerts import Alert
-from repdyn.figures.alert_marks import MARKED, alerts_on, mark_steps
+from repdyn.figures.axes import axis_of_lines, layer_axis, layer_label, training_axis
+from repdyn.figures.captions import notes, run_caption, run_title, wrapped
+from repdyn.figures.charts import Chart, Panel
+from repdyn.figures.colours import step_colours
 from repdyn.figures.convergence import GRADIENT, convergence
-from repdyn.figures.drawing import (
-    drawn,
-    entitle_run,
-    line,
-    log_steps,
-    name_values,
-    save,
-    scale,
-    side_by_side,
-    subplots,
-    tokens_above,
-)
+from repdyn.figures.drawing import draw, draw_all, save
 from repdyn.figures.heatmaps import heads_heatmap, heatmap, measured_by_head
+from repdyn.figures.metric_panels import MARKED, alerts_on, loss_line, marks_on, mean_line, profile_lines
 from repdyn.figures.overviews import depth_overview, steps_overview
 from repdyn.figures.scales import DIMENSIONS, has_scales, scales
 from repdyn.metrics.names import file_stem
-from repdyn.store.schema import FINISHED
 from repdyn.tables.designs import intervals
-from repdyn.tables.families import has_own_figures, is_between, members_of, overview_families, places
+from repdyn.tables.families import has_own_figures, members_of, overview_families
 from repdyn.tables.frames import (
-    LayerMean,
-    grid,
     is_finished,
-    layer_mean,
     measurements,
     metrics_of,
     of_metric,
@@ -59,24 +42,17 @@ from repdyn.tables.frames import (
     tokens_by_step,
 )
 from repdyn.tables.scalars import LOSS
-from repdyn.tables.style import (
-    LOSS_COLOUR,
-    SEQUENTIAL,
-    SUBSET_COLOURS,
-    metric_title,
-    metric_unit,
-    styled,
-    subset_title,
-)
+from repdyn.tables.series import MetricSeries, metric_series
+from repdyn.tables.style import SUBSET_COLOURS, metric_title, metric_unit, subset_title
 from repdyn.utils.attempts import Attempt, attempts
 
-_MAX_STEPS = 8
+MAX_STEPS = 8
+MAX_COLUMNS = 3
 _TITLE_WIDTH = 80
 
 
-@styled
 def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
-    """A metric against layer, one line per step, one panel per token subset.
+    """Draw a metric against layer, one line per step, one panel per token subset.
 
     At most eight steps are drawn: the first, the last, and log-spaced ones between, dark to light. The band is
     the 95 % interval over probes, where it is known. Layers without a value leave a gap. The one line of a model of
@@ -90,43 +66,41 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
         ValueError: rows of several runs, models, probes or stacks, or none; ``metric`` not among them.
     """
     rows = measurements(frame)
-    subsets, finished = subsets_of(rows, metric), is_finished(rows)
-    columns, n_rows = side_by_side(len(subsets))
-    figure = Figure(figsize=(max(7.2, 4.6 * columns + 1.4), 4.3 * n_rows))
-    panels = subplots(figure, len(subsets))
-    steps = select_steps(sorted(of_metric(rows, metric)["step"].unique()), _MAX_STEPS)
-    colours = colormaps[SEQUENTIAL](np.linspace(0, 0.92, len(steps)))
-    for panel, subset in zip(panels, subsets, strict=True):
-        values, margins = grid(rows, metric, subset), grid(rows, metric, subset, "margin")
-        layers = values.index
-        values, margins = (table.set_axis(places(metric, layers.tolist())) for table in (values, margins))
-        for step, colour in zip(steps, colours, strict=True):
-            if step in values:
-                name = FINISHED if finished else f"{step:,}"
-                line(panel, values.loc[:, step], margins.loc[:, step], color=colour, label=name, marker="o")
-        panel.set_title(subset_title(subset))
-        panel.set_xlabel(f"layer (0 = embedding output, {_last(metric, layers)})")
-        panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        margin = 0.04 * max(1, values.index[-1] - values.index[0])
-        panel.set_xlim(values.index[0] - margin, values.index[-1] + margin)
-        scale(panel, metric, values.to_numpy(float))
-    for panel in panels[::columns]:
-        panel.set_ylabel(metric_unit(metric))
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles[::-1], names[::-1], title=None if finished else "step", loc="outside right center")
-    shown = of_metric(rows, metric)
-    entitle_run(figure, shown, f"{metric_title(metric)} over depth", intervals(shown))
-    return figure
+    subsets, finished, shown = subsets_of(rows, metric), is_finished(rows), of_metric(rows, metric)
+    steps = select_steps(sorted(shown["step"].unique().tolist()), MAX_STEPS)
+    colours = dict(zip(steps, step_colours(len(steps)), strict=True))
+    columns = min(MAX_COLUMNS, len(subsets))
+    panels = []
+    for number, series in enumerate(metric_series(shown).values()):
+        lines = profile_lines(series, colours, is_finished=finished)
+        unit = "" if number % columns else metric_unit(metric)
+        panels.append(
+            Panel(
+                title=subset_title(series.subset),
+                x=layer_axis(layer_label(metric, series.layers[-1]), series.places[0], series.places[-1]),
+                y=axis_of_lines(metric, lines, unit),
+                lines=lines,
+            )
+        )
+    chart = Chart(
+        title=run_title(rows, f"{metric_title(metric)} over depth"),
+        caption=run_caption(shown, intervals(shown)),
+        panels=panels,
+        columns=columns,
+        size=(max(7.2, 4.6 * columns + 1.4), 4.3 * -(-len(panels) // columns)),
+        legend=panels[0].lines[::-1],
+        legend_title=None if finished else "step",
+    )
+    return draw(chart)
 
 
-@styled
 def mean_over_layers(
     frame: pd.DataFrame,
     metrics: Sequence[str] = ("two_nn", "anisotropy"),
     loss: str = LOSS,
     alerts: Sequence[Alert] = (),
 ) -> Figure:
-    """Metrics averaged over layers against step, one panel each, with the training loss beside the first.
+    """Draw metrics averaged over layers against step, one panel each, with the training loss in the first.
 
     The step axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it stand the training tokens
     where every checkpoint knows them. The band is the 95 % interval of
@@ -149,25 +123,50 @@ def mean_over_layers(
             f"expected one of the metrics {', '.join(metrics)}, got rows of {', '.join(metrics_of(rows))}; "
             "name one of these"
         )
-    figure = Figure(figsize=(7.2, 1.3 + 2.9 * len(present)))
-    panels = figure.subplots(len(present), 1, squeeze=False, sharex=True)[:, 0]
-    for panel, metric in zip(panels, present, strict=True):
-        _draw_means(panel, rows, metric)
-        mark_steps(panel, sorted({alert.step for alert in alerts_on(alerts, metric)}))
-    _draw_loss(panels[0], scalar(frame, loss), loss)
-    log_steps(panels[-1], sorted(rows["step"].unique()))
-    tokens = tokens_by_step(rows)
-    if len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique:  # else no place for a count
-        tokens_above(panels[0], tokens)
-    marked = any(alerts_on(alerts, metric) for metric in present)
     shown = rows.loc[rows["metric"].isin(present)]
-    notes = "; ".join(filter(None, [intervals(shown), MARKED * marked]))
-    entitle_run(figure, shown, "Mean over layers during training", notes)
-    return figure
+    series, axis = metric_series(shown), training_axis(sorted(rows["step"].unique().tolist()))
+    panels = [
+        replace(
+            _means_panel(metric, [one for one in series.values() if one.metric == metric]),
+            x=replace(axis, label=axis.label if metric == present[-1] else ""),
+            marks=marks_on(alerts_on(alerts, metric), None),
+        )
+        for metric in present
+    ]
+    tokens = tokens_by_step(rows)
+    # otherwise a number of tokens has no place on the axis
+    has_tokens = len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique
+    losses = loss_line(scalar(frame, loss), loss)
+    panels[0] = replace(panels[0], loss=losses, tokens=tokens.to_dict() if has_tokens else None)
+    marked = any(alerts_on(alerts, metric) for metric in present)
+    chart = Chart(
+        title=run_title(rows, "Mean over layers during training"),
+        caption=run_caption(shown, notes(intervals(shown), MARKED * marked)),
+        panels=panels,
+        size=(7.2, 1.3 + 2.9 * len(panels)),
+        shares_x=True,
+    )
+    return draw(chart)
+
+
+def _means_panel(metric: str, series: Sequence[MetricSeries]) -> Panel:
+    labels = [f"{subset_title(one.subset)} ({one.layer_mean.coverage})" for one in series]
+    lines = [
+        mean_line(one, colour=colour, label=label)
+        for one, colour, label in zip(series, cycle(SUBSET_COLOURS), labels, strict=False)
+    ]
+    title = metric_title(metric) if len(series) > 1 else f"{metric_title(metric)}, {labels[0]}"
+    return Panel(
+        title=wrapped(title, _TITLE_WIDTH),
+        y=axis_of_lines(metric, lines),
+        lines=lines,
+        widens_hidden=True,
+        legend="inside" if len(series) > 1 else "",
+    )
 
 
 def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Sequence[Alert] = ()) -> dict[str, Figure]:
-    """Every figure this run has the rows for, by name (a stem for a file, a key for a logger).
+    """Return every figure this run has the rows for, by name (a stem for a file, a key for a logger).
 
     A metric of geometry, or of the user's own, has a profile, its place in the means over layers, and heatmaps. Any
     other family has an overview over depth and one against step, and what suits it alone. A model of which only the end
@@ -175,7 +174,7 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Seq
 
     Args:
         frame: rows of one run.
-        attempt: keeps what a figure raises for later, so that the others are drawn; without it that is raised at once.
+        attempt: keeps the errors of figures, so that the others are drawn; without it they are raised at once.
         alerts: of this run, to be marked.
 
     Raises:
@@ -191,11 +190,11 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Seq
         drawings["mean_over_layers"] = partial(mean_over_layers, with_loss, sorted(own, reverse=True), alerts=alerts)
         for metric in own:
             drawings |= _heatmaps(of_metric(rows, metric), metric, alerts)
-    return drawn(drawings | _overviews(frame, rows, alerts), attempt)
+    return draw_all(drawings | _overviews(frame, rows, alerts), attempt)
 
 
 def _overviews(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert]) -> dict[str, Callable[[], Figure]]:
-    """Of each family that has a value; what has none is named in the summary."""
+    """Return the figures of each family that has a value; the summary names what has none."""
     trained, valued = not is_finished(rows), rows.loc[rows["value"].notna()]
     drawings: dict[str, Callable[[], Figure]] = {}
     for family in overview_families(valued["metric"].unique()):
@@ -230,7 +229,7 @@ def write_figures(
     Args:
         frame: rows of one run.
         folder: made where it is missing; files of the same name are replaced.
-        attempt: keeps the failures for a caller who has more to do; raised here without it.
+        attempt: keeps the errors for a caller who has more to do; raised here without it.
         alerts: of the run, to be marked.
 
     Returns:
@@ -238,48 +237,7 @@ def write_figures(
 
     Raises:
         ValueError: rows of several runs, models, probes or stacks, or none.
-        Exception: what the first failing figure raised, once the others are written.
+        Exception: the error of the first figure that failed, once the others are written.
     """
     with attempts(attempt) as each:
         return save(all_figures(frame, each, alerts), Path(folder), each)
-
-
-def _last(metric: str, layers: pd.Index) -> str:
-    return "each value between two" if is_between(metric) else f"last measured: {layers[-1]}"
-
-
-def _draw_means(panel: Axes, rows: pd.DataFrame, metric: str) -> None:
-    subsets = subsets_of(rows, metric)
-    labels = []
-    for number, (subset, colour) in enumerate(zip(subsets, cycle(SUBSET_COLOURS))):
-        means = layer_mean(rows, metric, subset)
-        labels.append(f"{subset_title(subset)} ({_layers_used(means)})")
-        # each over the one before and thinner, so that two that coincide are both seen
-        width = max(1.2, 4.5 - 3 * number) if len(subsets) > 1 else 2
-        line(panel, means.mean, means.margin, color=colour, label=labels[-1], marker="o", linewidth=width)
-    name_values(panel, metric)
-    alone = len(subsets) == 1
-    title = f"{metric_title(metric)}, {labels[0]}" if alone else metric_title(metric)
-    panel.set_title(textwrap.fill(title, _TITLE_WIDTH, break_on_hyphens=False), loc="left")
-    if not alone:
-        panel.legend(loc="best")
-    scale(panel, metric, of_metric(rows, metric)["value"].to_numpy(float))
-
-
-def _layers_used(means: LayerMean) -> str:
-    if means.n_used == 0:
-        return "no value"
-    return f"{means.n_used} layers" if means.n_used == means.n_layers else f"{means.n_used} of {means.n_layers} layers"
-
-
-def _draw_loss(panel: Axes, losses: pd.Series, name: str) -> None:
-    if losses.empty:
-        return
-    twin = panel.twinx()
-    twin.grid(False)
-    twin.spines["right"].set(visible=True, color=LOSS_COLOUR)
-    twin.plot(
-        losses.index, losses.to_numpy(), color=LOSS_COLOUR, linestyle="--", linewidth=1.4, marker="x", markersize=3
-    )
-    twin.set_ylabel(f"{name} (dashed)", color=LOSS_COLOUR)
-    twin.tick_params(axis="y", colors=LOSS_COLOUR)

@@ -1,36 +1,46 @@
-"""The report's pictures as figures of Plotly, for notebooks and loggers; the page draws the same ones."""
+"""The report's figures as figures of Plotly, for notebooks and loggers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from repdyn.report.axes import Part, course_axes, placed, value_axis
-from repdyn.report.comparison import courses_part, members_of, panels_part, profiles_part
-from repdyn.report.entries import Entry, entries_of, in_lines
-from repdyn.report.parts import at_step, heatmap_part, means_part, profile_part, title
-from repdyn.report.series import MetricSeries
-from repdyn.report.themes import LIGHT, run_colours
+from repdyn.figures.axes import placed, training_axes, value_axis
+from repdyn.figures.colours import run_colours
+from repdyn.figures.metric_panels import profile_lines
+from repdyn.report.plotly_panels import PlotlyDict, band_traces, plotly_axis
+from repdyn.report.plots import (
+    heatmap_plot,
+    heatmaps_plot,
+    means_plot,
+    measured_with,
+    profile_plot,
+    profiles_plot,
+    training_plot,
+)
+from repdyn.report.runs import ReportRun, in_lines, report_runs
+from repdyn.report.themes import LIGHT, VALUE
 from repdyn.tables.designs import sampling_of_runs
 from repdyn.tables.frames import measurements, of_training, select_steps
 from repdyn.tables.runs import differences
+from repdyn.tables.series import MetricSeries
+from repdyn.tables.style import metric_title, subset_title
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 MAX_FRAMES = 40
-"""Steps of a profile's slider: Plotly checks each for long."""
+"""Steps of a profile's slider; Plotly takes long to check each."""
 
 
 def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
-    """A metric by layer and measured step, alerts marked.
+    """Return a metric by layer and measured step, alerts marked.
 
     Args:
-        frame: rows of one run, scalars among them; where its model has several stacks of one of them.
+        frame: rows of one run, scalars among them; if its model has several stacks, of one of them.
         metric: a measured metric.
         subset: a token subset it was measured on.
 
@@ -39,35 +49,35 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
             finished model, which has no steps.
     """
     of_training(frame, "profile")
-    entry, course = _one(frame, metric, subset)
-    part = heatmap_part(entry, course)
-    part["layout"]["shapes"] = []
-    return _figure(part, entry.title, course)
+    run, series = _single(frame, metric, subset)
+    plot = heatmap_plot(run, series)
+    plot["layout"]["shapes"] = []
+    return _figure(plot, run.title, series)
 
 
 def profile(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
-    """A metric over depth, with a slider over at most 40 log-spaced steps, and a button that plays them.
+    """Return a metric over depth, with a slider over at most 40 log-spaced steps, and a button that plays them.
 
     Args:
-        frame: rows of one run; where its model has several stacks of one of them.
+        frame: rows of one run; if its model has several stacks, of one of them.
         metric: a measured metric.
         subset: a token subset it was measured on.
 
     Raises:
         ValueError: rows of several runs, models, probes or stacks, or none; ``metric`` not measured on ``subset``.
     """
-    entry, course = _one(frame, metric, subset)
-    part = profile_part(entry, course)
-    if len(course.steps) > 1:
-        part |= _played(part, course)
-    return _figure(part, entry.title, course)
+    run, series = _single(frame, metric, subset)
+    plot = profile_plot(run, series)
+    if len(series.steps) > 1:
+        plot |= _played(plot, series)
+    return _figure(plot, run.title, series)
 
 
 def means(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
-    """A metric averaged over layers with the loss, and buttons for steps and tokens, logarithmic and linear.
+    """Return a metric averaged over layers with the loss, and buttons for steps and tokens, logarithmic and linear.
 
     Args:
-        frame: rows of one run, scalars among them; where its model has several stacks of one of them.
+        frame: rows of one run, scalars among them; if its model has several stacks, of one of them.
         metric: a measured metric.
         subset: a token subset it was measured on.
 
@@ -76,12 +86,12 @@ def means(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
             finished model, which has no steps.
     """
     of_training(frame, "profile")
-    entry, course = _one(frame, metric, subset)
-    return _figure(_along(means_part(entry, course), [entry]), entry.title, course)
+    run, series = _single(frame, metric, subset)
+    return _figure(_with_axis_buttons(means_plot(run, series), [run]), run.title, series)
 
 
 def compared(frame: pd.DataFrame, metric: str, subset: str) -> dict[str, Figure]:
-    """Several runs: their last profiles, their means over layers, their heatmaps side by side; by name.
+    """Return figures of several runs: their last profiles, their means over layers, their heatmaps; by name.
 
     Those that have nothing to show are left out.
 
@@ -93,94 +103,86 @@ def compared(frame: pd.DataFrame, metric: str, subset: str) -> dict[str, Figure]
     Raises:
         ValueError: a run with several models or probes; runs that do not compare; no run with ``metric`` on ``subset``.
     """
-    entries = entries_of(_cells(frame, metric, subset))
-    members = members_of(entries, (metric, subset))
+    runs = report_runs(_cells(frame, metric, subset))
+    members = measured_with(runs, (metric, subset))
     if not members:
         raise ValueError(f"expected runs measured with {metric} ({subset}), got none; name another metric or subset")
-    if why := differences([entry.run for _, entry, _ in members]):
+    if why := differences([run.measured for _, run, _ in members]):
         raise ValueError(f"expected runs that compare, got {why}; choose among them")
-    colours = run_colours([entry.run for entry in entries])
-    courses = courses_part(members, colours)
-    parts = {
-        "profiles": profiles_part(members, colours),
-        "courses": courses and _along(courses, entries),
-        "heatmaps": panels_part(members),
+    colours = run_colours([run.measured for run in runs])
+    training = training_plot(members, colours)
+    plots = {
+        "profiles": profiles_plot(members, colours),
+        "training": training and _with_axis_buttons(training, runs),
+        "heatmaps": heatmaps_plot(members),
     }
-    sampled = sampling_of_runs({entry.label: entry.run.rows for _, entry, _ in members})
-    course = members[0][2]
-    return {name: _figure(part, in_lines(sampled), course) for name, part in parts.items() if part is not None}
+    caption = in_lines(sampling_of_runs({run.label: run.measured.rows for _, run, _ in members}))
+    return {name: _figure(plot, caption, members[0][2]) for name, plot in plots.items() if plot is not None}
 
 
-def _one(frame: pd.DataFrame, metric: str, subset: str) -> tuple[Entry, MetricSeries]:
+def _single(frame: pd.DataFrame, metric: str, subset: str) -> tuple[ReportRun, MetricSeries]:
+    """Return the only run of a frame and one of its series."""
     measurements(frame)
-    (entry,) = entries_of(_cells(frame, metric, subset))
-    if (metric, subset) not in entry.courses:
-        there = ", ".join(f"{name} ({of})" for name, of in entry.courses)
+    (run,) = report_runs(_cells(frame, metric, subset))
+    if (metric, subset) not in run.series:
+        measured = ", ".join(f"{name} ({of})" for name, of in run.series)
         raise ValueError(
-            f"expected a metric and a subset it was measured on, got {metric} ({subset}); there are {there}"
+            f"expected a metric and a subset it was measured on, got {metric} ({subset}); there are {measured}"
         )
-    return entry, entry.courses[metric, subset]
+    return run, run.series[metric, subset]
 
 
 def _cells(frame: pd.DataFrame, metric: str, subset: str) -> pd.DataFrame:
-    """What a picture needs; all rows where nothing is left to tell what there is."""
+    """Return the rows that a figure needs; all rows if there are none, for an error to say what there is."""
     of_layers = frame["layer"].notna()
     chosen = of_layers & (frame["metric"] == metric) & (frame["subset"].fillna("all") == subset)
     return frame.loc[chosen | ~of_layers] if bool(chosen.any()) else frame
 
 
-def _along(part: Part, entries: list[Entry]) -> Part:
-    """The traces along the course of a training, with buttons for every axis that all of them have."""
-    every = all(entry.tokens for entry in entries)
-    of_entries = [trace.get("meta", {}).get("entry", 0) for trace in part["data"]]
-    steps = sorted({step for trace in part["data"] for step in trace["x"]})
-    counts = [{step: entry.tokens.get(step, np.nan) for step in steps} for entry in entries] if every else []
-    known = sorted({float(count) for of_one in counts for count in of_one.values() if not np.isnan(count)})
-    axes = course_axes(steps, known)
-    places = {
-        name: [
-            _counted(trace["x"], counts[place] if name.startswith("tokens") else None, axis["floor"])
-            for trace, place in zip(part["data"], of_entries, strict=True)
-        ]
-        for name, axis in axes.items()
-    }
-    # ticks of a logarithmic axis would stay
-    layouts = {name: {"tickvals": None, "ticktext": None, **axis["layout"]} for name, axis in axes.items()}
+def _with_axis_buttons(plot: PlotlyDict, runs: Sequence[ReportRun]) -> PlotlyDict:
+    """Return a plot along the training, with buttons for every axis that all of its runs have."""
+    steps = sorted({step for trace in plot["data"] for step in trace["x"]})
+    has_tokens = all(run.tokens for run in runs)
+    counts = [{step: run.tokens.get(step, np.nan) for step in steps} for run in runs] if has_tokens else []
+    known = sorted({float(count) for of_run in counts for count in of_run.values() if not np.isnan(count)})
+    axes = training_axes(steps, known)
+
+    def along(trace: PlotlyDict, name: str) -> np.ndarray:
+        tokens: Mapping[int, float] = counts[trace["meta"].get("entry", 0)] if name.startswith("tokens") else {}
+        return placed(np.array([tokens.get(step, step) for step in trace["x"]], float), axes[name].floor)
+
+    places = {name: [along(trace, name) for trace in plot["data"]] for name in axes}
+    # ticks of a logarithmic axis would stay on a linear one
+    layouts = {name: {"tickvals": None, "ticktext": None, **plotly_axis(axis)} for name, axis in axes.items()}
     buttons = [
         {
             "label": name.replace("-", ", "),
             "method": "update",
-            "args": [{"x": xs}, {f"xaxis.{key}": value for key, value in layouts[name].items()}],
+            "args": [{"x": x}, {f"xaxis.{key}": value for key, value in layouts[name].items()}],
         }
-        for name, xs in places.items()
+        for name, x in places.items()
     ]
     menu = {"buttons": buttons, "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}
-    traces = [{**trace, "x": x} for trace, x in zip(part["data"], places["steps-log"], strict=True)]
-    return {"data": traces, "layout": {**part["layout"], "xaxis": axes["steps-log"]["layout"], "updatemenus": [menu]}}
+    traces = [{**trace, "x": x} for trace, x in zip(plot["data"], places["steps-log"], strict=True)]
+    layout = {**plot["layout"], "xaxis": plotly_axis(axes["steps-log"]), "updatemenus": [menu]}
+    return {"data": traces, "layout": layout}
 
 
-def _counted(steps: Sequence[int], tokens: Mapping[int, float] | None, floor: float | None) -> np.ndarray:
-    """Where steps stand on an axis of steps, or of tokens."""
-    counts = steps if tokens is None else [tokens[step] for step in steps]
-    return placed(np.asarray(counts, np.float32), floor)
-
-
-def _played(part: Part, course: MetricSeries) -> Part:
-    """Frames, and the slider and button that show them."""
-    _, floor = value_axis(course.metric, course.values, course.margins)
-    places = [course.steps.index(step) for step in select_steps(course.steps, MAX_FRAMES)]
-    first = len(part["data"]) - 3
+def _played(plot: PlotlyDict, series: MetricSeries) -> PlotlyDict:
+    """Return frames, and the slider and button that show them."""
+    floor = value_axis(series.metric, series.values, series.margins).floor
+    first = len(plot["data"]) - 3
     frames, stops = [], []
     at_once: dict[str, Any] = {"mode": "immediate", "transition": {"duration": 0}}
-    for place in places:
-        at, name = at_step(course, place, floor), f"{course.steps[place]:,}"
+    for line in profile_lines(series, dict.fromkeys(select_steps(series.steps, MAX_FRAMES), VALUE)):
+        at = band_traces(line, floor)
         data = [{"y": at["low"]}, {"y": at["high"]}, {"y": at["value"], "customdata": at["exact"]}]
-        frames.append({"name": name, "data": data, "traces": [first, first + 1, first + 2]})
-        arguments = [[name], at_once | {"frame": {"duration": 0, "redraw": False}}]
-        stops.append({"label": name, "method": "animate", "args": arguments})
+        frames.append({"name": line.label, "data": data, "traces": [first, first + 1, first + 2]})
+        arguments = [[line.label], at_once | {"frame": {"duration": 0, "redraw": False}}]
+        stops.append({"label": line.label, "method": "animate", "args": arguments})
     play = [None, at_once | {"frame": {"duration": 250, "redraw": False}, "fromcurrent": True}]
     layout = {
-        **part["layout"],
+        **plot["layout"],
         "sliders": [{"steps": stops, "active": len(stops) - 1, "currentvalue": {"prefix": "step "}, "pad": {"t": 40}}],
         "updatemenus": [
             {"type": "buttons", "buttons": [{"label": "Play", "method": "animate", "args": play}], "x": 0, "y": 1.15}
@@ -189,12 +191,11 @@ def _played(part: Part, course: MetricSeries) -> Part:
     return {"layout": layout, "frames": frames}
 
 
-def _figure(part: Part, below: str, course: MetricSeries) -> Figure:
-    import plotly.graph_objects as go  # one second, which tracking without it should not pay
+def _figure(plot: PlotlyDict, caption: str, series: MetricSeries) -> Figure:
+    import plotly.graph_objects as go  # takes one second, which tracking without it should not pay
 
-    whole = deepcopy(part)
-    layout = {"margin": {"t": 110}, "title": {"text": f"{title(course)}<br><sub>{below}</sub>"}, "template": LIGHT}
-    # Plotly's own button that sends a figure away has no place under unpublished results
-    bar = {"modebar": {"remove": ["sendChartToCloud", "sendDataToCloud"]}}
-    whole["layout"] = {**whole["layout"], "height": None, **layout, **bar}
-    return go.Figure(whole)
+    title = f"{metric_title(series.metric)}, {subset_title(series.subset)}<br><sub>{caption}</sub>"
+    layout = {"height": None, "margin": {"t": 110}, "title": {"text": title}, "template": LIGHT}
+    # Plotly's button that uploads a figure has no place next to unpublished results
+    modebar = {"modebar": {"remove": ["sendChartToCloud", "sendDataToCloud"]}}
+    return go.Figure({**plot, "layout": {**plot["layout"], **layout, **modebar}})

@@ -1,4 +1,4 @@
-"""Numbers in a page: arrays as bytes, each once, compressed, in an alphabet that no markup hides in."""
+"""Numbers in a page: arrays as compressed bytes, each once, in an alphabet that cannot contain markup."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ import numpy as np
 from repdyn.report.markup import in_sight
 
 BLOCK = "$"
-"""Key of what stands for an array: its offset among all numbers, then its shape."""
+"""Key of a reference to an array: its offset among all numbers, then its shape."""
 
 _LEVEL = 6
 
 
 class Packer:
-    """Collects the arrays of nested dictionaries and lists; the same array twice is stored once."""
+    """Collects the arrays of nested dictionaries and lists; equal arrays are stored once."""
 
     def __init__(self) -> None:
-        self._blocks: list[np.ndarray] = []
-        self._places: dict[int, dict[str, list[int]]] = {}
-        # what is no longer referred to could leave its id to another array
-        self._kept: list[np.ndarray] = []
+        self._references: dict[tuple[bytes, tuple[int, ...]], dict[str, list[int]]] = {}
+        self._blocks: list[bytes] = []
         self._length = 0
 
     def pack(self, tree: Any) -> Any:
-        """The same tree with a reference in place of each array."""
+        """Return the same tree with a reference in place of each array."""
         if isinstance(tree, np.ndarray):
-            return self._place(tree)
+            return self._reference(tree)
         if isinstance(tree, dict):
             return {key: self.pack(value) for key, value in tree.items()}
         if isinstance(tree, list | tuple):
@@ -39,25 +37,25 @@ class Packer:
         return tree
 
     def numbers(self) -> str:
-        """All arrays as text: 32-bit floats, first bytes first, gzip, base64."""
-        flat = np.concatenate([*self._blocks, np.empty(0, np.float32)]).astype("<f4")
+        """Return all arrays as text: 32-bit floats, first bytes first, gzip, base64."""
         # sign and exponent change less from value to value than the last bits do
-        shuffled = flat.view(np.uint8).reshape(-1, 4).T
+        shuffled = np.frombuffer(b"".join(self._blocks), np.uint8).reshape(-1, 4).T
         return _as_text(shuffled.tobytes())
 
-    def _place(self, array: np.ndarray) -> dict[str, list[int]]:
-        if id(array) not in self._places:
-            self._places[id(array)] = {BLOCK: [self._length, *array.shape]}
-            self._kept.append(array)
-            self._blocks.append(array.astype(np.float32).ravel())
+    def _reference(self, array: np.ndarray) -> dict[str, list[int]]:
+        # seven digits: enough to look at; the store has all of them
+        block = array.astype("<f4").tobytes()
+        if (block, array.shape) not in self._references:
+            self._references[block, array.shape] = {BLOCK: [self._length, *array.shape]}
+            self._blocks.append(block)
             self._length += array.size
-        return self._places[id(array)]
+        return self._references[block, array.shape]
 
 
 def as_text(tree: Any) -> str:
-    """Nested dictionaries and lists as text: JSON, gzip, base64."""
+    """Return nested dictionaries and lists as text: JSON, gzip, base64."""
     text = in_sight(json.dumps(tree, allow_nan=False, separators=(",", ":"), ensure_ascii=False))
-    # a name may hold what no text can
+    # a name may contain what cannot be encoded
     return _as_text(text.encode(errors="backslashreplace"))
 
 
@@ -66,5 +64,5 @@ def _as_text(content: bytes) -> str:
 
 
 def compressed(text: str) -> str:
-    """A text as another: gzip, base64."""
+    """Return a text compressed: gzip, base64."""
     return _as_text(text.encode())

@@ -7,8 +7,8 @@ from itertools import groupby
 
 import pandas as pd
 
-from repdyn.report.entries import Entry, ReportRun
 from repdyn.report.markup import Markup, details, joined, table, tag
+from repdyn.report.runs import ReportData, ReportRun
 from repdyn.tables.alert_text import happenings
 from repdyn.tables.costs import cost, failed
 from repdyn.tables.criteria import MEANINGS, PAPER, VERSION
@@ -32,60 +32,60 @@ MAX_ALERTS = 12
 MAX_FAILURES = 200
 
 
-def overview(subject: ReportRun) -> Markup:
+def overview(data: ReportData) -> Markup:
     """A line for each run."""
     rows = [
         (
-            entry.label,
-            str(entry.run.rows["model"].iloc[0]),
-            KINDS[entry.run.causal],
-            _or_dash(entry.run.parameters),
-            _steps(entry),
-            _or_dash(max(entry.tokens.values(), default=None)),
-            _layers(entry),
-            f"{entry.run.rows['probe'].iloc[0][:8]}, {sampling(entry.run.rows)}",
+            run.label,
+            str(run.measured.rows["model"].iloc[0]),
+            KINDS[run.measured.causal],
+            _or_dash(run.measured.parameters),
+            _steps(run),
+            _or_dash(max(run.tokens.values(), default=None)),
+            _layers(run),
+            f"{run.measured.rows['probe'].iloc[0][:8]}, {sampling(run.measured.rows)}",
         )
-        for entry in subject.entries
+        for run in data.runs
     ]
     headings = ("run", "model", "kind", "parameters", "steps", "tokens", "layers", "probe")
     parts = [table("Runs in this report", headings, rows, quiet=True)]
-    if len(subject.entries) > 1 and (why := differences([entry.run for entry in subject.entries])):
+    if len(data.runs) > 1 and (why := differences([run.measured for run in data.runs])):
         parts.append(tag("p", f"These runs do not all compare: {why}.", class_="warning"))
     return joined(parts)
 
 
-def stands_out(subject: ReportRun) -> Markup:
+def stands_out(data: ReportData) -> Markup:
     """The findings with their verdicts, then the alerts."""
-    judged = [entry for entry in subject.entries if entry.findings]
+    judged = [run for run in data.runs if run.findings]
     parts = [_findings(judged)] if judged else [tag("p", "Neither anisotropy nor TwoNN was measured: no findings.")]
-    return joined([*parts, _alerts(subject.entries)])
+    return joined([*parts, _alerts(data.runs)])
 
 
-def measured(subject: ReportRun) -> Markup:
+def measured(data: ReportData) -> Markup:
     """With what, at what cost, and what has no value."""
     rows = [
         (
-            entry.label,
-            f"{len(metrics_of(entry.run.rows))}",
-            _listed(entry.run.rows, "dim"),
-            _listed(entry.run.rows, "dtype"),
-            _listed(entry.run.rows, "device"),
-            _listed(entry.run.rows, "attention"),
-            ", ".join(f"{name} {_listed(entry.run.rows, f'{name}_version')}" for name in _PACKAGES),
-            f"{str(entry.run.rows['measured_at'].max())[:16].replace('T', ' ')} UTC",
-            tag("code", str(entry.run.rows["probe"].iloc[0])),
+            run.label,
+            f"{len(metrics_of(run.measured.rows))}",
+            _listed(run.measured.rows, "dim"),
+            _listed(run.measured.rows, "dtype"),
+            _listed(run.measured.rows, "device"),
+            _listed(run.measured.rows, "attention"),
+            ", ".join(f"{name} {_listed(run.measured.rows, f'{name}_version')}" for name in _PACKAGES),
+            f"{str(run.measured.rows['measured_at'].max())[:16].replace('T', ' ')} UTC",
+            tag("code", str(run.measured.rows["probe"].iloc[0])),
         )
-        for entry in subject.entries
+        for run in data.runs
     ]
     headings = ("run", "metrics", "dimension", "states in", "on", "attention", "versions", "last measured", "probe")
-    costs = [tag("li", tag("b", entry.label), ": ", text) for entry in subject.entries if (text := cost(entry.frame))]
+    costs = [tag("li", tag("b", run.label), ": ", text) for run in data.runs if (text := cost(run.frame))]
     parts = [table("With what it was measured", headings, rows, quiet=True), tag("ul", *costs) if costs else Markup()]
-    return joined([*parts, *map(_metric_table, subject.entries)])
+    return joined([*parts, *map(_metric_table, data.runs)])
 
 
-def failed_checkpoints(subject: ReportRun) -> Markup:
+def failed_checkpoints(data: ReportData) -> Markup:
     """Checkpoints that could not be measured, each with its reason."""
-    missing = failures(subject.frame).drop_duplicates(["run", "step", "checkpoint", "reason"])
+    missing = failures(data.frame).drop_duplicates(["run", "step", "checkpoint", "reason"])
     if missing.empty:
         return tag("p", "No checkpoint failed.")
     columns = ("run", "step", "revision", "metric", "reason")
@@ -93,7 +93,7 @@ def failed_checkpoints(subject: ReportRun) -> Markup:
         (run, f"{step:,}", "" if pd.isna(revision) else str(revision), metric, " ".join(reason.split()))
         for run, step, revision, metric, reason in missing[list(columns)].itertuples(index=False)
     ]
-    texts = ((name, failed(rows)) for name, rows in subject.frame.groupby("run", sort=False))
+    texts = ((name, failed(rows)) for name, rows in data.frame.groupby("run", sort=False))
     summary = tag("ul", *(tag("li", tag("b", str(name)), ": ", text) for name, text in texts if text))
     more = len(rows) - MAX_FAILURES
     told = tag("p", f"And {more} more; the store has them all.") if more > 0 else Markup()
@@ -103,18 +103,18 @@ def failed_checkpoints(subject: ReportRun) -> Markup:
     return joined([summary, found, told])
 
 
-def without_value(subject: ReportRun) -> Markup:
+def without_value(data: ReportData) -> Markup:
     """Metrics without a value somewhere, by reason."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for entry in subject.entries:
-        expected = without_first(entry.run.rows)
+    for run in data.runs:
+        expected = without_first(run.measured.rows)
         missing = expected.loc[expected["value"].isna()]
         sizes = expected.groupby(["metric", "subset"]).size()
         for key, cells in missing.groupby(["metric", "subset"], sort=False):
             of_all = f"{len(cells):,} of {sizes[key]:,}"
             metric, subset = key
             name = metric_title(metric) if subset == "all" else f"{metric_title(metric)} ({subset_title(subset)})"
-            found.setdefault((entry.label, of_all, commonest_reason(cells)), []).append(name)
+            found.setdefault((run.label, of_all, commonest_reason(cells)), []).append(name)
     if not found:
         return tag("p", "Every measured metric has a value at every layer and step.")
     rows = [(label, ", ".join(names), of_all, reason) for (label, of_all, reason), names in found.items()]
@@ -124,24 +124,24 @@ def without_value(subject: ReportRun) -> Markup:
 _PACKAGES = ("repdyn", "torch", "transformers")
 
 
-def _findings(entries: Sequence[Entry]) -> Markup:
-    criteria = {finding.title.rpartition(",")[0]: finding.criterion for entry in entries for finding in entry.findings}
+def _findings(runs: Sequence[ReportRun]) -> Markup:
+    criteria = {finding.title.rpartition(",")[0]: finding.criterion for run in runs for finding in run.findings}
     terms = (part for title, text in criteria.items() for part in (tag("dt", title), tag("dd", text)))
     source = tag("p", f"Findings of: {PAPER}. Criteria version {VERSION}.")
     judged = details("How they are judged", source, tag("dl", *terms))
-    if len(entries) == 1:
-        return joined([_finding_table(entries[0]), judged])
-    titles = [f"{finding.name}, {finding.subset}" for finding in entries[0].findings]
-    rows = [(entry.label, *(_verdict(finding) for finding in entry.findings)) for entry in entries]
-    more = details("The numbers behind the verdicts", *map(_finding_table, entries))
+    if len(runs) == 1:
+        return joined([_finding_table(runs[0]), judged])
+    titles = [f"{finding.name}, {finding.subset}" for finding in runs[0].findings]
+    rows = [(run.label, *(_verdict(finding) for finding in run.findings)) for run in runs]
+    more = details("The numbers behind the verdicts", *map(_finding_table, runs))
     meanings = "; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS.items())
     caption = f"Published findings, criteria version {VERSION}. {meanings}"
     return joined([table(caption, ("run", *titles), rows), more, judged])
 
 
-def _finding_table(entry: Entry) -> Markup:
-    rows = [(finding.title, _verdict(finding), finding.evidence) for finding in entry.findings]
-    caption = f"Published findings, {entry.label}, criteria version {VERSION}"
+def _finding_table(run: ReportRun) -> Markup:
+    rows = [(finding.title, _verdict(finding), finding.evidence) for finding in run.findings]
+    caption = f"Published findings, {run.label}, criteria version {VERSION}"
     return table(caption, ("finding", "verdict", "in this run"), rows)
 
 
@@ -150,12 +150,12 @@ def _verdict(finding: Finding) -> Markup:
     return tag("span", tag("span", icon, aria_hidden="true"), f" {finding.verdict}", class_=f"verdict {name}")
 
 
-def _alerts(entries: Sequence[Entry]) -> Markup:
+def _alerts(runs: Sequence[ReportRun]) -> Markup:
     """By run and rule, as they are told everywhere; some in sight, the others behind."""
-    found = {entry: sorted(happenings(entry.alerts), key=_rule) for entry in entries}
+    found = {run: sorted(happenings(run.alerts), key=_rule) for run in runs}
     lines = [
-        tag("li", tag("b", rule), f", {entry.label}: " if len(entries) > 1 else ": ", _alert_line(list(of_rule)))
-        for entry, happened in found.items()
+        tag("li", tag("b", rule), f", {run.label}: " if len(runs) > 1 else ": ", _alert_line(list(of_rule)))
+        for run, happened in found.items()
         for rule, of_rule in groupby(happened, key=_rule)
     ]
     if not lines:
@@ -176,35 +176,35 @@ def _alert_line(happened: Sequence[tuple[int, str, str]]) -> Markup:
     return joined([first, *([more] if others else [])])
 
 
-def _metric_table(entry: Entry) -> Markup:
-    rows, seconds = entry.run.rows, seconds_by_metric(entry.run.rows)
+def _metric_table(run: ReportRun) -> Markup:
+    rows, seconds = run.measured.rows, seconds_by_metric(run.measured.rows)
     whole = float(seconds.sum())
     lines = [
         (
             metric_title(metric),
             tag("code", metric),
             family_title(family_of(metric)),
-            ", ".join(subset_title(of) for name, of in entry.courses if name == metric),
+            ", ".join(subset_title(of) for name, of in run.series if name == metric),
             f"{seconds[metric]:.3f}",
             f"{seconds[metric] / whole:.0%}" if whole else "",
         )
         for metric in metrics_of(rows)
     ]
     headings = ("metric", "name", "family", "tokens", "seconds per checkpoint", "share")
-    caption = f"Metrics of {entry.label}, and what each cost (median over checkpoints)"
-    return details(f"Metrics and their cost: {entry.label}", table(caption, headings, lines, numbers=2))
+    caption = f"Metrics of {run.label}, and what each cost (median over checkpoints)"
+    return details(f"Metrics and their cost: {run.label}", table(caption, headings, lines, numbers=2))
 
 
-def _steps(entry: Entry) -> str:
-    steps = entry.run.steps
-    if entry.finished:
+def _steps(run: ReportRun) -> str:
+    steps = run.measured.steps
+    if run.finished:
         return "finished"
     span = f"{len(steps)}, {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
-    return f"{span} ({entry.run.n_failed} failed)" if entry.run.n_failed else span
+    return f"{span} ({run.measured.n_failed} failed)" if run.measured.n_failed else span
 
 
-def _layers(entry: Entry) -> str:
-    return f"{entry.run.rows['layer'].nunique()}"
+def _layers(run: ReportRun) -> str:
+    return f"{run.measured.rows['layer'].nunique()}"
 
 
 def _or_dash(count: float | None) -> str:

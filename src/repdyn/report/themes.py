@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from typing import Any
 
-from repdyn.report.axes import Part
-from repdyn.tables.runs import Key, MeasuredRun
-from repdyn.tables.style import ALERT_COLOUR, KIND_COLOURS, LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, shades
+from repdyn.figures.colours import run_colours, step_colours
+from repdyn.tables.runs import MeasuredRun
+from repdyn.tables.style import ALERT_COLOUR, LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, shades
 
 VALUE, LOSS = SUBSET_COLOURS[0], LOSS_COLOUR
 BAND_OPACITY = 0.18
 
-_STEP_SHADES = (0.0, 0.88), (0.25, 1.0)
-_RUN_SHADES = (0.45, 1.0), (0.2, 0.7)
-_ONLY_RUN = (0.75, 0.45)
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
-def template(*, text: str, grid: str, paper: str) -> Part:
-    """The look of all figures on a background.
+def template(*, text: str, grid: str, paper: str) -> dict[str, Any]:
+    """Return the look of all figures on a background.
 
     Args:
         text: its colour.
@@ -53,30 +50,23 @@ DARKENED = {VALUE: "#56B4E9", ALERT_COLOUR: "#FF6B6B", LOSS: "#F0A860", EMPTY: "
 """What stands for a colour on a dark background."""
 
 
-def step_colours(number: int) -> dict[str, str]:
-    """Colours of so many steps, first to last, each with what stands for it on a dark background."""
-    return dict(zip(*(shades(SEQUENTIAL, number, *between) for between in _STEP_SHADES), strict=True))
+TRAIL_COLOURS = {
+    colour: darkened
+    for number in range(1, 8)
+    for colour, darkened in zip(step_colours(number), shades(SEQUENTIAL, number, 0.25, 1.0), strict=True)
+}
+"""What stands on a dark background for the colours of steps that a profile shows with the chosen one."""
 
 
-TRAIL_COLOURS = {colour: instead for number in range(1, 8) for colour, instead in step_colours(number).items()}
-"""Of every step that a profile shows beside the chosen one, whatever their number."""
-
-
-def run_colours(runs: Sequence[MeasuredRun]) -> dict[Key, tuple[str, str]]:
-    """Colours on a light and on a dark background: decoders blue, encoders orange, by their order within a kind."""
-    found: dict[Key, tuple[str, str]] = {}
-    for kind, members in groupby(runs, key=lambda run: run.causal):
-        group = list(members)
-        pairs = (
-            shades(KIND_COLOURS[kind], len(group), *(between if len(group) > 1 else (alone, alone)))
-            for between, alone in zip(_RUN_SHADES, _ONLY_RUN, strict=True)
-        )
-        found |= dict(zip((run.key for run in group), zip(*pairs, strict=True), strict=True))
-    return found
+def darkened_runs(runs: Sequence[MeasuredRun]) -> dict[str, str]:
+    """Return what stands on a dark background for the colour of each run."""
+    dark = run_colours(runs, (0.2, 0.7), 0.45)
+    return {colour: dark[key] for key, colour in run_colours(runs).items()}
 
 
 def transparent(colour: str, opacity: float = BAND_OPACITY) -> str:
-    """
+    """Return a colour with an opacity.
+
     >>> transparent("#0072B2", 0.2)
     'rgba(0,114,178,0.2)'
     """

@@ -4,116 +4,112 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repdyn.figures.axes import training_axes, value_axis
+from repdyn.figures.colours import run_colours
 from repdyn.metrics import FAMILIES, METRICS, metric_info
 from repdyn.metrics.names import settings_in_words
-from repdyn.report.axes import Part, course_axes, value_axis
-from repdyn.report.comparison import (
+from repdyn.report.plotly_panels import PlotlyDict, plotly_axis
+from repdyn.report.plots import (
     MAX_BANDS,
     MAX_PANELS,
     Members,
-    courses_part,
-    members_of,
-    panels_part,
-    profiles_part,
+    heads_plot,
+    heatmap_plot,
+    heatmaps_plot,
+    means_plot,
+    measured_with,
+    profile_plot,
+    profiles_plot,
+    training_plot,
 )
-from repdyn.report.entries import Entry, ReportRun, preferred
-from repdyn.report.parts import heads_part, heatmap_part, means_part, profile_part
-from repdyn.report.series import MetricSeries
-from repdyn.report.themes import DARK, DARKENED, LIGHT, TRAIL_COLOURS, run_colours, transparent
+from repdyn.report.runs import ReportData, ReportRun, first_shown
+from repdyn.report.themes import DARK, DARKENED, LIGHT, TRAIL_COLOURS, darkened_runs, transparent
 from repdyn.tables.families import family_of
 from repdyn.tables.runs import differences
+from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import family_title, metric_title, short_subset_title, subset_title
 
 
-def tree_of(subject: ReportRun) -> Part:
-    """Figures of every run, metric and subset, axes, themes, names; arrays as they are."""
-    entries = subject.entries
-    metrics = list(dict.fromkeys(metric for entry in entries for metric, _ in entry.courses))
-    subsets = {subset for entry in entries for _, subset in entry.courses}
-    steps = {step for entry in entries if not entry.finished for step in (*entry.run.steps, *entry.loss.index)}
-    tokens = {count for entry in entries for count in entry.tokens.values()}
+def page_tree(data: ReportData) -> PlotlyDict:
+    """Return the figures of every run, metric and subset, axes, themes and names; arrays as they are."""
+    runs = data.runs
+    metrics = list(dict.fromkeys(metric for run in runs for metric, _ in run.series))
+    subsets = {subset for run in runs for _, subset in run.series}
+    steps = {int(step) for run in runs if not run.finished for step in (*run.measured.steps, *run.loss.index)}
+    axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.tokens.values()}))
+    first_trained = next((number for number, run in enumerate(runs) if len(run.measured.steps) > 1), 0)
     return {
-        "start": [*preferred(entries), _opened(entries)],
-        "entries": [_entry(entry) for entry in entries],
-        "compared": _compared(entries, metrics) if len(entries) > 1 else {},
-        "axes": course_axes(sorted(map(int, steps)), sorted(tokens)),
+        "start": [*first_shown(runs), str(first_trained)],
+        "entries": [_run_tree(run) for run in runs],
+        "compared": _compared(runs) if len(runs) > 1 else {},
+        "axes": {name: {"layout": plotly_axis(axis), "floor": axis.floor} for name, axis in axes.items()},
         "metrics": {metric: {"title": metric_title(metric), "meaning": _meaning(metric)} for metric in metrics},
         "subsets": {subset: [subset_title(subset), short_subset_title(subset)] for subset in sorted(subsets)},
         "families": _families(metrics),
-        "alerts": any(entry.alerts for entry in entries),
+        "alerts": any(run.alerts for run in runs),
         "themes": {"light": LIGHT, "dark": DARK},
-        "darkened": _darkened(entries),
+        "darkened": _darkened(runs),
     }
 
 
-def _opened(entries: Sequence[Entry]) -> str:
-    """The place of the run that a report opens with: the first that moves."""
-    return str(next((place for place, entry in enumerate(entries) if len(entry.run.steps) > 1), 0))
+def _run_tree(run: ReportRun) -> PlotlyDict:
+    metrics: dict[str, PlotlyDict] = {}
+    for (metric, subset), series in run.series.items():
+        metrics.setdefault(metric, {})[subset] = _series_tree(run, series)
+    return {"label": run.label, "finished": run.finished, "tokens": run.tokens or None, "metrics": metrics}
 
 
-def _entry(entry: Entry) -> Part:
-    metrics: dict[str, Part] = {}
-    for (metric, subset), course in entry.courses.items():
-        metrics.setdefault(metric, {})[subset] = _course(entry, course)
+def _series_tree(run: ReportRun, series: MetricSeries) -> PlotlyDict:
+    is_trained = len(series.steps) > 1 and not run.finished
+    used, all_layers = series.layer_mean.n_used, series.layer_mean.n_layers
+    layers = f"{all_layers} layers" if used == all_layers else f"{used} of {all_layers} layers"
     return {
-        "label": entry.label,
-        "finished": entry.finished,
-        "tokens": entry.tokens or None,
-        "metrics": metrics,
+        "layers": series.layers,
+        "steps": series.steps,
+        "values": series.values,
+        "margins": series.margins,
+        "reasons": series.reasons,
+        "floor": value_axis(series.metric, series.values, series.margins).floor,
+        "interval": series.interval,
+        "note": "; ".join(filter(None, [f"mean over {layers}", series.interval])),
+        "profile": profile_plot(run, series),
+        "heatmap": heatmap_plot(run, series) if is_trained else None,
+        "means": means_plot(run, series) if is_trained else None,
+        "heads": heads_plot(series),
+        "by_head": series.by_head,
     }
 
 
-def _course(entry: Entry, course: MetricSeries) -> Part:
-    several = len(course.steps) > 1 and not entry.finished
-    n_layers = len(course.layers)
-    used = f"{n_layers} layers" if course.n_used == n_layers else f"{course.n_used} of {n_layers} layers"
-    return {
-        "layers": course.layers,
-        "steps": course.steps,
-        "values": course.values,
-        "margins": course.margins,
-        "reasons": course.reasons,
-        "floor": value_axis(course.metric, course.values, course.margins)[1],
-        "interval": course.interval,
-        "note": "; ".join(filter(None, [f"mean over {used}", course.interval])),
-        "profile": profile_part(entry, course),
-        "heatmap": heatmap_part(entry, course) if several else None,
-        "means": means_part(entry, course) if several else None,
-        "heads": heads_part(course),
-        "by_head": course.by_head,
-    }
-
-
-def _compared(entries: Sequence[Entry], metrics: Sequence[str]) -> dict[str, Part]:
-    colours = run_colours([entry.run for entry in entries])
-    why = differences([entry.run for entry in entries])
+def _compared(runs: Sequence[ReportRun]) -> dict[str, PlotlyDict]:
+    """Return the comparisons of each metric and subset that several runs have."""
+    measured = [run.measured for run in runs]
+    colours, why = run_colours(measured), differences(measured)
     warning = f" They do not all compare: {why}." if why else ""
-    found: dict[str, Part] = {}
-    for key in dict.fromkeys(
-        key for metric in metrics for entry in entries for key in entry.courses if key[0] == metric
-    ):
-        members = members_of(entries, key)
+    found: dict[str, PlotlyDict] = {}
+    for metric, subset in dict.fromkeys(key for run in runs for key in run.series):
+        members = measured_with(runs, (metric, subset))
         if len(members) < 2:
             continue
-        panels = panels_part(members)
-        n_panels = len(panels["data"]) if panels else 0
-        found.setdefault(key[0], {})[key[1]] = {
-            "note": f"{len(members)} of {len(entries)} runs; decoders blue, encoders orange{_bands(members)}.{warning}",
-            "profiles": profiles_part(members, colours),
-            "courses": courses_part(members, colours),
-            "panels": panels,
-            "panels_note": f"one scale of colours{f'; the first {MAX_PANELS} runs' * (n_panels == MAX_PANELS)}",
+        heatmaps = heatmaps_plot(members)
+        is_cut = heatmaps is not None and len(heatmaps["data"]) == MAX_PANELS
+        found.setdefault(metric, {})[subset] = {
+            "note": f"{len(members)} of {len(runs)} runs; decoders blue, encoders orange{_bands(members)}.{warning}",
+            "profiles": profiles_plot(members, colours),
+            "courses": training_plot(members, colours),
+            "panels": heatmaps,
+            "panels_note": f"one scale of colours{f'; the first {MAX_PANELS} runs' * is_cut}",
         }
     return found
 
 
 def _bands(members: Members) -> str:
-    """What to add on the bands of several runs' lines; nothing where there are too many for bands."""
-    told = sorted({course.interval for *_, course in members if course.interval})
-    return "".join(f"; {one}" for one in told) if len(members) <= MAX_BANDS else ""
+    """Return what the bands of several runs' lines mean; empty if there are too many lines for bands."""
+    meanings = sorted({series.interval for *_, series in members if series.interval})
+    return "".join(f"; {meaning}" for meaning in meanings) if len(members) <= MAX_BANDS else ""
 
 
 def _families(metrics: Sequence[str]) -> list[list[object]]:
+    """Return the title of each family with its metrics."""
     groups = {
         family: [m for m in metrics if family_of(m) == family] for family in [*FAMILIES, *map(family_of, metrics)]
     }
@@ -129,8 +125,7 @@ def _meaning(metric: str) -> str:
     return f"{info.meaning}{settings}; from {low:g} to {high:g}".replace("inf", "\u221e")
 
 
-def _darkened(entries: Sequence[Entry]) -> dict[str, str]:
-    """What stands for each colour, and for its transparent twin, on a dark background."""
-    runs = dict(run_colours([entry.run for entry in entries]).values())
-    whole = {**TRAIL_COLOURS, **runs, **DARKENED}
-    return whole | {transparent(colour): transparent(instead) for colour, instead in whole.items()}
+def _darkened(runs: Sequence[ReportRun]) -> dict[str, str]:
+    """Return what stands for each colour, and for its transparent twin, on a dark background."""
+    colours = {**TRAIL_COLOURS, **darkened_runs([run.measured for run in runs]), **DARKENED}
+    return colours | {transparent(colour): transparent(darkened) for colour, darkened in colours.items()}

@@ -12,11 +12,11 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from repdyn.report.entries import ReportRun, Watch, subject_of
 from repdyn.report.markup import Markup, joined
 from repdyn.report.packing import Packer, as_text, compressed
+from repdyn.report.runs import Progress, ReportData, report_data
 from repdyn.report.sections import failed_checkpoints, measured, overview, stands_out, without_value
-from repdyn.report.tree import tree_of
+from repdyn.report.tree import page_tree
 from repdyn.store import Store
 from repdyn.utils.atomic_files import write_atomically
 
@@ -32,7 +32,7 @@ def write_report(
     probe: str | None = None,
     title: str | None = None,
     refresh_seconds: float | None = None,
-    watch: Watch = lambda runs: runs,
+    progress: Progress = lambda runs: runs,
 ) -> Path:
     """Write one page about what stores hold: no network, opens from disk, written whole or not at all.
 
@@ -45,7 +45,7 @@ def write_report(
         title: heading of the page; named after the runs unless given.
         refresh_seconds: of a run that goes on: how often the page looks for a newer one in its place. What the reader
             has chosen stays.
-        watch: sees the runs one by one, as a progress bar does.
+        progress: wraps the iteration over runs, as a progress bar does.
 
     Returns:
         ``path``.
@@ -58,22 +58,22 @@ def write_report(
         raise ValueError(f"expected refresh_seconds > 0, got {refresh_seconds}; leave it out for a page that stays")
     given = [stores] if isinstance(stores, Store) else list(stores)
     chosen = list({store.path.resolve(): store for store in given}.values())
-    subject = subject_of(chosen, runs, probe, watch)
-    text = page(subject, title or _title(subject), _sources(chosen), refresh_seconds)
+    data = report_data(chosen, runs, probe, progress)
+    text = page(data, title or _title(data), _sources(chosen), refresh_seconds)
     # a name may hold what no text can
     content = text.encode(errors="backslashreplace")
     write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
     return Path(path)
 
 
-def page(subject: ReportRun, title: str, sources: str, refresh_seconds: float | None = None) -> str:
+def page(data: ReportData, title: str, sources: str, refresh_seconds: float | None = None) -> str:
     """The page itself."""
     now, packer = datetime.now(UTC), Packer()
     live = None
     if refresh_seconds is not None:
         stale = max(STALE_AFTER, 3 * refresh_seconds)
         live = {"written": now.timestamp(), "every": refresh_seconds, "stale": stale}
-    tree = as_text({**packer.pack(tree_of(subject)), "live": live})
+    tree = as_text({**packer.pack(page_tree(data)), "live": live})
     # made into text last: the tree fills it
     scripts = {
         "tree": tree,
@@ -90,16 +90,16 @@ def page(subject: ReportRun, title: str, sources: str, refresh_seconds: float | 
         policy=_policy(),
         style=_asset("page.css"),
         written=joined([f"Written {now:%Y-%m-%d %H:%M:%S} UTC."]),
-        overview=overview(subject),
-        stands_out=stands_out(subject),
-        measured=measured(subject),
-        failed=failed_checkpoints(subject),
-        without_value=without_value(subject),
+        overview=overview(data),
+        stands_out=stands_out(data),
+        measured=measured(data),
+        failed=failed_checkpoints(data),
+        without_value=without_value(data),
     )
 
 
-def _title(subject: ReportRun) -> str:
-    labels = [entry.label for entry in subject.entries]
+def _title(data: ReportData) -> str:
+    labels = [run.label for run in data.runs]
     return f"{labels[0]}" if len(labels) == 1 else f"{len(labels)} runs: {labels[0]} to {labels[-1]}"
 
 

@@ -179,6 +179,18 @@ class LayerMean:
     n_layers: int
     """Layers measured."""
 
+    @property
+    def coverage(self) -> str:
+        """How many layers the mean is over."""
+        if self.n_used in (0, self.n_layers):
+            return f"{self.n_layers} layers" if self.n_used else "no value"
+        return f"{self.n_used} of {self.n_layers} layers"
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether some of the measured layers are left out."""
+        return self.n_used < self.n_layers
+
 
 def layer_mean(rows: pd.DataFrame, metric: str, subset: str) -> LayerMean:
     """Average ``metric`` over layers at every step, always over the same layers.

@@ -9,14 +9,16 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, takewhile
 from typing import TypeAlias
 
 import pandas as pd
 
+from repdyn.metrics import FAMILIES
 from repdyn.probe.content import NO_MASSIVE
 from repdyn.tables.designs import design_names
-from repdyn.tables.families import OWN, family_of
+from repdyn.tables.families import family_of
 from repdyn.tables.frames import (
     NO_CLASSES,
     by_stack,
@@ -27,10 +29,11 @@ from repdyn.tables.frames import (
     of_metric,
     tokens_by_step,
 )
+from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.style import of_stack
 
-_OF_A_SIZE = frozenset({"geometry", "dimension", "spectrum", OWN})
-"""Families whose estimates change with the number of vectors, on whichever tokens."""
+_SIZE_INDEPENDENT = FAMILIES.keys() - {"geometry", "dimension", "spectrum"}
+"""Families whose estimates do not change with the number of vectors; of a user's own it is not known."""
 
 Key: TypeAlias = tuple[str, str | None]
 """The name of a run and that of a stack of its model, None where the blocks have none."""
@@ -73,6 +76,11 @@ class MeasuredRun:
     @property
     def tokens(self) -> pd.Series:
         return tokens_by_step(self.rows)
+
+    @cached_property
+    def series(self) -> dict[tuple[str, str], MetricSeries]:
+        """By metric and token subset."""
+        return metric_series(self.rows)
 
     def at_end(self) -> pd.DataFrame:
         """The rows of each metric at the last step it was measured at."""
@@ -134,7 +142,7 @@ def _of_different_sizes(runs: Sequence[MeasuredRun]) -> str | None:
     for run in runs:
         columns = (run.rows[name].tolist() for name in ("metric", "subset", "n_vectors"))
         for (metric, subset), cells in groupby(sorted(set(zip(*columns, strict=True))), key=lambda cell: cell[:2]):
-            if subset in NO_CLASSES or family_of(metric) in _OF_A_SIZE:
+            if subset in NO_CLASSES or family_of(metric) not in _SIZE_INDEPENDENT:
                 found = [size for *_, size in cells]
                 # how many vectors are left of a whole batch is up to each layer
                 sizes = " and ".join(f"{size:,}" for size in (found[-1:] if subset == NO_MASSIVE else found))

@@ -1,24 +1,22 @@
-"""Whether a profile's summary goes with the training loss, over the checkpoints of a run."""
+"""Correlate summaries of an alignment profile with the training loss, over the checkpoints of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from repdyn.figures.run import LOSS
 from repdyn.tables.alignment_profile import average_rate, gradient
 from repdyn.tables.frames import grid, measurements, scalar
+from repdyn.tables.scalars import LOSS
 
-FEWEST = 4
-"""Checkpoints; three points lie on a line of ranks in a third of all cases."""
+MIN_CHECKPOINTS = 4
+"""With three points, ranks agree perfectly in a third of all cases."""
 
 
 def middle_rate(alignment: np.ndarray) -> float:
-    """Mean of the gradient over the middle third of the steps, at least one of them.
+    """Return the mean of the gradient over the middle third of the steps, at least one of them.
 
     >>> middle_rate(np.array([0.0, 0.5, 0.75, 1.0]))
     0.25
@@ -34,33 +32,19 @@ SUMMARIES: dict[str, Callable[[np.ndarray], float]] = {
     "rate of the middle third": middle_rate,
     "last step": lambda alignment: float(gradient(alignment)[-1]),
 }
-"""What a profile A_0 ... A_L, (L + 1,), is reduced to."""
-
-
-@dataclass(frozen=True)
-class Correlation:
-    """How a summary goes with the loss over ``n`` checkpoints.
-
-    There is no p-value: checkpoints of one training are no independent draws, and anything that moves in one direction
-    while the loss falls correlates with it.
-    """
-
-    summary: str
-    n: int
-    spearman: float
-    pearson: float
+"""Scalar summaries of a profile A_0 ... A_L, (L + 1,)."""
 
 
 def summaries_with_loss(rows: pd.DataFrame, subset: str = "all") -> pd.DataFrame:
-    """Each summary of the alignment profile beside the loss, at every step that has both.
+    """Return each summary of the alignment profile and the loss, at every step that has both.
 
     Args:
         rows: of one run, or of one of its stacks (:func:`repdyn.tables.frames.by_stack`), with the metric "alignment"
             and the scalar "train/loss".
-        subset: of tokens.
+        subset: token subset.
 
     Returns:
-        Index step, ascending; columns those of :data:`SUMMARIES`, and "loss". Steps where a layer has no value are
+        Index step, ascending; columns those of :data:`SUMMARIES`, and "loss". Steps at which a layer has no value are
         left out.
 
     Raises:
@@ -73,35 +57,27 @@ def summaries_with_loss(rows: pd.DataFrame, subset: str = "all") -> pd.DataFrame
     return pd.DataFrame({**table, "loss": loss.loc[steps].to_numpy(float)}, index=pd.Index(steps, name="step"))
 
 
-def loss_correlations(table: pd.DataFrame) -> list[Correlation]:
-    """The correlation of each summary with the loss.
+def loss_correlations(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the correlation of each summary with the loss.
+
+    There is no p-value: checkpoints of one training are not independent draws, and anything that moves in one direction
+    while the loss falls correlates with it.
 
     Args:
         table: from :func:`summaries_with_loss`.
 
     Returns:
-        One for each summary, coefficients in [-1, 1]; NaN for a summary or loss that is the same at every step.
+        Index the summary; columns spearman and pearson in [-1, 1], NaN for a summary or loss that never changes.
 
     Raises:
         ValueError: fewer than four checkpoints.
     """
-    n = len(table)
-    if n < FEWEST:
+    if len(table) < MIN_CHECKPOINTS:
         raise ValueError(
-            f"expected at least {FEWEST} checkpoints with both an alignment profile and {LOSS}, got {n}; measure the "
-            "metric alignment at more steps of the training"
+            f"expected at least {MIN_CHECKPOINTS} checkpoints with both an alignment profile and {LOSS}, got "
+            f"{len(table)}; measure the metric alignment at more steps of the training"
         )
-    loss = table["loss"].to_numpy(float)
-    found = []
-    for name in SUMMARIES:
-        values = table[name].to_numpy(float)
-        if np.ptp(values) == 0 or np.ptp(loss) == 0:
-            found.append(Correlation(name, n, np.nan, np.nan))
-            continue
-        ranks = _pearson(stats.rankdata(values), stats.rankdata(loss))
-        found.append(Correlation(name, n, ranks, _pearson(values, loss)))
-    return found
-
-
-def _pearson(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.corrcoef(one, other)[0, 1])
+    # rounding would give constants a correlation
+    varying = table.loc[:, table.nunique() > 1].reindex(columns=table.columns)
+    summaries, loss = varying[list(SUMMARIES)], varying["loss"]
+    return pd.DataFrame({method: summaries.corrwith(loss, method=method) for method in ("spearman", "pearson")})

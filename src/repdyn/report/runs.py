@@ -1,4 +1,4 @@
-"""What a report is about: runs of stores, each stack of a model for itself, with everything stored of them."""
+"""The runs of a report, read from stores: each stack of a model for itself, with everything stored of it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import TypeAlias
 import pandas as pd
 
 from repdyn.alerts import RULES, Alert, Rule, alerts_of, kept_rules
-from repdyn.figures.run import LOSS
-from repdyn.report.series import MetricSeries, courses_of
 from repdyn.store import Store
 from repdyn.tables.designs import design_names, sampling
 from repdyn.tables.findings import JUDGED, Finding, findings
 from repdyn.tables.frames import SUBSETS, by_stack, scalar
 from repdyn.tables.runs import MeasuredRun, measured_runs, short_names
+from repdyn.tables.scalars import LOSS
 from repdyn.tables.selection import select
+from repdyn.tables.series import MetricSeries, metric_series
 
-Watch: TypeAlias = Callable[[Sequence[MeasuredRun]], Iterable[MeasuredRun]]
-"""Goes through runs as they are worked on, as a progress bar does."""
+Progress: TypeAlias = Callable[[Sequence[MeasuredRun]], Iterable[MeasuredRun]]
+"""Wraps an iteration over runs, as a progress bar does."""
 
 _Key: TypeAlias = tuple[Store, str, str]
 """Store, name and probe of a run."""
@@ -31,28 +31,28 @@ _TITLE_WIDTH = 100
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class ReportRun:
     """One run, or one stack of its model, as a report shows it."""
 
-    run: MeasuredRun
+    measured: MeasuredRun
     frame: pd.DataFrame
     """Its rows, scalars and failures among them."""
-    courses: dict[tuple[str, str], MetricSeries]
+    series: dict[tuple[str, str], MetricSeries]
     """By metric and token subset, in the order in which they are shown."""
     alerts: tuple[Alert, ...]
 
     @property
     def label(self) -> str:
-        return self.run.label
+        return self.measured.label
 
     @property
     def title(self) -> str:
-        """Name, model and how the vectors were sampled, as a text of Plotly in lines that fit over a picture."""
-        return in_lines(f"{self.label}, {self.run.rows['model'].iloc[0]}\n{sampling(self.run.rows)}")
+        """Name, model and how the vectors were sampled, as text for Plotly in lines that fit above a figure."""
+        return in_lines(f"{self.label}, {self.measured.rows['model'].iloc[0]}\n{sampling(self.measured.rows)}")
 
     @cached_property
     def finished(self) -> bool:
-        return self.run.finished
+        return self.measured.finished
 
     @cached_property
     def loss(self) -> pd.Series:
@@ -62,40 +62,37 @@ class Entry:
     @cached_property
     def tokens(self) -> dict[int, float]:
         """Training tokens by step; empty unless every row knows them."""
-        return (
-            {} if self.finished else dict(zip(map(int, self.run.tokens.index), self.run.tokens.tolist(), strict=True))
-        )
+        return {} if self.finished else {int(step): count for step, count in self.measured.tokens.items()}
 
     @cached_property
     def findings(self) -> list[Finding]:
-        judged = self.frame["metric"].isin(JUDGED) & self.frame["layer"].notna()
-        return findings(self.frame) if bool(judged.any()) else []
+        return findings(self.frame) if any(metric in JUDGED for metric, _ in self.series) else []
 
 
 @dataclass(frozen=True, eq=False)
-class ReportRun:
-    """Everything a report is about."""
+class ReportData:
+    """Everything a report shows."""
 
-    entries: list[Entry]
+    runs: list[ReportRun]
     """In the order of a comparison."""
     frame: pd.DataFrame
     """All rows, each run under a name of its own."""
 
 
-def subject_of(
+def report_data(
     stores: Sequence[Store],
     runs: Sequence[str] | None = None,
     probe: str | None = None,
-    watch: Watch = lambda runs: runs,
-) -> ReportRun:
-    """Read what a report is about.
+    progress: Progress = lambda runs: runs,
+) -> ReportData:
+    """Read the runs of a report from stores.
 
     Args:
         stores: each with at least one measured checkpoint.
         runs: names; all runs unless given.
-        probe: hash, or the beginning of one, of the probe to keep to. Without it a run that was measured on several is
-            there once for each.
-        watch: sees the runs one by one.
+        probe: hash, or the beginning of one, of the only probe to show. Without it a run that was measured on several
+            is there once for each.
+        progress: wraps the iteration over runs.
 
     Raises:
         ValueError: no store; nothing is stored; no such run or probe; no run with a measurement.
@@ -105,31 +102,31 @@ def subject_of(
     frames = [rows if names[key] == key[1] else rows.assign(run=names[key]) for key, rows in found.items()]
     frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
     rules = {names[key]: kept_rules(key[0].alerts_path(key[1])) for key in found}
-    return ReportRun(entries_of(frame, rules, watch), frame)
+    return ReportData(report_runs(frame, rules, progress), frame)
 
 
-def entries_of(
-    frame: pd.DataFrame, rules: Mapping[str, Sequence[Rule]] | None = None, watch: Watch = lambda runs: runs
-) -> list[Entry]:
-    """The runs in ``frame``, each measured on one probe, in the order of a comparison.
+def report_runs(
+    frame: pd.DataFrame, rules: Mapping[str, Sequence[Rule]] | None = None, progress: Progress = lambda runs: runs
+) -> list[ReportRun]:
+    """Return the runs in ``frame``, each measured on one probe, in the order of a comparison.
 
     Args:
         frame: rows of several runs, scalars and failures among them.
-        rules: that raise the alerts of a run, by its name; the default ones for a run that is not there.
-        watch: sees the runs one by one.
+        rules: of the alerts of a run, by its name; the default ones for other runs.
+        progress: wraps the iteration over runs.
 
     Raises:
         ValueError: a run with several models, probes or choices of layers; no run with a measurement.
     """
     of_runs = {str(name): by_stack(of_one) for name, of_one in frame.groupby("run")}
     return [
-        _entry(run, of_runs[run.name][run.stack], (rules or {}).get(run.name, RULES))
-        for run in watch(measured_runs(frame))
+        _report_run(run, of_runs[run.name][run.stack], (rules or {}).get(run.name, RULES))
+        for run in progress(measured_runs(frame))
     ]
 
 
-def _entry(run: MeasuredRun, frame: pd.DataFrame, rules: Sequence[Rule]) -> Entry:
-    return Entry(run, frame, courses_of(run.rows, frame), tuple(alerts_of(frame, rules)))
+def _report_run(run: MeasuredRun, frame: pd.DataFrame, rules: Sequence[Rule]) -> ReportRun:
+    return ReportRun(run, frame, metric_series(run.rows, frame), tuple(alerts_of(frame, rules)))
 
 
 def _selected(stores: Sequence[Store], runs: Sequence[str] | None, probe: str | None) -> dict[_Key, pd.DataFrame]:
@@ -150,7 +147,7 @@ def _selected(stores: Sequence[Store], runs: Sequence[str] | None, probe: str | 
 
 
 def _names(found: Mapping[_Key, pd.DataFrame]) -> dict[_Key, str]:
-    """What to call each run: its name, with its store where another has the same, its probe where it has several.
+    """Name each run: with its store where another has the same name, with its probe where it has several.
 
     Probes of several sampling designs go by these too.
     """
@@ -171,14 +168,14 @@ def _names(found: Mapping[_Key, pd.DataFrame]) -> dict[_Key, str]:
 
 
 def in_lines(text: str) -> str:
-    """Return what others wrote as a text of Plotly: no markup, and in lines that fit over a picture."""
+    """Return text for Plotly without its markup, in lines that fit above a figure."""
     wrapped = [line for part in text.splitlines() for line in textwrap.wrap(part, _TITLE_WIDTH)]
     return "<br>".join(html.escape(line, quote=False) for line in wrapped)
 
 
-def preferred(entries: Sequence[Entry]) -> tuple[str, str]:
-    """The metric and token subset that a report opens with: of the commonest, without sinks where it can be."""
-    shared = Counter(key for entry in entries for key in entry.courses)
+def first_shown(runs: Sequence[ReportRun]) -> tuple[str, str]:
+    """Return the metric and token subset that a report opens with: of the most common, without sinks if measured so."""
+    shared = Counter(key for run in runs for key in run.series)
     most = [key for key, number in shared.items() if number == max(shared.values())]
     wanted = [(metric, subset) for metric in JUDGED for subset in reversed(SUBSETS)]
     return next((key for key in wanted if key in most), most[0])

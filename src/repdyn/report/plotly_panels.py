@@ -1,0 +1,248 @@
+"""Panels as the plain dictionaries of Plotly. Arrays that are shown twice are shared, so that a page stores them once.
+
+The ``meta`` of a trace says what the page may change: its ``role`` in a profile, that it is ``along`` the training, and
+the number of its run as ``entry``.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from repdyn.figures.axes import placed
+from repdyn.figures.charts import Axis, Cells, Line, Mark, Panel
+from repdyn.report.themes import EMPTY, transparent
+from repdyn.tables.style import ALERT_COLOUR, DIVERGING, shades
+
+PlotlyDict: TypeAlias = dict[str, Any]
+"""A figure of Plotly, or a part of one."""
+
+HEIGHT = 380
+_LABEL_WIDTH = 30
+"""Characters of a line of an axis's label."""
+_WIDTH_FACTOR, _SIZE_FACTOR = 1.45, 1.7
+"""From points of matplotlib to pixels."""
+_DASHES = {"-": "solid", "--": "dash", ":": "dot"}
+_LEGEND_ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
+
+
+def plotly_panel(panel: Panel, *, height: int = HEIGHT, has_bands: bool = True) -> PlotlyDict:
+    """Return data and layout of a panel.
+
+    Args:
+        panel: of lines or of cells. The axis of a training is left to the caller, who may offer several.
+        height: in pixels.
+        has_bands: whether lines have their bands; many of them hide each other.
+    """
+    if panel.cells is not None:
+        return _heatmap(panel, panel.cells, height)
+    traces = [trace for line in panel.lines for trace in _line_traces(line, panel, has_bands)]
+    layout: PlotlyDict = {
+        "height": height,
+        "xaxis": {} if panel.x.is_training else plotly_axis(panel.x),
+        "yaxis": plotly_axis(panel.y),
+        "showlegend": bool(panel.legend),
+        "legend": _LEGEND_ABOVE if panel.legend == "above" else {"font": {"size": 11}, "traceorder": "normal"},
+    }
+    if panel.loss is not None:
+        traces += [trace | {"yaxis": "y2"} for trace in _line_traces(panel.loss, panel, has_bands)]
+    floor = panel.y.floor
+    heights = [mark for mark in panel.marks if mark.y is not None]
+    traces += _mark_traces(heights, [mark.x for mark in heights], [float(placed(mark.y, floor)) for mark in heights])
+    if panel.loss is not None:
+        on_loss = [mark for mark in panel.loss_marks if mark.y is not None]
+        found = _mark_traces(on_loss, [mark.x for mark in on_loss], [mark.y for mark in on_loss])
+        traces += [trace | {"yaxis": "y2"} for trace in found]
+        layout["yaxis2"] = _loss_axis(panel.loss)
+    if panel.x.is_training:
+        for trace in traces:
+            trace["meta"] = {**trace.get("meta", {}), "along": "course"}
+    return {"data": traces, "layout": layout}
+
+
+def plotly_axis(axis: Axis) -> PlotlyDict:
+    """Return an axis; 0 on a logarithmic one stands at its floor, below which nothing is drawn."""
+    found: PlotlyDict = {"title": _title(axis.label)}
+    if axis.limits is None:
+        return found | {"type": "linear"}
+    ends = [float(placed(np.asarray(end), axis.floor)) for end in axis.limits]
+    if axis.log_from is not None:
+        ends = [math.log10(end) for end in ends]
+        found["type"] = "log"
+    if axis.ticks is not None:
+        values = [float(placed(np.asarray(value), axis.floor)) for value in axis.ticks]
+        found |= {"tickvals": values, "ticktext": list(axis.ticks.values())}
+    if axis.is_integer:
+        found["dtick"] = max(1, int(ends[1] - ends[0]) // 12)
+    if axis.is_signed:
+        found["zeroline"] = True
+    if not axis.is_training:
+        before, after = (share * (ends[1] - ends[0]) or 0.5 * bool(share) for share in axis.padding)
+        found["range"] = [ends[0] - before, ends[1] + after]
+    return found
+
+
+def colour_axis(axis: Axis) -> PlotlyDict:
+    """Return a scale of colours for :func:`coloured` values."""
+    low, high = axis.limits or (0.0, 1.0)
+    bar: PlotlyDict = {"title": {**_title(axis.label), "side": "right"}, "thickness": 14, "outlinewidth": 0}
+    if axis.is_signed:
+        high = max(-low, high) or 1.0
+        scale = [[place / 10, colour] for place, colour in enumerate(shades(DIVERGING, 11, 0.0, 1.0))]
+        return {"colorscale": scale, "cmin": -high, "cmax": high, "colorbar": bar}
+    if axis.log_from is not None and axis.ticks is not None:
+        low, high = (float(coloured(np.asarray(end), axis)) for end in (low, high))
+        places = [float(coloured(np.asarray(value), axis)) for value in axis.ticks]
+        bar |= {"tickvals": places, "ticktext": list(axis.ticks.values())}
+    return {"colorscale": "Viridis", "cmin": low, "cmax": high, "colorbar": bar}
+
+
+def coloured(values: np.ndarray, axis: Axis) -> np.ndarray:
+    """Return what Plotly, which has no logarithmic colours, is to colour."""
+    return values if axis.log_from is None else np.log10(placed(values, axis.floor))
+
+
+def cells_trace(cells: Cells) -> PlotlyDict:
+    """Return the cells of a heatmap that have a value."""
+    shown = coloured(cells.values, cells.colours)
+    is_log, margins = shown is not cells.values, cells.margins
+    has_intervals = not is_log and margins is not None and bool(np.isfinite(margins).any())
+    return {
+        **_cell_places(cells),
+        "z": shown,
+        "customdata": cells.values if is_log else margins if has_intervals else None,
+        "coloraxis": "coloraxis",
+        "hoverongaps": False,
+        "hovertemplate": f"<b>%{{{'customdata' if is_log else 'z'}:.4~g}}</b>"
+        f"{' ± %{customdata:.2g} (95 % interval)' * has_intervals}<extra></extra>",
+    }
+
+
+def band_traces(line: Line, floor: float | None) -> dict[str, np.ndarray]:
+    """Return what the traces of a line with a band show, by their role."""
+    reach = np.nan_to_num(np.asarray(line.margin, float))
+    ends = {"low": line.y - reach, "high": line.y + reach, "value": line.y}
+    return {role: placed(values, floor) for role, values in ends.items()} | {"exact": np.asarray(line.y)}
+
+
+def escaped(text: str) -> str:
+    """Return text without markup of Plotly, its lines kept."""
+    return html.escape(text, quote=False).replace("\n", "<br>")
+
+
+def _line_traces(line: Line, panel: Panel, has_bands: bool) -> list[PlotlyDict]:
+    """One trace; or with a band three, which have roles."""
+    number = "y" if line.margin is None else "customdata"
+    trace: PlotlyDict = {
+        "x": line.x,
+        "mode": "lines+markers" if line.marker and line.marker_size else "lines",
+        "name": escaped(line.label),
+        "showlegend": bool(line.label),
+        "line": {"color": line.colour, "width": _WIDTH_FACTOR * line.width, "dash": _DASHES[line.dash]},
+        "marker": {"color": line.colour, "size": _SIZE_FACTOR * line.marker_size},
+        "hovertemplate": f"{escaped(line.description)}: <b>%{{{number}:.4~g}}</b><extra></extra>",
+    }
+    if line.marker == "x":
+        trace["marker"]["symbol"] = "x"
+    if panel.x.is_training:
+        trace["text"] = [f"{step:,}" for step in line.x]
+    if line.margin is None:
+        floor = None if line is panel.loss else panel.y.floor
+        return [trace | {"y": placed(np.asarray(line.y), floor)}]
+    at = band_traces(line, panel.y.floor)
+    edge = {"x": line.x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+    traces: list[PlotlyDict] = [
+        edge | {"y": at["low"], "meta": {"role": "low"}},
+        edge | {"y": at["high"], "meta": {"role": "high"}, "fill": "tonexty", "fillcolor": transparent(line.colour)},
+        trace | {"y": at["value"], "customdata": at["exact"], "meta": {"role": "value"}},
+    ]
+    traces = traces if has_bands else traces[-1:]
+    if line.run is not None:
+        for one in traces:
+            # one click in the legend takes the band along
+            one |= {"legendgroup": escaped(line.label), "meta": {"entry": line.run}}
+    return traces
+
+
+def _heatmap(panel: Panel, cells: Cells, height: int) -> PlotlyDict:
+    trace = cells_trace(cells)
+    columns, rows = (axis.label.partition(" (")[0] for axis in (panel.x, panel.y))
+    where = f"{rows} %{{y}}, {columns} %{{x}}<br>"
+    traces = [trace | {"hovertemplate": where + trace["hovertemplate"]}]
+    if cells.reasons is not None:
+        traces.append(_cell_places(cells) | _without_value(cells.reasons, where))
+    on_cells = [mark for mark in panel.marks if mark.y is not None]
+    places = [
+        [names[int(place)] for place in found]
+        for names, found in (
+            (cells.columns, [mark.x for mark in on_cells]),
+            (cells.rows, [mark.y or 0 for mark in on_cells]),
+        )
+    ]
+    traces += _mark_traces(on_cells, *places)
+    named = {"type": "category", "showgrid": False}
+    layout = {
+        "height": height,
+        "coloraxis": colour_axis(cells.colours),
+        "showlegend": False,
+        "xaxis": {**named, "title": {"text": panel.x.label}, "nticks": 12},
+        "yaxis": {**named, "title": {"text": panel.y.label}, "nticks": 16},
+    }
+    return {"data": traces, "layout": layout}
+
+
+def _cell_places(cells: Cells) -> PlotlyDict:
+    return {"type": "heatmap", "x": cells.columns, "y": cells.rows}
+
+
+def _without_value(reasons: Sequence[Sequence[str]], where: str) -> PlotlyDict:
+    """Cells that say why they have no value, drawn where the others leave a gap."""
+    return {
+        "z": [[1 if reason else None for reason in of_layer] for of_layer in reasons],
+        "text": [[escaped(reason) for reason in of_layer] for of_layer in reasons],
+        "colorscale": [[0, EMPTY], [1, EMPTY]],
+        "showscale": False,
+        "hoverongaps": False,
+        "hovertemplate": f"{where}no value: %{{text}}<extra></extra>",
+    }
+
+
+def _mark_traces(marks: Sequence[Mark], x: Sequence[object], y: Sequence[object]) -> list[PlotlyDict]:
+    if not marks:
+        return []
+    look = {"symbol": "triangle-up", "color": ALERT_COLOUR, "size": 11, "line": {"color": "#ffffff", "width": 1.5}}
+    return [
+        {
+            "x": x,
+            "y": y,
+            "text": [escaped(mark.text) for mark in marks],
+            "mode": "markers",
+            "name": "alerts",
+            "marker": look,
+            "hovertemplate": "%{text}<extra>alert</extra>",
+            "meta": {"role": "alerts"},
+        }
+    ]
+
+
+def _loss_axis(loss: Line) -> PlotlyDict:
+    return {
+        "title": {"text": f"{escaped(loss.label)} (dashed)", "font": {"color": loss.colour}},
+        "overlaying": "y",
+        "side": "right",
+        "showgrid": False,
+        # else it takes over the places of the other axis's ticks
+        "tickmode": "auto",
+        "tickfont": {"color": loss.colour},
+    }
+
+
+def _title(label: str) -> PlotlyDict:
+    """A label, in lines that fit next to a figure."""
+    lines = textwrap.wrap(escaped(label), _LABEL_WIDTH, break_on_hyphens=False)
+    return {"text": "<br>".join(lines), "font": {"size": 12}}

@@ -1,0 +1,132 @@
+"""The values of one metric by layer and step: what every chart is drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from repdyn.tables.designs import intervals
+from repdyn.tables.families import commonest_reason, places
+from repdyn.tables.frames import LayerMean, grid, in_order, layer_mean, metrics_of, of_heads
+
+_COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
+
+
+@dataclass(frozen=True, eq=False)
+class MetricSeries:
+    """One metric on one token subset, of one run."""
+
+    metric: str
+    subset: str
+    rows: pd.DataFrame
+    """From :func:`repdyn.tables.frames.measurements`, of this metric and subset."""
+    head_rows: pd.DataFrame | None = None
+    """Values of single attention heads; None if there are none."""
+    layer_depth: float = 0.0
+    """Relative depth from one layer to the next."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.metric, self.subset
+
+    @cached_property
+    def _values(self) -> pd.DataFrame:
+        return grid(self.rows, self.metric, self.subset)
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        return tuple(map(int, self._values.index))
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        return tuple(map(int, self._values.columns))
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """Shape (n_layers, n_steps); NaN where there is no value."""
+        return self._values.to_numpy(float)
+
+    @cached_property
+    def margins(self) -> np.ndarray:
+        """Shape (n_layers, n_steps): half of the 95 % interval over probes; NaN where it is not known."""
+        return grid(self.rows, self.metric, self.subset, "margin").to_numpy(float)
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Shape (n_layers,): positions on an axis of layers, halfway to the next layer for metrics between two."""
+        return places(self.metric, self.layers)
+
+    @property
+    def depths(self) -> np.ndarray:
+        """Shape (n_layers,): positions on an axis of relative depth."""
+        return self.places * self.layer_depth
+
+    @cached_property
+    def steps_with_values(self) -> list[int]:
+        return [step for step, known in zip(self.steps, ~np.isnan(self.values).all(axis=0), strict=True) if known]
+
+    @cached_property
+    def layer_mean(self) -> LayerMean:
+        return layer_mean(self.rows, self.metric, self.subset)
+
+    @cached_property
+    def interval(self) -> str:
+        """What a band means, or why there is none."""
+        return intervals(self.rows)
+
+    @cached_property
+    def reasons(self) -> tuple[tuple[str, ...], ...] | None:
+        """Shape (n_layers, n_steps): why there is no value, "" where there is one; None if there is one everywhere."""
+        missing = self.rows.loc[self.rows["value"].isna()]
+        if missing.empty:
+            return None
+        found: dict[tuple[int, int], str] = {}
+        for _, alike in missing.groupby("reason", dropna=False):
+            cells = zip(alike["layer"].tolist(), alike["step"].tolist(), strict=True)
+            found |= dict.fromkeys(cells, commonest_reason(alike))
+        return tuple(tuple(found.get((layer, step), "") for step in self.steps) for layer in self.layers)
+
+    @cached_property
+    def heads(self) -> tuple[int, ...]:
+        return () if self.head_rows is None else tuple(sorted(self.head_rows["head"].unique().tolist()))
+
+    @cached_property
+    def by_head(self) -> np.ndarray | None:
+        """Shape (n_steps, n_layers, n_heads): values of single attention heads; None if there are none."""
+        if self.head_rows is None:
+            return None
+        axes = {"step": self.steps, "layer": self.layers, "head": self.heads}
+        values = np.full([len(numbers) for numbers in axes.values()], np.nan)
+        at = tuple(np.searchsorted(numbers, self.head_rows[name]) for name, numbers in axes.items())
+        values[at] = self.head_rows["value"].to_numpy(float)
+        return values
+
+    def at(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return values and margins over depth at a measured step, each of shape (n_layers,)."""
+        column = self.steps.index(step)
+        return self.values[:, column], self.margins[:, column]
+
+
+def metric_series(rows: pd.DataFrame, frame: pd.DataFrame | None = None) -> dict[tuple[str, str], MetricSeries]:
+    """Return the series of every metric on every token subset it was measured on, in the order in which they are shown.
+
+    Args:
+        rows: from :func:`repdyn.tables.frames.measurements`.
+        frame: the rows they were taken from, with the values of single heads; None if these are not needed.
+    """
+    # grouped once: selecting each metric from all rows takes longer than everything else
+    cells = dict(list(rows.loc[:, _COLUMNS].groupby(["metric", "subset"])))
+    heads = of_heads(frame) if frame is not None else rows.iloc[:0]
+    by_head = dict(list(heads.groupby(["metric", "subset"]))) if len(heads) else {}
+    blocks = rows.loc[rows["layer"] > 0]
+    layer_depth = float((blocks["depth"] / blocks["layer"]).max()) if len(blocks) else 0.0
+    return {
+        (metric, subset): MetricSeries(
+            metric, subset, cells[metric, subset], by_head.get((metric, subset)), layer_depth
+        )
+        for metric in metrics_of(rows)
+        for subset in in_order(of for name, of in cells if name == metric)
+    }
