@@ -39,8 +39,8 @@ def main() -> None:
 
 def _probe(settings: dict, vocab_size: int) -> Probe:
     """Random tokens in as many windows as the design asks for; the built-in text has fewer."""
-    design, batch = INDEPENDENT, settings["probe_batch_vectors"]
-    n_batches = settings["probe_max_vectors"] // batch
+    design, batch = INDEPENDENT, settings["batch_vectors"]
+    n_batches = settings["max_vectors"] // batch
     length = min(design.window_tokens or settings["sequence_length"], settings["sequence_length"])
     shape = design.windows_wanted(n_batches, batch, length), length
     ids = torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(0))
@@ -48,7 +48,7 @@ def _probe(settings: dict, vocab_size: int) -> Probe:
 
 
 def _measurement(config: dict, repeats: int) -> None:
-    data = TextDataModule(**config["data"] | {"source": "builtin"}, objective=objective_of(config["model"]["family"]))
+    data = TextDataModule(**config["data"] | {"text": "builtin"}, objective=objective_of(config["model"]["family"]))
     sizes = {"vocab_size": data.vocab_size, "context_length": data.sequence_length, "pad_token_id": data.pad_token_id}
     module = LanguageModel(**config["model"], **sizes)
     optimizer = torch.optim.AdamW(module.parameters())

@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _probe(config: dict[str, Any], design: str) -> Probe:
-    data = config["data"] | {"probe_design": design, "probe_max_vectors": 16384, "probe_batch_vectors": 4096}
+    data = config["data"] | {"design": design, "max_vectors": 16384, "batch_vectors": 4096}
     return TextDataModule(**data | {"objective": objective_of(config["model"]["family"])}).probe()
 
 

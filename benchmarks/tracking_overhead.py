@@ -2,7 +2,7 @@
 
     python benchmarks/tracking_overhead.py
     python benchmarks/tracking_overhead.py --config configs/encoder_enwik8.yaml --threads 2
-    python benchmarks/tracking_overhead.py --whole --source enwik8
+    python benchmarks/tracking_overhead.py --whole --text enwik8
 
 Trains the model of a configuration in pairs of Trainer.fit, with and without RepresentationDynamics, in one process and
 in turns, from one seed, without loggers, checkpoints and progress bar. "measured" is the ratio of these runs: short
@@ -85,7 +85,7 @@ class ClockedTracker(RepresentationDynamics):
 class Job:
     """The training that a configuration of train.py describes; ValueError where it describes none that can run here."""
 
-    def __init__(self, config: Any, source: str) -> None:
+    def __init__(self, config: Any, text: str) -> None:
         whole = isinstance(config, dict) and {"model", "data", "trainer"} <= config.keys()
         if not whole or config["trainer"].get("max_steps", -1) < 1:
             raise ValueError("expected a configuration of train.py that sets model, data and trainer.max_steps")
@@ -99,7 +99,7 @@ class Job:
         # the end is measured too, whatever the schedule
         self.due = sum(step in self.schedule or step == self.max_steps for step in range(self.max_steps + 1))
         objective = objective_of(config["model"]["family"])
-        self.data = TextDataModule(**config["data"] | {"source": source}, objective=objective)
+        self.data = TextDataModule(**config["data"] | {"text": text}, objective=objective)
         self.data.setup()  # reading the text is no part of the training
 
     def pair(self, steps: int, schedule: Schedule, tracked_first: bool = False) -> Pair:
@@ -141,7 +141,7 @@ def main() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", "(?s).*does not have many workers|.*isinstance.treespec, LeafSpec")
     try:
-        job = Job(yaml.safe_load(options.config.read_text()), options.source)
+        job = Job(yaml.safe_load(options.config.read_text()), options.text)
     except (ValueError, OSError, yaml.YAMLError) as error:
         parser.error(str(error))
     where = facts(shlex.join(["python", "benchmarks/tracking_overhead.py", *sys.argv[1:]])) | {
@@ -182,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add, length = parser.add_argument, parser.add_mutually_exclusive_group()
     add("--config", type=Path, default=Path(__file__).parents[1] / "configs/decoder_enwik8.yaml", help="of train.py")
-    add("--source", default="builtin", metavar="FILE", help='text: "builtin", "enwik8", a path (default: %(default)s)')
+    add("--text", default="builtin", metavar="FILE", help='text: "builtin", "enwik8", a path (default: %(default)s)')
     add("--threads", type=int, default=torch.get_num_threads(), help="on the CPU (default: torch's)")
     add("--pairs", type=int, default=3, help="of short runs (default: %(default)s)")
     length.add_argument("--steps", type=int, default=200, help="of a short run (default: %(default)s)")

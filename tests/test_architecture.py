@@ -109,7 +109,8 @@ def test_public_names():
     import repdyn
 
     assert set(repdyn.__all__) == {
-        *("Design", "Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker", "kernels", "measure", "open_store")
+        *("Design", "Metric", "Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker"),
+        *("kernels", "measure", "open_store", "register_metric"),
     }
     assert importlib.import_module("repdyn.callbacks").__all__ == [
         *("HuggingFaceTracker", "RepresentationDynamics", "SavePretrainedCheckpoint")

@@ -33,7 +33,7 @@ def refused(capsys, *arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], *([name, "--help"] for name in ("figures", "alerts", "emit", "report", "explore"))],
+    [["--help"], *([name, "--help"] for name in ("figures", "alerts", "export", "report", "explore"))],
     ids=" ".join,
 )
 def test_help_has_examples(arguments, capsys):
@@ -65,24 +65,26 @@ def test_version(capsys):
     [
         ("figres", "expected a command, got 'figres'; did you mean 'figures'?"),
         ("swep", "expected a command, got 'swep'; did you mean 'sweep'?"),
+        ("emit", "expected a command, got 'emit'; did you mean 'export'?"),
+        ("alarms", "expected a command, got 'alarms'; did you mean 'alerts'?"),
         (
             "qqq",
-            "expected a command, got 'qqq'; there are sweep, study, explore, report, metrics, figures, alerts, emit",
+            "expected a command, got 'qqq'; there are sweep, study, explore, report, metrics, figures, alerts, export",
         ),
-        ("", "expected a command, got none; there are sweep, study, explore, report, metrics, figures, alerts, emit"),
+        ("", "expected a command, got none; there are sweep, study, explore, report, metrics, figures, alerts, export"),
     ],
 )
 def test_a_mistyped_command_says_what_was_meant(typed, message, capsys):
     assert refused(capsys, *typed.split()) == f"repdyn: error: {message}"
 
 
-@pytest.mark.parametrize("name", ["figures", "alerts", "report", "emit"])
+@pytest.mark.parametrize("name", ["figures", "alerts", "report", "export"])
 def test_a_mistyped_run_says_what_was_meant(name, store, capsys):
     message = refused(capsys, name, store.path, "--run", "lab/a-7Om")
     assert message == f"error: expected a run of {store.path}, got 'lab/a-7Om'; did you mean 'lab/a-70m'?"
 
 
-@pytest.mark.parametrize("name", ["figures", "alerts", "report", "emit"])
+@pytest.mark.parametrize("name", ["figures", "alerts", "report", "export"])
 def test_a_folder_that_is_no_store(name, tmp_path, capsys):
     message = refused(capsys, name, tmp_path / "nowhere")
     assert message == f"error: expected a store with measurements, found none in {tmp_path}/nowhere"
@@ -113,10 +115,10 @@ def test_figures(store, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("lab/a-70m  GPTNeoXForCausalLM (decoder)")
 
 
-def test_emit(store, tmp_path, capsys):
+def test_export(store, tmp_path, capsys):
     main(
         [
-            "emit",
+            "export",
             str(store.path),
             "--run",
             "lab/b-1b",
@@ -136,17 +138,32 @@ def test_emit(store, tmp_path, capsys):
 
 
 def test_online_is_for_wandb(store, capsys):
-    message = "error: expected --online with --to wandb, got --to csv; leave out --online"
-    assert refused(capsys, "emit", store.path, "--online", "--to", "csv") == message
+    message = "error: expected --wandb-online with --to wandb, got --to csv; leave out --wandb-online"
+    assert refused(capsys, "export", store.path, "--wandb-online", "--to", "csv") == message
 
 
-def test_emit_hands_on_what_was_asked_for(store, monkeypatch):
+def test_export_passes_its_options_on(store, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "repdyn.publish.export.emit_store", lambda store, runs, **given: seen.append((runs, given)) or []
+        "repdyn.publish.export.export_store", lambda store, runs, **given: seen.append((runs, given)) or []
     )
-    main(["emit", str(store.path)])
-    main(["emit", str(store.path), "--run", "x", "--to", "wandb", "csv", "--online", "--project", "p", "--probe", "h"])
+    main(["export", str(store.path)])
+    main(
+        [
+            "export",
+            str(store.path),
+            "--run",
+            "x",
+            "--to",
+            "wandb",
+            "csv",
+            "--wandb-online",
+            "--wandb-project",
+            "p",
+            "--probe",
+            "h",
+        ]
+    )
     default = {"to": ["wandb"], "probe": None, "folder": None, "project": "repdyn", "online": False}
     assert seen == [
         (None, default),
@@ -154,8 +171,14 @@ def test_emit_hands_on_what_was_asked_for(store, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(("former", "present"), [("--online", "--wandb-online"), ("--project", "--wandb-project")])
+def test_a_former_option_says_what_it_is_called_now(former, present, store, capsys):
+    message = refused(capsys, "export", store.path, former)
+    assert message == f"repdyn: error: unrecognized arguments: {former}; did you mean {present}?"
+
+
 def test_an_unknown_logger_is_refused(store, capsys):
-    assert "invalid choice: 'comet'" in refused(capsys, "emit", store.path, "--to", "comet")
+    assert "invalid choice: 'comet'" in refused(capsys, "export", store.path, "--to", "comet")
 
 
 def test_sweep_gets_its_arguments_as_they_are(monkeypatch):
@@ -201,7 +224,7 @@ def test_a_model_with_two_stacks(tmp_path, capsys):
     assert "quick/1 (decoder)  T5ForConditionalGeneration (decoder)\n" in text
     for folder in ("encoder", "decoder"):
         assert (store.path / "figures" / folder / "mean_over_layers.png").exists()
-    main(["emit", str(store.path), "--to", "csv"])
+    main(["export", str(store.path), "--to", "csv"])
     assert capsys.readouterr().out == f"quick/1: 2 checkpoints in {store.path}/emitted/csv/quick/1/version_0\n"
 
 

@@ -21,7 +21,7 @@ CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 TINY = [
     *("--model.n_layers", "2", "--model.hidden_size", "32", "--model.n_heads", "1"),
     *("--data.sequence_length", "32", "--data.batch_size", "4", "--data.max_bytes", "60000"),
-    *("--data.probe_max_vectors", "512", "--data.probe_batch_vectors", "256"),
+    *("--data.max_vectors", "512", "--data.batch_vectors", "256"),
     *(
         "--trainer.max_steps",
         "6",
@@ -188,7 +188,7 @@ def test_too_small_a_text_says_what_is_needed(tmp_path, train_here):
     with pytest.raises(ValueError, match="the probe is too small: 2 batches of 256 vectors need 512 tokens"):
         train_here(*quickstart, "--data.max_bytes", "2000", cwd=tmp_path)
     with pytest.raises(FileNotFoundError, match=r"nowhere\.txt"):
-        train_here(*quickstart, "--data.source", "nowhere.txt", cwd=tmp_path)
+        train_here(*quickstart, "--data.text", "nowhere.txt", cwd=tmp_path)
 
 
 def test_two_devices_share_one_folder(tmp_path):

@@ -114,9 +114,7 @@ def test_any_hugging_face_tokenizer_will_do(source: str, tmp_path: Path, cache: 
 
 
 def test_the_probe_is_spread_over_the_validation_split(source: str):
-    data = TextDataModule(
-        source, sequence_length=50, probe_max_vectors=400, probe_batch_vectors=400, probe_design="dense"
-    )
+    data = TextDataModule(source, sequence_length=50, max_vectors=400, batch_vectors=400, design="dense")
     windows = data.probe_windows()
     starts = [TEXT.index(bytes(row.tolist())) - 36_000 for row in windows]
     # 40 windows in the split, 1.25 * 400 tokens wanted: ten of them, the first and the last among them
@@ -132,16 +130,16 @@ def test_a_small_split_is_measured_whole_and_the_test_split_too(source: str):
 
 
 def test_the_design_decides_the_windows(source: str):
-    settings: dict[str, Any] = {"probe_max_vectors": 120, "probe_batch_vectors": 60}
+    settings: dict[str, Any] = {"max_vectors": 120, "batch_vectors": 60}
     data = TextDataModule(source, sequence_length=100, **settings)
     assert data.probe_windows().shape == (16, INDEPENDENT.window_tokens)
     assert data.probe().design == INDEPENDENT
     short = TextDataModule(source, sequence_length=100, probe_sequence_length=20, **settings)
     assert short.probe_windows().shape == (16, 20)
-    dense = TextDataModule(source, sequence_length=100, probe_design="dense", **settings)
+    dense = TextDataModule(source, sequence_length=100, design="dense", **settings)
     assert dense.probe_windows().shape == (2, 100)
     assert dense.probe().design == DENSE
-    paper = TextDataModule(source, sequence_length=20, probe_design="paper").probe()
+    paper = TextDataModule(source, sequence_length=20, design="paper").probe()
     assert len(paper.lengths) == 128
     assert set(paper.lengths.tolist()) == {20}
     assert (paper.n_batches, paper.batch_vectors) == (1, 128 * 20)
@@ -154,15 +152,13 @@ def test_probe_windows_longer_than_the_training_windows_are_refused(source: str,
 
 
 def test_probe_windows_of_an_encoder_are_not_masked(source: str):
-    windows = TextDataModule(source, objective="masked", sequence_length=52, probe_max_vectors=100).probe_windows()
+    windows = TextDataModule(source, objective="masked", sequence_length=52, max_vectors=100).probe_windows()
     assert not (windows == 259).any()
     assert windows[:, 0].tolist() == [257] * len(windows)
 
 
 def test_the_probe_carries_tokens_and_plan(source: str):
-    data = TextDataModule(
-        source, objective="masked", sequence_length=52, probe_max_vectors=800, probe_batch_vectors=400
-    )
+    data = TextDataModule(source, objective="masked", sequence_length=52, max_vectors=800, batch_vectors=400)
     probe = data.probe()
     assert len(probe.lengths) == len(data.probe_windows())
     assert probe.special_ids == (256, 257, 258, 259)
@@ -186,12 +182,10 @@ def test_the_probe_knows_classes_of_words(prose: Path, tmp_path: Path, objective
     if saved:
         name = str(tmp_path / "tokenizer")
         byte_tokenizer(for_encoder=objective == "masked").save_pretrained(name)
-    data = TextDataModule(
-        str(prose), name, objective, sequence_length=52, probe_max_vectors=800, probe_batch_vectors=400
-    )
+    data = TextDataModule(str(prose), name, objective, sequence_length=52, max_vectors=800, batch_vectors=400)
     plain = data.probe()
     assert plain.subsets == ("all", "no_sink")
-    data.probe_classes = "words"
+    data.classes = CLASSES
     probe = data.probe()
     assert torch.equal(probe.tokens, plain.tokens)
     assert set(probe.subsets) == {"all", "no_sink", *CLASSES}
@@ -206,7 +200,7 @@ def test_the_probe_knows_classes_of_words(prose: Path, tmp_path: Path, objective
 def test_token_ids_of_another_tokenizer_in_the_cache_are_refused(prose: Path, tmp_path: Path, cache: Path):
     byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
     settings: dict[str, Any] = {"tokenizer": str(tmp_path / "tokenizer"), "sequence_length": 52}
-    settings |= {"probe_max_vectors": 400, "probe_batch_vectors": 400, "probe_classes": "words"}
+    settings |= {"max_vectors": 400, "batch_vectors": 400, "classes": "words"}
     assert len(TextDataModule(str(prose), **settings).probe().classes) == 4
     for path in (cache / "tokens").iterdir():
         np.save(path, np.load(path)[::-1])
@@ -217,7 +211,10 @@ def test_token_ids_of_another_tokenizer_in_the_cache_are_refused(prose: Path, tm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"probe_classes": "verbs"}, r'expected probe_classes "words" or "none", got "verbs"'),
+        (
+            {"classes": "verbs"},
+            r"expected word classes among words, none, function, content, frequent, rare, got 'verbs'",
+        ),
         ({"objective": "mask"}, r'expected objective "causal" or "masked", got "mask"'),
         ({"sequence_length": 1}, r"expected sequence_length of at least 2 .*, got 1"),
         ({"sequence_length": 3, "objective": "masked"}, r"at least 4 \(two tokens of text and 2 special ones\), got 3"),

@@ -15,7 +15,7 @@ from repdyn.data.lda import TopicModel
 from repdyn.data.topic_datamodule import TopicDataModule, word_tokenizer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-SMALL = {"sequence_length": 12, "n_documents": 40, "probe_max_vectors": 64, "probe_batch_vectors": 32}
+SMALL = {"sequence_length": 12, "n_documents": 40, "max_vectors": 64, "batch_vectors": 32}
 
 
 @pytest.mark.parametrize("module", [lda, topic_datamodule], ids=lambda module: module.__name__)
@@ -91,7 +91,7 @@ def test_the_same_seed_writes_the_same():
             {"n_words": 101},
             "expected n_words to be a multiple of n_topics, so that each topic has as many words, got 101 and 10; or give beta, for topics that share words",
         ),
-        ({"source": "enwik8"}, 'expected source "lda", got "enwik8"; text is read by TextDataModule'),
+        ({"text": "enwik8"}, 'expected text "lda", got "enwik8"; other texts are read by TextDataModule'),
         ({"objective": "none"}, 'expected objective "causal" or "masked", got "none"'),
         ({"sequence_length": 1}, "expected sequence_length of at least 2 (two words and 0 special tokens), got 1"),
         (
@@ -197,9 +197,9 @@ def test_what_the_log_says():
         (["fit", "--config", str(CONFIGS / "quickstart.yaml")], TextDataModule),
         (["fit", "--config", str(CONFIGS / "topics_lda.yaml")], TopicDataModule),
         (["fit", f"--config={CONFIGS / 'topics_lda.yaml'}"], TopicDataModule),
-        (["fit", "-c", str(CONFIGS / "quickstart.yaml"), "--data.source", "lda"], TopicDataModule),
-        (["fit", "-c", str(CONFIGS / "quickstart.yaml"), "--data.source=lda"], TopicDataModule),
-        (["fit", "-c", str(CONFIGS / "topics_lda.yaml"), "--data.source", "builtin"], TextDataModule),
+        (["fit", "-c", str(CONFIGS / "quickstart.yaml"), "--data.text", "lda"], TopicDataModule),
+        (["fit", "-c", str(CONFIGS / "quickstart.yaml"), "--data.text=lda"], TopicDataModule),
+        (["fit", "-c", str(CONFIGS / "topics_lda.yaml"), "--data.text", "builtin"], TextDataModule),
         (["fit", "-c", "no_such_file.yaml"], TextDataModule),
     ],
 )

@@ -337,7 +337,7 @@ def test_a_lightning_file_that_is_damaged(tmp_path, content):
     ("given", "said"),
     [
         (
-            LAUGHS + "data: {source: *a29}",
+            LAUGHS + "data: {text: *a29}",
             "expected YAML in mine.yaml, got something that does not parse: expected no aliases",
         ),
         ("model: {n_layers: many}", "n_layers"),
@@ -346,7 +346,7 @@ def test_a_lightning_file_that_is_damaged(tmp_path, content):
         ("run: {name: [a]}", "name"),
         ("run: {loggers: [nobody]}", "loggers"),
         ("trainer: {max_steps: soon}", "max_steps"),
-        ("data: &a {source: *a}", "expected no aliases, got *a"),
+        ("data: &a {text: *a}", "expected no aliases, got *a"),
         ("!!python/object/apply:os.system [ls]", "could not determine a constructor"),
         ("run: {name: a}\nrun: {name: b}", "expected each key once, got 'run' more often"),
         ("[" * 2000, "expected at most 20 levels, got more"),

@@ -79,9 +79,8 @@ def test_token_positions_refused(refused):
 
 
 def test_classes_of_words_are_told_apart_on_demand():
-    assert [parse("x", *given).classes for given in ([], ["--classes", "words"], ["--classes=none"])] == [
-        *("none", "words", "none")
-    ]
+    given = ([], ["--classes", "words"], ["--classes=none"], ["--classes", "rare", "content"])
+    assert [parse("x", *options).classes for options in given] == [["none"], ["words"], ["none"], ["rare", "content"]]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ repdyn explore MODEL
 repdyn report runs/quickstart/TIME/repdyn
 repdyn figures runs/quickstart/TIME/repdyn
 repdyn alerts runs/quickstart/TIME/repdyn
-repdyn emit runs/quickstart/TIME/repdyn --to wandb tensorboard
+repdyn export runs/quickstart/TIME/repdyn --to wandb tensorboard
 """
 
-# Only what is quick to import stands here: --help must not wait for torch.
+# Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
 
 import argparse
@@ -22,54 +22,55 @@ from pathlib import Path
 from repdyn.utils.arguments import SuggestingParser
 from repdyn.utils.redaction import redacted
 
-_PASSED_ON = {
-    "sweep": "repdyn.cli.sweep",
-    "study": "repdyn.cli.study",
-    "explore": "repdyn.cli.explore",
-    "report": "repdyn.cli.report",
+_OWN_PARSER = {
+    "sweep": ("repdyn.cli.sweep", "measure published or local checkpoints"),
+    "study": ("repdyn.cli.study", "study one aspect of one or several models"),
+    "explore": ("repdyn.cli.explore", "explore the tokens of a sentence in the browser"),
+    "report": ("repdyn.cli.report", "write a web page that shows what stores contain"),
 }
-"""Commands with a command line of their own."""
+"""Commands whose module parses its own options."""
 _EXAMPLES = """examples:
   repdyn sweep runs/quickstart/TIME                       measure the checkpoints of a run
   repdyn study convergence bert-base-uncased -o FOLDER    how its tokens approach their last layer
-  repdyn metrics                                          what can be measured
-  repdyn explore gpt2                                     type a sentence, click its tokens, in the browser
-  repdyn report runs/quickstart/TIME/repdyn               one page to look at, which needs no network
-  repdyn figures runs/quickstart/TIME/repdyn              draw and summarise what a store holds
-  repdyn alerts runs/quickstart/TIME/repdyn               what went wrong in it
-  repdyn emit runs/quickstart/TIME/repdyn --to wandb      replay it into W&B, offline
+  repdyn metrics                                          list every metric
+  repdyn explore gpt2                                     type a sentence and click its tokens, in the browser
+  repdyn report runs/quickstart/TIME/repdyn               write one self-contained web page
+  repdyn figures runs/quickstart/TIME/repdyn              draw figures and print a summary
+  repdyn alerts runs/quickstart/TIME/repdyn               list what went wrong during training
+  repdyn export runs/quickstart/TIME/repdyn --to wandb    write the stored values to W&B, offline
   repdyn COMMAND --help                                   every option of a command
 """
 _FIGURES_EXAMPLES = """examples:
   repdyn figures runs/quickstart/TIME/repdyn
   repdyn figures STORE --run EleutherAI/pythia-70m EleutherAI/pythia-160m
-  repdyn figures STORE --probe 3f2ab1c0 -o pictures
+  repdyn figures STORE --probe 3f2ab1c0 -o figures
 """
 _ALERTS_EXAMPLES = """examples:
   repdyn alerts runs/quickstart/TIME/repdyn
   repdyn alerts sweeps --run EleutherAI/pythia-70m --rules alerts.yaml
-  repdyn alerts --print-rules > alerts.yaml               the default rules, to begin one's own with
+  repdyn alerts --print-rules > alerts.yaml               the default rules, as a file to edit
   repdyn alerts STORE --fail && echo healthy              exit status 1 where an alert is raised
 """
-_EMIT_EXAMPLES = """examples:
-  repdyn emit runs/quickstart/TIME/repdyn
-  repdyn emit STORE --run EleutherAI/pythia-70m --to wandb tensorboard csv -o logs
-  repdyn emit STORE --online --project my-project         send to W&B as it goes (needs an account)
+_EXPORT_EXAMPLES = """examples:
+  repdyn export runs/quickstart/TIME/repdyn
+  repdyn export STORE --run EleutherAI/pythia-70m --to wandb tensorboard csv -o logs
+  repdyn export STORE --wandb-online --wandb-project my-project    upload to W&B (needs an account)
 
-Each call makes complete new runs beside those of earlier calls.
+Each call creates new, complete runs and leaves those of earlier calls alone.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one subcommand; exits with 2 where something was not as expected, with 130 on Ctrl-C."""
+    """Run one subcommand; exits with status 2 on an error and with 130 on Ctrl-C."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser()
     try:
-        if given[:1] and given[0] in _PASSED_ON:
-            import_module(_PASSED_ON[given[0]]).main(given[1:], prog=f"repdyn {given[0]}")
+        if given[:1] and given[0] in _OWN_PARSER:
+            module, _ = _OWN_PARSER[given[0]]
+            import_module(module).main(given[1:], prog=f"repdyn {given[0]}")
             return
         options = parser.parse_args(given)
-        options.act(options)
+        options.run_command(options)
     except (ValueError, OSError) as error:
         parser.exit(2, f"error: {redacted(str(error))}\n")
     except KeyboardInterrupt:
@@ -80,22 +81,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = SuggestingParser(
         choice="a command",
         prog="repdyn",
-        description="Watch the inner geometry of transformers change while they train.",
+        description="Track the geometry of a transformer's layers during training and over published checkpoints.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"repdyn {version('repdyn')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    commands.add_parser("sweep", help="measure published or local checkpoints", add_help=False)
-    commands.add_parser("study", help="study one aspect of one or several models", add_help=False)
-    commands.add_parser("explore", help="the tokens of a sentence, in the browser", add_help=False)
-    commands.add_parser("report", help="one page that shows what stores hold", add_help=False)
+    for name, (_, does) in _OWN_PARSER.items():
+        commands.add_parser(name, help=does, add_help=False)
     metrics = commands.add_parser("metrics", help="list every metric", description="List every metric.")
     metrics.add_argument("--markdown", action="store_true", help="with settings and sources, as docs/all_metrics.md")
-    metrics.set_defaults(act=_metrics)
-    figures = _add(
-        commands, "figures", "write the figures of a store and print its summary", _FIGURES_EXAMPLES, _figures
-    )
+    metrics.set_defaults(run_command=_metrics)
+    figures = _add(commands, "figures", "draw the figures of a store and print a summary", _FIGURES_EXAMPLES, _figures)
     figures.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="folder for the figures (default: STORE/figures)"
     )
@@ -105,20 +102,20 @@ def _parser() -> argparse.ArgumentParser:
     alerts.add_argument("--rules", type=Path, metavar="FILE", help="YAML file of rules (default: those of each run)")
     alerts.add_argument("--print-rules", action="store_true", help="print the default rules, as such a file")
     alerts.add_argument("--fail", action="store_true", help="exit with status 1 where an alert is raised")
-    emit = _add(commands, "emit", "replay what a store holds into loggers", _EMIT_EXAMPLES, _emit)
-    emit.add_argument(
+    export = _add(commands, "export", "write the values of a store to experiment loggers", _EXPORT_EXAMPLES, _export)
+    export.add_argument(
         "--to",
         nargs="+",
         choices=("wandb", "tensorboard", "csv"),
         default=["wandb"],
         metavar="LOGGER",
-        help="wandb, tensorboard, csv or several of them (default: wandb)",
+        help="one or several of wandb, tensorboard and csv (default: wandb)",
     )
-    emit.add_argument(
-        "--online", action="store_true", help="send to the W&B cloud instead of keeping files for a later wandb sync"
+    export.add_argument(
+        "--wandb-online", action="store_true", help="upload to W&B instead of writing files for a later wandb sync"
     )
-    emit.add_argument("--project", default="repdyn", help="project in W&B (default: %(default)s)")
-    emit.add_argument(
+    export.add_argument("--wandb-project", default="repdyn", help="W&B project (default: %(default)s)")
+    export.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="folder for the loggers' files (default: STORE/emitted)"
     )
     return parser
@@ -129,10 +126,10 @@ def _add(
     name: str,
     does: str,
     examples: str,
-    act: Callable[[argparse.Namespace], None],
+    run_command: Callable[[argparse.Namespace], None],
     store: str | None = None,
 ) -> argparse.ArgumentParser:
-    """A subcommand that works on runs of a store; ``store`` as argparse's nargs."""
+    """Add a subcommand for the runs of a store; ``store`` is argparse's nargs of STORE."""
     parser = commands.add_parser(
         name,
         help=does,
@@ -140,10 +137,12 @@ def _add(
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(act=act)
+    parser.set_defaults(run_command=run_command)
     parser.add_argument("store", type=Path, metavar="STORE", nargs=store, help="folder of a store")
-    parser.add_argument("--run", nargs="+", metavar="NAME", help="some of its runs (default: every run)")
-    parser.add_argument("--probe", metavar="HASH", help="one probe, by hash or its beginning (default: every probe)")
+    parser.add_argument("--run", nargs="+", metavar="NAME", help="runs to include (default: all)")
+    parser.add_argument(
+        "--probe", metavar="HASH", help="probe to include, by its hash or the first digits of it (default: all)"
+    )
     return parser
 
 
@@ -179,9 +178,11 @@ def _alerts(options: argparse.Namespace) -> None:
         raise SystemExit(1)
 
 
-def _emit(options: argparse.Namespace) -> None:
-    if options.online and "wandb" not in options.to:
-        raise ValueError(f"expected --online with --to wandb, got --to {' '.join(options.to)}; leave out --online")
+def _export(options: argparse.Namespace) -> None:
+    if options.wandb_online and "wandb" not in options.to:
+        raise ValueError(
+            f"expected --wandb-online with --to wandb, got --to {' '.join(options.to)}; leave out --wandb-online"
+        )
     from repdyn.publish.export import export_store
     from repdyn.store import open_store
 
@@ -191,7 +192,7 @@ def _emit(options: argparse.Namespace) -> None:
         to=options.to,
         probe=options.probe,
         folder=options.output,
-        project=options.project,
-        online=options.online,
+        project=options.wandb_project,
+        online=options.wandb_online,
     ):
         print(line)

@@ -21,7 +21,7 @@ from repdyn.hub.options import check_device
 from repdyn.hub.weights import Loading
 from repdyn.metrics import resolve
 from repdyn.probe.content import SUBSETS
-from repdyn.probe.word_classes import CLASSES
+from repdyn.probe.word_classes import class_names
 from repdyn.publish.results import show_store
 from repdyn.report import PAGE, write_report
 from repdyn.store import Store, open_store
@@ -105,9 +105,8 @@ def _run(options: Namespace, console: Console) -> int:
 def _settings(options: Namespace) -> Settings:
     # what is mistaken is better told before anything is asked of the hub
     is_local = options.source is not None and Path(options.source).exists()
-    classes = CLASSES if options.classes == "words" else ()
     # a run's own probe, or one from a file, may know other classes
-    resolve(options.metrics, subsets=None if options.probe or is_local else (*SUBSETS, *classes))
+    resolve(options.metrics, subsets=None if options.probe or is_local else (*SUBSETS, *class_names(options.classes)))
     if options.engine == "serial":
         check_device(options.device)
     # Live runs measure in the precision of their weights; published ones are often rounded to half precision for

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
@@ -30,6 +29,7 @@ from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.models import LanguageModel, objective_of
 from repdyn.tracking.config import validate_measurement
+from repdyn.utils.arguments import closest
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.plain_yaml import read_yaml
 from repdyn.utils.redaction import redacted
@@ -178,25 +178,25 @@ class TrainCLI(LightningCLI):
 
 
 def data_module(arguments: Sequence[str]) -> type[TextDataModule] | type[TopicDataModule]:
-    """What brings the data, by the last source that the options or their configuration files name.
+    """Return the class that reads the last text named by the options or their configuration files.
 
-    >>> data_module(["fit", "--data.source", "lda"]).__name__
+    >>> data_module(["fit", "--data.text", "lda"]).__name__
     'TopicDataModule'
     """
-    source = None
+    text = None
     for option, value in _given(arguments):
-        if option == "--data.source":
-            source = value
+        if option == "--data.text":
+            text = value
         elif option in _CONFIG and Path(value).is_file():
-            source = _source_in(Path(value)) or source
-    return TopicDataModule if source == "lda" else TextDataModule
+            text = _text_in(Path(value)) or text
+    return TopicDataModule if text == "lda" else TextDataModule
 
 
-def _source_in(config: Path) -> Any:
+def _text_in(config: Path) -> Any:
     with suppress(ValueError, OSError):  # what is wrong with it is told where it is parsed
         groups = read_yaml(config)
         data = groups.get("data") if isinstance(groups, dict) else None
-        return data.get("source") if isinstance(data, dict) else None
+        return data.get("text") if isinstance(data, dict) else None
 
 
 def _rules(given: Any) -> RulesLike:
@@ -249,9 +249,8 @@ class _SuggestingParser(LightningArgumentParser):
         if unknown:
             key = unknown[1] or unknown[2]
             parser = getattr(ex, "subcommand_parser", None) or self
-            closest = difflib.get_close_matches(key, _option_names(parser), n=1)
-            if closest:
-                message += f"; did you mean {closest[0]!r}?"
+            if close := closest(key, _option_names(parser)):
+                message += f"; did you mean {close!r}?"
         elif "argument subcommand: invalid choice" in message:
             message += "; options come after 'fit', as in: train.py fit --config FILE --run.name mine"
         super().error(message, ex)

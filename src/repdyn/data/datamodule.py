@@ -15,7 +15,7 @@ from repdyn.data.byte_tokenizer import bytes_to_ids
 from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer
 from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal
 from repdyn.probe.design import INDEPENDENT, design_named
-from repdyn.probe.word_classes import CLASSES, NO_WORD, Lexicon, TokenWords, words_of_bytes, words_of_tokens
+from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, class_names, words_of_bytes, words_of_tokens
 from repdyn.text.corpus import Corpus, cache_directory
 from repdyn.text.source import load_corpus
 
@@ -45,7 +45,7 @@ class TextDataModule(LightningDataModule):
     are shuffled anew each epoch; validation and test windows, and their masks, are always the same.
 
     Args:
-        source: "builtin" (the Python language reference, no download), "enwik8" (downloaded once), or the path of a
+        text: "builtin" (the Python language reference, no download), "enwik8" (downloaded once), or the path of a
             text file or Wikipedia dump, plain, .gz, .xz or .zip.
         tokenizer: "bytes" (one token per byte), or the name or folder of any Hugging Face tokenizer.
         objective: "causal" to predict the next token (decoders), "masked" to predict masked ones (encoders).
@@ -55,14 +55,14 @@ class TextDataModule(LightningDataModule):
         cache_dir: where downloads, cleaned text and token ids are kept; by default $REPDYN_CACHE or ~/.cache/repdyn.
         num_workers: processes that prepare batches.
         seed: of the shuffling and the masks.
-        probe_max_vectors: vectors the tracker measures per layer, in all batches together.
-        probe_batch_vectors: vectors per batch of a metric.
-        probe_design: sampling design of the probe, "independent", "dense" or "paper"; see :mod:`repdyn.probe.design`.
+        max_vectors: vectors the tracker measures per layer, in all batches together.
+        batch_vectors: vectors per batch of a metric.
+        design: sampling design of the probe, "independent", "dense" or "paper"; see :mod:`repdyn.probe.design`.
         probe_sequence_length: tokens in a window of the probe, at most ``sequence_length``; by default what the design
             says.
-        probe_classes: "words" for a probe that tells function from content words and frequent from rare ones, counted
-            in the held-out text, as metrics such as "alignment@rare" need it; "none" for one that does not.
-        max_bytes: use only so many bytes from the start of the source, counted before cleaning; all by default.
+        classes: word classes the probe knows, as metrics such as "alignment@rare" need them: "words" for all of them,
+            "none", or a list of function, content, frequent and rare (frequency is counted in the held-out text).
+        max_bytes: use only so many bytes from the start of the text, counted before cleaning; all by default.
         mask_probability: share of tokens to predict where the objective is masked.
 
     Raises:
@@ -71,7 +71,7 @@ class TextDataModule(LightningDataModule):
 
     def __init__(
         self,
-        source: str = "builtin",
+        text: str = "builtin",
         tokenizer: str = BYTES,
         objective: Literal["causal", "masked"] = "causal",
         sequence_length: int = 256,
@@ -80,16 +80,16 @@ class TextDataModule(LightningDataModule):
         cache_dir: str | None = None,
         num_workers: int = 0,
         seed: int = 0,
-        probe_max_vectors: int = 16384,
-        probe_batch_vectors: int = 4096,
+        max_vectors: int = 16384,
+        batch_vectors: int = 4096,
         max_bytes: int | None = None,
         mask_probability: float = 0.15,
-        probe_classes: Literal["words", "none"] = "none",
-        probe_design: str = INDEPENDENT.name,
+        classes: list[str] | str = "none",
+        design: str = INDEPENDENT.name,
         probe_sequence_length: int | None = None,
     ) -> None:
         super().__init__()
-        self.source = source
+        self.text = text
         self.tokenizer_name = tokenizer
         self.objective = objective
         self.sequence_length = sequence_length
@@ -98,12 +98,12 @@ class TextDataModule(LightningDataModule):
         self.cache_dir = cache_dir
         self.num_workers = num_workers
         self.seed = seed
-        self.probe_max_vectors = probe_max_vectors
-        self.probe_batch_vectors = probe_batch_vectors
+        self.max_vectors = max_vectors
+        self.batch_vectors = batch_vectors
         self.max_bytes = max_bytes
         self.mask_probability = mask_probability
-        self.probe_classes = probe_classes
-        self.probe_design = design_named(probe_design)
+        self.classes = class_names(classes)
+        self.design = design_named(design)
         self.probe_sequence_length = probe_sequence_length
         self.tokenizer = load_tokenizer(tokenizer, for_encoder=objective == "masked")
         self._before, self._after = self._special_tokens()
@@ -155,12 +155,12 @@ class TextDataModule(LightningDataModule):
         probe = Probe.from_tokens(
             self.probe_windows(),
             special_ids=sorted(self.tokenizer.all_special_ids),
-            max_vectors=self.probe_max_vectors,
-            batch_vectors=None if self.probe_design.n_windows else self.probe_batch_vectors,
+            max_vectors=self.max_vectors,
+            batch_vectors=None if self.design.n_windows else self.batch_vectors,
             name=f"{self._text.corpus.name}, {' and '.join(splits)} split",
-            design=self.probe_design,
+            design=self.design,
         )
-        return probe if self.probe_classes == "none" else probe.with_words(self._probe_words(), CLASSES)
+        return probe.with_words(self._probe_words(), self.classes) if self.classes else probe
 
     def probe_windows(self) -> np.ndarray:
         """Windows spread evenly over the validation split, and over the test split too where that has too few.
@@ -172,14 +172,14 @@ class TextDataModule(LightningDataModule):
 
     @property
     def _probe_length(self) -> int:
-        design = self.probe_design
+        design = self.design
         tokens = design.window_tokens or round(cast(int, design.window_characters) / self.bytes_per_token)
         return self.probe_sequence_length or min(self.sequence_length, tokens)
 
     @property
     def _n_probe_windows(self) -> int:
-        n_batches = max(1, self.probe_max_vectors // self.probe_batch_vectors)
-        return self.probe_design.windows_wanted(n_batches, self.probe_batch_vectors, self._probe_length)
+        n_batches = max(1, self.max_vectors // self.batch_vectors)
+        return self.design.windows_wanted(n_batches, self.batch_vectors, self._probe_length)
 
     def _probe_splits(self) -> list[tuple[np.ndarray, bytes]]:
         """Token ids and bytes of the splits that the probe is taken from."""
@@ -212,7 +212,7 @@ class TextDataModule(LightningDataModule):
 
     @cached_property
     def _text(self) -> _Text:
-        corpus = load_corpus(self.source, clean=self.clean, max_bytes=self.max_bytes, cache_dir=self.cache_dir)
+        corpus = load_corpus(self.text, clean=self.clean, max_bytes=self.max_bytes, cache_dir=self.cache_dir)
         pieces = self._pieces(corpus)
         train, validation, test = (self._encode(piece) for piece in pieces)
         self._validate_text_length(corpus, min(len(validation), len(test)))
@@ -228,7 +228,7 @@ class TextDataModule(LightningDataModule):
 
     @property
     def _held_out_percent(self) -> int:
-        return _HELD_OUT_PERCENT_BUILTIN if self.source == "builtin" else _HELD_OUT_PERCENT
+        return _HELD_OUT_PERCENT_BUILTIN if self.text == "builtin" else _HELD_OUT_PERCENT
 
     def _pieces(self, corpus: Corpus) -> tuple[bytes, bytes, bytes]:
         """The text for training, validation and testing."""
@@ -279,8 +279,6 @@ class TextDataModule(LightningDataModule):
                 f"expected probe_sequence_length from {shortest} to sequence_length, {self.sequence_length}, got "
                 f"{self.probe_sequence_length}"
             )
-        if self.probe_classes not in ("words", "none"):
-            raise ValueError(f'expected probe_classes "words" or "none", got "{self.probe_classes}"')
 
     def _validate_token_ids(self, tokens: np.ndarray, ids: list[int]) -> None:
         if not np.array_equal(tokens, ids):

@@ -30,7 +30,7 @@ class TopicDataModule(LightningDataModule):
     topic wrote each of its words.
 
     Args:
-        source: "lda", which sets this apart from the sources of text.
+        text: "lda"; any other text is read by :class:`repdyn.data.datamodule.TextDataModule`.
         objective: "causal" to predict the next token (decoders), "masked" to predict masked ones (encoders).
         sequence_length: tokens in a document, [CLS] and [SEP] counted where the objective is masked.
         batch_size: documents in a batch.
@@ -41,8 +41,8 @@ class TopicDataModule(LightningDataModule):
         n_documents: documents to train on; a tenth of them to validate on.
         num_workers: processes that prepare batches.
         seed: of the documents, the shuffling and the masks.
-        probe_max_vectors: vectors the tracker measures per layer, in all batches together.
-        probe_batch_vectors: vectors per batch of a metric.
+        max_vectors: vectors the tracker measures per layer, in all batches together.
+        batch_vectors: vectors per batch of a metric.
         mask_probability: share of tokens to predict where the objective is masked.
 
     Raises:
@@ -51,7 +51,7 @@ class TopicDataModule(LightningDataModule):
 
     def __init__(
         self,
-        source: Literal["lda"] = "lda",
+        text: Literal["lda"] = "lda",
         objective: Literal["causal", "masked"] = "causal",
         sequence_length: int = 128,
         batch_size: int = 32,
@@ -62,20 +62,20 @@ class TopicDataModule(LightningDataModule):
         n_documents: int = 10000,
         num_workers: int = 0,
         seed: int = 0,
-        probe_max_vectors: int = 16384,
-        probe_batch_vectors: int = 4096,
+        max_vectors: int = 16384,
+        batch_vectors: int = 4096,
         mask_probability: float = 0.15,
     ) -> None:
         super().__init__()
-        self.source = source
+        self.text = text
         self.objective = objective
         self.sequence_length = sequence_length
         self.batch_size = batch_size
         self.n_documents = n_documents
         self.num_workers = num_workers
         self.seed = seed
-        self.probe_max_vectors = probe_max_vectors
-        self.probe_batch_vectors = probe_batch_vectors
+        self.max_vectors = max_vectors
+        self.batch_vectors = batch_vectors
         self.mask_probability = mask_probability
         self._validate_arguments()
         if beta is None:
@@ -116,15 +116,15 @@ class TopicDataModule(LightningDataModule):
         """The fixed tokens that the tracker measures, with their topics: documents that nothing is trained on."""
         from repdyn.probe import Probe
 
-        n_batches = self.probe_max_vectors // self.probe_batch_vectors
-        wanted = INDEPENDENT.windows_wanted(n_batches, self.probe_batch_vectors, self.sequence_length)
+        n_batches = self.max_vectors // self.batch_vectors
+        wanted = INDEPENDENT.windows_wanted(n_batches, self.batch_vectors, self.sequence_length)
         documents = self._documents(wanted, _PROBE)
         topics = np.pad(documents.topics, ((0, 0), (self._n_special, self._n_special)), constant_values=-1)
         return Probe.from_tokens(
             np.stack([ids.numpy() for _, ids in self._windows(documents)]),
             special_ids=sorted(self.tokenizer.all_special_ids),
-            max_vectors=self.probe_max_vectors,
-            batch_vectors=self.probe_batch_vectors,
+            max_vectors=self.max_vectors,
+            batch_vectors=self.batch_vectors,
             name=f"documents of {self._told}",
         ).with_topics(topics.ravel())
 
@@ -156,8 +156,8 @@ class TopicDataModule(LightningDataModule):
         )
 
     def _validate_arguments(self) -> None:
-        if self.source != "lda":
-            raise ValueError(f'expected source "lda", got "{self.source}"; text is read by TextDataModule')
+        if self.text != "lda":
+            raise ValueError(f'expected text "lda", got "{self.text}"; other texts are read by TextDataModule')
         if self.objective not in ("causal", "masked"):
             raise ValueError(f'expected objective "causal" or "masked", got "{self.objective}"')
         shortest = 2 + 2 * self._n_special

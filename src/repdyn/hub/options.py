@@ -32,6 +32,14 @@ def add_loading_options(parser: argparse._ActionsContainer, *, dtype: str | None
     parser.add_argument("--trust-remote-code", action="store_true", help="run Python code that comes with a model")
 
 
+def revision_names(text: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated list; an argparse type."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"expected revisions separated by commas, got {text!r}")
+    return names
+
+
 def device_name(text: str) -> str:
     """Return the name of a device, "auto" resolved; an argparse type."""
     import torch

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CLASSES = ("function", "content", "frequent", "rare")
+CLASS_OPTIONS = ("words", "none", *CLASSES)
+"""Values of the option ``classes``: all classes, none, or some by name."""
 NO_WORD = -1
 FREQUENT, RARE = 0.5, 0.9
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
@@ -145,6 +147,22 @@ class TokenWords:
         # the word that does not exist has the number -1, which is the place of the last one
         of_words = {name: np.append(words, False) for name, words in self.lexicon.classes(names).items()}
         return {name: torch.from_numpy(words[self.numbers]) for name, words in of_words.items()}
+
+
+def class_names(requested: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the word classes that an option names: "words" stands for all of them, "none" for none.
+
+    Raises:
+        ValueError: an unknown name.
+
+    >>> class_names(["rare", "function"]), class_names("none")
+    (('function', 'rare'), ())
+    """
+    names = [requested] if isinstance(requested, str) else list(requested)
+    for name in names:
+        if name not in CLASS_OPTIONS:
+            raise ValueError(f"expected word classes among {', '.join(CLASS_OPTIONS)}, got {name!r}")
+    return tuple(name for name in CLASSES if name in names or "words" in names)
 
 
 def validate_word_classes(names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from repdyn.capture.token_states import positions_from
 from repdyn.hub.options import add_loading_options
 from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
-from repdyn.probe.word_classes import CLASSES
+from repdyn.probe.word_classes import CLASS_OPTIONS, CLASSES
 from repdyn.text.corpus import cache_directory
 from repdyn.text.source import DEFAULT_TEXT
 from repdyn.utils.arguments import SuggestingParser, at_least
@@ -99,9 +99,11 @@ def _add_probe(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--classes",
-        choices=["words", "none"],
-        default="none",
-        help=f"words tells {', '.join(CLASSES)} words apart, as token_rank@rare needs it (default: %(default)s)",
+        nargs="+",
+        choices=CLASS_OPTIONS,
+        default=["none"],
+        help=f"word classes to measure apart, as token_rank@rare does: {', '.join(CLASSES)}; words for all of them "
+        "(default: none)",
     )
 
 

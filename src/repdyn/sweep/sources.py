@@ -16,7 +16,7 @@ from repdyn.hub.local import checkpoints_folder
 from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, match, select
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS
-from repdyn.probe.word_classes import CLASSES
+from repdyn.probe.word_classes import class_names
 from repdyn.store.schema import FINISHED
 from repdyn.sweep.local import find_checkpoints, left_out
 from repdyn.sweep.probes import ProbeText, hub_probe, local_probe
@@ -90,7 +90,7 @@ def _is_here(name: str) -> bool:
 
 def _asks_for_text(options: Namespace) -> bool:
     asked = (options.text, options.tokenizer, options.sequence_length, options.max_vectors, options.design)
-    return options.classes != "none" or any(option is not None for option in asked)
+    return bool(class_names(options.classes)) or any(option is not None for option in asked)
 
 
 def _listed(histories: Sequence[History], options: Namespace, hub: Hub) -> tuple[list[Source], list[str]]:
@@ -200,8 +200,11 @@ def _local_probe(folder: Path, targets: Sequence[Target], options: Namespace, hu
 
 
 def _text(options: Namespace) -> ProbeText:
-    classes = CLASSES if options.classes == "words" else ()
     design = options.design or INDEPENDENT.name
     return ProbeText(
-        options.text or DEFAULT_TEXT, options.sequence_length, options.max_vectors or MAX_VECTORS, classes, design
+        options.text or DEFAULT_TEXT,
+        options.sequence_length,
+        options.max_vectors or MAX_VECTORS,
+        class_names(options.classes),
+        design,
     )

@@ -6,8 +6,31 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
+
+FORMER_NAMES = {
+    "alarms": "alerts",
+    "emit": "export",
+    "--online": "--wandb-online",
+    "--project": "--wandb-project",
+    "--revision": "--revisions",
+    "--words": "--classes",
+    "data.source": "data.text",
+    "data.probe_classes": "data.classes",
+    "data.probe_design": "data.design",
+    "data.probe_max_vectors": "data.max_vectors",
+    "data.probe_batch_vectors": "data.batch_vectors",
+}
+"""Commands and options that go by another name today, which is suggested where the former one is used."""
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a mistyped or former one most likely stands for, or None."""
+    known = list(known)
+    if (renamed := FORMER_NAMES.get(name)) in known:
+        return renamed
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
 class SuggestingParser(argparse.ArgumentParser):
@@ -27,8 +50,8 @@ class SuggestingParser(argparse.ArgumentParser):
         if chosen is not None:
             message = self._of_choice(message, str(chosen.metavar), list(chosen.choices or ()))
         if typed := re.match(r"unrecognized arguments:.*?(--[\w-]+)", message):
-            close = difflib.get_close_matches(typed[1], self._options(), n=1)
-            message += f"; did you mean {close[0]}?" if close else "; see --help"
+            close = closest(typed[1], self._options())
+            message += f"; did you mean {close}?" if close else "; see --help"
         super().error(message)
 
     def _options(self) -> list[str]:
@@ -40,8 +63,8 @@ class SuggestingParser(argparse.ArgumentParser):
     def _of_choice(self, message: str, metavar: str, choices: list[str]) -> str:
         there_are = f"there are {', '.join(choices)}"
         if typed := re.match(rf"argument {re.escape(metavar)}: invalid choice: '([^']*)'", message):
-            close = difflib.get_close_matches(typed[1], choices, n=1)
-            return f"expected {self._choice}, got {typed[1]!r}; {f'did you mean {close[0]!r}?' if close else there_are}"
+            close = closest(typed[1], choices)
+            return f"expected {self._choice}, got {typed[1]!r}; {f'did you mean {close!r}?' if close else there_are}"
         if message.endswith(f"required: {metavar}"):
             return f"expected {self._choice}, got none; {there_are}"
         return message
