@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from repdyn import kernels
     from repdyn.measurement.measure import Profile, measure
+    from repdyn.metrics import Metric, register_metric
     from repdyn.probe import Probe
     from repdyn.probe.design import Design
     from repdyn.store import Store, open_store
@@ -15,10 +16,24 @@ if TYPE_CHECKING:
     from repdyn.tracking.tracker import Tracker
     from repdyn.utils.distributed import Ranks
 
-__all__ = ["Design", "Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker", "kernels", "measure", "open_store"]
+__all__ = [
+    "Design",
+    "Metric",
+    "Probe",
+    "Profile",
+    "Ranks",
+    "Schedule",
+    "Store",
+    "Tracker",
+    "kernels",
+    "measure",
+    "open_store",
+    "register_metric",
+]
 
 _HOMES = {
     "Design": "repdyn.probe.design",
+    "Metric": "repdyn.metrics",
     "Probe": "repdyn.probe",
     "Profile": "repdyn.measurement.measure",
     "Ranks": "repdyn.utils.distributed",
@@ -27,6 +42,7 @@ _HOMES = {
     "Tracker": "repdyn.tracking.tracker",
     "measure": "repdyn.measurement.measure",
     "open_store": "repdyn.store",
+    "register_metric": "repdyn.metrics",
 }
 
 

@@ -11,7 +11,7 @@ from hostile import HOSTILE
 from pairs import DEVICES, DIMENSIONS, N_POINTS, NO_NUMBERS, NUMBERS, SCALES, normal, pair, rotation
 
 from repdyn.kernels import Cloud, Undefined
-from repdyn.kernels.alignment import alignment, alignment_gradient, alignment_gradient_of, alignment_of
+from repdyn.kernels.alignment import alignment, alignment_gradient
 
 
 def naive_cosines(x, y):
@@ -97,7 +97,7 @@ def test_scales_whose_squares_are_no_numbers(dtype, scale):
 
 @pytest.mark.parametrize(("points", "reason"), NO_NUMBERS.values(), ids=NO_NUMBERS)
 def test_what_is_no_number_has_no_direction(points, reason):
-    for kernel, others in ((alignment_of, 1), (alignment_gradient_of, 2)):
+    for kernel, others in ((alignment.or_raise, 1), (alignment_gradient.or_raise, 2)):
         good = [NUMBERS] * others
         with pytest.raises(Undefined, match=f"^{reason}$"):
             kernel(*map(Cloud, (points, *good)))
@@ -113,15 +113,15 @@ def test_zero_has_no_direction():
     with_zeros = NUMBERS * torch.tensor([1.0, 0, 1, 0, 1])[:, None]
     reason = "2 of 5 vectors are zero and have no direction"
     with pytest.raises(Undefined, match=f"^{reason}$"):
-        alignment_of(Cloud(with_zeros), Cloud(NUMBERS))
+        alignment.or_raise(Cloud(with_zeros), Cloud(NUMBERS))
     with pytest.raises(Undefined, match=f"^compared with: {reason}$"):
-        alignment_of(Cloud(NUMBERS), Cloud(with_zeros))
+        alignment.or_raise(Cloud(NUMBERS), Cloud(with_zeros))
     assert alignment(with_zeros, NUMBERS).isnan()
 
 
 def test_no_points():
     with pytest.raises(Undefined, match="^0 points, at least 1 needed$"):
-        alignment_of(Cloud(NUMBERS[:0]), Cloud(NUMBERS[:0]))
+        alignment.or_raise(Cloud(NUMBERS[:0]), Cloud(NUMBERS[:0]))
 
 
 def test_shapes_that_do_not_match():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hostile import HOSTILE, naive_anisotropy
 
-from repdyn.kernels import Cloud, Undefined, anisotropy, anisotropy_of
+from repdyn.kernels import Cloud, Undefined, anisotropy
 
 # the package exports the function under the module's name
 module = importlib.import_module("repdyn.kernels.anisotropy")
@@ -113,7 +113,9 @@ def test_a_direction_that_is_not_principal_is_rejected(monkeypatch):
 def test_read_off_the_whole_spectrum_where_more_of_it_is_asked_for(name, monkeypatch):
     monkeypatch.setattr(module, "_iterated_share", None)
     points = HOSTILE[name]()
-    assert anisotropy_of(Cloud(points, whole_spectrum=True)).item() == pytest.approx(naive_anisotropy(points), rel=1e-7)
+    assert anisotropy.or_raise(Cloud(points, whole_spectrum=True)).item() == pytest.approx(
+        naive_anisotropy(points), rel=1e-7
+    )
 
 
 def test_undefined_is_nan_with_a_reason():
@@ -121,4 +123,4 @@ def test_undefined_is_nan_with_a_reason():
     assert anisotropy(points).isnan()
     assert anisotropy(points).dtype == torch.float64
     with pytest.raises(Undefined, match=r"^1 distinct of 10 points, at least 3 needed$"):
-        anisotropy_of(Cloud(points))
+        anisotropy.or_raise(Cloud(points))

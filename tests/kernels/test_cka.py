@@ -10,7 +10,7 @@ from hostile import HOSTILE
 from pairs import DEVICES, N_POINTS, NO_NUMBERS, NUMBERS, SCALES, after_a_block, normal, pair, rotation
 
 from repdyn.kernels import Cloud, Undefined
-from repdyn.kernels.cka import linear_cka, linear_cka_of
+from repdyn.kernels.cka import linear_cka
 
 
 def naive(x, y, debiased):
@@ -227,9 +227,9 @@ UNDEFINED = {
 @pytest.mark.parametrize(("points", "reason"), UNDEFINED.values(), ids=UNDEFINED)
 def test_undefined_has_a_reason(points, reason):
     with pytest.raises(Undefined, match=f"^{reason}$"):
-        linear_cka_of(Cloud(points), Cloud(NUMBERS))
+        linear_cka.or_raise(Cloud(points), Cloud(NUMBERS))
     with pytest.raises(Undefined, match=f"^compared with: {reason}$"):
-        linear_cka_of(Cloud(NUMBERS), Cloud(points))
+        linear_cka.or_raise(Cloud(NUMBERS), Cloud(points))
     assert linear_cka(points, NUMBERS).isnan()
 
 
@@ -239,7 +239,7 @@ def test_perpendicular_points_have_a_biased_similarity():
 
 def test_three_points_are_too_few():
     with pytest.raises(Undefined, match="^3 points, at least 4 needed$"):
-        linear_cka_of(Cloud(torch.eye(3)), Cloud(torch.eye(3)))
+        linear_cka.or_raise(Cloud(torch.eye(3)), Cloud(torch.eye(3)))
 
 
 def test_points_that_do_not_match():

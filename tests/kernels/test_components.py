@@ -7,7 +7,7 @@ import torch
 from hostile import HOSTILE
 
 from repdyn.kernels import Cloud, Undefined, spectrum
-from repdyn.kernels.components import components, components_of
+from repdyn.kernels.components import components
 
 # the package exports the function under the module's name
 module = importlib.import_module("repdyn.kernels.components")
@@ -63,7 +63,7 @@ def test_one_decomposition_serves_all_shares(monkeypatch):
     eigenvalues = spectrum.eigenvalues
     monkeypatch.setattr(spectrum, "eigenvalues", lambda tall: calls.append(1) or eigenvalues(tall))
     cloud = Cloud(HOSTILE["gaussian"]())
-    assert len({components_of(cloud, share=share).item() for share in SHARES}) == 4
+    assert len({components.or_raise(cloud, share=share).item() for share in SHARES}) == 4
     assert calls == [1]
 
 
@@ -92,7 +92,7 @@ def test_the_result_is_a_float64_scalar():
 def test_undefined_is_nan_with_a_reason(points, reason):
     assert components(points).isnan()
     with pytest.raises(Undefined) as caught:
-        components_of(Cloud(points))
+        components.or_raise(Cloud(points))
     assert caught.value.reason == reason
 
 

@@ -6,7 +6,7 @@ import torch
 from hostile import HOSTILE
 
 from repdyn.kernels import Cloud, Undefined, cosines
-from repdyn.kernels.cosines import mean_cosine, mean_cosine_of
+from repdyn.kernels.cosines import mean_cosine
 
 
 def naive_mean_cosine(points):
@@ -105,7 +105,7 @@ UNDEFINED = {
 def test_undefined_is_nan_with_a_reason(reason, points):
     assert mean_cosine(points).isnan()
     with pytest.raises(Undefined) as caught:
-        mean_cosine_of(Cloud(points))
+        mean_cosine.or_raise(Cloud(points))
     assert caught.value.reason == reason
 
 

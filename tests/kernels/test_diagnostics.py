@@ -8,7 +8,7 @@ import torch
 from grouped import GROUPINGS
 from hostile import HOSTILE
 
-from repdyn.kernels import NEAR_DUPLICATE, Cloud, near_duplicate_share, same_group_share, two_nn_of
+from repdyn.kernels import NEAR_DUPLICATE, Cloud, near_duplicate_share, same_group_share, two_nn
 from repdyn.kernels import diagnostics as module
 
 
@@ -65,7 +65,7 @@ def test_ends_of_the_same_group_share():
 
 def test_what_the_dimension_searched_is_not_searched_again(monkeypatch):
     cloud = Cloud(HOSTILE["gaussian"](), groups=GROUPINGS["eights"](400))
-    two_nn_of(cloud)
+    two_nn.or_raise(cloud)
     monkeypatch.setattr("repdyn.kernels.neighbours.search", None)
     assert 0 < cloud.once(same_group_share) < 0.1
     assert cloud.once(near_duplicate_share) == 0

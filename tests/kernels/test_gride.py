@@ -4,7 +4,7 @@ import torch
 from hostile import HOSTILE, naive_nearest
 from scipy.optimize import brentq, minimize_scalar
 
-from repdyn.kernels import SCALES, Cloud, Undefined, gride, gride_of, neighbours, two_nn, two_nn_of
+from repdyn.kernels import SCALES, Cloud, Undefined, gride, neighbours, two_nn
 
 
 def likelihood(dimension, ratios, k):
@@ -67,8 +67,8 @@ def test_neighbours_are_searched_once_for_all_scales(monkeypatch):
     cloud, searches = Cloud(HOSTILE["low_rank"](), n_neighbours=32), []
     search = neighbours.search
     monkeypatch.setattr(neighbours, "search", lambda points, k, groups: searches.append(k) or search(points, k))
-    values = [gride_of(cloud, k=k).item() for k in SCALES]
-    dimension = two_nn_of(cloud).item()
+    values = [gride.or_raise(cloud, k=k).item() for k in SCALES]
+    dimension = two_nn.or_raise(cloud).item()
     assert searches == [32]
     monkeypatch.undo()
     assert dimension == two_nn(HOSTILE["low_rank"]()).item()
@@ -91,7 +91,7 @@ def test_undefined_is_nan_with_a_reason():
         "the distances r_8 and r_4 are equal for each of the 70 points": torch.eye(70),
     }.items():
         with pytest.raises(Undefined, match=f"^{reason}$"):
-            gride_of(Cloud(points), k=8)
+            gride.or_raise(Cloud(points), k=8)
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 66])

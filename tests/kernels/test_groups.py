@@ -6,14 +6,14 @@ import torch
 from grouped import GROUPINGS, n_outside, naive_nearest_outside
 from hostile import HOSTILE
 
-from repdyn.kernels import Cloud, Undefined, gride, gride_of, levina_bickel, levina_bickel_of, two_nn, two_nn_of
+from repdyn.kernels import Cloud, Undefined, gride, levina_bickel, two_nn
 from repdyn.kernels import neighbours as module
 from repdyn.kernels.neighbours import nearest, nearest_of, search, search_of
 
 KERNELS = {
-    "two_nn": (two_nn, two_nn_of),
-    "gride": (gride, gride_of),
-    "levina_bickel": (levina_bickel, levina_bickel_of),
+    "two_nn": (two_nn, two_nn.or_raise),
+    "gride": (gride, gride.or_raise),
+    "levina_bickel": (levina_bickel, levina_bickel.or_raise),
 }
 each_kernel = pytest.mark.parametrize("kernel", [kernel for kernel, _ in KERNELS.values()], ids=KERNELS)
 
@@ -156,7 +156,7 @@ def test_neighbours_are_searched_once_for_all(monkeypatch):
     monkeypatch.setattr(
         module, "search", lambda points, k, groups: searches.append(k) or search(points, k, groups=groups)
     )
-    found = [two_nn_of(cloud).item(), gride_of(cloud, k=8).item(), levina_bickel_of(cloud).item()]
+    found = [two_nn.or_raise(cloud).item(), gride.or_raise(cloud, k=8).item(), levina_bickel.or_raise(cloud).item()]
     assert searches == [32]
     monkeypatch.undo()
     alone = (two_nn(points, groups=groups), gride(points, groups=groups, k=8), levina_bickel(points, groups=groups))
@@ -188,7 +188,7 @@ def test_too_few_outside_is_undefined(reason, groups, k, kernel):
 
 def test_what_makes_a_cloud_undefined_comes_first():
     with pytest.raises(Undefined, match="^the points contain NaN$"):
-        two_nn_of(Cloud(torch.full((9, 2), torch.nan), groups=torch.zeros(9, dtype=torch.long)))
+        two_nn.or_raise(Cloud(torch.full((9, 2), torch.nan), groups=torch.zeros(9, dtype=torch.long)))
 
 
 @pytest.mark.parametrize(

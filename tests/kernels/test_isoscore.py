@@ -8,8 +8,7 @@ from hostile import HOSTILE
 from reference.clouds import CLOUDS
 
 from repdyn.kernels import Cloud, Undefined, participation_ratio, spectrum
-from repdyn.kernels.isoscore import isoscore, isoscore_of
-from repdyn.kernels.spectrum import participation_ratio_of
+from repdyn.kernels.isoscore import isoscore
 
 # the package exports the function under the module's name
 module = importlib.import_module("repdyn.kernels.isoscore")
@@ -73,8 +72,8 @@ def test_the_spectrum_is_shared(monkeypatch):
     eigenvalues = spectrum.eigenvalues
     monkeypatch.setattr(spectrum, "eigenvalues", lambda gram: calls.append(1) or eigenvalues(gram))
     cloud = Cloud(HOSTILE["gaussian"]())
-    isoscore_of(cloud)
-    participation_ratio_of(cloud)
+    isoscore.or_raise(cloud)
+    participation_ratio.or_raise(cloud)
     assert calls == [1]
 
 
@@ -105,7 +104,7 @@ def test_the_result_is_a_float64_scalar():
 def test_undefined_is_nan_with_a_reason(points, reason):
     assert isoscore(points).isnan()
     with pytest.raises(Undefined) as caught:
-        isoscore_of(Cloud(points))
+        isoscore.or_raise(Cloud(points))
     assert caught.value.reason == reason
 
 

@@ -8,8 +8,8 @@ from hostile import HOSTILE, naive_nearest
 from reference.clouds import CLOUDS
 from skdim.id import MLE
 
-from repdyn.kernels import Cloud, Undefined, gride_of, neighbours, two_nn, two_nn_of
-from repdyn.kernels.levina_bickel import levina_bickel, levina_bickel_of
+from repdyn.kernels import Cloud, Undefined, gride, neighbours, two_nn
+from repdyn.kernels.levina_bickel import levina_bickel
 
 # the package exports the function under the module's name
 module = importlib.import_module("repdyn.kernels.levina_bickel")
@@ -61,9 +61,9 @@ def test_neighbours_are_searched_once_for_all(monkeypatch):
     cloud, searches = Cloud(HOSTILE["low_rank"](), n_neighbours=20), []
     search = neighbours.search
     monkeypatch.setattr(neighbours, "search", lambda points, k, groups: searches.append(k) or search(points, k))
-    values = [levina_bickel_of(cloud, k=k).item() for k in (5, 20)]
-    two_nn_of(cloud)
-    gride_of(cloud, k=16)
+    values = [levina_bickel.or_raise(cloud, k=k).item() for k in (5, 20)]
+    two_nn.or_raise(cloud)
+    gride.or_raise(cloud, k=16)
     assert searches == [20]
     assert values == [levina_bickel(HOSTILE["low_rank"](), k=k).item() for k in (5, 20)]
 
@@ -101,7 +101,7 @@ UNDEFINED = {
 def test_undefined_is_nan_with_a_reason(reason, points):
     assert levina_bickel(points).isnan()
     with pytest.raises(Undefined) as caught:
-        levina_bickel_of(Cloud(points))
+        levina_bickel.or_raise(Cloud(points))
     assert caught.value.reason == reason
 
 
@@ -111,7 +111,7 @@ def test_ties_but_for_rounding_are_ties():
     simplex = simplex @ torch.linalg.qr(turned).Q
     assert torch.pdist(simplex).unique().numel() > 1
     with pytest.raises(Undefined, match=r"^the distances r_1 to r_20 are equal for each of the 70 points$"):
-        levina_bickel_of(Cloud(simplex))
+        levina_bickel.or_raise(Cloud(simplex))
 
 
 @pytest.mark.parametrize("k", [0, 1, 65, 20.0])

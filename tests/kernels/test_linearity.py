@@ -13,7 +13,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
 from repdyn.kernels import Cloud, Undefined
-from repdyn.kernels.linearity import linearity, linearity_of
+from repdyn.kernels.linearity import linearity
 
 MODULE = sys.modules["repdyn.kernels.linearity"]
 
@@ -99,9 +99,9 @@ def test_state_and_step_share_one_fit(monkeypatch):
     cloud, following = map(Cloud, pair("gaussian"))
     for of in ("state", "step"):
         for adjusted in (True, False):
-            linearity_of(cloud, following, of=of, adjusted=adjusted)
+            linearity.or_raise(cloud, following, of=of, adjusted=adjusted)
     assert fits == [1]
-    linearity_of(cloud, Cloud(following.x))
+    linearity.or_raise(cloud, Cloud(following.x))
     assert fits == [1, 1]
 
 
@@ -227,32 +227,32 @@ def test_surroundings_do_not_matter():
 @pytest.mark.parametrize(("points", "reason"), NO_NUMBERS.values(), ids=NO_NUMBERS)
 def test_undefined_for_what_is_no_number(points, reason):
     with pytest.raises(Undefined, match=f"^{reason}$"):
-        linearity_of(Cloud(points), Cloud(NUMBERS))
+        linearity.or_raise(Cloud(points), Cloud(NUMBERS))
     with pytest.raises(Undefined, match=f"^compared with: {reason}$"):
-        linearity_of(Cloud(NUMBERS), Cloud(points))
+        linearity.or_raise(Cloud(NUMBERS), Cloud(points))
     assert linearity(points, NUMBERS).isnan()
 
 
 def test_points_that_any_map_fits():
     with pytest.raises(Undefined, match="^21 distinct of 21 points in 20 dimensions, at least 22 needed$"):
-        linearity_of(Cloud(normal(21, 20)), Cloud(normal(21, 20, seed=1)))
+        linearity.or_raise(Cloud(normal(21, 20)), Cloud(normal(21, 20, seed=1)))
     assert linearity(normal(22, 20), normal(22, 20, seed=1)).isfinite()
     repeating = normal(15, 20).repeat(4, 1)
     with pytest.raises(Undefined, match="^15 distinct of 60 points in 20 dimensions, at least 22 needed$"):
-        linearity_of(Cloud(repeating), Cloud(normal(60, 20, seed=1)))
+        linearity.or_raise(Cloud(repeating), Cloud(normal(60, 20, seed=1)))
 
 
 @pytest.mark.parametrize("added", [0.0, 1.0, 1e-3])
 def test_a_block_that_adds_the_same_to_all(added):
     x = normal(100, 20)
     with pytest.raises(Undefined, match="^the step to be explained is the same for all points$"):
-        linearity_of(Cloud(x), Cloud(x + added), of="step")
+        linearity.or_raise(Cloud(x), Cloud(x + added), of="step")
     assert linearity(x, x + added).item() == pytest.approx(1, abs=1e-12)
 
 
 def test_a_next_layer_that_is_constant():
     with pytest.raises(Undefined, match="^compared with: 1 distinct of 5 points, at least 3 needed$"):
-        linearity_of(Cloud(NUMBERS), Cloud(torch.ones(5, 2)))
+        linearity.or_raise(Cloud(NUMBERS), Cloud(torch.ones(5, 2)))
 
 
 @pytest.mark.parametrize("adjusted", [True, False])
@@ -269,9 +269,9 @@ def test_a_block_that_takes_everything_away_is_linear(constant, adjusted):
 
 def test_a_step_from_a_constant_layer_is_undefined():
     with pytest.raises(Undefined, match="^1 distinct of 5 points, at least 3 needed$"):
-        linearity_of(Cloud(torch.ones(5, 2)), Cloud(NUMBERS), of="step")
+        linearity.or_raise(Cloud(torch.ones(5, 2)), Cloud(NUMBERS), of="step")
     with pytest.raises(Undefined, match="^compared with: the points contain NaN$"):
-        linearity_of(Cloud(NUMBERS), Cloud(torch.full((5, 2), torch.nan)), of="step")
+        linearity.or_raise(Cloud(NUMBERS), Cloud(torch.full((5, 2), torch.nan)), of="step")
 
 
 def test_mistakes():

@@ -7,7 +7,7 @@ import torch
 from hostile import HOSTILE
 
 from repdyn.kernels import Cloud, Undefined, massive
-from repdyn.kernels.massive import massive_activation_share, massive_activation_share_of
+from repdyn.kernels.massive import massive_activation_share
 
 
 def naive_share(points, magnitude=100, ratio=1000):
@@ -127,7 +127,7 @@ def test_surroundings_do_not_matter_and_points_are_left_as_they_were():
 def test_undefined_is_nan_with_a_reason(points, reason):
     assert massive_activation_share(points).isnan()
     with pytest.raises(Undefined) as caught:
-        massive_activation_share_of(Cloud(points))
+        massive_activation_share.or_raise(Cloud(points))
     assert caught.value.reason == reason
 
 

@@ -7,8 +7,8 @@ from hostile import HOSTILE
 from reference.clouds import uniform
 
 from repdyn.kernels import Cloud, Undefined, power_law, spectrum
-from repdyn.kernels.power_law import alpha_req, alpha_req_of
-from repdyn.kernels.spectrum import participation_ratio_of
+from repdyn.kernels.power_law import alpha_req
+from repdyn.kernels.spectrum import participation_ratio
 
 
 def naive_alpha_req(points, first, last):
@@ -104,9 +104,9 @@ def test_the_spectrum_is_shared(monkeypatch):
     eigenvalues = spectrum.eigenvalues
     monkeypatch.setattr(spectrum, "eigenvalues", lambda gram: calls.append(1) or eigenvalues(gram))
     cloud = Cloud(HOSTILE["gaussian"]())
-    alpha_req_of(cloud)
-    alpha_req_of(cloud, first=1)
-    participation_ratio_of(cloud)
+    alpha_req.or_raise(cloud)
+    alpha_req.or_raise(cloud, first=1)
+    participation_ratio.or_raise(cloud)
     assert calls == [1]
 
 
@@ -143,7 +143,7 @@ UNDEFINED = {
 def test_undefined_is_nan_with_a_reason(reason, points):
     assert alpha_req(points).isnan()
     with pytest.raises(Undefined) as caught:
-        alpha_req_of(Cloud(points))
+        alpha_req.or_raise(Cloud(points))
     assert caught.value.reason == reason
 
 

@@ -13,9 +13,7 @@ from repdyn.kernels import (
     Cloud,
     Undefined,
     sink_rate,
-    sink_rate_of,
     top_norm_variance_share,
-    top_norm_variance_share_of,
 )
 
 
@@ -72,7 +70,7 @@ def test_sink_rate_does_not_depend_on_the_order_after_the_first():
 )
 def test_sink_rate_is_undefined_with_a_reason(weights, reason):
     with pytest.raises(Undefined, match=f"^{reason}$"):
-        sink_rate_of(weights)
+        sink_rate.or_raise(weights)
     found = sink_rate(weights)
     assert found.shape == (3,)
     assert found.isnan().all()
@@ -149,14 +147,14 @@ def test_without_a_first_direction_it_is_undefined():
     with pytest.raises(
         Undefined, match="^the two largest eigenvalues are equal to a millionth: no direction is the first$"
     ):
-        top_norm_variance_share_of(Cloud(square))
+        top_norm_variance_share.or_raise(Cloud(square))
 
 
 @pytest.mark.parametrize(("points", "reason"), NO_NUMBERS.values(), ids=NO_NUMBERS)
 def test_undefined_for_what_is_no_number(points, reason):
     assert top_norm_variance_share(points).isnan()
     with pytest.raises(Undefined, match=f"^{reason}$"):
-        top_norm_variance_share_of(Cloud(points))
+        top_norm_variance_share.or_raise(Cloud(points))
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])

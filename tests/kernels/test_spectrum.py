@@ -6,11 +6,9 @@ from hostile import HOSTILE
 from repdyn.kernels import (
     Cloud,
     Undefined,
-    anisotropy_of,
+    anisotropy,
     effective_rank,
-    effective_rank_of,
     participation_ratio,
-    participation_ratio_of,
     spectrum,
 )
 
@@ -45,7 +43,7 @@ def test_one_decomposition_serves_all(monkeypatch):
     eigenvalues = spectrum.eigenvalues
     monkeypatch.setattr(spectrum, "eigenvalues", lambda gram: calls.append(1) or eigenvalues(gram))
     cloud = Cloud(HOSTILE["gaussian"](), whole_spectrum=True)
-    for kernel in (anisotropy_of, participation_ratio_of, effective_rank_of):
+    for kernel in (anisotropy.or_raise, participation_ratio.or_raise, effective_rank.or_raise):
         kernel(cloud)
     assert calls == [1]
 
@@ -55,7 +53,7 @@ def test_undefined_is_nan(kernel):
     assert kernel(torch.zeros(10, 4)).isnan()
 
 
-@pytest.mark.parametrize("kernel", [participation_ratio_of, effective_rank_of])
+@pytest.mark.parametrize("kernel", [participation_ratio.or_raise, effective_rank.or_raise])
 def test_undefined_has_a_reason(kernel):
     with pytest.raises(Undefined, match=r"^1 distinct of 10 points, at least 3 needed$"):
         kernel(Cloud(torch.zeros(10, 4)))

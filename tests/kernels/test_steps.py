@@ -11,7 +11,7 @@ from pairs import DEVICES, DIMENSIONS, N_POINTS, NO_NUMBERS, NUMBERS, SCALES, no
 from test_alignment import NONZERO, naive_cosines
 
 from repdyn.kernels import Cloud, Undefined
-from repdyn.kernels.steps import norm, norm_of, step_cosine, step_cosine_of, step_length, step_length_of
+from repdyn.kernels.steps import norm, step_cosine, step_length
 
 
 def naive_norm(x):
@@ -88,8 +88,8 @@ def test_scales_whose_squares_are_no_numbers(dtype, scale):
 @pytest.mark.parametrize(("points", "reason"), NO_NUMBERS.values(), ids=NO_NUMBERS)
 def test_undefined_for_what_is_no_number(points, reason):
     with pytest.raises(Undefined, match=f"^{reason}$"):
-        norm_of(Cloud(points))
-    for kernel in (step_length_of, step_cosine_of):
+        norm.or_raise(Cloud(points))
+    for kernel in (step_length.or_raise, step_cosine.or_raise):
         with pytest.raises(Undefined, match=f"^{reason}$"):
             kernel(Cloud(points), Cloud(NUMBERS))
         with pytest.raises(Undefined, match=f"^compared with: {reason}$"):
@@ -101,12 +101,12 @@ def test_undefined_for_what_is_no_number(points, reason):
 
 def test_zero_has_no_direction():
     with pytest.raises(Undefined, match="^compared with: 5 of 5 vectors are zero and have no direction$"):
-        step_cosine_of(Cloud(NUMBERS), Cloud(0 * NUMBERS))
+        step_cosine.or_raise(Cloud(NUMBERS), Cloud(0 * NUMBERS))
 
 
 def test_no_points():
     with pytest.raises(Undefined, match="^0 points, at least 1 needed$"):
-        norm_of(Cloud(NUMBERS[:0]))
+        norm.or_raise(Cloud(NUMBERS[:0]))
 
 
 @pytest.mark.parametrize("kernel", [step_length, step_cosine])

@@ -11,14 +11,11 @@ from repdyn.kernels import topics as module
 from repdyn.kernels.cloud import Cloud, Undefined
 from repdyn.kernels.topics import (
     attention_topic_gap,
-    attention_topic_gap_of,
     topic_gap,
     topic_gap_dot,
-    topic_gap_dot_of,
-    topic_gap_of,
 )
 
-KERNELS = {"cosine": (topic_gap, topic_gap_of), "dot": (topic_gap_dot, topic_gap_dot_of)}
+KERNELS = {"cosine": (topic_gap, topic_gap.or_raise), "dot": (topic_gap_dot, topic_gap_dot.or_raise)}
 
 
 def generator(seed=0):
@@ -155,14 +152,14 @@ def test_a_zero_vector_has_no_cosine_but_inner_products():
     x, ids, topics = torch.eye(4), torch.arange(4), torch.tensor([0, 0, 1, 1])
     x[2] = 0
     with pytest.raises(Undefined, match=r"^1 of 4 vectors are zero, and so have no cosine$"):
-        topic_gap_of(Cloud(x), ids, topics)
+        topic_gap.or_raise(Cloud(x), ids, topics)
     assert topic_gap_dot(x, ids, topics).item() == 0
 
 
 def test_inner_products_out_of_range():
     x, ids, topics = labelled()
     with pytest.raises(Undefined, match=r"^inner products leave the range of float64; rescale the vectors$"):
-        topic_gap_dot_of(Cloud(1e200 * x), ids, topics)
+        topic_gap_dot.or_raise(Cloud(1e200 * x), ids, topics)
     assert topic_gap(1e200 * x, ids, topics).item() == pytest.approx(topic_gap(x, ids, topics).item(), rel=1e-12)
 
 
@@ -273,7 +270,7 @@ def test_a_weight_of_zero_in_one_head_is_a_weight():
 def test_attention_is_undefined_without_pairs(topics, reason):
     weights, ids, topics = torch.full((2, 3, 3), 1 / 3), torch.arange(3), torch.tensor(topics)
     with pytest.raises(Undefined, match=f"^{reason}$"):
-        attention_topic_gap_of(weights, ids, topics)
+        attention_topic_gap.or_raise(weights, ids, topics)
     gaps = attention_topic_gap(weights, ids, topics)
     assert gaps.shape == (2,)
     assert gaps.isnan().all()
@@ -283,7 +280,7 @@ def test_attention_is_undefined_for_nan():
     weights, ids, topics, _ = attention()
     weights[1, 2, 3] = math.nan
     with pytest.raises(Undefined, match=r"^the attention weights contain NaN or inf$"):
-        attention_topic_gap_of(weights, ids, topics)
+        attention_topic_gap.or_raise(weights, ids, topics)
 
 
 def test_attention_of_several_sequences_is_refused():

@@ -7,7 +7,7 @@ from hostile import HOSTILE, n_kept_of, naive_two_nearest, naive_two_nn
 from reference.clouds import CLOUDS
 from skdim.id import TwoNN
 
-from repdyn.kernels import Cloud, Undefined, two_nn, two_nn_of
+from repdyn.kernels import Cloud, Undefined, two_nn
 
 REFERENCE = [
     line.split()
@@ -85,11 +85,11 @@ def test_repeating_points_changes_nothing(name):
 
 def test_neighbours_are_searched_once_for_all_settings(monkeypatch):
     cloud = Cloud(HOSTILE["low_rank"]())
-    first = two_nn_of(cloud)
-    monkeypatch.setitem(two_nn_of.__globals__, "nearest", None)
-    assert two_nn_of(cloud).item() == first.item()
-    assert two_nn_of(cloud, discard=0.8).item() != first.item()
-    assert two_nn_of(cloud, estimator="maximum_likelihood").item() != first.item()
+    first = two_nn.or_raise(cloud)
+    monkeypatch.setitem(two_nn.or_raise.__globals__, "nearest", None)
+    assert two_nn.or_raise(cloud).item() == first.item()
+    assert two_nn.or_raise(cloud, discard=0.8).item() != first.item()
+    assert two_nn.or_raise(cloud, estimator="maximum_likelihood").item() != first.item()
 
 
 UNDEFINED = {
@@ -129,7 +129,7 @@ def test_undefined_is_nan_with_a_reason(points, settings, reason):
     assert value.isnan()
     assert (value.shape, value.dtype) == ((), torch.float64)
     with pytest.raises(Undefined) as caught:
-        two_nn_of(Cloud(points), **settings)
+        two_nn.or_raise(Cloud(points), **settings)
     assert caught.value.reason == reason
 
 

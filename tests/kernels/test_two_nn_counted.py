@@ -9,7 +9,7 @@ from grouped import GROUPINGS, n_outside
 from hostile import HOSTILE
 from reference.clouds import REPEATING
 
-from repdyn.kernels import Cloud, Undefined, two_nn, two_nn_of
+from repdyn.kernels import Cloud, Undefined, two_nn
 
 REFERENCE = [
     line.split()
@@ -120,9 +120,9 @@ def test_invariances(cloud):
 
 def test_one_search_serves_both_conventions(monkeypatch):
     cloud = Cloud(HOSTILE["duplicates_20_percent"]())
-    two_nn_of(cloud)
+    two_nn.or_raise(cloud)
     monkeypatch.setattr("repdyn.kernels.neighbours.search", None)
-    assert two_nn_of(cloud, discard=0.8, duplicates="count") > 0
+    assert two_nn.or_raise(cloud, discard=0.8, duplicates="count") > 0
 
 
 UNDEFINED = {
@@ -139,7 +139,7 @@ UNDEFINED = {
 def test_undefined_is_nan_with_a_reason(reason, points):
     assert np.isnan(published(points))
     with pytest.raises(Undefined) as caught:
-        two_nn_of(Cloud(points), discard=0.8, duplicates="count")
+        two_nn.or_raise(Cloud(points), discard=0.8, duplicates="count")
     assert caught.value.reason == reason
 
 

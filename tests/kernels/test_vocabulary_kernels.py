@@ -10,13 +10,10 @@ from repdyn.kernels import Undefined
 from repdyn.kernels.token_rank import nearest_rows
 from repdyn.kernels.tokens import (
     token_cosine,
-    token_cosine_of,
     token_cosines,
     token_rank,
-    token_rank_of,
     token_ranks,
     token_top1_match,
-    token_top1_match_of,
 )
 from repdyn.kernels.vocabulary import Vocabulary
 
@@ -181,11 +178,11 @@ def test_ranks_are_computed_once_for_the_same_tokens(monkeypatch):
 
     closer_rows = module.closer_rows
     monkeypatch.setattr(module, "closer_rows", lambda *given: calls.append(1) or closer_rows(*given))
-    for kernel in (token_rank_of, token_top1_match_of):
+    for kernel in (token_rank.or_raise, token_top1_match.or_raise):
         kernel(x[:50], ids[:50], vocabulary)  # a slice of its own each time
     assert calls == [1]
-    token_rank_of(x[:49], ids[:49], vocabulary)
-    token_rank_of(x[:50], ids[:50].flip(0), vocabulary)
+    token_rank.or_raise(x[:49], ids[:49], vocabulary)
+    token_rank.or_raise(x[:50], ids[:50].flip(0), vocabulary)
     assert calls == [1, 1, 1]
 
 
@@ -265,7 +262,7 @@ def broken(number):
 )
 def test_what_is_undefined_has_a_reason(x, table, reason):
     ids, vocabulary = torch.arange(len(x)), Vocabulary(table)
-    for kernel in (token_cosine_of, token_rank_of, token_top1_match_of):
+    for kernel in (token_cosine.or_raise, token_rank.or_raise, token_top1_match.or_raise):
         with pytest.raises(Undefined, match=f"^{reason}$"):
             kernel(x, ids, vocabulary)
     for kernel in (token_cosine, token_rank, token_top1_match):

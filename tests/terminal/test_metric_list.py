@@ -3,7 +3,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from repdyn.kernels import two_nn_of
+from repdyn.kernels import two_nn
 from repdyn.metrics import METRICS, Metric
 from repdyn.terminal.metric_list import markdown, print_metrics
 
@@ -36,7 +36,7 @@ def test_what_a_line_tells():
 
 
 def test_a_metric_of_ones_own_is_there_too(monkeypatch):
-    own = Metric("mine", two_nn_of, "either a | or b", (0.0, 2.5), "me", subsets=("all", "rare"))
+    own = Metric("mine", two_nn.or_raise, "either a | or b", (0.0, 2.5), "me", subsets=("all", "rare"))
     monkeypatch.setitem(METRICS._metrics, "mine", own)
     assert markdown().endswith(
         "## Your own\n\n"

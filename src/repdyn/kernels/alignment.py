@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, full_precision
-from repdyn.kernels.matched import cosines, matched_or_nan, require_matched, require_numbers
+from repdyn.kernels.cloud import Cloud, as_cloud, full_precision
+from repdyn.kernels.matched import cosines, require_matched, require_numbers
+from repdyn.kernels.undefined import nan_if_undefined
 
 
+@nan_if_undefined
 def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
     """Mean over tokens of the cosine of a layer's vector with the last layer's: ``A_l = mean_t cos(h_l(t), h_L(t))``.
 
@@ -33,16 +35,13 @@ def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
         >>> alignment(torch.tensor([[3.0, 0.0], [5.0, 0.0]]), last).item()
         0.5
     """
-    return matched_or_nan(alignment_of, x, last)
-
-
-def alignment_of(cloud: Cloud, last: Cloud) -> Tensor:
-    """As ``alignment``, but raises Undefined with the reason instead of returning NaN."""
+    cloud, last = as_cloud(x), as_cloud(last)
     require_matched(require_numbers, cloud, last, one_space=True)
     with full_precision(cloud.x.device):
         return cosines(cloud, last).mean()
 
 
+@nan_if_undefined
 def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
     """What one block adds to the alignment with the last layer: ``G_l = A_{l+1} - A_l``.
 
@@ -67,11 +66,7 @@ def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tenso
         >>> alignment_gradient(first, second, last=second).item()
         1.0
     """
-    return matched_or_nan(alignment_gradient_of, x, following, last)
-
-
-def alignment_gradient_of(cloud: Cloud, following: Cloud, last: Cloud) -> Tensor:
-    """As ``alignment_gradient``, but raises Undefined with the reason instead of returning NaN."""
+    cloud, following, last = as_cloud(x), as_cloud(following), as_cloud(last)
     require_matched(require_numbers, cloud, following, last, one_space=True)
     with full_precision(cloud.x.device):
         return (cosines(following, last) - cosines(cloud, last)).mean()

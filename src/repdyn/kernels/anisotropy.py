@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from repdyn.kernels.cloud import Cloud, full_precision, or_nan, row_chunks, sample
+from repdyn.kernels.cloud import Cloud, as_cloud, full_precision, row_chunks, sample
 from repdyn.kernels.spectrum import spectrum_of, tall_side
+from repdyn.kernels.undefined import nan_if_undefined
 
 # below this side a float64 Gram matrix and its exact spectrum are cheaper than iterating
 _SMALL_SIDE = 64
@@ -33,6 +34,7 @@ _SUMMED = 1024
 _BLOCK = 256
 
 
+@nan_if_undefined
 def anisotropy(x: Tensor | Cloud) -> Tensor:
     """Share of the variance of a point cloud that lies along its first principal direction.
 
@@ -63,11 +65,7 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
         >>> anisotropy(square * torch.tensor([3.0, 1.0])).item()
         0.9
     """
-    return or_nan(anisotropy_of, x)
-
-
-def anisotropy_of(cloud: Cloud) -> Tensor:
-    """As ``anisotropy``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x)
     cloud.require_defined()
     with full_precision(cloud.x.device):
         if cloud.whole_spectrum:

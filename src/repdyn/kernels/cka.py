@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, centre, full_precision, product, row_chunks
-from repdyn.kernels.matched import COMPARED_WITH, matched_or_nan, require_matched
+from repdyn.kernels.cloud import Cloud, as_cloud, centre, full_precision, product, row_chunks
+from repdyn.kernels.matched import COMPARED_WITH, require_matched
+from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 # dimensions of both clouds, as a share of the points, up to which products of features cost less than similarities
 _FEW_FEATURES = 0.25
@@ -19,6 +20,7 @@ _ROWS, _BLOCK = 1024, 256
 _NOTHING = 1e-6
 
 
+@nan_if_undefined
 def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -> Tensor:
     """Linear centred kernel alignment: the correlation of the similarities within one cloud with those within another.
 
@@ -56,11 +58,7 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
         >>> round(linear_cka(square, square[:, :1], debiased=False).item(), 6)
         0.707107
     """
-    return matched_or_nan(linear_cka_of, a, b, debiased=debiased)
-
-
-def linear_cka_of(a: Cloud, b: Cloud, *, debiased: bool = True) -> Tensor:
-    """As ``linear_cka``, but raises Undefined with the reason instead of returning NaN."""
+    a, b = as_cloud(a), as_cloud(b)
     require_matched(Cloud.require_defined, a, b)
     if a.n_vectors < 4:
         raise Undefined(f"{a.n_vectors} points, at least 4 needed")

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
+from repdyn.kernels.undefined import Undefined
+
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -21,14 +23,6 @@ _CHUNK = 1 << 17
 _SAMPLED = 128
 
 Result = TypeVar("Result")
-
-
-class Undefined(ArithmeticError):
-    """The quantity does not exist for this cloud; ``reason`` says why, in words fit for a table."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 @contextmanager
@@ -180,19 +174,17 @@ class Frame:
         return rows.double().mul(self.scale).sub_(self.mean)
 
 
-def or_nan(
-    kernel: Callable[..., Tensor], x: Tensor | Cloud, *, groups: Tensor | None = None, **settings: Any
-) -> Tensor:
-    """What a kernel makes of a cloud; NaN, on the same device, where that is undefined."""
-    if isinstance(x, Cloud) and groups is not None:
-        raise ValueError(
-            "expected groups beside a tensor of points, got them beside a Cloud; take Cloud(x, groups=...)"
-        )
-    cloud = x if isinstance(x, Cloud) else Cloud(x, groups=groups)
-    try:
-        return kernel(cloud, **settings)
-    except Undefined:
-        return torch.tensor(torch.nan, dtype=torch.float64, device=cloud.x.device)
+def as_cloud(x: Tensor | Cloud, groups: Tensor | None = None) -> Cloud:
+    """Return a kernel's points as a Cloud.
+
+    Raises:
+        ValueError: as for :class:`Cloud`, or groups of points that are a Cloud already.
+    """
+    if not isinstance(x, Cloud):
+        return Cloud(x, groups=groups)
+    if groups is not None:
+        raise ValueError("expected groups with a tensor of points, got them with a Cloud; take Cloud(x, groups=...)")
+    return x
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:

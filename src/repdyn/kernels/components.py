@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, or_nan
+from repdyn.kernels.cloud import Cloud, as_cloud
 from repdyn.kernels.spectrum import spectrum_of
+from repdyn.kernels.undefined import nan_if_undefined
 
 # a share this close below the one asked for has reached it: sums of equal eigenvalues are rounded
 _ROUNDING = 1e-10
 
 
+@nan_if_undefined
 def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
     """Smallest number of principal directions that together hold a share of the variance of a point cloud.
 
@@ -40,11 +42,7 @@ def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
         >>> components(square, share=0.5).item(), components(square, share=0.9).item()
         (1.0, 2.0)
     """
-    return or_nan(components_of, x, share=share)
-
-
-def components_of(cloud: Cloud, *, share: float = 0.5) -> Tensor:
-    """As ``components``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x)
     if not 0 < share < 1:
         raise ValueError(f"expected a share 0 < share < 1, got {share}; 90 % of the variance is share=0.9")
     held = cloud.once(spectrum_of).cumsum(0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, full_precision, or_nan, row_chunks
+from repdyn.kernels.cloud import Cloud, as_cloud, full_precision, row_chunks
+from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 
+@nan_if_undefined
 def mean_cosine(x: Tensor | Cloud) -> Tensor:
     """Mean cosine between the vectors of a point cloud, over all pairs of different rows.
 
@@ -35,11 +37,7 @@ def mean_cosine(x: Tensor | Cloud) -> Tensor:
         >>> mean_cosine(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])).item()
         0.3333333333333333
     """
-    return or_nan(mean_cosine_of, x)
-
-
-def mean_cosine_of(cloud: Cloud) -> Tensor:
-    """As ``mean_cosine``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x)
     cloud.require_defined()
     n = cloud.n_vectors
     with full_precision(cloud.x.device):

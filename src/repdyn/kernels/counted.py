@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, Repeats, Undefined, row_chunks
+from repdyn.kernels.cloud import Cloud, Frame, Repeats, row_chunks
 from repdyn.kernels.neighbours import Nearest, search_of
+from repdyn.kernels.undefined import Undefined
 
 # of the mean length of the centred points, a nearest distance that counts as zero; and as a ratio's excess over 1
 _EPSILON = 1e-8

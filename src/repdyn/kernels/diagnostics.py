@@ -10,8 +10,9 @@ import math
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, Undefined, full_precision, row_chunks
+from repdyn.kernels.cloud import Cloud, Frame, full_precision, row_chunks
 from repdyn.kernels.neighbours import measure, n_outside, nearest, nearest_of
+from repdyn.kernels.undefined import Undefined
 
 # Share of the radius of a cloud below which two points count as nearly the same. At initialisation the blocks of a
 # byte-level encoder add so little that its 4096 vectors lie in 87 clusters, one for each token: 99 % of them are closer

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, full_precision, or_nan
+from repdyn.kernels.cloud import Cloud, as_cloud, full_precision
 from repdyn.kernels.neighbours import nearest_of
 from repdyn.kernels.two_nn import TIE
+from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 SCALES = (2, 4, 8, 16, 32)
 """Ranks k of the farther neighbour that metrics are offered for."""
@@ -15,7 +16,8 @@ _MOST = 64
 _HALVINGS = 60
 
 
-def gride(x: Tensor | Cloud, *, k: int = 4, groups: Tensor | None = None) -> Tensor:
+@nan_if_undefined
+def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Tensor:
     """Intrinsic dimension of a point cloud at one scale, from the ratio ``mu = r_k / r_(k/2)`` of each point's
     distances to its k-th and its (k/2)-th neighbour.
 
@@ -26,9 +28,9 @@ def gride(x: Tensor | Cloud, *, k: int = 4, groups: Tensor | None = None) -> Ten
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        k: rank of the farther neighbour, an even number from 2 to 64.
         groups: integers, shape (n_vectors,): points of one group are not each other's neighbours (see ``Cloud``, which
             takes them itself).
+        k: rank of the farther neighbour, an even number from 2 to 64.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
@@ -49,11 +51,7 @@ def gride(x: Tensor | Cloud, *, k: int = 4, groups: Tensor | None = None) -> Ten
         >>> round(gride(line, k=8).item(), 1)
         1.0
     """
-    return or_nan(gride_of, x, groups=groups, k=k)
-
-
-def gride_of(cloud: Cloud, *, k: int = 4) -> Tensor:
-    """As ``gride``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x, groups)
     if not isinstance(k, int) or k not in range(2, _MOST + 1, 2):
         raise ValueError(f"expected an even k from 2 to {_MOST}, got {k}; the ratio is that of r_k and r_(k/2)")
     cloud.require_defined()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, or_nan
-from repdyn.kernels.spectrum import participation_ratio_of
+from repdyn.kernels.cloud import Cloud, as_cloud
+from repdyn.kernels.spectrum import participation_ratio
+from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 
+@nan_if_undefined
 def isoscore(x: Tensor | Cloud) -> Tensor:
     """Evenness of the variance over all directions of the space: 0 on a line, 1 where no direction is preferred.
 
@@ -40,12 +42,8 @@ def isoscore(x: Tensor | Cloud) -> Tensor:
         >>> isoscore(torch.nn.functional.pad(square, (0, 1))).item()
         0.5
     """
-    return or_nan(isoscore_of, x)
-
-
-def isoscore_of(cloud: Cloud) -> Tensor:
-    """As ``isoscore``, but raises Undefined with the reason instead of returning NaN."""
-    ratio, dim = participation_ratio_of(cloud), cloud.x.shape[1]
+    cloud = as_cloud(x)
+    ratio, dim = participation_ratio.or_raise(cloud), cloud.x.shape[1]
     if dim == 1:
         raise Undefined("the points have 1 dimension, at least 2 needed to compare directions")
     return (ratio - 1) / (dim - 1)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, full_precision, or_nan
+from repdyn.kernels.cloud import Cloud, as_cloud, full_precision
 from repdyn.kernels.neighbours import nearest_of
 from repdyn.kernels.two_nn import TIE
+from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 _MOST = 64
 
 
-def levina_bickel(x: Tensor | Cloud, *, k: int = 20, groups: Tensor | None = None) -> Tensor:
+@nan_if_undefined
+def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 20) -> Tensor:
     """Intrinsic dimension of a point cloud, from each point's distances r_1 to r_k to its k nearest neighbours.
 
     In d dimensions ``log(r_k / r_j)`` averages 1 / d over the neighbours j < k. Over the n distinct points
@@ -21,9 +23,9 @@ def levina_bickel(x: Tensor | Cloud, *, k: int = 20, groups: Tensor | None = Non
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
-        k: number of neighbours, 2 to 64.
         groups: integers, shape (n_vectors,): points of one group are not each other's neighbours (see ``Cloud``, which
             takes them itself).
+        k: number of neighbours, 2 to 64.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
@@ -46,11 +48,7 @@ def levina_bickel(x: Tensor | Cloud, *, k: int = 20, groups: Tensor | None = Non
         >>> round(levina_bickel(line).item(), 1)
         1.0
     """
-    return or_nan(levina_bickel_of, x, groups=groups, k=k)
-
-
-def levina_bickel_of(cloud: Cloud, *, k: int = 20) -> Tensor:
-    """As ``levina_bickel``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x, groups)
     if not isinstance(k, int) or not 2 <= k <= _MOST:
         raise ValueError(f"expected k from 2 to {_MOST}, got {k}; it counts the neighbours of each point")
     cloud.require_defined()

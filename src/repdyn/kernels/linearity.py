@@ -9,8 +9,9 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, Undefined, full_precision
-from repdyn.kernels.matched import matched_or_nan, require_matched, require_numbers
+from repdyn.kernels.cloud import Cloud, Frame, as_cloud, full_precision
+from repdyn.kernels.matched import require_matched, require_numbers
+from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 Of: TypeAlias = Literal["state", "step"]
 
@@ -25,6 +26,7 @@ _NOISE = 1e-11
 _CONSTANT = 1e-12
 
 
+@nan_if_undefined
 def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state", adjusted: bool = False) -> Tensor:
     """Share of the variance of a layer that the best linear map of the layer before it explains.
 
@@ -60,11 +62,7 @@ def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state",
         >>> round(linearity(x, 2 * x + 5).item(), 9), round(linearity(x, x**3).item(), 6)
         (1.0, 0.921096)
     """
-    return matched_or_nan(linearity_of, x, following, of=of, adjusted=adjusted)
-
-
-def linearity_of(cloud: Cloud, following: Cloud, *, of: Of = "state", adjusted: bool = False) -> Tensor:
-    """As ``linearity``, but raises Undefined with the reason instead of returning NaN."""
+    cloud, following = as_cloud(x), as_cloud(following)
     if of not in ("state", "step"):
         raise ValueError(f'expected of="state" or of="step", got {of!r}')
     if of == "step":

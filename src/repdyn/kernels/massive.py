@@ -7,9 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, full_precision, or_nan, row_chunks, unit_scale
+from repdyn.kernels.cloud import Cloud, as_cloud, full_precision, row_chunks, unit_scale
+from repdyn.kernels.undefined import nan_if_undefined
 
 
+@nan_if_undefined
 def massive_activation_share(x: Tensor | Cloud, *, magnitude: float = 100.0, ratio: float = 1000.0) -> Tensor:
     """Share of the sum of all squared activations that massive ones carry: ``sum(x_ij**2, massive) / sum(x_ij**2)``.
 
@@ -42,11 +44,7 @@ def massive_activation_share(x: Tensor | Cloud, *, magnitude: float = 100.0, rat
         >>> round(massive_activation_share(states).item(), 4)
         0.8032
     """
-    return or_nan(massive_activation_share_of, x, magnitude=magnitude, ratio=ratio)
-
-
-def massive_activation_share_of(cloud: Cloud, *, magnitude: float = 100.0, ratio: float = 1000.0) -> Tensor:
-    """As ``massive_activation_share``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x)
     for name, value in {"magnitude": magnitude, "ratio": ratio}.items():
         if not 0 <= value < math.inf:
             raise ValueError(f"expected a finite {name} >= 0, got {value}; the criterion of the source is 100 and 1000")

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, row_chunks
+from repdyn.kernels.cloud import Cloud, row_chunks
+from repdyn.kernels.undefined import Undefined
 
 COMPARED_WITH = "compared with: "
 """Begins a reason that lies with another cloud than the first."""
-
-
-def matched_or_nan(kernel: Callable[..., Tensor], *points: Tensor | Cloud, **settings: Any) -> Tensor:
-    """What a kernel makes of one or several clouds; NaN, on the device of the first, where that is undefined."""
-    clouds = [given if isinstance(given, Cloud) else Cloud(given) for given in points]
-    try:
-        return kernel(*clouds, **settings)
-    except Undefined:
-        return torch.tensor(torch.nan, dtype=torch.float64, device=clouds[0].x.device)
 
 
 def require_matched(check: Callable[[Cloud], object], cloud: Cloud, *others: Cloud, one_space: bool = False) -> None:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, pad
 
-from repdyn.kernels.cloud import Cloud, Frame, Undefined, row_chunks, unit_scale
+from repdyn.kernels.cloud import Cloud, Frame, row_chunks, unit_scale
 from repdyn.kernels.shortlist import shortlist
+from repdyn.kernels.undefined import Undefined
 
 # candidates per row beyond k; the last rung measures every point and needs no proof
 _LADDER = (30, 1022, None)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, or_nan
+from repdyn.kernels.cloud import Cloud, as_cloud
 from repdyn.kernels.spectrum import spectrum_of
+from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 # eigenvalues that a slope is fitted to, at least
 _LEAST = 10
@@ -15,6 +16,7 @@ _LEAST = 10
 _ROUNDING = 1e-12
 
 
+@nan_if_undefined
 def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
     """Exponent of the power law by which the eigenvalues of a cloud's covariance decay: ``l_i ~ i**-alpha``.
 
@@ -49,11 +51,7 @@ def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
         >>> round(alpha_req(torch.cat([spokes, -spokes])).item(), 6)
         1.0
     """
-    return or_nan(alpha_req_of, x, first=first, last=last)
-
-
-def alpha_req_of(cloud: Cloud, *, first: int = 11, last: int = 100) -> Tensor:
-    """As ``alpha_req``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x)
     if not (isinstance(first, int) and isinstance(last, int) and 1 <= first <= last + 1 - _LEAST):
         raise ValueError(
             f"expected ranks first >= 1 and last >= first + {_LEAST - 1}, got first = {first} and last = {last}; "

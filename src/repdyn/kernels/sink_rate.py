@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Undefined, full_precision
+from repdyn.kernels.cloud import full_precision
+from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 
+@nan_if_undefined
 def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
     """Whether each head's mean attention to the first token exceeds a threshold: 1 where it does, 0 elsewhere.
 
@@ -31,23 +32,12 @@ def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
     ICLR 2025 (arXiv 2410.10781), section 3, with the threshold 0.3.
 
     Example:
+        >>> import torch
         >>> weights = torch.tensor([[[1.0, 0.0], [0.9, 0.1]], [[1.0, 0.0], [0.2, 0.8]]])
         >>> sink_rate(weights).tolist()
         [1.0, 0.0]
     """
-    try:
-        return sink_rate_of(weights, threshold=threshold)
-    except Undefined:
-        return torch.full((len(weights),), torch.nan, dtype=torch.float64, device=weights.device)
-
-
-def sink_rate_of(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
-    """As ``sink_rate``, but raises Undefined with the reason instead of returning NaN."""
-    if weights.ndim != 3 or weights.shape[1] != weights.shape[2] or not weights.is_floating_point():
-        raise ValueError(
-            f"expected attention weights of shape (heads, n, n), got {tuple(weights.shape)} of {weights.dtype}; give "
-            "one sequence at a time"
-        )
+    require_attention(weights)
     if not 0 < threshold < 1:
         raise ValueError(f"expected a threshold in (0, 1), got {threshold}; the source takes 0.3")
     if weights.shape[1] < 2:
@@ -56,3 +46,12 @@ def sink_rate_of(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
         if not weights.isfinite().all():
             raise Undefined("the attention weights contain NaN or inf")
         return (weights[:, 1:, 0].double().mean(1) > threshold).double()
+
+
+def require_attention(weights: Tensor) -> None:
+    """Raise ValueError unless these are the attention weights of one sequence."""
+    if weights.ndim != 3 or weights.shape[1] != weights.shape[2] or not weights.is_floating_point():
+        raise ValueError(
+            f"expected attention weights of shape (heads, n, n), got {tuple(weights.shape)} of {weights.dtype}; give "
+            "one sequence at a time"
+        )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, full_precision, or_nan, row_chunks
+from repdyn.kernels.cloud import Cloud, Frame, as_cloud, full_precision, row_chunks
+from repdyn.kernels.undefined import nan_if_undefined
 
 
 def spectrum_of(cloud: Cloud) -> Tensor:
@@ -20,6 +21,7 @@ def spectrum_of(cloud: Cloud) -> Tensor:
         return eigenvalues(gram_matrix(cloud.x))
 
 
+@nan_if_undefined
 def participation_ratio(x: Tensor | Cloud) -> Tensor:
     """Number of directions that the variance of a point cloud is spread over: ``sum(l_i)**2 / sum(l_i**2)``.
 
@@ -42,15 +44,12 @@ def participation_ratio(x: Tensor | Cloud) -> Tensor:
         >>> participation_ratio(square).item()
         2.0
     """
-    return or_nan(participation_ratio_of, x)
-
-
-def participation_ratio_of(cloud: Cloud) -> Tensor:
-    """As ``participation_ratio``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x)
     values = cloud.once(spectrum_of)
     return values.sum().square() / values.square().sum()
 
 
+@nan_if_undefined
 def effective_rank(x: Tensor | Cloud) -> Tensor:
     """Exponential of the entropy of the normalised singular values: ``exp(-sum(p_i log p_i))``, ``p_i = s_i / sum(s)``.
 
@@ -74,11 +73,7 @@ def effective_rank(x: Tensor | Cloud) -> Tensor:
         >>> round(effective_rank(square).item(), 9)
         2.0
     """
-    return or_nan(effective_rank_of, x)
-
-
-def effective_rank_of(cloud: Cloud) -> Tensor:
-    """As ``effective_rank``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x)
     values = cloud.once(spectrum_of).sqrt()
     return torch.special.entr(values / values.sum()).sum().exp()
 

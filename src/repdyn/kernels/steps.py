@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, full_precision, row_chunks
-from repdyn.kernels.matched import cosines, lengths, matched_or_nan, require_matched, require_numbers, row_pairs
+from repdyn.kernels.cloud import Cloud, as_cloud, full_precision, row_chunks
+from repdyn.kernels.matched import cosines, lengths, require_matched, require_numbers, row_pairs
+from repdyn.kernels.undefined import nan_if_undefined
 
 
+@nan_if_undefined
 def norm(x: Tensor | Cloud) -> Tensor:
     """Mean Euclidean length of a layer's vectors: ``mean_t |h_l(t)|``.
 
@@ -30,16 +32,13 @@ def norm(x: Tensor | Cloud) -> Tensor:
         >>> norm(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).item()
         3.0
     """
-    return matched_or_nan(norm_of, x)
-
-
-def norm_of(cloud: Cloud) -> Tensor:
-    """As ``norm``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x)
     require_numbers(cloud)
     with full_precision(cloud.x.device):
         return torch.cat([lengths(rows) for rows in row_chunks(cloud.x)]).mean()
 
 
+@nan_if_undefined
 def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
     """Mean Euclidean distance that one block moves the vectors: ``mean_t |h_{l+1}(t) - h_l(t)|``.
 
@@ -62,17 +61,14 @@ def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
         >>> step_length(torch.zeros(2, 2), torch.tensor([[3.0, 4.0], [0.0, 1.0]])).item()
         3.0
     """
-    return matched_or_nan(step_length_of, x, following)
-
-
-def step_length_of(cloud: Cloud, following: Cloud) -> Tensor:
-    """As ``step_length``, but raises Undefined with the reason instead of returning NaN."""
+    cloud, following = as_cloud(x), as_cloud(following)
     require_matched(require_numbers, cloud, following, one_space=True)
     with full_precision(cloud.x.device):
         moved = (lengths(after.double() - before) for before, after in row_pairs(cloud, following))
         return torch.cat(list(moved)).mean()
 
 
+@nan_if_undefined
 def step_cosine(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
     """Mean over tokens of the cosine between a layer's vector and the next layer's: ``mean_t cos(h_l(t), h_{l+1}(t))``.
 
@@ -95,11 +91,7 @@ def step_cosine(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
         >>> step_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[0.0, 5.0], [0.0, 1.0]])).item()
         0.5
     """
-    return matched_or_nan(step_cosine_of, x, following)
-
-
-def step_cosine_of(cloud: Cloud, following: Cloud) -> Tensor:
-    """As ``step_cosine``, but raises Undefined with the reason instead of returning NaN."""
+    cloud, following = as_cloud(x), as_cloud(following)
     require_matched(require_numbers, cloud, following, one_space=True)
     with full_precision(cloud.x.device):
         return cosines(cloud, following).mean()

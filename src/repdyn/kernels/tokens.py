@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import FLOAT_DTYPES, Undefined, full_precision, row_chunks
+from repdyn.kernels.cloud import FLOAT_DTYPES, full_precision, row_chunks
 from repdyn.kernels.token_rank import closer_rows
+from repdyn.kernels.undefined import Undefined, nan_if_undefined
 from repdyn.kernels.vocabulary import Vocabulary, unit_rows
 
 
+@nan_if_undefined
 def token_cosine(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Mean cosine of each token's vector to the token's own input embedding.
 
@@ -37,14 +38,10 @@ def token_cosine(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
         >>> token_cosine(torch.tensor([[3.0, 4.0]]), torch.tensor([1]), Vocabulary(torch.eye(2))).item()
         0.8
     """
-    return _or_nan(token_cosine_of, x, ids, vocabulary)
-
-
-def token_cosine_of(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """As ``token_cosine``, but raises Undefined with the reason instead of returning NaN."""
     return token_cosines(x, ids, vocabulary).mean()
 
 
+@nan_if_undefined
 def token_rank(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Rank of a token's own input embedding among all, seen from the token's vector: the median over the vectors.
 
@@ -63,15 +60,11 @@ def token_rank(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
         >>> token_rank(torch.tensor([[3.0, 4.0]]), torch.tensor([0]), Vocabulary(torch.eye(2))).item()
         1.0
     """
-    return _or_nan(token_rank_of, x, ids, vocabulary)
-
-
-def token_rank_of(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """As ``token_rank``, but raises Undefined with the reason instead of returning NaN."""
     ranks = token_ranks(x, ids, vocabulary).sort().values
     return (ranks[(len(ranks) - 1) // 2] + ranks[len(ranks) // 2]).double() / 2
 
 
+@nan_if_undefined
 def token_top1_match(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Share of the vectors to which no row of the vocabulary is closer than their token's own (rank 0).
 
@@ -87,11 +80,6 @@ def token_top1_match(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
         >>> token_top1_match(x, torch.tensor([0, 0]), Vocabulary(torch.eye(2))).item()
         0.5
     """
-    return _or_nan(token_top1_match_of, x, ids, vocabulary)
-
-
-def token_top1_match_of(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """As ``token_top1_match``, but raises Undefined with the reason instead of returning NaN."""
     return token_ranks(x, ids, vocabulary).eq(0).double().mean()
 
 
@@ -99,7 +87,7 @@ def token_cosines(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Cosine of each vector to its token's own row, (n,) float64.
 
     Raises:
-        Undefined, ValueError: as for :func:`token_cosine_of`.
+        Undefined, ValueError: as for :func:`token_cosine` and its ``or_raise``.
     """
     _require_comparable(x, ids, vocabulary)
     with full_precision(x.device):
@@ -121,7 +109,7 @@ def token_ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     their length. A row of zeros is never closer. Computed once for the same vectors and tokens.
 
     Raises:
-        Undefined, ValueError: as for :func:`token_cosine_of`.
+        Undefined, ValueError: as for :func:`token_cosine` and its ``or_raise``.
     """
     _require_comparable(x, ids, vocabulary)
     return vocabulary.once(_ranks, x, ids)
@@ -150,10 +138,3 @@ def _require_comparable(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> None:
         raise Undefined(f"the vectors contain {'NaN' if bool(x.isnan().any()) else 'inf'}")
     if vocabulary.problem:
         raise Undefined(vocabulary.problem)
-
-
-def _or_nan(kernel: Callable[..., Tensor], x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    try:
-        return kernel(x, ids, vocabulary)
-    except Undefined:
-        return torch.tensor(torch.nan, dtype=torch.float64, device=x.device)

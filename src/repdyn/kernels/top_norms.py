@@ -8,14 +8,16 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Frame, Undefined, full_precision, or_nan, row_chunks
+from repdyn.kernels.cloud import Cloud, Frame, as_cloud, full_precision, row_chunks
 from repdyn.kernels.matched import lengths
 from repdyn.kernels.spectrum import gram_matrix
+from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 # difference of the two largest eigenvalues, as a share of the largest, up to which they count as equal
 _EQUAL = 1e-6
 
 
+@nan_if_undefined
 def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor:
     """Share of the variance along the first principal direction that the points of the largest norms carry.
 
@@ -47,11 +49,7 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
         >>> round(top_norm_variance_share(x, share=0.25).item(), 6)
         0.75
     """
-    return or_nan(top_norm_variance_share_of, x, share=share)
-
-
-def top_norm_variance_share_of(cloud: Cloud, *, share: float = 0.01) -> Tensor:
-    """As ``top_norm_variance_share``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x)
     if not 0 < share < 1:
         raise ValueError(f"expected a share 0 < share < 1, got {share}; the longest 1 % of the points are share=0.01")
     squares = cloud.once(_squares_along_first)

@@ -11,12 +11,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, full_precision, or_nan, row_chunks, unit_scale
+from repdyn.kernels.cloud import Cloud, as_cloud, full_precision, row_chunks, unit_scale
+from repdyn.kernels.sink_rate import require_attention
+from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 # elements widened to float64 at a time
 _CHUNK = 1 << 20
 
 
+@nan_if_undefined
 def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
     """Mean cosine of vectors whose words share a topic, minus that of vectors whose words have different topics.
 
@@ -46,11 +49,7 @@ def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
         >>> topic_gap(x, ids=torch.arange(4), topics=torch.tensor([0, 0, 1, 1])).item()
         1.0
     """
-    return or_nan(topic_gap_of, x, ids=ids, topics=topics)
-
-
-def topic_gap_of(cloud: Cloud, ids: Tensor, topics: Tensor) -> Tensor:
-    """As ``topic_gap``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x)
     with full_precision(cloud.x.device):
         x, pairs = _with_topics(cloud.x, ids, topics)
         norms = _norms(x)
@@ -59,6 +58,7 @@ def topic_gap_of(cloud: Cloud, ids: Tensor, topics: Tensor) -> Tensor:
         return _gap(x, 1 / norms, pairs)
 
 
+@nan_if_undefined
 def topic_gap_dot(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
     """As :func:`topic_gap`, of inner products in place of cosines, in the square of the vectors' unit.
 
@@ -67,17 +67,14 @@ def topic_gap_dot(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
         >>> topic_gap_dot(x, ids=torch.arange(4), topics=torch.tensor([0, 0, 1, 1])).item()
         2.5
     """
-    return or_nan(topic_gap_dot_of, x, ids=ids, topics=topics)
-
-
-def topic_gap_dot_of(cloud: Cloud, ids: Tensor, topics: Tensor) -> Tensor:
-    """As ``topic_gap_dot``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x)
     with full_precision(cloud.x.device):
         x, pairs = _with_topics(cloud.x, ids, topics)
         _norms(x)
         return _gap(x, x.new_full((len(x),), unit_scale(x), dtype=torch.float64), pairs, unit=1 / unit_scale(x))
 
 
+@nan_if_undefined
 def attention_topic_gap(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
     """Mean attention weight between positions of one topic, minus that between positions of different topics.
 
@@ -108,19 +105,7 @@ def attention_topic_gap(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
         >>> attention_topic_gap(weights, ids=torch.arange(3), topics=torch.tensor([0, 0, 1])).tolist()
         [0.25]
     """
-    try:
-        return attention_topic_gap_of(weights, ids, topics)
-    except Undefined:
-        return torch.full((len(weights),), torch.nan, dtype=torch.float64, device=weights.device)
-
-
-def attention_topic_gap_of(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
-    """As ``attention_topic_gap``, but raises Undefined with the reason instead of returning NaN."""
-    if weights.ndim != 3 or weights.shape[1] != weights.shape[2] or not weights.is_floating_point():
-        raise ValueError(
-            f"expected attention weights of shape (heads, n, n), got {tuple(weights.shape)} of {weights.dtype}; give "
-            "one sequence at a time"
-        )
+    require_attention(weights)
     ids, topics = _checked(weights.shape[1], ids, topics, weights.device)
     with full_precision(weights.device):
         if not weights.isfinite().all():

@@ -9,9 +9,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from repdyn.kernels.cloud import Cloud, Undefined, full_precision, or_nan
+from repdyn.kernels.cloud import Cloud, as_cloud, full_precision
 from repdyn.kernels.counted import Counted, counted_ratios
 from repdyn.kernels.neighbours import nearest_of
+from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 Estimator = Literal["regression", "maximum_likelihood"]
 Duplicates = Literal["collapse", "count"]
@@ -19,13 +20,14 @@ Duplicates = Literal["collapse", "count"]
 TIE = 1e-10
 
 
+@nan_if_undefined
 def two_nn(
     x: Tensor | Cloud,
+    groups: Tensor | None = None,
     *,
     discard: float = 0.1,
     estimator: Estimator = "regression",
     duplicates: Duplicates = "collapse",
-    groups: Tensor | None = None,
 ) -> Tensor:
     """Intrinsic dimension of a point cloud, from the ratio ``mu = r2 / r1`` of each point's two nearest distances.
 
@@ -43,11 +45,11 @@ def two_nn(
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        groups: integers, shape (n_vectors,): points of one group are not each other's neighbours (see ``Cloud``, which
+            takes them itself). Where duplicates count, each has its own group.
         discard: share of the points, those with the largest ratios, left out of the regression: in (0, 1).
         estimator: "regression" or "maximum_likelihood".
         duplicates: "collapse" or "count"; the latter is a convention of the regression alone.
-        groups: integers, shape (n_vectors,): points of one group are not each other's neighbours (see ``Cloud``, which
-            takes them itself). Where duplicates count, each has its own group.
 
     Returns:
         0-d float64 tensor on the device of ``x``, a number of dimensions > 0; NaN when undefined.
@@ -70,17 +72,7 @@ def two_nn(
         >>> round(two_nn(line).item())
         1
     """
-    return or_nan(two_nn_of, x, groups=groups, discard=discard, estimator=estimator, duplicates=duplicates)
-
-
-def two_nn_of(
-    cloud: Cloud,
-    *,
-    discard: float = 0.1,
-    estimator: Estimator = "regression",
-    duplicates: Duplicates = "collapse",
-) -> Tensor:
-    """As ``two_nn``, but raises Undefined with the reason instead of returning NaN."""
+    cloud = as_cloud(x, groups)
     if not 0 < discard < 1:
         raise ValueError(
             f"expected a share 0 < discard < 1, got {discard}; to use every point, take "

@@ -116,7 +116,7 @@ def _values(
             batches = metric.select_inputs(view, subset)
             for number, inputs in enumerate(batches):
                 try:
-                    value = metric.kernel(*inputs, **metric.settings)
+                    value = metric.compute(*inputs)
                     values.append(value.cpu().numpy() if metric.per_head else float(value))
                 except Undefined as error:
                     undefined = undefined or f"batch {number}: {error}"

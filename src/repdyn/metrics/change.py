@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import inf
 
 from repdyn.kernels import (
-    alignment_gradient_of,
-    alignment_of,
-    linear_cka_of,
-    linearity_of,
-    norm_of,
-    step_cosine_of,
-    step_length_of,
+    alignment,
+    alignment_gradient,
+    linear_cka,
+    linearity,
+    norm,
+    step_cosine,
+    step_length,
 )
 from repdyn.metrics.layer_view import (
     clouds,
@@ -30,7 +30,7 @@ _CKA = "Kornblith et al. 2019 (ICML); debiased as Nguyen, Raghu, Kornblith 2021 
 METRICS = [
     Metric(
         name="alignment",
-        kernel=alignment_of,
+        kernel=alignment,
         select_inputs=with_last,
         captures=frozenset({"last"}),
         meaning="mean cosine of each token's vector to its own in the last layer",
@@ -43,7 +43,7 @@ METRICS = [
     ),
     Metric(
         name="alignment_gradient",
-        kernel=alignment_gradient_of,
+        kernel=alignment_gradient,
         select_inputs=with_following_and_last,
         captures=frozenset({"following", "last"}),
         meaning="what the next layer adds to the alignment",
@@ -57,7 +57,7 @@ METRICS = [
     ),
     Metric(
         name="norm",
-        kernel=norm_of,
+        kernel=norm,
         select_inputs=clouds,
         meaning="mean length of the vectors",
         range=(0.0, inf),
@@ -70,7 +70,7 @@ METRICS = [
     ),
     Metric(
         name="step_length",
-        kernel=step_length_of,
+        kernel=step_length,
         select_inputs=with_following_in_one_space,
         captures=frozenset({"following"}),
         meaning="mean distance of each token's vector to its own in the next layer",
@@ -84,7 +84,7 @@ METRICS = [
     ),
     Metric(
         name="step_cosine",
-        kernel=step_cosine_of,
+        kernel=step_cosine,
         select_inputs=with_following_in_one_space,
         captures=frozenset({"following"}),
         meaning="mean cosine of each token's vector to its own in the next layer",
@@ -97,7 +97,7 @@ METRICS = [
     ),
     Metric(
         name="linearity",
-        kernel=linearity_of,
+        kernel=linearity,
         select_inputs=with_following,
         captures=frozenset({"following"}),
         meaning="share of the next layer's variance that a linear map of this one explains",
@@ -111,7 +111,7 @@ METRICS = [
     ),
     Metric(
         name="linearity_step",
-        kernel=linearity_of,
+        kernel=linearity,
         select_inputs=with_following_in_one_space,
         captures=frozenset({"following"}),
         meaning="share of what the next block adds, by variance, that a linear map of this layer explains",
@@ -126,7 +126,7 @@ METRICS = [
     ),
     Metric(
         name="cka_next",
-        kernel=linear_cka_of,
+        kernel=linear_cka,
         select_inputs=with_following,
         captures=frozenset({"following"}),
         meaning="similarity of the layer to the next, whatever the rotation (linear CKA)",
@@ -140,7 +140,7 @@ METRICS = [
     ),
     Metric(
         name="cka_previous",
-        kernel=linear_cka_of,
+        kernel=linear_cka,
         select_inputs=with_earlier,
         captures=frozenset({"previous_checkpoint"}),
         meaning="similarity of the layer to itself at the checkpoint before, whatever the rotation (linear CKA)",

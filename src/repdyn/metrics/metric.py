@@ -46,7 +46,8 @@ class Metric:
     name: str
     """Written in stores, configurations and commands; no brackets, commas, "@" or spaces."""
     kernel: Callable[..., Tensor]
-    """Turns the inputs of one batch into a 0-d tensor, or raises :class:`repdyn.kernels.Undefined` with the reason."""
+    """Turns the inputs of one batch into a 0-d tensor, or raises :class:`repdyn.kernels.Undefined` with the reason; its
+    keyword-only arguments are the metric's settings."""
     meaning: str = ""
     """One line that says what is measured."""
     range: tuple[float, float] = (-inf, inf)
@@ -107,6 +108,14 @@ class Metric:
     """Settings that the name without brackets stands for; None where these are ``settings``."""
     explicit_settings: frozenset[str] = frozenset()
     """Names of the settings that were given explicitly."""
+
+    def compute(self, *inputs: Any) -> Tensor:
+        """Return the kernel's value for the inputs of one batch, as ``select_inputs`` gives them.
+
+        Raises:
+            repdyn.kernels.Undefined: there is none, with the reason.
+        """
+        return getattr(self.kernel, "or_raise", self.kernel)(*inputs, **self.settings)
 
     @property
     def base(self) -> str:

@@ -48,8 +48,9 @@ class Registry(Mapping[str, Metric]):
             )
         known = self._metrics.get(metric.name)
         if known is not None and known != metric:
+            meaning = f" ({known.meaning})" if known.meaning else ""
             raise ValueError(
-                f"expected a new name, got {metric.name!r}, which is: {known.meaning}; choose another name"
+                f"expected a new name, got {metric.name!r}, which is another metric{meaning}; choose another name"
             )
         self._metrics[metric.name] = metric
 

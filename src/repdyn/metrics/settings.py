@@ -7,7 +7,6 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, TypeAlias
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from repdyn.kernels import Cloud, Undefined
+from repdyn.kernels import Cloud
 
 Kernel: TypeAlias = Callable[..., Any]
 _TRIAL_POINTS, _TRIAL_DIMENSIONS = 64, 3
@@ -59,18 +58,18 @@ def require_usable(metric: str, kernel: Kernel, settings: Mapping[str, Any]) -> 
 @lru_cache(maxsize=256)
 def _try_out(kernel: Kernel, settings: str) -> None:
     inputs = [
-        _trial_input(parameter) for parameter in _parameters(kernel) if parameter.kind is not parameter.KEYWORD_ONLY
+        _trial_input(parameter)
+        for parameter in _parameters(kernel)
+        if parameter.kind is not parameter.KEYWORD_ONLY and parameter.default is parameter.empty
     ]
-    known = [each for each in inputs if each is not None]
-    if len(known) < len(inputs):
-        return
-    with suppress(Undefined):
+    known = [value for value in inputs if value is not None]
+    if len(known) == len(inputs):
         kernel(*known, **json.loads(settings))
 
 
 def _trial_input(parameter: inspect.Parameter) -> Cloud | Tensor | None:
     generator = torch.Generator().manual_seed(0)
-    if parameter.annotation in {"Cloud", Cloud}:
+    if "Cloud" in str(parameter.annotation):
         return Cloud(torch.rand(_TRIAL_POINTS, _TRIAL_DIMENSIONS, generator=generator, device="cpu"))
     if parameter.name == "weights":
         scores = torch.rand(2, 8, 8, generator=generator, device="cpu").tril()

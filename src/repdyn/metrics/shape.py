@@ -6,24 +6,24 @@ from math import inf
 
 from repdyn.kernels import (
     SCALES,
-    alpha_req_of,
-    anisotropy_of,
-    components_of,
-    effective_rank_of,
-    gride_of,
-    isoscore_of,
-    levina_bickel_of,
-    massive_activation_share_of,
-    mean_cosine_of,
-    participation_ratio_of,
-    two_nn_of,
+    alpha_req,
+    anisotropy,
+    components,
+    effective_rank,
+    gride,
+    isoscore,
+    levina_bickel,
+    massive_activation_share,
+    mean_cosine,
+    participation_ratio,
+    two_nn,
 )
 from repdyn.metrics.metric import Metric
 
 CLOUD = [
     Metric(
         name="anisotropy",
-        kernel=anisotropy_of,
+        kernel=anisotropy,
         meaning="share of variance along the first principal direction",
         range=(0.0, 1.0),
         source="Razzhigaev et al. 2024, The Shape of Learning (Findings of EACL)",
@@ -36,7 +36,7 @@ CLOUD = [
     ),
     Metric(
         name="two_nn",
-        kernel=two_nn_of,
+        kernel=two_nn,
         meaning="intrinsic dimension from the ratio of each point's two nearest-neighbour distances",
         range=(0.0, inf),
         source="Facco, d'Errico, Rodriguez, Laio 2017 (Sci. Rep. 7:12140)",
@@ -49,7 +49,7 @@ CLOUD = [
     *(
         Metric(
             name=f"gride_{k}",
-            kernel=gride_of,
+            kernel=gride,
             meaning=f"intrinsic dimension from the ratio of each point's distances to neighbours {k} and {k // 2}",
             range=(0.0, inf),
             source="Denti, Doimo, Laio, Mira 2022 (Sci. Rep. 12:20005)",
@@ -65,7 +65,7 @@ CLOUD = [
     ),
     Metric(
         name="levina_bickel",
-        kernel=levina_bickel_of,
+        kernel=levina_bickel,
         meaning="intrinsic dimension from the distances to the k nearest neighbours, by maximum likelihood",
         range=(0.0, inf),
         source="Levina, Bickel 2004 (NeurIPS 17); averaged as MacKay, Ghahramani 2005",
@@ -81,7 +81,7 @@ CLOUD = [
 SPECTRUM = [
     Metric(
         name="participation_ratio",
-        kernel=participation_ratio_of,
+        kernel=participation_ratio,
         meaning="number of directions that the variance is spread over",
         range=(1.0, inf),
         source="Gao et al. 2017 (bioRxiv 214262)",
@@ -92,7 +92,7 @@ SPECTRUM = [
     ),
     Metric(
         name="effective_rank",
-        kernel=effective_rank_of,
+        kernel=effective_rank,
         meaning="exponential of the entropy of the normalised singular values",
         range=(1.0, inf),
         source="Roy, Vetterli 2007 (EUSIPCO); RankMe, Garrido et al. 2023",
@@ -103,7 +103,7 @@ SPECTRUM = [
     ),
     Metric(
         name="alpha_req",
-        kernel=alpha_req_of,
+        kernel=alpha_req,
         meaning="exponent of the power law by which the eigenvalues decay",
         range=(0.0, inf),
         source="Agrawal et al. 2022, alpha-ReQ (NeurIPS 35)",
@@ -116,7 +116,7 @@ SPECTRUM = [
     *(
         Metric(
             name=f"components_{percent}",
-            kernel=components_of,
+            kernel=components,
             meaning=f"principal directions that hold {percent} % of the variance",
             range=(1.0, inf),
             source="Jolliffe 2002, Principal Component Analysis, section 6.1",
@@ -135,7 +135,7 @@ SPECTRUM = [
 SIMILARITY = [
     Metric(
         name="mean_cosine",
-        kernel=mean_cosine_of,
+        kernel=mean_cosine,
         meaning="mean cosine between the vectors of two different tokens, without centring",
         range=(-1.0, 1.0),
         source="Ethayarajh 2019 (EMNLP)",
@@ -146,7 +146,7 @@ SIMILARITY = [
     ),
     Metric(
         name="isoscore",
-        kernel=isoscore_of,
+        kernel=isoscore,
         meaning="how evenly all coordinates are used: 0 one direction, 1 all alike",
         range=(0.0, 1.0),
         source="Rudman, Gillman, Rayne, Eickhoff 2022 (Findings of ACL)",
@@ -158,7 +158,7 @@ SIMILARITY = [
     ),
     Metric(
         name="massive_activation_share",
-        kernel=massive_activation_share_of,
+        kernel=massive_activation_share,
         meaning="share of the sum of squares that massive activations carry",
         range=(0.0, 1.0),
         source="Sun, Chen, Kolter, Liu 2024 (COLM)",

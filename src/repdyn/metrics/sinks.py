@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from repdyn.kernels import sink_rate_of, top_norm_variance_share_of
+from repdyn.kernels import sink_rate, top_norm_variance_share
 from repdyn.metrics.layer_view import attention_of_sequences
 from repdyn.metrics.metric import Metric
 
 METRICS = [
     Metric(
         name="sink_rate",
-        kernel=sink_rate_of,
+        kernel=sink_rate,
         select_inputs=attention_of_sequences,
         captures=frozenset({"attention_weights"}),
         meaning="share of attention heads whose mean attention to the first token exceeds a threshold",
@@ -26,7 +26,7 @@ METRICS = [
     ),
     Metric(
         name="top_norm_variance_share",
-        kernel=top_norm_variance_share_of,
+        kernel=top_norm_variance_share,
         meaning="share of the variance along the first principal direction that the longest 1 % of the vectors carry",
         range=(0.0, 1.0),
         source="this package; after Sun, Chen, Kolter, Liu 2024, Massive Activations (COLM)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from repdyn.kernels import token_cosine_of, token_rank_of, token_top1_match_of
+from repdyn.kernels import token_cosine, token_rank, token_top1_match
 from repdyn.metrics.layer_view import tokens_after_attention, tokens_of_states
 from repdyn.metrics.metric import Metric
 
@@ -13,7 +13,7 @@ _SOURCE = "token encodings across the attention layers of RoBERTa"
 METRICS = [
     Metric(
         name="token_cosine",
-        kernel=token_cosine_of,
+        kernel=token_cosine,
         select_inputs=tokens_of_states,
         captures=frozenset({"embeddings"}),
         meaning="mean cosine of each token's vector to its input embedding",
@@ -25,7 +25,7 @@ METRICS = [
     ),
     Metric(
         name="token_rank",
-        kernel=token_rank_of,
+        kernel=token_rank,
         select_inputs=tokens_of_states,
         captures=frozenset({"embeddings"}),
         meaning="input embeddings closer to a token's vector than its own, median over tokens",
@@ -39,7 +39,7 @@ METRICS = [
     ),
     Metric(
         name="token_top1_match",
-        kernel=token_top1_match_of,
+        kernel=token_top1_match,
         select_inputs=tokens_of_states,
         captures=frozenset({"embeddings"}),
         meaning="share of tokens whose vector is closer to its own input embedding than to any other",
@@ -52,7 +52,7 @@ METRICS = [
     ),
     Metric(
         name="token_cosine_attention",
-        kernel=token_cosine_of,
+        kernel=token_cosine,
         select_inputs=tokens_after_attention,
         captures=frozenset({"embeddings", "after_attention"}),
         meaning="token_cosine of the state after the block's attention, before its feed-forward part",
@@ -65,7 +65,7 @@ METRICS = [
     ),
     Metric(
         name="token_rank_attention",
-        kernel=token_rank_of,
+        kernel=token_rank,
         select_inputs=tokens_after_attention,
         captures=frozenset({"embeddings", "after_attention"}),
         meaning="token_rank of the state after the block's attention, before its feed-forward part",

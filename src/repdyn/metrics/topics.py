@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from repdyn.kernels import attention_topic_gap_of, topic_gap_dot_of, topic_gap_of
+from repdyn.kernels import attention_topic_gap, topic_gap, topic_gap_dot
 from repdyn.metrics.layer_view import attention_with_topics, with_topics
 from repdyn.metrics.metric import Metric
 
@@ -13,7 +13,7 @@ _SOURCE = "Li, Li, Risteski 2023, How Do Transformers Learn Topic Structure (ICM
 METRICS = [
     Metric(
         name="topic_gap",
-        kernel=topic_gap_of,
+        kernel=topic_gap,
         select_inputs=with_topics,
         meaning="mean cosine between vectors of different words of one topic, minus that between topics",
         range=(-2.0, 2.0),
@@ -27,7 +27,7 @@ METRICS = [
     ),
     Metric(
         name="topic_gap_dot",
-        kernel=topic_gap_dot_of,
+        kernel=topic_gap_dot,
         select_inputs=with_topics,
         meaning="the same of inner products",
         range=(-inf, inf),
@@ -41,7 +41,7 @@ METRICS = [
     ),
     Metric(
         name="attention_topic_gap",
-        kernel=attention_topic_gap_of,
+        kernel=attention_topic_gap,
         select_inputs=attention_with_topics,
         captures=frozenset({"attention_weights"}),
         meaning="mean attention weight between positions of one topic, minus that between topics",
