@@ -48,4 +48,6 @@ def help_of(words: list[str]) -> str:
     printed = io.StringIO()
     with mock.patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"), redirect_stdout(printed), suppress(SystemExit):
         main([*words, "--help"])
+    if not printed.getvalue():
+        raise ValueError(f"expected repdyn {' '.join(words)} --help to print something, got nothing")
     return printed.getvalue()

@@ -1,0 +1,201 @@
+"""Commands, code and names in the documentation are those of the package."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+# LOG.md and CHANGELOG.md tell of names that are gone; all_metrics.md is generated, and compared where that is tested
+PAGES = [path for path in PAGES if path.name not in {"LOG.md", "CHANGELOG.md", "all_metrics.md"}]
+SCHEMATIC = re.compile(r"\.\.\.|\[options\]|\bKIND\b|\bCOMMAND\b|\|")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every line of a shell block, of an indented block and in backticks that begins with repdyn or python."""
+    for page in PAGES:
+        text = page.read_text()
+        blocks = [code for language, code in FENCE.findall(text) if language in {"bash", "text", ""}]
+        rest = FENCE.sub("", text)
+        blocks += re.findall(r"^ {4}(?:.*\\\n)*.*$", rest, re.MULTILINE)
+        found = [line.strip() for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
+        found += [" ".join(code.split()) for code in re.findall(r"(?<!`)`((?:repdyn|python) [^`]+)`(?!`)", rest)]
+        for line in dict.fromkeys(found):
+            if re.match(r"(repdyn|python) ", line) and not SCHEMATIC.search(line.split(" #")[0]):
+                yield str(page.relative_to(ROOT)), line
+
+
+def python_blocks() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for language, code in FENCE.findall(page.read_text()):
+            if language == "python":
+                yield str(page.relative_to(ROOT)), code
+
+
+COMMANDS = list(commands())
+
+
+class Parsed(Exception):
+    """A command line was accepted."""
+
+
+@pytest.fixture
+def parse_only(monkeypatch):
+    """Run the command ``repdyn`` up to the point where its options are known."""
+    from repdyn.cli.main import main
+
+    original = argparse.ArgumentParser.parse_args
+
+    def run(words: list[str]) -> None:
+        def parse(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+            options = original(self, args, namespace)
+            if list(args or [])[-1:] == words[-1:]:
+                raise Parsed
+            return options
+
+        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+        with pytest.raises((Parsed, SystemExit)) as stopped:
+            main(words)
+        if isinstance(stopped.value, SystemExit):
+            assert stopped.value.code in {0, None}  # --help, --version
+
+    return run
+
+
+def shell_words(line: str) -> list[str]:
+    words = shlex.split(line, comments=True)
+    return words[: words.index(">")] if ">" in words else words
+
+
+@pytest.mark.parametrize(("page", "line"), [c for c in COMMANDS if c[1].startswith("repdyn ")])
+def test_repdyn_commands_are_accepted(parse_only, page, line):
+    words = shell_words(line)[1:]
+    parse_only([*words, "--help"] if all(word.isalpha() for word in words) else words)  # a command that is only named
+
+
+@pytest.mark.parametrize(("page", "line"), [c for c in COMMANDS if c[1].startswith("python ")])
+def test_python_commands_name_what_exists(parse_only, page, line):
+    script, *words = shell_words(line)[1:]
+    if script == "-m":
+        assert find_spec(words[0])
+        assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
+    elif script == "analyze_checkpoints.py":
+        parse_only(["sweep", *(words or ["--help"])])
+    elif script == "train.py":
+        configs = [word for before, word in pairwise(words) if before == "--config"]
+        assert all((ROOT / config).exists() for config in configs)
+        assert not words or words[0] == "fit"
+    elif script.startswith(("benchmarks/", "docs/")):
+        source = (ROOT / script).read_text()
+        for option in (word.split("=")[0] for word in words if word.startswith("--")):
+            assert f'"{option}"' in source, option
+    else:
+        assert script in "\n".join(path.read_text() for path in PAGES if "<!-- example: " in path.read_text())
+
+
+def train_commands() -> list[str]:
+    found = {
+        tuple(shell_words(line)[2:]): line for _, line in COMMANDS if line.startswith("python train.py fit --config")
+    }
+    return sorted(found.values())
+
+
+@pytest.mark.slow
+def test_train_options_are_accepted(capsys, monkeypatch):
+    from repdyn.cli.train import TrainCLI
+
+    monkeypatch.chdir(ROOT)
+    for line in train_commands():
+        with pytest.raises(SystemExit) as stopped:
+            TrainCLI(args=[*shell_words(line)[2:], "--print_config"])
+        assert stopped.value.code in {0, None}, line
+        assert "seed_everything" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "repdyn --version",
+        "repdyn metrics",
+        "repdyn alerts --print-rules",
+        "repdyn alerts docs/runs/decoder",
+        "repdyn sweep --list-suites",
+        "repdyn study --help",
+        "repdyn figures docs/runs/finished -o OUT",
+        "repdyn report docs/runs/finished -o OUT/report.html",
+    ],
+)
+def test_quick_commands_run(line, tmp_path, monkeypatch, capsys):
+    from repdyn.cli.main import main
+
+    monkeypatch.chdir(ROOT)
+    status = 0
+    try:
+        main(line.replace("OUT", str(tmp_path)).split()[1:])
+    except SystemExit as stopped:
+        status = stopped.code or 0
+    assert status == 0
+    assert capsys.readouterr().out
+
+
+def test_python_blocks_import_what_exists():
+    n_imports = 0
+    for page, code in python_blocks():
+        if "..." in code.split("\n")[0]:
+            continue
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "repdyn":
+                module = importlib.import_module(str(node.module))
+                for alias in node.names:
+                    assert hasattr(module, alias.name), f"{page}: from {node.module} import {alias.name}"
+                    n_imports += 1
+    assert n_imports > 20
+
+
+def exists(name: str) -> bool:
+    parts = name.split(".")
+    for n in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:n]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[n:]:
+            if not hasattr(found, part) and part not in getattr(found, "__annotations__", {}):
+                return False
+            found = getattr(found, part, None)
+        return True
+    return False
+
+
+def test_dotted_names_exist():
+    for page in PAGES:
+        text = page.read_text()
+        for name in set(re.findall(r"(?<![\w./-])repdyn(?:\.[A-Za-z_]\w*)+", text)):
+            assert exists(name), f"{page.relative_to(ROOT)}: {name}"
+
+
+def test_public_names_are_documented():
+    import repdyn
+
+    page = (ROOT / "docs" / "api.md").read_text()
+    callbacks = importlib.import_module("repdyn.callbacks").__all__
+    for name in [*repdyn.__all__, *(f"callbacks.{name}" for name in callbacks)]:
+        assert re.search(rf"^::: repdyn\.{re.escape(name)}$", page, re.MULTILINE), name
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert re.search(rf"[: ]{re.escape(str(page.relative_to(ROOT / 'docs')))}$", navigation, re.MULTILINE), page
