@@ -17,7 +17,7 @@ from repdyn.callbacks.validation import validate_trainer, validate_unique_names
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.token_states import TokenPositions
-from repdyn.measurement.measure import metric_set
+from repdyn.measurement.identity import metric_set
 from repdyn.metrics import DEFAULT_METRICS, Metric, as_tuple
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.store import Store, open_store

@@ -20,7 +20,7 @@ from repdyn import Probe, measure
 from repdyn.capture.blocks import find_blocks, unwrapped
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
-from repdyn.measurement.measure import metric_set
+from repdyn.measurement.identity import metric_set
 
 LENGTHS = torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])
 MASK = (torch.arange(9)[None, :] < LENGTHS[:, None]).long()

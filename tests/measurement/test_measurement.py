@@ -16,7 +16,7 @@ from torch import nn
 from repdyn import Probe, kernels, measure
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
-from repdyn.measurement.measure import metric_set
+from repdyn.measurement.identity import metric_set
 from repdyn.metrics import METRICS, LayerView, Metric, clouds, resolve
 from repdyn.store.schema import COLUMNS, Checkpoint
 
@@ -162,7 +162,7 @@ def test_no_file_is_left_after_an_error(hand_written, small_probe, tmp_path, mon
 
 def test_batches_of_the_first_subset_are_not_copied(hand_written, small_probe):
     states = capture(prepare(hand_written), small_probe, ["all", "no_sink"])
-    view = LayerView(states.take(), states, small_probe, hand_written)
+    view = LayerView(states.take(), states, small_probe)
     memory = view.layer.states.untyped_storage().data_ptr()
     assert [cloud.x.untyped_storage().data_ptr() for cloud in view.clouds("all")] == [memory, memory]
 

@@ -12,7 +12,7 @@ import torch
 from small import HandWritten, random_tokens
 
 from repdyn import Probe, measure
-from repdyn.measurement.measure import metric_set
+from repdyn.measurement.identity import metric_set
 from repdyn.metrics import METRICS, Metric, resolve
 from repdyn.metrics.settings import _try_out
 from repdyn.probe.design import PAPER

@@ -20,7 +20,7 @@ from hub_server import HubServer
 from repdyn import open_store
 from repdyn.cli import sweep as cli
 from repdyn.hub.weights import Loading
-from repdyn.measurement.measure import metric_set
+from repdyn.measurement.identity import metric_set
 from repdyn.store import MeasurementKey, Store
 from repdyn.sweep.checkpoint import Settings, measure_checkpoint
 
@@ -42,7 +42,7 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("repdyn.hub.client._WAITS_SECONDS", (0,))
     # or it would end this process rather than wait for a download that it has given up
-    monkeypatch.setattr(cli, "is_still_working", lambda: False)
+    monkeypatch.setattr(cli, "is_prefetching", lambda: False)
 
     def command(*arguments: object) -> tuple[int, str, str]:
         given = ["--downloads", str(tmp_path / "downloads"), *QUICK, *map(str, arguments)]

@@ -15,11 +15,11 @@ from repdyn.kernels import (
 )
 from repdyn.metrics.layer_view import (
     clouds,
-    with_earlier,
     with_following,
     with_following_and_last,
-    with_following_in_one_space,
+    with_following_of_same_dim,
     with_last,
+    with_previous_checkpoint,
 )
 from repdyn.metrics.metric import Metric
 
@@ -71,7 +71,7 @@ METRICS = [
     Metric(
         name="step_length",
         kernel=step_length,
-        select_inputs=with_following_in_one_space,
+        select_inputs=with_following_of_same_dim,
         captures=frozenset({"following"}),
         meaning="mean distance of each token's vector to its own in the next layer",
         range=(0.0, inf),
@@ -85,7 +85,7 @@ METRICS = [
     Metric(
         name="step_cosine",
         kernel=step_cosine,
-        select_inputs=with_following_in_one_space,
+        select_inputs=with_following_of_same_dim,
         captures=frozenset({"following"}),
         meaning="mean cosine of each token's vector to its own in the next layer",
         range=(-1.0, 1.0),
@@ -112,7 +112,7 @@ METRICS = [
     Metric(
         name="linearity_step",
         kernel=linearity,
-        select_inputs=with_following_in_one_space,
+        select_inputs=with_following_of_same_dim,
         captures=frozenset({"following"}),
         meaning="share of what the next block adds, by variance, that a linear map of this layer explains",
         range=(0.0, 1.0),
@@ -141,7 +141,7 @@ METRICS = [
     Metric(
         name="cka_previous",
         kernel=linear_cka,
-        select_inputs=with_earlier,
+        select_inputs=with_previous_checkpoint,
         captures=frozenset({"previous_checkpoint"}),
         meaning="similarity of the layer to itself at the checkpoint before, whatever the rotation (linear CKA)",
         range=(-1.0, 1.0),

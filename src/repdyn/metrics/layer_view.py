@@ -1,4 +1,4 @@
-"""What a metric can reach from one layer, and the functions that pick a kernel's inputs out of it."""
+"""What a metric can access at one layer, and the functions that select a kernel's inputs from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from repdyn.capture.attention import AttentionWeights
 from repdyn.capture.states import LayerStates, States
@@ -17,20 +17,18 @@ from repdyn.probe import Probe
 from repdyn.probe.content import NO_MASSIVE
 from repdyn.store.state_cache import StateCache
 
-NO_TOPICS = "the tokens of the probe have no topics"
-NO_ATTENTION = "the attention weights were not asked for"
-RANKED = 1024
-"""So many vectors of each batch are held against the vocabulary, which costs their number times its size."""
+_NO_TOPICS = "the tokens of the probe have no topics"
+# vectors of each batch that are compared with the vocabulary, which costs their number times its size
+_VOCABULARY_VECTORS = 1024
 
 
 @dataclass
 class CheckpointContext:
-    """What the layers of one checkpoint share, as far as a metric asks for it."""
+    """What the layers of one checkpoint share."""
 
     attention: AttentionWeights | None = None
     state_cache: StateCache | None = None
     step: int = 0
-    """Of the checkpoint."""
     vocabulary: Vocabulary | None = None
     last: dict[tuple[str | None, str], list[Cloud]] = field(default_factory=dict)
     """The clouds of each stack's last layer, by stack and subset."""
@@ -38,34 +36,33 @@ class CheckpointContext:
 
 @dataclass
 class LayerView:
-    """What a metric can reach from one layer. Clouds are made once and shared by all metrics of the layer.
+    """What a metric can access at one layer. Clouds are made once and shared by all metrics of the layer.
 
-    ``states`` holds the layers still to come: those before it are measured and gone.
+    ``states`` holds the following layers only: the preceding ones are measured and released.
     """
 
     layer: LayerStates
     states: States
     probe: Probe
-    model: nn.Module
     n_neighbours: int = 2
-    """The most nearest neighbours that a metric of the layer asks for; they are searched once."""
+    """The largest number of nearest neighbours that a metric uses; they are searched once."""
     whole_spectrum: bool = False
-    """Whether a metric of the layer asks for more of the spectrum than its largest value."""
+    """Whether a metric uses more of the spectrum than its largest value."""
     context: CheckpointContext = field(default_factory=CheckpointContext)
     compared_to: int | None = None
-    """Step of the earlier checkpoint that a metric compares the layer with, once one has asked for it."""
+    """Step of the earlier checkpoint that a metric has compared the layer with."""
     _clouds: dict[tuple[str, str], list[Cloud]] = field(default_factory=dict)
 
     def sample(self, subset: str) -> list[np.ndarray]:
-        """Numbers of the tokens in each batch of a subset, as the layer has it."""
+        """Return the indices of the tokens in each batch of a subset, at this layer."""
         return self._not_massive if subset == NO_MASSIVE else list(self.probe.sample(subset))
 
     def clouds(self, subset: str) -> list[Cloud]:
-        """The layer's point cloud in each batch of a subset."""
+        """Return the layer's point cloud in each batch of a subset."""
         return self._cut("own", self.layer.states, subset)
 
     def clouds_by_window(self, subset: str) -> list[Cloud]:
-        """The same clouds with the window of each vector as its group, whatever the design excludes."""
+        """Return the same clouds with the window of each vector as its group, whatever the design excludes."""
         if self.probe.design.exclude_own_window:
             return self.clouds(subset)
         if ("own by window", subset) not in self._clouds:
@@ -75,39 +72,43 @@ class LayerView:
         return self._clouds["own by window", subset]
 
     def following(self, subset: str) -> list[Cloud]:
-        """The next layer's point clouds, row for row the same tokens."""
+        """Return the next layer's point clouds, row by row of the same tokens."""
         return self._cut("following", self.states.following(self.layer), subset)
 
     def last(self, subset: str) -> list[Cloud]:
-        """The point clouds of the last layer of this layer's stack, made once for all layers with the same tokens."""
-        kept = self.context.last
-        if subset == NO_MASSIVE and not self.layer.is_last:
+        """Return the point clouds of the stack's last layer, made once for all layers with the same tokens."""
+        if self.layer.is_last:
+            return self.clouds(subset)
+        if subset == NO_MASSIVE:  # each layer leaves out other tokens
             return self._cut("last", self.states.last(self.layer), subset)
-        if (self.layer.stack, subset) not in kept:
-            kept[self.layer.stack, subset] = (
-                self.clouds(subset) if self.layer.is_last else self._cut("last", self.states.last(self.layer), subset)
-            )
-        return kept[self.layer.stack, subset]
+        key = self.layer.stack, subset
+        if key not in self.context.last:
+            self.context.last[key] = self._cut("last", self.states.last(self.layer), subset)
+        return self.context.last[key]
 
     def tokens(self, subset: str) -> list[Tensor]:
-        """The token ids behind the rows of each cloud."""
-        return self._behind(self.probe.tokens, subset)
+        """Return the token ids of the rows of each cloud."""
+        return self._of_rows(self.probe.tokens, subset)
 
     def topics(self, subset: str) -> list[Tensor]:
-        """The topics of the tokens behind the rows of each cloud, -1 for none."""
+        """Return the topics of the rows of each cloud, -1 for none."""
         if self.probe.topics is None:
-            raise Undefined(NO_TOPICS)
-        return self._behind(self.probe.topics, subset)
+            raise Undefined(_NO_TOPICS)
+        return self._of_rows(self.probe.topics, subset)
 
     def after_attention(self, subset: str) -> list[Cloud]:
-        """The point clouds of the states between the block's attention and its feed-forward part."""
+        """Return the point clouds of the states between the block's attention and its feed-forward part."""
         states = self.layer.after_attention
         if not isinstance(states, Tensor):
-            raise Undefined(states or "the states after attention were not asked for")
+            raise Undefined(states or "the states after attention were not captured")
         return self._cut("after attention", states, subset)
 
     def vocabulary(self) -> Vocabulary:
-        """The input embeddings of all tokens, those that fit the layer's vectors."""
+        """Return the input embeddings of all tokens.
+
+        Raises:
+            Undefined: the model has none, or of another dimension than the layer's vectors.
+        """
         table = self.states.embeddings
         if isinstance(table, str):
             raise Undefined(table)
@@ -119,16 +120,16 @@ class LayerView:
         return self.context.vocabulary
 
     def keep_for_later(self) -> None:
-        """Keep the layer's first batch for the checkpoint that comes next, where one will be compared with it."""
+        """Keep the layer's first batch for the next checkpoint, if there is a state cache."""
         if self.context.state_cache is not None:
             first = self.states.rows_of(self.probe.sample("all")[0])
-            of_layer = self.context.step, self.layer.stack, self.layer.index
-            self.context.state_cache.keep(*of_layer, self.layer.states[first])
+            key = self.context.step, self.layer.stack, self.layer.index
+            self.context.state_cache.keep(*key, self.layer.states[first])
 
     def _windows(self, tokens: np.ndarray) -> Tensor:
         return torch.from_numpy(self.probe.window_of_token[tokens]).to(self.layer.states.device)
 
-    def _behind(self, of_tokens: Tensor, subset: str) -> list[Tensor]:
+    def _of_rows(self, of_tokens: Tensor, subset: str) -> list[Tensor]:
         device = self.layer.states.device
         return [of_tokens[torch.from_numpy(tokens)].to(device) for tokens in self.sample(subset)]
 
@@ -155,85 +156,84 @@ class LayerView:
 
 
 def clouds(layer: LayerView, subset: str) -> list[tuple[Cloud]]:
-    """The kernel's input is one layer's point cloud, batch by batch."""
+    """Return the layer's point cloud, batch by batch."""
     return [(cloud,) for cloud in layer.clouds(subset)]
 
 
 def with_last(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
-    """The layer's point cloud and its stack's last one."""
-    return _in_one_space(layer.clouds(subset), layer.last(subset))
+    """Return the layer's point cloud and the last layer's."""
+    return _of_same_dim(layer.clouds(subset), layer.last(subset))
 
 
 def with_following(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
-    """The layer's point cloud and the next layer's."""
+    """Return the layer's point cloud and the next layer's."""
     return list(zip(layer.clouds(subset), layer.following(subset), strict=True))
 
 
-def with_following_in_one_space(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
-    """The same, of layers that have the same coordinates."""
-    return _in_one_space(layer.clouds(subset), layer.following(subset))
+def with_following_of_same_dim(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
+    """Return the layer's point cloud and the next layer's, which must have the same dimension."""
+    return _of_same_dim(layer.clouds(subset), layer.following(subset))
 
 
 def with_following_and_last(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud, Cloud]]:
-    """The layer's point cloud, the next layer's and the last one's."""
-    return _in_one_space(layer.clouds(subset), layer.following(subset), layer.last(subset))
+    """Return the layer's point cloud, the next layer's and the last layer's."""
+    return _of_same_dim(layer.clouds(subset), layer.following(subset), layer.last(subset))
 
 
-def with_earlier(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
-    """The layer's first point cloud, and the same tokens' at the checkpoint measured before."""
-    kept = layer.context
-    if kept.state_cache is None:
+def with_previous_checkpoint(layer: LayerView, subset: str) -> list[tuple[Cloud, Cloud]]:
+    """Return the layer's first point cloud, and that of the same tokens at the previously measured checkpoint."""
+    cache, step = layer.context.state_cache, layer.context.step
+    if cache is None:
         raise Undefined("no earlier checkpoint of this run is at hand")
     cloud = layer.clouds(subset)[0]
-    layer.compared_to, states = kept.state_cache.before(kept.step, layer.layer.stack, layer.layer.index, like=cloud.x)
+    layer.compared_to, states = cache.before(step, layer.layer.stack, layer.layer.index, like=cloud.x)
     return [(cloud, Cloud(states))]
 
 
 def tokens_of_states(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Vocabulary]]:
-    """The layer's vectors, their tokens' ids, and the input embeddings of all tokens."""
+    """Return the layer's vectors, their token ids, and the input embeddings of all tokens."""
     return _against_vocabulary(layer, layer.clouds(subset), subset)
 
 
 def tokens_after_attention(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Vocabulary]]:
-    """The same of the states between attention and feed-forward."""
+    """Return the same for the states between attention and feed-forward part."""
     return _against_vocabulary(layer, layer.after_attention(subset), subset)
 
 
 def with_topics(layer: LayerView, subset: str) -> list[tuple[Cloud, Tensor, Tensor]]:
-    """The layer's point cloud, its tokens' ids and their topics."""
+    """Return the layer's point cloud, its token ids and their topics."""
     return list(zip(layer.clouds(subset), layer.tokens(subset), layer.topics(subset), strict=True))
 
 
 def attention_with_topics(layer: LayerView, subset: str) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Attention weights (heads, n, n), ids and topics (n,) of each sequence that the weights are taken on."""
+    """Return attention weights (heads, n, n), token ids and topics (n,) of each sequence that has weights."""
     if layer.probe.topics is None:
-        raise Undefined(NO_TOPICS)
+        raise Undefined(_NO_TOPICS)
     members = torch.zeros(len(layer.probe.tokens), dtype=torch.bool)
     members[torch.from_numpy(layer.probe.members(subset))] = True
     topics = layer.probe.topics.masked_fill(~members, -1)
-    of_sequences = _attention(layer)
-    return [(weights, layer.probe.tokens[tokens], topics[tokens]) for weights, tokens in of_sequences]
+    return [(weights, layer.probe.tokens[tokens], topics[tokens]) for weights, tokens in _attention(layer)]
 
 
 def attention_of_sequences(layer: LayerView, subset: str) -> list[tuple[Tensor]]:
-    """Attention weights (heads, n, n) of each sequence that they are taken on."""
+    """Return the attention weights (heads, n, n) of each sequence that has some."""
     return [(weights,) for weights, _ in _attention(layer)]
 
 
 def _attention(layer: LayerView) -> list[tuple[Tensor, np.ndarray]]:
     if layer.context.attention is None:
-        raise Undefined(NO_ATTENTION)
+        raise Undefined("the attention weights were not captured")
     return layer.context.attention.of(layer.layer.stack, layer.layer.index)
 
 
-def _in_one_space(*clouds: list[Cloud]) -> list[tuple]:
-    widths = [of_layer[0].x.shape[1] for of_layer in clouds]
-    if len(set(widths)) > 1:
-        raise Undefined(f"the layers have vectors of {' and '.join(map(str, sorted(set(widths))))} coordinates")
+def _of_same_dim(*clouds: list[Cloud]) -> list[tuple]:
+    widths = sorted({batches[0].x.shape[1] for batches in clouds})
+    if len(widths) > 1:
+        raise Undefined(f"the layers have vectors of {' and '.join(map(str, widths))} coordinates")
     return list(zip(*clouds, strict=True))
 
 
 def _against_vocabulary(layer: LayerView, clouds: list[Cloud], subset: str) -> list[tuple[Tensor, Tensor, Vocabulary]]:
     vocabulary = layer.vocabulary()
     pairs = zip(clouds, layer.tokens(subset), strict=True)
-    return [(cloud.x[:RANKED], ids[:RANKED], vocabulary) for cloud, ids in pairs]
+    return [(cloud.x[:_VOCABULARY_VECTORS], ids[:_VOCABULARY_VECTORS], vocabulary) for cloud, ids in pairs]

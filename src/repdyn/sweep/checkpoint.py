@@ -1,4 +1,4 @@
-"""One checkpoint: weights on disk -> model -> rows in the store."""
+"""Measure one checkpoint: load the weights, run the model, store the rows."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ from repdyn.capture.token_states import TokenPositions
 from repdyn.hub.errors import model_errors
 from repdyn.hub.local import LIGHTNING, load_lightning
 from repdyn.hub.weights import DTYPES, Loading, load_model
-from repdyn.measurement.measure import Progress, choice_of, measure, metric_set, no_progress
+from repdyn.measurement.identity import layer_choice, metric_set
+from repdyn.measurement.measure import Progress, measure, no_progress
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import FINISHED, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import KEPT, StateCache
-from repdyn.sweep.downloads import Fetched
+from repdyn.sweep.downloads import LocalFiles
 from repdyn.sweep.targets import Target
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured of every checkpoint of a sweep, and how its model is loaded; see :func:`repdyn.measure`."""
+    """What to measure on every checkpoint, and how to load its model; see :func:`repdyn.measure`."""
 
     metrics: Sequence[MetricLike] = DEFAULT_METRICS
     layers: LayerPatterns = None
     loading: Loading = field(default_factory=Loading)
     tokens_per_forward: int = 8192
     in_order: bool = True
-    """One checkpoint after the other, in one process: metrics that compare a checkpoint with the one before need it."""
+    """Whether one process measures all checkpoints in order, as metrics that compare checkpoints need it."""
     token_positions: TokenPositions | None = None
 
     def key(self, task: Task) -> MeasurementKey:
-        """Where in the store the rows of a task are."""
+        """Return the store key of a task."""
         positions = self.token_positions
         chosen = metric_set(self.metrics, self.layers, task.probe, self.loading.dtype, token_positions=positions)
         return task.target.key(task.probe.hash, chosen)
 
     @property
     def choice(self) -> str:
-        """The choice of layers and token positions as rows record it."""
-        return choice_of(self.layers, self.token_positions)
+        """The selected layers and token positions, as rows record them."""
+        return layer_choice(self.layers, self.token_positions)
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Timing:
-    """Wall-clock seconds one checkpoint took, step by step."""
+    """Wall-clock seconds spent on each stage of one checkpoint."""
 
     download: float
     load: float
@@ -78,15 +79,15 @@ class Timing:
 
 
 def measure_checkpoint(
-    task: Task, fetched: Fetched, store: Store, settings: Settings, progress: Progress = no_progress
+    task: Task, fetched: LocalFiles, store: Store, settings: Settings, progress: Progress = no_progress
 ) -> Timing:
-    """Measure a checkpoint that is on disk and write its rows, with what it took as scalars of the same step.
+    """Measure a downloaded checkpoint and store its rows, with the time it took as scalars of the same step.
 
     Raises:
         CheckpointError: the model does not load, or cannot be measured.
     """
     target, probe = task.target, task.probe
-    state_cache = _earlier(task, store, settings)
+    state_cache = _state_cache(task, store, settings)
     start = time.perf_counter()
     progress("load", 0.0)
     with TemporaryDirectory(prefix="repdyn-offload-") as offload_folder:
@@ -114,27 +115,26 @@ def measure_checkpoint(
     return timing
 
 
-def file_failure(task: Task, store: Store, settings: Settings, reason: str) -> None:
-    """Record why a checkpoint was not measured, where a later sweep finds it."""
+def store_failure(task: Task, store: Store, settings: Settings, reason: str) -> None:
+    """Store the reason why a checkpoint was not measured, for a later sweep to find."""
     names = [metric.name for metric, _ in resolve(settings.metrics, task.probe)]
     rows = failure_rows(task.target.checkpoint, names, reason, probe=task.probe.hash)
     store.write(settings.key(task).failed, rows)
 
 
 def is_comparing(task: Task, settings: Settings) -> bool:
-    """Whether a metric compares the checkpoint with the one before."""
-    asked = resolve(settings.metrics, task.probe)
-    comparing = any("previous_checkpoint" in metric.captures for metric, _ in asked)
+    """Return whether a metric compares the checkpoint with the previous one."""
+    metrics = resolve(settings.metrics, task.probe)
+    comparing = any("previous_checkpoint" in metric.captures for metric, _ in metrics)
     return comparing and settings.in_order and task.target.checkpoint.stage != FINISHED
 
 
-def _earlier(task: Task, store: Store, settings: Settings) -> StateCache | None:
-    """Where the states of the checkpoint before are, if a metric compares with them."""
+def _state_cache(task: Task, store: Store, settings: Settings) -> StateCache | None:
+    """Return the cache with the states of the previous checkpoint, if a metric compares with them."""
     if not is_comparing(task, settings):
         return None
-    of = task.target.checkpoint
-    kept = store.folder_of(of.run) / KEPT
-    return StateCache(kept, run=of.run, probe=task.probe.hash, layers=settings.choice)
+    run = task.target.run
+    return StateCache(store.folder_of(run) / KEPT, run=run, probe=task.probe.hash, layers=settings.choice)
 
 
 def _load(path: Path, loading: Loading, offload_folder: Path) -> nn.Module:

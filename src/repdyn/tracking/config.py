@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.forward import Forward
 from repdyn.capture.token_states import TokenPositions, positions_name
-from repdyn.measurement.measure import choice_of, metric_set
+from repdyn.measurement.identity import layer_choice, metric_set
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe
 
@@ -54,4 +54,4 @@ class MeasurementConfig:
     @property
     def choice(self) -> str:
         """The choice of layers and token positions as rows record it."""
-        return choice_of(self.layers, self.token_positions)
+        return layer_choice(self.layers, self.token_positions)
