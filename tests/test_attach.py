@@ -19,7 +19,7 @@ EXAMPLES = dict(re.findall(r"<!-- example: (\w+\.py) -->\n```python\n(.*?)```\n<
 STORES = {
     "lightning_hugging_face.py": ("runs/lightning/0/repdyn", "lightning/0", [0, 5, 10]),
     "hugging_face_trainer.py": ("runs/trainer/repdyn", "trainer", [0, 5, 10]),
-    "lightning_module.py": ("lightning_logs/version_0/repdyn", "lightning_logs/version_0", [0, 10, 20, 30, 40]),
+    "lightning_module.py": ("lightning_logs/version_0/repdyn", "lightning_logs/0", [0, 10, 20, 30, 40]),
     "loop.py": ("runs/loop", "loop", [0, 5, 10, 15, 16]),
     "meta_tokens.py": ("runs/meta", "meta", [0, 5, 10, 15, 16]),
     "start.py": ("runs/start", "start", [0, 8, 16]),

@@ -112,15 +112,23 @@ def train_commands() -> list[str]:
     return sorted(found.values())
 
 
+def train_words(line: str) -> list[str]:
+    return shell_words(line)[2:]
+
+
 @pytest.mark.slow
-def test_train_options_are_accepted(capsys, monkeypatch):
+def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
     from repdyn.cli.train import TrainCLI
 
     monkeypatch.chdir(ROOT)
-    for line in train_commands():
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    (complete,) = [code for language, code in FENCE.findall(page) if language == "yaml"]
+    (tmp_path / "complete.yaml").write_text(complete)
+    for words in [["fit", "--config", str(tmp_path / "complete.yaml")], *map(train_words, train_commands())]:
+        monkeypatch.setattr("sys.argv", ["train.py", *words, "--print_config"])
         with pytest.raises(SystemExit) as stopped:
-            TrainCLI(args=[*shell_words(line)[2:], "--print_config"])
-        assert stopped.value.code in {0, None}, line
+            TrainCLI()
+        assert stopped.value.code in {0, None}, words
         assert "seed_everything" in capsys.readouterr().out
 
 
