@@ -10,7 +10,7 @@ import pytest
 import torch
 from small import HandWritten, random_tokens
 
-from repdyn import Metric, Probe, Tracker, open_store, register_metric
+from repdyn import Metric, Probe, Tracker, measure, open_store, register_metric
 from repdyn.cli.sweep import main
 from repdyn.metrics import METRICS, metric_info, resolve
 from repdyn.models import build_model
@@ -114,6 +114,13 @@ def test_commands_list_it_and_warn_of_broken_packages(packages, tmp_path):
     )
     assert "the metrics of greedy are not available" in result.stderr
     assert "expected a new name, got 'two_nn'" in result.stderr
+
+
+def test_nan_without_a_reason_gets_one(hand_written, small_probe):
+    silent = Metric("silent", lambda cloud: cloud.x.sum() * torch.nan)
+    frame = measure(hand_written, small_probe, [silent]).to_pandas()
+    assert frame["value"].isna().all()
+    assert set(frame["reason"]) == {"the kernel returned NaN without a reason"}
 
 
 def test_registered_at_run_time(registry):

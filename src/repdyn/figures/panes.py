@@ -56,7 +56,8 @@ class Pane:
 
 
 def depth_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
-    """Panels over depth: one for each metric on all tokens and without sinks, one for the classes of tokens of each.
+    """Return panels over depth: one for each metric on all tokens and without sinks, and panels of the classes of
+    tokens.
 
     Metrics on one scale that differ in a number share one. What has no value anywhere is left out.
 
@@ -69,7 +70,8 @@ def depth_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
 
 
 def step_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
-    """Panels against step: all tokens and those without sinks share one; where it says more, with the embedding output.
+    """Return panels against step: all tokens and those without sinks share one, with the embedding output if it
+    matters.
 
     Raises:
         ValueError: no metric of the family was measured.
@@ -83,7 +85,7 @@ def step_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
 
 
 def single_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
-    """One panel for each metric and subset, except that two classes that are held against each other share one.
+    """Return one panel for each metric and subset; two contrasted classes of tokens share one.
 
     Raises:
         ValueError: no metric of the family was measured.
@@ -99,12 +101,12 @@ def single_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
 
 
 def subsets_named(panes: Sequence[Pane]) -> list[str]:
-    """The token subsets of which there is a line, in order."""
+    """Return the token subsets that have a line, in order."""
     return in_order({trace.subset for pane in panes for trace in pane.traces})
 
 
 def n_columns(panes: Sequence[Pane]) -> int:
-    """How many panels stand side by side, such that those of one metric share a row where they can."""
+    """Return the number of panels in a row, such that those of one metric share a row if possible."""
     counts = set(_n_panels(panes).values())
     of_one = max(counts)
     if 2 < of_one <= _MAX_COLUMNS:
@@ -119,7 +121,7 @@ def n_columns(panes: Sequence[Pane]) -> int:
 def _family_panes(
     rows: pd.DataFrame, family: str, of_all: Callable[[str, str, Sequence[str]], list[Pane]]
 ) -> list[Pane]:
-    """The panels of each metric, or group of metrics on one scale.
+    """Return the panels of each metric, or group of metrics that share a panel.
 
     Args:
         rows, family: what was measured.
@@ -137,19 +139,19 @@ def _family_panes(
 
 
 def _in_rows(panes: list[Pane]) -> list[Pane]:
-    """The panels, in their order; where a row is as wide as one metric's panels those that have fewer come last."""
+    """Return the panels in order; where a row is as wide as one metric's panels, metrics with fewer come last."""
     counts = _n_panels(panes)
     of_one = max(counts.values(), default=0)
     return sorted(panes, key=lambda pane: counts[pane.metric] < of_one) if 2 < of_one <= _MAX_COLUMNS else panes
 
 
 def _n_panels(panes: Sequence[Pane]) -> Counter[str]:
-    """By metric, or by the first of those that share panels."""
+    """Count the panels by metric, or by the first metric of those that share panels."""
     return Counter(pane.metric for pane in panes)
 
 
 def _groups(rows: pd.DataFrame, family: str) -> list[tuple[str, dict[str, list[str]], list[str]]]:
-    """Title, subsets by metric, and all subsets, of each metric or group of metrics on one scale that has a value."""
+    """Return title, subsets by metric, and all subsets, of each metric or group that shares a panel and has a value."""
     groups: dict[str, dict[str, list[str]]] = {}
     for metric in members_of(rows, family):
         if subsets := defined_subsets(rows, metric):
@@ -174,7 +176,7 @@ def _by_subset(title: str, group: Mapping[str, Sequence[str]], subsets: Sequence
 
 
 def _of_classes(title: str, metric: str, subsets: Sequence[str]) -> list[Pane]:
-    """A panel for each pair of classes, and one for all that belong to none."""
+    """Return a panel for each pair of contrasted classes, and one for the other classes."""
     classes = [subset for subset in subsets if subset not in NO_CLASSES]
     pairs = _pairs(classes)
     rest = [name for name in classes if not any(name in pair for pair in pairs)]
@@ -187,7 +189,7 @@ def _of_classes(title: str, metric: str, subsets: Sequence[str]) -> list[Pane]:
 
 
 def _with_embeddings(rows: pd.DataFrame, traces: Sequence[Trace]) -> tuple[str, tuple[Trace, ...]]:
-    """Means over layers, with the embedding output where it says more; before them which tokens all are of, if one."""
+    """Return the tokens that all lines are of, if the same, and the lines, with the embedding output if it matters."""
     first, tokens = traces[0], traces[0].label if len(traces) == 1 else ""
     cells = of_metric(rows, first.metric, first.subset)
     there = bool(cells.loc[cells["layer"] == 0, "value"].notna().any())

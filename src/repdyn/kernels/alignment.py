@@ -11,7 +11,7 @@ from repdyn.kernels.undefined import nan_if_undefined
 
 @nan_if_undefined
 def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
-    """Mean over tokens of the cosine of a layer's vector with the last layer's: ``A_l = mean_t cos(h_l(t), h_L(t))``.
+    """Compute the mean cosine of a layer's vectors with the last layer's: ``A_l = mean_t cos(h_l(t), h_L(t))``.
 
     Args:
         x: points of the layer, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
@@ -43,7 +43,7 @@ def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
 
 @nan_if_undefined
 def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
-    """What one block adds to the alignment with the last layer: ``G_l = A_{l+1} - A_l``.
+    """Compute what one block adds to the alignment with the last layer: ``G_l = A_{l+1} - A_l``.
 
     Args:
         x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.

@@ -36,7 +36,7 @@ _BLOCK = 256
 
 @nan_if_undefined
 def anisotropy(x: Tensor | Cloud) -> Tensor:
-    """Share of the variance of a point cloud that lies along its first principal direction.
+    """Compute the share of the variance of a point cloud that lies along its first principal direction.
 
     ``s_1**2 / sum(s_i**2)`` over the singular values of the points with their mean removed.
 
@@ -90,7 +90,7 @@ class _Scatter:
 
     @classmethod
     def of(cls, cloud: Cloud) -> _Scatter:
-        """Of the points as they came where their mean does not drown them, and of a centred copy elsewhere."""
+        """Take the points unchanged unless their mean dominates them, and a centred copy otherwise."""
         x = cloud.x
         if x.dtype == torch.float32 and x.shape[0] >= x.shape[1]:
             mean, squares = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device), 0.0
@@ -103,7 +103,7 @@ class _Scatter:
         return cls(tall, torch.zeros(tall.shape[1], dtype=torch.float64, device=x.device))
 
     def times(self, vector: Tensor) -> Tensor:
-        """In the precision of the points, but for the sums over them."""
+        """Multiply in the precision of the points; sums over them are in float64."""
         image, offset = torch.zeros_like(vector), (self.mean @ vector).to(self.points.dtype)
         total, narrow = torch.zeros_like(offset), vector.to(self.points.dtype)
         for rows in self.points.split(_SUMMED):
@@ -113,7 +113,7 @@ class _Scatter:
         return image - total * self.mean
 
     def measured_times(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """In float64, with the trace of the matrix."""
+        """Multiply in float64, and return the trace of the matrix as well."""
         image, trace = torch.zeros_like(vector), torch.zeros((), dtype=torch.float64, device=vector.device)
         for rows in row_chunks(self.points):
             wide = rows - self.mean
@@ -122,7 +122,8 @@ class _Scatter:
         return image, trace
 
     def matrix(self) -> Tensor:
-        """In float64, from products in the precision of the points, of the blocks on and above the diagonal."""
+        """Return the matrix in float64, from products in the precision of the points, of blocks on and above the
+        diagonal."""
         side = len(self.mean)
         matrix = torch.zeros(side, side, dtype=torch.float64, device=self.mean.device)
         for start in range(0, side, _BLOCK):
@@ -133,7 +134,7 @@ class _Scatter:
 
 
 def _iterated_share(scatter: _Scatter) -> Tensor | None:
-    """None when no direction stands out enough for the iteration to settle on one."""
+    """Return the share found by iteration; None when no direction stands out enough for the iteration to settle."""
     direction, settled = _leading_direction(scatter.times, _start(scatter), _PATIENCE)
     if not settled:
         matrix = scatter.matrix()
@@ -142,7 +143,7 @@ def _iterated_share(scatter: _Scatter) -> Tensor | None:
 
 
 def _leading_direction(multiply: Callable[[Tensor], Tensor], start: Tensor, most_steps: int) -> tuple[Tensor, bool]:
-    """Top eigenvector (float64) of a symmetric matrix by Lanczos iteration, and whether it has settled.
+    """Return the top eigenvector (float64) of a symmetric matrix by Lanczos iteration, and whether it has settled.
 
     Given up as soon as the residual does not fall fast enough to settle within ``most_steps``. The basis is kept and
     reorthogonalised in float64.
@@ -170,7 +171,7 @@ def _leading_direction(multiply: Callable[[Tensor], Tensor], start: Tensor, most
 
 
 def _top_ritz_vector(diagonal: Tensor, off_diagonal: Tensor) -> tuple[Tensor, float]:
-    """Its weights over the basis (on the CPU), and its residual relative to its value."""
+    """Return its weights over the basis (on the CPU), and its residual relative to its value."""
     diagonal, off_diagonal = diagonal.cpu(), off_diagonal.cpu()
     inner = off_diagonal[:-1]
     values, vectors = torch.linalg.eigh(diagonal.diag() + inner.diag(1) + inner.diag(-1))
@@ -178,7 +179,7 @@ def _top_ritz_vector(diagonal: Tensor, off_diagonal: Tensor) -> tuple[Tensor, fl
 
 
 def _verified_share(scatter: _Scatter, direction: Tensor) -> Tensor | None:
-    """Share along ``direction``, in float64; None when it is not an eigenvector after all."""
+    """Return the share along ``direction``, in float64; None when it is not an eigenvector after all."""
     for _ in range(_REFINEMENTS):
         image, trace = scatter.measured_times(direction)
         along = image @ direction
@@ -190,7 +191,7 @@ def _verified_share(scatter: _Scatter, direction: Tensor) -> Tensor | None:
 
 
 def _start(scatter: _Scatter) -> Tensor:
-    """A unit vector that leans to where some of the points do; the global random state is left alone.
+    """Return a unit vector that leans towards some of the points; the global random state is not used.
 
     In general position: a direction that it lacked would never be found, and no residual would tell.
     """

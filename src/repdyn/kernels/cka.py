@@ -22,7 +22,8 @@ _NOTHING = 1e-6
 
 @nan_if_undefined
 def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -> Tensor:
-    """Linear centred kernel alignment: the correlation of the similarities within one cloud with those within another.
+    """Compute linear centred kernel alignment: the correlation of the similarities within one cloud with those within
+    another.
 
     ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))`` with ``K = A A.T`` and ``L = B B.T``. Debiased, HSIC is the unbiased
     estimate: without the diagonals, and centred so that it is zero on average for clouds that have nothing to do with
@@ -76,7 +77,7 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
 
 
 def _by_features(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
-    """<K, K>, <K, L> and <L, L> of the centred matrices of similarities, (3,) float64.
+    """Return <K, K>, <K, L> and <L, L> of the centred matrices of similarities, (3,) float64.
 
     ``<A A.T, B B.T> = |A.T B|**2``; what the diagonals and the centring take away is known from sums over the points.
     """
@@ -95,7 +96,7 @@ def _by_features(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
 
 
 def _by_similarities(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
-    """The same, from blocks of rows of the matrices, on and above the diagonal."""
+    """Return the same, from blocks of rows of the matrices, on and above the diagonal."""
     n = len(x)
     per_row, in_all = (n - 2, (n - 1) * (n - 2)) if debiased else (n, n**2)
     sums = (_sums(points, debiased) for points in (x, y))
@@ -122,12 +123,12 @@ def _by_similarities(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
 
 
 def _squares(points: Tensor) -> Tensor:
-    """The diagonal of the similarities, (n,) float64."""
+    """Return the diagonal of the similarities, (n,) float64."""
     return torch.cat([rows.double().square().sum(1) for rows in row_chunks(points)])
 
 
 def _sums(points: Tensor, debiased: bool) -> Tensor:
-    """Of each row of the similarities, (n,) float64; debiased, without the diagonal."""
+    """Return the sum of each row of the similarities, (n,) float64; debiased, without the diagonal."""
     total = sum((rows.double().sum(0) for rows in row_chunks(points)), torch.zeros(()))
     sums = torch.cat([rows.double() @ total for rows in row_chunks(points)])
     return sums - _squares(points) if debiased else sums

@@ -27,8 +27,8 @@ Result = TypeVar("Result")
 
 @contextmanager
 def full_precision(device: torch.device | str) -> Iterator[None]:
-    """Within it matrix products on ``device`` are summed in float32 throughout, those of float32 numbers multiplied so
-    too, and neither autocast nor autograd acts.
+    """Sum matrix products on ``device`` in float32 throughout, multiply float32 numbers so too, and disable autocast
+    and autograd.
 
     Everything is put back on leaving. The precision of products is a setting of the process, so other threads see it.
     """
@@ -134,7 +134,7 @@ class Cloud:
             raise Undefined(f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed")
 
     def once(self, compute: Callable[[Cloud], Result]) -> Result:
-        """``compute(self)``, remembered: metrics that build on the same function share one computation."""
+        """Return ``compute(self)``, cached: metrics that build on the same function share one computation."""
         if compute not in self._results:
             self._results[compute] = compute(self)
         return cast(Result, self._results[compute])
@@ -170,7 +170,7 @@ class Frame:
         return cls(scale, mean)
 
     def place(self, rows: Tensor) -> Tensor:
-        """Points of the cloud, scaled and centred, in float64."""
+        """Return points of the cloud, scaled and centred, in float64."""
         return rows.double().mul(self.scale).sub_(self.mean)
 
 
@@ -188,7 +188,7 @@ def as_cloud(x: Tensor | Cloud, groups: Tensor | None = None) -> Cloud:
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
-    """``x @ y.T`` in their own precision, by the library that is fastest."""
+    """Return ``x @ y.T`` in their own precision, by the fastest library."""
     if x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         # oneDNN takes half the time of MKL, which leaves half of an AMD processor idle
         return torch.ops.mkldnn._linear_pointwise(x, y, None, "none", [], "")
@@ -196,7 +196,7 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows minus their mean, times ``unit_scale(x)``.
+    """Return rows minus their mean, times ``unit_scale(x)``.
 
     Subtracting a point amid the cloud first leaves nothing large to cancel, so that a distant origin costs no digits:
     the mean of what is left is subtracted last.
@@ -215,24 +215,24 @@ def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def sample(x: Tensor) -> Tensor:
-    """A few rows from all over ``x``."""
+    """Return a few rows from all over ``x``."""
     return x[:: -(-len(x) // _SAMPLED)]
 
 
 def unit_scale(x: Tensor) -> float:
-    """The power of two that brings the largest magnitude of ``x`` into [1/2, 1), or as near as the factor itself can be
-    a number of the precision of ``x``."""
+    """Return the power of two that brings the largest magnitude of ``x`` into [1/2, 1), or as near as the factor
+    itself is representable in the precision of ``x``."""
     largest = 1000 if x.dtype == torch.float64 else 120
     return math.ldexp(1.0, min(max(-math.frexp(_largest_magnitude(x))[1], -largest), largest))
 
 
 def row_chunks(x: Tensor) -> tuple[Tensor, ...]:
-    """Successive blocks of rows, each small enough to widen to float64."""
+    """Return successive blocks of rows, each small enough to widen to float64."""
     return x.split(max(1, _CHUNK // x.shape[1]))
 
 
 def distinct_rows(x: Tensor) -> Tensor:
-    """The different rows of ``x`` (n, d) in order of first occurrence, compared bit by bit but for -0.0 == 0.0."""
+    """Return the different rows of ``x`` (n, d) in order of first occurrence; bitwise, except that -0.0 == 0.0."""
     found = repeats(x)
     return x if found is None else x[found.first]
 
@@ -285,6 +285,6 @@ def _row_hashes(words: Tensor) -> Tensor:
 
 
 def _largest_magnitude(x: Tensor) -> float:
-    """NaN if there is one."""
+    """Return the largest magnitude; NaN if there is one."""
     low, high = torch.aminmax(x)
     return torch.maximum(-low, high).item()

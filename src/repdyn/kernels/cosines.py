@@ -11,7 +11,7 @@ from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 @nan_if_undefined
 def mean_cosine(x: Tensor | Cloud) -> Tensor:
-    """Mean cosine between the vectors of a point cloud, over all pairs of different rows.
+    """Compute the mean cosine between the vectors of a point cloud, over all pairs of different rows.
 
     With u_i the rows divided by their lengths, ``(|sum(u_i)|**2 - n) / (n * (n - 1))``. The points are not centred: a
     common offset is what it measures most of all.

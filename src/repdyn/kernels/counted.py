@@ -16,7 +16,7 @@ _EPSILON = 1e-8
 
 
 class Counted(NamedTuple):
-    """What is fitted where duplicates count."""
+    """The input of the regression where duplicates count."""
 
     log_ratios: Tensor
     """float64, ascending, of the points that are kept."""
@@ -38,7 +38,7 @@ class _Seen(NamedTuple):
 
 
 def counted_ratios(cloud: Cloud) -> Counted:
-    """Log-ratios of the distances to the two nearest points, duplicates included; take it with ``cloud.once``.
+    """Return the log-ratios of the distances to the two nearest points, duplicates included; use with ``cloud.once``.
 
     Raises:
         Undefined: for a cloud that no metric is defined on, or when distances leave the range of float64.

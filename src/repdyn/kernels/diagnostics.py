@@ -26,7 +26,7 @@ _ROUNDS = 3
 
 
 def same_group_share(cloud: Cloud) -> float:
-    """Share of the distinct points whose nearest other distinct point is of their own group.
+    """Compute the share of the distinct points whose nearest other distinct point is of their own group.
 
     Own neighbours are what groups leave out of a dimension; near 1, the dimension without groups would be that of the
     groups themselves, not of the cloud. A tie counts for the other groups.
@@ -44,7 +44,7 @@ def same_group_share(cloud: Cloud) -> float:
 
 
 def near_duplicate_share(cloud: Cloud) -> float:
-    """Share of all points whose nearest other point, of whatever group, is an exact copy or a near one.
+    """Compute the share of all points whose nearest other point, of whatever group, is an exact copy or a near one.
 
     Near is closer than ``NEAR_DUPLICATE`` times the radius, the median distance of the distinct points from their
     centre: from the mean of all of them, then three times from the mean of the nearer half. So a few huge points, as
@@ -76,7 +76,7 @@ def _is_defined(cloud: Cloud) -> bool:
 
 
 def _nearest_outside(cloud: Cloud) -> Tensor:
-    """(n_unique,) float64, infinite where all points are of one group."""
+    """Return distances, (n_unique,) float64, infinite where all points are of one group."""
     if cloud.once(n_outside) == 0:
         return torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
     with full_precision(cloud.x.device):
@@ -84,7 +84,7 @@ def _nearest_outside(cloud: Cloud) -> Tensor:
 
 
 def _nearest_in_group(cloud: Cloud) -> Tensor:
-    """(n_unique,) float64, infinite where a distinct point is alone in its group."""
+    """Return distances, (n_unique,) float64, infinite where a distinct point is alone in its group."""
     points, groups = cloud.distinct, cloud.distinct_groups
     found = torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=points.device)
     if groups is None:

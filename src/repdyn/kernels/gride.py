@@ -18,8 +18,8 @@ _HALVINGS = 60
 
 @nan_if_undefined
 def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Tensor:
-    """Intrinsic dimension of a point cloud at one scale, from the ratio ``mu = r_k / r_(k/2)`` of each point's
-    distances to its k-th and its (k/2)-th neighbour.
+    """Estimate the intrinsic dimension of a point cloud at one scale, from the ratio ``mu = r_k / r_(k/2)`` of each
+    point's distances to its k-th and its (k/2)-th neighbour.
 
     The d that makes the ratios of the n distinct points likeliest, which solves
     ``n / d + (k/2 - 1) sum(log(mu_i) / (1 - mu_i**-d)) = (k - 1) sum(log(mu_i))``. With k = 2 this is TwoNN by maximum

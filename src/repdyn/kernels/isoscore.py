@@ -11,7 +11,8 @@ from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 @nan_if_undefined
 def isoscore(x: Tensor | Cloud) -> Tensor:
-    """Evenness of the variance over all directions of the space: 0 on a line, 1 where no direction is preferred.
+    """Compute the evenness of the variance over all directions of the space: 0 on a line, 1 where no direction is
+    preferred.
 
     ``((dim - |u - 1|**2 / 2)**2 - dim) / (dim**2 - dim)``, where u are the dim eigenvalues of the covariance (zeros
     included) divided by their root mean square. That equals ``(p - 1) / (dim - 1)``, p being the participation ratio,

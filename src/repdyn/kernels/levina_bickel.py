@@ -14,7 +14,8 @@ _MOST = 64
 
 @nan_if_undefined
 def levina_bickel(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 20) -> Tensor:
-    """Intrinsic dimension of a point cloud, from each point's distances r_1 to r_k to its k nearest neighbours.
+    """Estimate the intrinsic dimension of a point cloud from each point's distances r_1 to r_k to its k nearest
+    neighbours.
 
     In d dimensions ``log(r_k / r_j)`` averages 1 / d over the neighbours j < k. Over the n distinct points
     ``n * (k - 1) / sum_i(sum_j(log(r_k(i) / r_j(i))))``: the inverse of the mean of the points' inverse estimates,

@@ -28,7 +28,7 @@ _CONSTANT = 1e-12
 
 @nan_if_undefined
 def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state", adjusted: bool = False) -> Tensor:
-    """Share of the variance of a layer that the best linear map of the layer before it explains.
+    """Compute the share of the variance of a layer that the best linear map of the layer before it explains.
 
     ``1 - min_A |X~ A - Y~|_F**2`` with ``X~, Y~`` centred and divided by their Frobenius norms.
 
@@ -134,7 +134,7 @@ class _Fit:
         return _Fitted(torch.stack(rest).sum(), totals, rank - n_constant)
 
     def _blocks(self, cloud: Cloud) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """Rows of the layer, and of what it may explain, centred, in float64."""
+        """Yield rows of the layer, and of what it may explain, centred, in float64."""
         frame, following_frame = cloud.once(_frame), self.following.once(_frame)
         for before, after in zip(cloud.x.split(_ROWS), self.following.x.split(_ROWS), strict=True):
             x, y = frame.place(before), following_frame.place(after)
@@ -149,7 +149,7 @@ def _frame(cloud: Cloud) -> Frame:
 
 
 def _least_norm(gram: Tensor, cross: Tensor) -> tuple[Tensor, int]:
-    """The map that uses no direction that is noise, and how many it uses."""
+    """Return the map that uses no direction that is noise, and how many it uses."""
     values, vectors = torch.linalg.eigh(gram)
     kept = values > _NOISE
     vectors = vectors[:, kept]

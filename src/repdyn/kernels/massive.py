@@ -13,7 +13,9 @@ from repdyn.kernels.undefined import nan_if_undefined
 
 @nan_if_undefined
 def massive_activation_share(x: Tensor | Cloud, *, magnitude: float = 100.0, ratio: float = 1000.0) -> Tensor:
-    """Share of the sum of all squared activations that massive ones carry: ``sum(x_ij**2, massive) / sum(x_ij**2)``.
+    """Compute the share of the sum of squares that massive activations carry.
+
+    ``sum(x_ij**2, massive) / sum(x_ij**2)``.
 
     An activation, a single coordinate of a single vector, is massive when its magnitude exceeds ``magnitude`` and is at
     least ``ratio`` times the median magnitude of all activations of the cloud (of an even number, the lower of the two

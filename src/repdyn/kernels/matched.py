@@ -59,12 +59,12 @@ def _other_than_numbers(cloud: Cloud) -> str:
 
 
 def row_pairs(cloud: Cloud, other: Cloud) -> Iterator[tuple[Tensor, Tensor]]:
-    """Blocks of the rows of both, of one dimension, each small enough to widen to float64."""
+    """Return blocks of the rows of both, of one dimension, each small enough to widen to float64."""
     return zip(row_chunks(cloud.x), row_chunks(other.x), strict=True)
 
 
 def cosines(cloud: Cloud, other: Cloud) -> Tensor:
-    """Cosine of the angle between the two vectors of each row, (n,) float64 in [-1, 1].
+    """Return the cosine of the angle between the two vectors of each row, (n,) float64 in [-1, 1].
 
     Raises:
         Undefined: a vector is zero.
@@ -82,13 +82,14 @@ def cosines(cloud: Cloud, other: Cloud) -> Tensor:
 
 
 def lengths(rows: Tensor) -> Tensor:
-    """Euclidean length of each row, (n,) float64."""
+    """Return the Euclidean length of each row, (n,) float64."""
     wide, factor = _scaled(rows)
     return torch.linalg.vector_norm(wide, dim=1) * factor
 
 
 def _scaled(rows: Tensor) -> tuple[Tensor, Tensor | float]:
-    """Rows in float64 whose squares are numbers too, and the factor, of each row (n,) or of all, that was taken out."""
+    """Return rows in float64 whose squares do not overflow, and the factor, of each row (n,) or of all, that was
+    taken out."""
     if rows.dtype != torch.float64:
         return rows.double(), 1.0
     largest = rows.abs().amax(1).clamp_min(torch.finfo(torch.float64).tiny)

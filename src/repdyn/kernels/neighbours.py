@@ -41,7 +41,7 @@ class Nearest(NamedTuple):
 
 
 def nearest_of(cloud: Cloud, k: int) -> Tensor:
-    """Distances from each distinct point of a cloud to its k nearest others, (n_unique, k); searched once for all.
+    """Return the distances from each distinct point of a cloud to its k nearest others, (n_unique, k); searched once.
 
     Points of one group are not each other's neighbours.
 
@@ -52,7 +52,7 @@ def nearest_of(cloud: Cloud, k: int) -> Tensor:
 
 
 def search_of(cloud: Cloud, k: int) -> Nearest:
-    """As ``nearest_of``, with the positions of the neighbours among the distinct points."""
+    """Return the same with the positions of the neighbours among the distinct points."""
     most = cloud.once(n_outside)
     if k > most and cloud.groups is not None:
         raise Undefined(
@@ -65,7 +65,7 @@ def search_of(cloud: Cloud, k: int) -> Nearest:
 
 
 def n_outside(cloud: Cloud) -> int:
-    """The number of possible neighbours of the distinct point that has the fewest."""
+    """Return the number of possible neighbours of the distinct point that has the fewest."""
     groups = cloud.distinct_groups
     own = 1 if groups is None else int(groups.unique(return_counts=True)[1].max())
     return cloud.n_unique - own
@@ -94,7 +94,7 @@ def nearest(points: Tensor, k: int = 2, *, groups: Tensor | None = None, tile: i
 
 
 def search(points: Tensor, k: int, *, groups: Tensor | None = None, tile: int = 512) -> Nearest:
-    """As ``nearest``, with the positions of the neighbours; of tied ones any."""
+    """Return the same with the positions of the neighbours; among tied ones any."""
     if groups is not None and len(groups.unique()) == len(groups):
         groups = None
     found, complete = _from_shortlist(points, k, groups)
@@ -114,7 +114,7 @@ def search(points: Tensor, k: int, *, groups: Tensor | None = None, tile: int = 
 
 
 def _from_shortlist(points: Tensor, k: int, groups: Tensor | None = None) -> tuple[Nearest, Tensor]:
-    """The k nearest, and which rows have them."""
+    """Return the k nearest, and which rows have them."""
     pairs = shortlist(points, k, groups)
     n, first, second = len(points), pairs.first, pairs.second
     place = torch.arange(len(first), device=points.device) - torch.searchsorted(first, first)
@@ -134,7 +134,7 @@ def _from_shortlist(points: Tensor, k: int, groups: Tensor | None = None) -> tup
 
 
 def measure(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Distances from the coordinates as they came: nothing is lost by centring, nothing cancels.
+    """Return distances computed from the original coordinates: nothing is lost by centring, nothing cancels.
 
     Zero where they are so small beside the coordinates that their squares lose digits.
     """
@@ -183,7 +183,7 @@ class _Float64Search:
         return Nearest(found, candidates.gather(1, best)), proven
 
     def _prove(self, square: Tensor, reach: Tensor, best_left_out: Tensor) -> Tensor:
-        """True where no point that was left out can be nearer than ``reach`` (in units of the frame).
+        """Return True where no point that was left out can be nearer than ``reach`` (in units of the frame).
 
         Such a point y would have |y| <= Y = |x| + r, and its computed score would stay below r^2 - |x|^2 plus
 
@@ -202,7 +202,7 @@ class _Float64Search:
 
 
 def _scores(left: Tensor, right: Tensor) -> Tensor:
-    """|y|^2 - 2 x.y, which orders the points y as their distances from x do."""
+    """Return |y|^2 - 2 x.y, which orders the points y as their distances from x do."""
     return torch.addmm(_squares(right), left, right.T, alpha=-2)
 
 
@@ -211,7 +211,7 @@ def _squares(rows: Tensor) -> Tensor:
 
 
 def _smallest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k smallest of each row and their columns, as topk but reading the row once.
+    """Return the k smallest of each row and their columns, as topk does, reading the row once.
 
     The k smallest lie in the k strided groups with the smallest minima.
     """

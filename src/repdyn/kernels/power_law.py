@@ -18,7 +18,7 @@ _ROUNDING = 1e-12
 
 @nan_if_undefined
 def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
-    """Exponent of the power law by which the eigenvalues of a cloud's covariance decay: ``l_i ~ i**-alpha``.
+    """Compute the exponent of the power law ``l_i ~ i**-alpha`` by which a covariance's eigenvalues decay.
 
     Minus the slope of the least-squares line of ``log(l_i)`` on ``log(i)`` over the ranks i from ``first`` to ``last``,
     each weighted by ``1 / i`` because ranks crowd along a logarithmic axis. The largest eigenvalues, which seldom
@@ -65,7 +65,7 @@ def alpha_req(x: Tensor | Cloud, *, first: int = 11, last: int = 100) -> Tensor:
 
 
 def _slope(heights: Tensor, first: int) -> Tensor:
-    """Of the weighted least-squares line through the heights over the logarithms of their ranks."""
+    """Return the slope of the weighted least-squares line through the heights over the logarithms of their ranks."""
     ranks = torch.arange(first, first + len(heights), dtype=heights.dtype, device=heights.device)
     weights = 1 / (ranks * (1 / ranks).sum())
     steps = ranks.log() - weights @ ranks.log()

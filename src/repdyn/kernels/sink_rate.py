@@ -10,7 +10,7 @@ from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 @nan_if_undefined
 def sink_rate(weights: Tensor, *, threshold: float = 0.3) -> Tensor:
-    """Whether each head's mean attention to the first token exceeds a threshold: 1 where it does, 0 elsewhere.
+    """Compute whether each head's mean attention to the first token exceeds a threshold: 1 where it does, 0 elsewhere.
 
     ``1[mean(a_i0 : i >= 1) > threshold]``, i attending to position 0. The first position itself, which in a causal
     model sees nothing else, is left out. The mean over heads, layers and sequences is the sink rate of the model.

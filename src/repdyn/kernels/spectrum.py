@@ -10,7 +10,8 @@ from repdyn.kernels.undefined import nan_if_undefined
 
 
 def spectrum_of(cloud: Cloud) -> Tensor:
-    """Eigenvalues of the scatter matrix of a cloud, up to a common factor; take it as ``cloud.once(spectrum_of)``.
+    """Compute the eigenvalues of the scatter matrix of a cloud, up to a common factor; use as
+    ``cloud.once(spectrum_of)``.
 
     Returns:
         float64, shape (min(n_vectors, dim),), descending, none negative: the squared singular values of the centred
@@ -23,7 +24,7 @@ def spectrum_of(cloud: Cloud) -> Tensor:
 
 @nan_if_undefined
 def participation_ratio(x: Tensor | Cloud) -> Tensor:
-    """Number of directions that the variance of a point cloud is spread over: ``sum(l_i)**2 / sum(l_i**2)``.
+    """Compute the number of directions that the variance is spread over: ``sum(l_i)**2 / sum(l_i**2)``.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
@@ -51,7 +52,9 @@ def participation_ratio(x: Tensor | Cloud) -> Tensor:
 
 @nan_if_undefined
 def effective_rank(x: Tensor | Cloud) -> Tensor:
-    """Exponential of the entropy of the normalised singular values: ``exp(-sum(p_i log p_i))``, ``p_i = s_i / sum(s)``.
+    """Compute the exponential of the entropy of the normalised singular values.
+
+    ``exp(-sum(p_i log p_i))`` with ``p_i = s_i / sum(s)``.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
@@ -79,12 +82,13 @@ def effective_rank(x: Tensor | Cloud) -> Tensor:
 
 
 def tall_side(x: Tensor) -> Tensor:
-    """The points, or their transpose where it is the taller one: both have the same singular values."""
+    """Return the points, or their transpose if that is the taller one: both have the same singular values."""
     return x if x.shape[0] >= x.shape[1] else x.mT
 
 
 def gram_matrix(x: Tensor) -> Tensor:
-    """Of the points, centred, as rows or as columns, whichever are fewer: float64, times a power of two."""
+    """Return the products of the centred points, as rows or as columns, whichever are fewer: float64, times a power
+    of two."""
     frame, (n, dim) = Frame.of(x), x.shape
     gram = torch.zeros(min(n, dim), min(n, dim), dtype=torch.float64, device=x.device)
     if n >= dim:
@@ -99,5 +103,5 @@ def gram_matrix(x: Tensor) -> Tensor:
 
 
 def eigenvalues(gram: Tensor) -> Tensor:
-    """Of a symmetric matrix that has no negative ones, descending."""
+    """Return the eigenvalues of a positive semidefinite matrix, descending."""
     return torch.linalg.eigvalsh(gram).flip(0).clamp_min(0)

@@ -12,7 +12,7 @@ from repdyn.kernels.undefined import nan_if_undefined
 
 @nan_if_undefined
 def norm(x: Tensor | Cloud) -> Tensor:
-    """Mean Euclidean length of a layer's vectors: ``mean_t |h_l(t)|``.
+    """Compute the mean Euclidean length of a layer's vectors: ``mean_t |h_l(t)|``.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
@@ -40,7 +40,7 @@ def norm(x: Tensor | Cloud) -> Tensor:
 
 @nan_if_undefined
 def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
-    """Mean Euclidean distance that one block moves the vectors: ``mean_t |h_{l+1}(t) - h_l(t)|``.
+    """Compute the mean Euclidean distance that one block moves the vectors: ``mean_t |h_{l+1}(t) - h_l(t)|``.
 
     Args:
         x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
@@ -70,7 +70,7 @@ def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
 
 @nan_if_undefined
 def step_cosine(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
-    """Mean over tokens of the cosine between a layer's vector and the next layer's: ``mean_t cos(h_l(t), h_{l+1}(t))``.
+    """Compute the mean cosine of a layer's vectors with the next layer's: ``mean_t cos(h_l(t), h_{l+1}(t))``.
 
     Args:
         x: points of layer l, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.

@@ -27,7 +27,7 @@ _GATHERED = 1 << 22
 
 
 def closer_rows(x: Tensor, cosines: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """How many rows of a vocabulary have a larger cosine to each vector than the given one.
+    """Count the rows of a vocabulary that have a larger cosine to each vector than the given one.
 
     Args:
         x: (n, dim) finite, none zero.
@@ -44,7 +44,7 @@ def closer_rows(x: Tensor, cosines: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 
 def nearest_rows(x: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor]:
-    """The rows of a vocabulary with the largest cosines to each vector.
+    """Return the rows of a vocabulary with the largest cosines to each vector.
 
     Args:
         x: (n, dim) finite, none zero, any floating dtype.
@@ -83,7 +83,8 @@ class _Cosines:
         self.error = 1.02 * roundoff * (min(_SUMMED, x.shape[1]) + len(self.parts) + 4)
 
     def rounded(self, rows: Tensor) -> Tensor:
-        """With a tile of unit rows (m, dim) float64: (n, m) float32, off by ``error`` at most; NaN for a row of NaN."""
+        """Return cosines with a tile of unit rows (m, dim) float64: (n, m) float32, off by ``error`` at most; NaN
+        for a row of NaN."""
         columns = [part.contiguous() for part in rows.float().split(_SUMMED, 1)]
         scores = product(self.parts[0], columns[0])
         for left, right in zip(self.parts[1:], columns[1:], strict=True):
@@ -108,7 +109,7 @@ class _Cosines:
     def _recounted(
         self, at: Tensor, scores: Tensor, rows: Tensor, limits: Tensor, surely: Tensor, perhaps: Tensor
     ) -> Tensor:
-        """Of the vectors ``at``, how many more rows of a tile are above the limits than surely are."""
+        """Return how many more rows of a tile are above the limits of the vectors ``at`` than certainly are."""
         above = scores > surely
         vectors, columns = ((scores > perhaps) & ~above).nonzero().unbind(1)
         if len(vectors) * _DEAR > scores.numel():
@@ -122,7 +123,8 @@ class _Cosines:
         return vectors[exact > limits[vectors]].bincount(minlength=len(at))
 
     def largest(self, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor]:
-        """The k largest and their rows, both (n, k): of a few more by float32, measured, and proven or done again."""
+        """Return the k largest and their rows, both (n, k): float32 proposes a few more, which are measured, and
+        proven or redone."""
         n_kept = min(k + _SPARE, vocabulary.n_rows)
         scores, rows = self._candidates(vocabulary, n_kept)
         cosines = self._measured(vocabulary, rows)
@@ -140,7 +142,7 @@ class _Cosines:
         return cosines, rows
 
     def _candidates(self, vocabulary: Vocabulary, n_kept: int) -> tuple[Tensor, Tensor]:
-        """Rows with the largest rounded cosines, (n, n_kept), descending."""
+        """Return the rows with the largest rounded cosines, (n, n_kept), descending."""
         best = self.parts[0].new_full((len(self.unit), n_kept), -torch.inf)
         rows = torch.zeros(best.shape, dtype=torch.int64, device=best.device)
         for start, tile in vocabulary.unit_tiles(self.n_rows, best.device):

@@ -15,7 +15,7 @@ from repdyn.kernels.vocabulary import Vocabulary, unit_rows
 
 @nan_if_undefined
 def token_cosine(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Mean cosine of each token's vector to the token's own input embedding.
+    """Compute the mean cosine of each token's vector to the token's own input embedding.
 
     Args:
         x: vectors, shape (n, dim), any floating dtype, any device.
@@ -43,7 +43,8 @@ def token_cosine(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 @nan_if_undefined
 def token_rank(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Rank of a token's own input embedding among all, seen from the token's vector: the median over the vectors.
+    """Compute the rank of a token's own input embedding among all, seen from the token's vector: the median over the
+    vectors.
 
     The rank is the number of rows of the vocabulary with a larger cosine to the vector than its own row has, rows that
     no token uses among them; 0 where the own row is the nearest. See :func:`token_ranks`.
@@ -66,7 +67,7 @@ def token_rank(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 @nan_if_undefined
 def token_top1_match(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Share of the vectors to which no row of the vocabulary is closer than their token's own (rank 0).
+    """Compute the share of the vectors to which no row of the vocabulary is closer than their token's own (rank 0).
 
     Args and Raises: as for :func:`token_cosine`.
 
@@ -84,7 +85,7 @@ def token_top1_match(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 
 def token_cosines(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Cosine of each vector to its token's own row, (n,) float64.
+    """Return the cosine of each vector to its token's own row, (n,) float64.
 
     Raises:
         Undefined, ValueError: as for :func:`token_cosine` and its ``or_raise``.
@@ -103,7 +104,7 @@ def token_cosines(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 
 def token_ranks(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """How many rows of the vocabulary are closer (cosine) to each vector than its token's own, (n,) int64.
+    """Count the rows of the vocabulary that are closer (cosine) to each vector than its token's own, (n,) int64.
 
     Exact, with cosines that differ by less than 4 (dim + 8) 2^-53 counted as equal: copies of a row tie, whatever
     their length. A row of zeros is never closer. Computed once for the same vectors and tokens.

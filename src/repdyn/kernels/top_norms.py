@@ -19,7 +19,7 @@ _EQUAL = 1e-6
 
 @nan_if_undefined
 def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor:
-    """Share of the variance along the first principal direction that the points of the largest norms carry.
+    """Compute the share of the variance along the first principal direction that the points of the largest norms carry.
 
     ``sum((v_1 . (x_i - mean))**2 : i among the longest) / sum((v_1 . (x_i - mean))**2)``, the latter over all points.
     v_1 is the first eigenvector of the covariance, and the longest are the ``ceil(share * n_vectors)`` points of the
@@ -63,7 +63,7 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
 
 
 def _squares_along_first(cloud: Cloud) -> Tensor:
-    """Squared coordinate of each point along the first principal direction, (n,) float64, in any unit."""
+    """Return the squared coordinate of each point along the first principal direction, (n,) float64, in any unit."""
     cloud.require_defined()
     with full_precision(cloud.x.device):
         values, vectors = torch.linalg.eigh(gram_matrix(cloud.x))

@@ -21,7 +21,8 @@ _CHUNK = 1 << 20
 
 @nan_if_undefined
 def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
-    """Mean cosine of vectors whose words share a topic, minus that of vectors whose words have different topics.
+    """Compute the mean cosine of vectors whose words share a topic, minus that of vectors whose words have different
+    topics.
 
     ``mean(cos(x_i, x_j) : w_i != w_j, t_i = t_j) - mean(cos(x_i, x_j) : w_i != w_j, t_i != t_j)`` over all such pairs,
     each alike. It comes from sums of unit vectors, at a cost linear in the number of vectors.
@@ -60,7 +61,7 @@ def topic_gap(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
 
 @nan_if_undefined
 def topic_gap_dot(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
-    """As :func:`topic_gap`, of inner products in place of cosines, in the square of the vectors' unit.
+    """Compute :func:`topic_gap` of inner products instead of cosines, in the square of the vectors' unit.
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
@@ -76,7 +77,8 @@ def topic_gap_dot(x: Tensor | Cloud, ids: Tensor, topics: Tensor) -> Tensor:
 
 @nan_if_undefined
 def attention_topic_gap(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
-    """Mean attention weight between positions of one topic, minus that between positions of different topics.
+    """Compute the mean attention weight between positions of one topic, minus that between positions of different
+    topics.
 
     For each head ``mean(a_ij : w_i != w_j, t_i = t_j) - mean(a_ij : w_i != w_j, t_i != t_j)``, i attending to j, over
     all pairs that i sees, each alike. Neither a position and itself nor two positions of the same word are in it: a
@@ -139,7 +141,7 @@ class _Pairs(NamedTuple):
 
 
 def _with_topics(x: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tensor, _Pairs]:
-    """The vectors that have a topic, and their pairs."""
+    """Return the vectors that have a topic, and their pairs."""
     ids, topics = _checked(len(x), ids, topics, x.device)
     has_topic = topics >= 0
     x, ids, topics = (x, ids, topics) if has_topic.all() else (x[has_topic], ids[has_topic], topics[has_topic])
@@ -163,7 +165,7 @@ def _with_topics(x: Tensor, ids: Tensor, topics: Tensor) -> tuple[Tensor, _Pairs
 
 
 def _gap(x: Tensor, factors: Tensor, pairs: _Pairs, unit: float = 1.0) -> Tensor:
-    """The gap of the inner products of ``x`` times ``factors`` times ``unit``.
+    """Return the gap of the inner products of ``x`` times ``factors`` times ``unit``.
 
     The inner products of all pairs within a group sum to the square of the group's sum; and squares add up over the
     coordinates, of which a few are looked at at a time. Sums by segments are the same in every run, on a GPU too.
@@ -187,7 +189,7 @@ def _sums(rows: Tensor, sizes: Tensor) -> Tensor:
 
 
 def _norms(x: Tensor) -> Tensor:
-    """(n,) float64."""
+    """Return the norms, (n,) float64."""
     scale = unit_scale(x) if bool(x.isfinite().all()) else 1.0
     norms = torch.cat([rows.double().mul(scale).square().sum(1).sqrt() for rows in row_chunks(x)]) / scale
     if not norms.isfinite().all():

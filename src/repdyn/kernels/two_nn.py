@@ -29,7 +29,8 @@ def two_nn(
     estimator: Estimator = "regression",
     duplicates: Duplicates = "collapse",
 ) -> Tensor:
-    """Intrinsic dimension of a point cloud, from the ratio ``mu = r2 / r1`` of each point's two nearest distances.
+    """Estimate the intrinsic dimension of a point cloud from the ratio ``mu = r2 / r1`` of each point's two nearest
+    distances.
 
     In d dimensions ``P(mu <= m) = 1 - m**-d``. Over the n distinct points, sorted by mu, with ``F_i = i / n``:
 
@@ -131,7 +132,7 @@ def _counted_regression(counted: Counted, discard: float) -> Tensor:
 
 
 def _n_kept(n: int, discard: float) -> int:
-    """Largest whole number up to ``n * (1 - discard)``; in binary 5 * (1 - 0.8) is less than 1."""
+    """Return the largest whole number up to ``n * (1 - discard)``; in binary 5 * (1 - 0.8) is less than 1."""
     return math.floor(n * (1 - Fraction(str(float(discard)))))
 
 

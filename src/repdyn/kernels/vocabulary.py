@@ -53,24 +53,25 @@ class Vocabulary:
 
     @cached_property
     def problem(self) -> str:
-        """Why nothing can be compared with it; "" where all is well."""
+        """Why nothing can be compared with it; "" if nothing is wrong."""
         if bool(self.norms.isfinite().all()):
             return ""
         return f"the input embeddings contain {'NaN' if bool(self.norms.isnan().any()) else 'inf'}"
 
     def units(self, rows: Tensor) -> Tensor:
-        """The given rows (indices of any shape) at unit length, (..., dim) float64; NaN where a row is zero."""
+        """Return the given rows (indices of any shape) at unit length, (..., dim) float64; NaN where a row is zero."""
         rows = rows.to(self.table.device)
         return self._widened(self.table[rows]) / self.norms[rows].unsqueeze(-1)
 
     def unit_tiles(self, n_rows: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-        """All rows at unit length, so many at a time: the number of the first, and (at most n_rows, dim) float64."""
+        """Yield all rows at unit length, so many at a time: the index of the first, and (at most n_rows, dim)
+        float64."""
         for start in range(0, self.n_rows, n_rows):
             rows, norms = self.table[start : start + n_rows], self.norms[start : start + n_rows]
             yield start, self._widened(rows.to(device)) / norms.to(device).unsqueeze(1)
 
     def once(self, compute: Callable[[Tensor, Tensor, Vocabulary], Tensor], x: Tensor, ids: Tensor) -> Tensor:
-        """``compute(x, ids, self)``, remembered by the content of both: metrics that share it compute it once."""
+        """Return ``compute(x, ids, self)``, cached by the content of both: metrics that share it compute it once."""
         key = (compute, x.dtype, tuple(x.shape), _digest(x), _digest(ids))
         if key not in self._remembered:
             if len(self._remembered) == _REMEMBERED:
@@ -83,12 +84,12 @@ class Vocabulary:
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Vectors (n, dim) of any dtype at unit length, float64; NaN where a vector is zero."""
+    """Return vectors (n, dim) of any dtype at unit length, float64; NaN where a vector is zero."""
     return x.double() / row_norms(x).unsqueeze(1)
 
 
 def row_norms(x: Tensor) -> Tensor:
-    """Euclidean norms (n,), float64, of rows of any magnitude whose norm is a number."""
+    """Return the Euclidean norms (n,), float64, of rows of any magnitude whose norm is finite."""
     wide = x.double()
     largest = wide.abs().amax(1)
     # the scale of each row is its own: squares of 1e200 would leave the range
@@ -97,5 +98,5 @@ def row_norms(x: Tensor) -> Tensor:
 
 
 def _digest(values: Tensor) -> bytes:
-    """The same for the same numbers, wherever they stand: slices of a layer are made anew for each metric."""
+    """Return a digest of the numbers: slices of a layer are made anew for each metric."""
     return hashlib.sha256(values.contiguous().view(torch.uint8).cpu().numpy().tobytes()).digest()

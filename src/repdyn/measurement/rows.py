@@ -1,4 +1,4 @@
-"""One layer, measured: the rows of every metric asked for."""
+"""Measure one layer: the rows of every requested metric."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ OnError: TypeAlias = Literal["raise", "record"]
 def rows_of_layer(
     view: LayerView, pairs: Sequence[tuple[Metric, str]], checkpoint: Checkpoint, layers: str, on_error: OnError
 ) -> list[Row]:
-    """The rows of one layer: one for each metric that it has, and one for each head where that has a value for each.
+    """Return the rows of one layer: one for each metric defined there, and one for each head if the metric has values
+    of heads.
 
     Args:
         view: the layer.
         pairs: metrics and the token subsets they are measured on.
-        checkpoint: names what is measured.
+        checkpoint: identifies what is measured.
         layers: the choice of layers as rows record it.
         on_error: as for :func:`repdyn.measure`.
     """
     rows = []
     for metric, subset in pairs:
         if metric.is_defined_at(view.layer.index, is_last=view.layer.is_last):
-            rows += _measured(view, metric, subset, checkpoint, layers, on_error)
+            rows += _rows_of_metric(view, metric, subset, checkpoint, layers, on_error)
     view.keep_for_later()
     return rows
 
 
-def _measured(
+def _rows_of_metric(
     view: LayerView, metric: Metric, subset: str, checkpoint: Checkpoint, layers: str, on_error: OnError
 ) -> list[Row]:
     start = time.perf_counter()
@@ -51,8 +52,9 @@ def _measured(
     reason = reason or too_few_distinct(
         metric.collapses_duplicates, sizes["n_unique"], sizes["n_vectors"], shares.get("near_duplicate_share")
     )
-    of_heads = np.array(values if reason is None else [math.nan] * view.probe.n_batches, ndmin=2)
-    of_heads = of_heads if metric.per_head and reason is None else of_heads.reshape(-1, 1)
+    # (n_batches, n_heads); a single column unless the metric has values of heads
+    by_head = np.array(values if reason is None else [math.nan] * view.probe.n_batches, ndmin=2)
+    by_head = by_head if metric.per_head and reason is None else by_head.reshape(-1, 1)
     independent = metric.per_head or view.probe.has_disjoint_batches(token_subset(subset))
     row = Row(
         **asdict(checkpoint),
@@ -66,7 +68,7 @@ def _measured(
         subset=subset,
         settings=metric.settings_json,
         compared_to=view.compared_to if "previous_checkpoint" in metric.captures else None,
-        **_mean_and_spread(of_heads.mean(axis=1), independent),
+        **_mean_and_spread(by_head.mean(axis=1), independent),
         **sizes,
         on_distinct=metric.collapses_duplicates,
         **_design(view, subset),
@@ -80,12 +82,14 @@ def _measured(
         seconds=seconds,
         **provenance(),
     )
-    heads = of_heads.T if metric.per_head and reason is None else []
-    return [row, *(replace(row, head=head, **_mean_and_spread(own, independent)) for head, own in enumerate(heads))]
+    if not metric.per_head or reason is not None:
+        return [row]
+    of_heads = enumerate(by_head.T)
+    return [row, *(replace(row, head=head, **_mean_and_spread(batches, independent)) for head, batches in of_heads)]
 
 
 def _neighbour_shares(view: LayerView, subset: str) -> dict[str, float]:
-    """Where the nearest neighbours of the vectors are, in the batch where that is worst."""
+    """Return what share of the nearest neighbours are of the own window or near duplicates, in the worst batch."""
     return {
         "same_window_share": max(cloud.once(same_group_share) for cloud in view.clouds_by_window(subset)),
         "near_duplicate_share": max(cloud.once(near_duplicate_share) for cloud in view.clouds(subset)),
@@ -93,13 +97,13 @@ def _neighbour_shares(view: LayerView, subset: str) -> dict[str, float]:
 
 
 def _design(view: LayerView, subset: str) -> dict[str, Any]:
-    """The columns that say how the batches of a subset were drawn."""
+    """Return the columns that describe how the batches of a subset were drawn."""
     probe = view.probe
-    drawn = [np.unique(probe.window_of_token[batch], return_counts=True)[1] for batch in view.sample(subset)]
+    per_window = [np.unique(probe.window_of_token[batch], return_counts=True)[1] for batch in view.sample(subset)]
     return {
         "design": probe.design.name,
-        "n_windows": min(map(len, drawn)),
-        "vectors_per_window": int(max(counts.max(initial=0) for counts in drawn)),
+        "n_windows": min(map(len, per_window)),
+        "vectors_per_window": int(max(counts.max(initial=0) for counts in per_window)),
         "window_tokens": int(probe.lengths.max()),
     }
 
@@ -107,7 +111,7 @@ def _design(view: LayerView, subset: str) -> dict[str, Any]:
 def _values(
     view: LayerView, metric: Metric, subset: str, on_error: OnError
 ) -> tuple[Sequence[tuple], list[np.ndarray | float], str | None]:
-    """What the kernel is given for each batch, what it makes of them, and why it makes nothing of them."""
+    """Return the kernel's inputs and value for each batch, and the reason if the value is undefined."""
     batches: Sequence[tuple] = []
     values: list[np.ndarray | float] = []
     undefined = None
@@ -128,24 +132,26 @@ def _values(
         if on_error == "raise":
             raise
         return batches, values, f"{type(error).__name__}: {error}"
-    # the batches of heads are sequences, of which some may have nothing to compare; all others are parts of one sample
+    # the batches of heads are sequences, some of which may have nothing to compare; all others are parts of one sample
+    if undefined is None and any(np.isnan(value).any() for value in values):
+        return batches, values, "the kernel returned NaN without a reason"
     return batches, values, None if values and metric.per_head else undefined
 
 
 def _sizes(
     view: LayerView, metric: Metric, subset: str, batches: Sequence[tuple], reason: str | None, on_error: OnError
 ) -> tuple[dict[str, int], str | None]:
-    """Vectors and distinct vectors in the batch that has fewest, and why the value is undefined.
+    """Return vectors and distinct vectors of the smallest batch, and the reason if the value is undefined.
 
-    0 where the distinct ones cannot be counted. Attention weights are of positions, which are all counted.
+    Distinct vectors are 0 if they cannot be counted. Of attention weights, positions are counted.
     """
-    given = [inputs[0] for inputs in batches]
+    first = [inputs[0] for inputs in batches]
     try:
-        if given and metric.per_head:
-            positions = min(weights.shape[-1] for weights in given)
+        if first and metric.per_head:
+            positions = min(weights.shape[-1] for weights in first)
             return {"n_vectors": positions, "n_unique": positions}, reason
         points = [
-            each if isinstance(each, Cloud) else Cloud(each) for each in given if isinstance(each, Cloud | Tensor)
+            each if isinstance(each, Cloud) else Cloud(each) for each in first if isinstance(each, Cloud | Tensor)
         ]
         clouds = points or view.clouds(subset)
         fewest = {
@@ -161,7 +167,7 @@ def _sizes(
 
 
 def _mean_and_spread(values: np.ndarray, independent: bool) -> dict[str, Any]:
-    """Summarise the values of all batches as the columns say it.
+    """Return the columns that summarise the values of all batches.
 
     The mean over n batches of another probe differs from this one by a normal variate of variance 2 sigma^2 / n, so the
     interval is mean +- t sqrt(2 / n) std, with Student's t of n - 1 degrees of freedom.

@@ -18,18 +18,18 @@ _UNSAFE = re.compile(r"[^\w.=+-]")
 _HOW = "write NAME, NAME[setting=value,setting=value] or either with @SUBSET, such as two_nn[discard=0.8]@no_sink"
 
 
-class Named(NamedTuple):
-    """What the name of a metric says."""
+class ParsedName(NamedTuple):
+    """The parts of a metric's name."""
 
     base: str
-    """The metric in the table."""
+    """The name of the registered metric."""
     settings: dict[str, Any]
-    """Those that were given, as numbers, booleans and strings."""
+    """The given settings, as numbers, booleans and strings."""
     subset: str
     """The token subset, "" where none was given."""
 
 
-def parsed(name: str) -> Named:
+def parsed(name: str) -> ParsedName:
     """Read the name of a metric.
 
     Raises:
@@ -37,7 +37,7 @@ def parsed(name: str) -> Named:
             false or a word.
 
     >>> parsed("two_nn[discard=0.8, duplicates=count]@no_sink")
-    Named(base='two_nn', settings={'discard': 0.8, 'duplicates': 'count'}, subset='no_sink')
+    ParsedName(base='two_nn', settings={'discard': 0.8, 'duplicates': 'count'}, subset='no_sink')
     """
     found = _WITH_SUBSET.fullmatch(name)
     if not found:
@@ -53,17 +53,17 @@ def parsed(name: str) -> Named:
         if setting[1] in settings:
             raise ValueError(f"expected each setting once, got {setting[1]} twice in {name!r}")
         settings[setting[1]] = _value(setting[2], name)
-    return Named(base.strip(), settings, (subset or "").strip())
+    return ParsedName(base.strip(), settings, (subset or "").strip())
 
 
 def spelled(base: str, settings: Mapping[str, Any]) -> str:
-    """Write the name of a metric with these settings, in one way only.
+    """Return the canonical name of a metric with these settings.
 
     >>> spelled("two_nn", {"estimator": "regression", "discard": 0.8}), spelled("two_nn", {})
     ('two_nn[discard=0.8,estimator=regression]', 'two_nn')
     """
-    said = ",".join(f"{name}={written(value)}" for name, value in sorted(settings.items()))
-    return f"{base}[{said}]" if said else base
+    listed = ",".join(f"{name}={written(value)}" for name, value in sorted(settings.items()))
+    return f"{base}[{listed}]" if listed else base
 
 
 def base_name(metric: str) -> str:
@@ -77,7 +77,7 @@ def base_name(metric: str) -> str:
 
 
 def settings_in_words(metric: str) -> str:
-    """Return the settings that a name says, for people; "" where it says none.
+    """Return the settings in a name, for people; "" if there are none.
 
     >>> settings_in_words("two_nn[discard=0.8,duplicates=count]"), settings_in_words("two_nn")
     ('discard 0.8, duplicates count', '')
@@ -87,7 +87,7 @@ def settings_in_words(metric: str) -> str:
 
 
 def file_stem(metric: str) -> str:
-    """Return the name as a part of a file's name that no shell or file system reads anything into.
+    """Return the name as a part of a file name without characters special to shells or file systems.
 
     >>> file_stem("two_nn[discard=0.8,duplicates=count]"), file_stem("anisotropy")
     ('two_nn-discard=0.8-duplicates=count', 'anisotropy')
@@ -97,7 +97,7 @@ def file_stem(metric: str) -> str:
 
 
 def written(value: Any) -> str:
-    """Write the value of a setting as a name has it.
+    """Return the value of a setting as it is written in a name.
 
     >>> written(50.0), written(True), written("count")
     ('50', 'true', 'count')

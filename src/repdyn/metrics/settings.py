@@ -20,19 +20,19 @@ Kernel: TypeAlias = Callable[..., Any]
 _TRIAL_POINTS, _TRIAL_DIMENSIONS = 64, 3
 
 
-def checked(metric: str, kernel: Kernel, plain: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def checked(metric: str, kernel: Kernel, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given settings, each in the type that the kernel takes.
 
     Args:
         metric: its name without settings, for the message.
         kernel: its keyword-only parameters are the settings.
-        plain: values of the settings that are not given.
+        defaults: values of the settings that are not given.
         given: settings by name.
 
     Raises:
         ValueError: a setting that the kernel does not have, or a value of another type.
     """
-    known = {**_defaults(kernel), **plain}
+    known = {**_kernel_defaults(kernel), **defaults}
     for name in given:
         if name not in known:
             raise ValueError(_unknown(metric, name, sorted(known)))
@@ -40,9 +40,9 @@ def checked(metric: str, kernel: Kernel, plain: Mapping[str, Any], given: Mappin
 
 
 def require_usable(metric: str, kernel: Kernel, settings: Mapping[str, Any]) -> None:
-    """Run one of the package's kernels on a small fixed cloud, so that a value it refuses is refused at once.
+    """Run a kernel of this package on a small fixed cloud, so that an invalid value is rejected at once.
 
-    A kernel that takes something else than clouds or attention weights, or is not one of the package's, is not run.
+    A kernel of another package, or with other inputs than clouds or attention weights, is not run.
 
     Raises:
         ValueError: what the kernel raised.
@@ -84,8 +84,8 @@ def _parameters(kernel: Kernel) -> list[inspect.Parameter]:
         return []
 
 
-def _defaults(kernel: Kernel) -> dict[str, Any]:
-    return {of.name: of.default for of in _parameters(kernel) if of.kind is of.KEYWORD_ONLY}
+def _kernel_defaults(kernel: Kernel) -> dict[str, Any]:
+    return {p.name: p.default for p in _parameters(kernel) if p.kind is p.KEYWORD_ONLY}
 
 
 def _unknown(metric: str, name: str, known: list[str]) -> str:

@@ -70,7 +70,7 @@ def styled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def shades(colour_map: str, number: int, low: float, high: float) -> list[str]:
-    """So many colours of a map at equal distances, between two places of it in [0, 1]."""
+    """Return a number of colours of a map at equal distances, between two places of it in [0, 1]."""
     return [to_hex(colour) for colour in colormaps[colour_map](np.linspace(low, high, number))]
 
 
@@ -119,7 +119,7 @@ def short_subset_title(subset: str) -> str:
 
 
 def of_stack(name: str, stack: str | None) -> str:
-    """What to call one stack of blocks of a run.
+    """Return what to call one stack of blocks of a run.
 
     >>> of_stack("lab/t5", "encoder"), of_stack("lab/gpt", None)
     ('lab/t5 (encoder)', 'lab/gpt')
@@ -128,7 +128,7 @@ def of_stack(name: str, stack: str | None) -> str:
 
 
 def short_count(count: float) -> str:
-    """A number of parameters or tokens in a few characters.
+    """Return a number of parameters or tokens in a few characters.
 
     >>> [short_count(count) for count in (0, 512, 4096, 44_670_976, 999_999_999, 1.4e9, 3e11)]
     ['0', '512', '4.1k', '45M', '1B', '1.4B', '300B']
@@ -142,7 +142,7 @@ def short_count(count: float) -> str:
 
 
 def short_value(value: float) -> str:
-    """Four characters where that is possible, and one more for a sign.
+    """Return a value in four characters if possible, and one more for a sign.
 
     >>> short_value(0.0532), short_value(12.34), short_value(1234.0), short_value(123456.0), short_value(math.nan)
     ('0.05', '12.3', '1234', '1e+05', ' nan')
@@ -158,7 +158,7 @@ def short_value(value: float) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The values as bars between their lowest and highest; a blank for NaN, the lowest bar throughout if all are equal.
+    """Return the values as bars between their lowest and highest; a blank for NaN, the lowest bar if all are equal.
 
     >>> sparkline([0.0, 0.5, math.nan, 1.0])
     '▁▅ █'
@@ -170,5 +170,5 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def plain(text: str, console: Console) -> str:
-    """The text as this terminal can print it: in ASCII where anything else would raise."""
+    """Return the text as this terminal can print it: in ASCII where anything else would raise."""
     return text.replace("±", "+-").encode("ascii", "replace").decode() if console.options.ascii_only else text
