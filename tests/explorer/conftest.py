@@ -45,5 +45,5 @@ def save_with_markup(save_model: Callable[..., Path], name: str, family: str, **
 
 
 def load_folders(*folders: Path | str, **changes: object) -> list[LoadedModel]:
-    defaults = {"revision": [], "tokenizer": None, "device": "cpu", "dtype": "float32", "trust_remote_code": False}
+    defaults = {"revisions": (), "tokenizer": None, "device": "cpu", "dtype": "float32", "trust_remote_code": False}
     return load_checkpoints(argparse.Namespace(models=list(map(str, folders)), **{**defaults, **changes}))

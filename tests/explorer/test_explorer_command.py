@@ -75,7 +75,7 @@ def test_an_address_of_this_computer_is_not_warned_of(served, capsys, host):
         ([], "the following arguments are required: MODEL"),
         (["gpt2", "--port", "65536"], "expected a port from 0 to 65535, got '65536'"),
         (["gpt2", "--max-tokens", "1"], "expected a whole number of at least 2, got '1'"),
-        (["gpt2", "--revisions", "step0"], "unrecognized arguments: --revisions step0; did you mean --revision?"),
+        (["gpt2", "--revision", "step0"], "unrecognized arguments: --revision step0; did you mean --revisions?"),
     ],
     ids=["no model", "port", "tokens", "typo"],
 )
@@ -109,7 +109,7 @@ def test_a_package_that_is_not_there_is_named_with_what_brings_it(monkeypatch, p
 
 
 def test_checkpoints_of_a_run_stand_side_by_side(run_folder):
-    loaded = load_folders(run_folder, revision=["step0", "step16"])
+    loaded = load_folders(run_folder, revisions=["step0", "step16"])
     assert [one.name for one in loaded] == ["run@step0", "run@step16"]
     weights = [one.model.get_input_embeddings().weight for one in loaded]
     assert not any(weight.is_meta for weight in weights)
@@ -141,9 +141,9 @@ def test_a_name_that_leads_nowhere_is_shown_as_it_was_typed():
 @pytest.mark.parametrize(
     ("models", "revisions", "message"),
     [
-        (["{run}"], [], "expected one checkpoint of {run}, got the folder; choose with --revision: step0, step8, step16"),
-        (["{run}"], ["step1"], "expected a checkpoint of {run} as --revision, got 'step1'; there are step0, step8, step16"),
-        (["{run}/hf_checkpoints/step0"], ["step8"], "expected --revision with a hub repository or the folder of a run, got single checkpoints alone; leave it out"),
+        (["{run}"], [], "expected one checkpoint of {run}, got the folder; choose with --revisions: step0, step8, step16"),
+        (["{run}"], ["step1"], "expected a checkpoint of {run} as --revisions, got 'step1'; there are step0, step8, step16"),
+        (["{run}/hf_checkpoints/step0"], ["step8"], "expected --revisions with a hub repository or the folder of a run, got single checkpoints alone; leave it out"),
         (["{run}/.."], ["../step0"], "expected a folder of save_pretrained, or one that holds some, got {run}/.."),
         (["{run}"], ["step0", "step0"], "expected each checkpoint once, got '{run}/hf_checkpoints/step0' twice"),
         (["lab/model", "lab/model@main"], [], "expected each checkpoint once, got 'lab/model' twice"),
@@ -153,11 +153,6 @@ def test_a_name_that_leads_nowhere_is_shown_as_it_was_typed():
 def test_a_checkpoint_that_is_not_there_is_refused(run_folder, models, revisions, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message.format(run=run_folder))}$"):
         named_checkpoints([model.format(run=run_folder) for model in models], revisions)
-
-
-def test_a_precision_that_does_not_exist_is_refused(run_folder):
-    with pytest.raises(ValueError, match="expected --dtype auto, float32, bfloat16, float16, got 'int8'"):
-        load_folders(run_folder, dtype="int8")
 
 
 def test_a_model_that_does_not_load_is_said_before_the_page_is_served(save_model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import threading
 import time
@@ -17,11 +16,10 @@ from transformers import AlbertConfig, AlbertModel, MambaConfig, MambaModel, T5C
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.explorer import session as session_module
 from repdyn.explorer.session import Session
-from repdyn.studies.anatomy.depth import plane
-from repdyn.studies.anatomy.study import journeys
+from repdyn.studies.anatomy.trajectories import fit_plane, sentence_trajectories
 from repdyn.studies.models import LoadedModel
-from repdyn.studies.tokens.measured import ids_of, sentence_of
-from repdyn.studies.tokens.sentence import token_names
+from repdyn.studies.tokens.sentences import capture_sentence, compare_sentence, encode_sentence
+from repdyn.studies.tokens.vocabulary_comparison import token_names
 
 SENTENCE = "The £1 coin"
 OTHER = "The £2 note"
@@ -39,8 +37,8 @@ def of_family(model, name="other"):
 
 
 def test_a_token_against_a_naive_run_in_float64(session):
-    for subject, seen in zip(session.subjects, looked_at(session, 5), strict=True):
-        ids = torch.tensor([ids_of(subject, SENTENCE)])
+    for subject, seen in zip(session.models, looked_at(session, 5), strict=True):
+        ids = torch.tensor([encode_sentence(subject, SENTENCE)])
         with torch.no_grad():
             states = subject.model(ids, output_hidden_states=True).hidden_states
         rows = subject.model.get_input_embeddings().weight.detach().double()
@@ -59,10 +57,9 @@ def test_a_token_against_a_naive_run_in_float64(session):
 
 @pytest.mark.parametrize("with_positions", [False, True], ids=["", "positions"])
 def test_each_token_has_the_numbers_of_the_study(session, with_positions):
-    subject = session.subjects[0]
-    options = argparse.Namespace(sentence=SENTENCE, nearest=3, positions=with_positions, layers=None)
-    study, _ = sentence_of(subject, options)
-    for place in range(len(ids_of(subject, SENTENCE))):
+    subject = session.models[0]
+    study = compare_sentence(subject, capture_sentence(subject, SENTENCE), k=3, with_positions=with_positions)
+    for place in range(len(encode_sentence(subject, SENTENCE))):
         seen = looked_at(session, place, with_positions=with_positions)[0]
         for ours, theirs in ((seen.table, study.table), (seen.nearest, study.nearest)):
             expected = theirs[theirs["position"] == place].reset_index(drop=True).drop(columns="position")
@@ -131,21 +128,21 @@ def test_paths_are_those_of_the_study_of_anatomy(session):
     found, remarks = session.paths(SENTENCE, OTHER, 3)
     assert remarks == []
     assert [one.place for one in found] == [3, 3]
-    for subject, seen in zip(session.subjects, found, strict=True):
-        ((_, one, other),) = journeys(subject, (SENTENCE, OTHER))
-        assert seen.one.tokens == tuple(token_names(subject.tokenizer, ids_of(subject, SENTENCE)))
+    for subject, seen in zip(session.models, found, strict=True):
+        ((_, one, other),) = sentence_trajectories(subject, (SENTENCE, OTHER))
+        assert seen.one.tokens == tuple(token_names(subject.tokenizer, encode_sentence(subject, SENTENCE)))
         assert np.allclose(seen.one.states, one.states, atol=1e-6)
         assert np.allclose(seen.other.states, other.states, atol=1e-6)
-        expected = plane(one.states, other.states)
+        expected = fit_plane(one.states, other.states)
         # an axis has no sign of its own
         for ours, theirs in zip(seen.plane.paths, expected.paths, strict=True):
             assert np.allclose(np.abs(ours), np.abs(theirs), atol=1e-4)
 
 
 def test_tokens_with_massive_states_are_left_out_of_the_plane_and_named(session):
-    first = session.subjects[1].model.get_input_embeddings().weight
+    first = session.models[1].model.get_input_embeddings().weight
     with torch.no_grad():
-        first[ids_of(session.subjects[1], SENTENCE)[0]] *= 1000
+        first[encode_sentence(session.models[1], SENTENCE)[0]] *= 1000
     encoder, decoder = session.paths(SENTENCE, OTHER, 3)[0]
     assert encoder.left_out == []
     assert decoder.left_out == ["T"]
@@ -196,7 +193,7 @@ def test_half_a_character_is_read_as_a_question_mark(session):
 
 def test_a_sentence_is_read_once_and_forgotten_after_four_others(session, monkeypatch):
     read, whole = [], session_module.read_sentence
-    monkeypatch.setattr(session_module, "read_sentence", lambda *given: read.append(given[1]) or whole(*given))
+    monkeypatch.setattr(session_module, "capture_sentence", lambda *given: read.append(given[1]) or whole(*given))
     for place in range(3):
         session.token(SENTENCE, place)
     assert read == [SENTENCE] * 2  # by either model
@@ -220,7 +217,7 @@ def test_readers_take_turns(session, monkeypatch):
             at_once[0] -= 1
         return found
 
-    monkeypatch.setattr(session_module, "read_sentence", slowly)
+    monkeypatch.setattr(session_module, "capture_sentence", slowly)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda number: session.token(f"{SENTENCE} {number}", 3), range(4)))
     assert most == [1]

@@ -1,4 +1,4 @@
-"""Two sentences through the layers: closed forms, matching, the common plane, and the states themselves."""
+"""Two sentences through the layers: closed forms, matching, the common fit_plane, and the states themselves."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from repdyn.studies.anatomy.depth import (
+from repdyn.studies.anatomy.trajectories import (
     TokenTrajectory,
     cross_sentence_cosine,
-    evolution,
-    lengths,
-    matched,
-    plane,
+    fit_plane,
+    match_tokens,
+    norms,
     step_cosines,
-    steps,
+    step_norms,
+    trajectory_table,
 )
-from repdyn.studies.anatomy.states import Layer, probe_of, token_states
+from repdyn.studies.states import LayerKey, sentences_probe, token_states
 
 RANDOM = np.random.default_rng(0)
 
 
 def journey(states: np.ndarray, *tokens: str) -> TokenTrajectory:
     names = tokens or tuple(f"t{place}" for place in range(states.shape[1]))
-    return TokenTrajectory(names, states, tuple(Layer(index, None) for index in range(len(states))))
+    return TokenTrajectory(names, states, tuple(LayerKey(index, None) for index in range(len(states))))
 
 
-# steps
+# step_norms
 
 
 def test_a_token_that_turns_and_grows():
     # one token: (1, 0), (0, 1), (0, 3)
     states = np.array([[[1.0, 0]], [[0, 1]], [[0, 3]]])
-    np.testing.assert_allclose(lengths(states), [[1], [1], [3]])
-    np.testing.assert_allclose(steps(states), [[math.sqrt(2)], [2]])
+    np.testing.assert_allclose(norms(states), [[1], [1], [3]])
+    np.testing.assert_allclose(step_norms(states), [[math.sqrt(2)], [2]])
     np.testing.assert_allclose(step_cosines(states), [[0], [1]], atol=1e-15)
 
 
 def test_evolution_is_one_line_for_each_layer_and_token():
     states = RANDOM.normal(size=(4, 3, 5))
-    table = evolution(journey(states, "a", "b", "c"))
+    table = trajectory_table(journey(states, "a", "b", "c"))
     assert len(table) == 12
     line = table.query("layer == 2 and place == 1").iloc[0]
     assert line["token"] == "b"
@@ -68,7 +68,7 @@ def test_evolution_is_one_line_for_each_layer_and_token():
     ids=["replaced", "missing", "nothing alike", "longer", "nothing matched"],
 )
 def test_which_tokens_stand_for_each_other(one, other, expected):
-    assert matched(one.split(), other.split()) == expected
+    assert match_tokens(one.split(), other.split()) == expected
 
 
 def test_matched_tokens_layer_by_layer():
@@ -77,14 +77,14 @@ def test_matched_tokens_layer_by_layer():
     np.testing.assert_allclose(cross_sentence_cosine(one, other), [[1, 0], [0, math.sqrt(0.5)]], atol=1e-15)
 
 
-# the plane
+# the fit_plane
 
 
 def test_paths_in_a_plane_keep_their_distances():
     flat = RANDOM.normal(size=(2, 5, 4, 2)) * [3, 1]
     frame = np.linalg.qr(RANDOM.normal(size=(10, 2)))[0]
     one, other = flat @ frame.T + RANDOM.normal(size=10)
-    found = plane(one, other)
+    found = fit_plane(one, other)
     assert sum(found.shares) == pytest.approx(1)
     assert found.shares[0] > found.shares[1]
     points = np.concatenate([path.reshape(-1, 2) for path in found.paths])
@@ -96,9 +96,9 @@ def test_paths_in_a_plane_keep_their_distances():
 
 def test_a_massive_token_is_left_out_of_the_plane():
     one, other = RANDOM.normal(size=(2, 5, 4, 6))
-    alone = plane(one[:, 1:], other)
+    alone = fit_plane(one[:, 1:], other)
     one[3, 0] = 500
-    found = plane(one, other)
+    found = fit_plane(one, other)
     assert found.left_out == ((0,), ())
     assert np.isnan(found.paths[0][:, 0]).all()
     np.testing.assert_allclose(np.abs(found.paths[0][:, 1:]), np.abs(alone.paths[0]), atol=1e-9)
@@ -112,7 +112,7 @@ def test_states_are_those_of_the_model_token_by_token(save_model):
     model = AutoModel.from_pretrained(save_model()).eval()
     sequences = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
     found = list(token_states(model, sequences))
-    assert [layer for layer, _ in found] == [Layer(0, None), Layer(1, None), Layer(2, None)]
+    assert [layer for layer, _ in found] == [LayerKey(0, None), LayerKey(1, None), LayerKey(2, None)]
     for number, sequence in enumerate(sequences):
         start = sum(map(len, sequences[:number]))
         with torch.no_grad():
@@ -127,7 +127,7 @@ def test_states_are_those_of_the_model_token_by_token(save_model):
     ids=["one", "one token", "a single token", "two", "many single tokens", "many"],
 )
 def test_every_token_is_sampled_however_few_there_are(sequences):
-    probe = probe_of(sequences)
+    probe = sentences_probe(sequences)
     n_tokens = sum(map(len, sequences))
     assert probe.tokens[:n_tokens].tolist() == [token for sequence in sequences for token in sequence]
     sampled = {int(token) for subset in ("no_sink", "first_positions") for token in probe.sample(subset).ravel()}
@@ -139,4 +139,4 @@ def test_sentences_that_make_no_probe(sequences):
     with pytest.raises(
         ValueError, match=r"^expected sentences of at least one token, got lengths \[.*\]; leave empty texts out$"
     ):
-        probe_of(sequences)
+        sentences_probe(sequences)

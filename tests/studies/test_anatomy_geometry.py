@@ -13,13 +13,13 @@ from repdyn.kernels import Undefined
 from repdyn.studies.anatomy import closest
 from repdyn.studies.anatomy.closest import closest_pairs
 from repdyn.studies.anatomy.geometry import (
-    choose_pairs,
     components_for,
-    explained,
+    describe,
+    explained_variance,
     mean_relation,
     norms,
     pair_values,
-    summary,
+    sample_pairs,
 )
 
 RANDOM = np.random.default_rng(0)
@@ -33,26 +33,26 @@ def drawn(n: int, dim: int, seed: int = 0, dtype: torch.dtype = torch.float64) -
 
 
 def test_all_pairs_where_there_are_few():
-    pairs = choose_pairs(4, most=6)
-    assert pairs.all_of_them
+    pairs = sample_pairs(4, max_pairs=6)
+    assert pairs.is_complete
     assert sorted(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)) == [
         *((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)),
     ]
 
 
 def test_drawn_pairs_are_of_different_rows_each_as_likely():
-    pairs = choose_pairs(5, most=9, seed=1)
-    assert not pairs.all_of_them
+    pairs = sample_pairs(5, max_pairs=9, seed=1)
+    assert not pairs.is_complete
     assert len(pairs.first) == 9
-    many = choose_pairs(40, most=700, seed=1)
+    many = sample_pairs(40, max_pairs=700, seed=1)
     assert bool((many.first != many.second).all())
-    counts = np.bincount(torch.cat([choose_pairs(40, most=700, seed=s).first for s in range(40)]), minlength=40)
+    counts = np.bincount(torch.cat([sample_pairs(40, max_pairs=700, seed=s).first for s in range(40)]), minlength=40)
     assert counts.sum() == 28_000
     assert abs(counts - 700).max() < 5 * math.sqrt(700)
 
 
 def test_the_seed_says_which_pairs():
-    one, same, other = (choose_pairs(100, most=50, seed=seed) for seed in (3, 3, 4))
+    one, same, other = (sample_pairs(100, max_pairs=50, seed=seed) for seed in (3, 3, 4))
     assert torch.equal(one.first, same.first)
     assert torch.equal(one.second, same.second)
     assert not torch.equal(one.first, other.first)
@@ -60,14 +60,14 @@ def test_the_seed_says_which_pairs():
 
 def test_one_row_has_no_pairs():
     with pytest.raises(ValueError, match=r"^expected at least two rows to pair, got 1$"):
-        choose_pairs(1)
+        sample_pairs(1)
 
 
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 1e-12)])
 def test_pair_values_against_scipy(dtype, within):
     rows = drawn(30, 7).to(dtype)
     wide = rows.double().numpy()
-    values = pair_values(rows, choose_pairs(30))
+    values = pair_values(rows, sample_pairs(30))
     np.testing.assert_allclose(values["distance"], pdist(wide), rtol=within)
     np.testing.assert_allclose(values["cosine"], 1 - pdist(wide, "cosine"), rtol=1e-9, atol=within)
     np.testing.assert_allclose(values["dot"], (wide @ wide.T)[np.triu_indices(30, 1)], rtol=1e-9, atol=within)
@@ -75,7 +75,7 @@ def test_pair_values_against_scipy(dtype, within):
 
 
 def test_pair_values_in_parts_are_those_of_the_whole(monkeypatch):
-    rows, pairs = drawn(30, 7), choose_pairs(30)
+    rows, pairs = drawn(30, 7), sample_pairs(30)
     whole = pair_values(rows, pairs)
     monkeypatch.setattr("repdyn.studies.anatomy.geometry._PAIRS_AT_ONCE", 70)
     for name, values in pair_values(rows, pairs).items():
@@ -86,7 +86,7 @@ def test_the_mean_of_drawn_cosines_is_near_that_of_all():
     rows = drawn(3000, 6) + 0.3
     unit = (rows / rows.norm(dim=1, keepdim=True)).numpy()
     of_all = (np.square(unit.sum(0)).sum() - 3000) / (3000 * 2999)
-    cosines = pair_values(rows, choose_pairs(3000, most=100_000))["cosine"]
+    cosines = pair_values(rows, sample_pairs(3000, max_pairs=100_000))["cosine"]
     assert len(cosines) == 100_000
     # pairs share rows: the mean scatters by more than that of as many independent ones
     assert cosines.mean() == pytest.approx(of_all, abs=6 * cosines.std() / math.sqrt(100_000) + 0.002)
@@ -94,7 +94,7 @@ def test_the_mean_of_drawn_cosines_is_near_that_of_all():
 
 def test_a_zero_row_has_no_cosine():
     rows = torch.tensor([[0.0, 0.0], [3.0, 4.0], [4.0, 3.0]])
-    values = pair_values(rows, choose_pairs(3))
+    values = pair_values(rows, sample_pairs(3))
     np.testing.assert_array_equal(np.isnan(values["cosine"]), [True, True, False])
     np.testing.assert_allclose(values["distance"], [5, 5, math.sqrt(2)])
     assert values["cosine"][2] == pytest.approx(24 / 25)
@@ -104,14 +104,14 @@ def test_a_zero_row_has_no_cosine():
 
 
 def test_a_summary_of_what_is_there():
-    found = summary(np.array([3.0, math.nan, 1.0, 2.0]))
+    found = describe(np.array([3.0, math.nan, 1.0, 2.0]))
     assert (found["n"], found["mean"], found["std"]) == (3, 2.0, 1.0)
     assert (found["min"], found["median"], found["max"]) == (1.0, 2.0, 3.0)
     assert found["q25"] == 1.5
 
 
 def test_a_summary_of_one_value_and_of_none():
-    one, none = summary(np.array([2.0])), summary(np.array([math.nan]))
+    one, none = describe(np.array([2.0])), describe(np.array([math.nan]))
     assert one["mean"] == one["min"] == one["max"] == 2.0
     assert math.isnan(one["std"])
     assert none["n"] == 0
@@ -137,7 +137,7 @@ def test_a_known_spectrum():
     # variances 4, 3, 2, 1 along the axes of a rotated frame
     deviations = np.repeat(np.eye(4) * np.sqrt([4.0, 3, 2, 1]), 2, axis=0) * np.tile([1, -1], 4)[:, None]
     rotation = np.linalg.qr(RANDOM.normal(size=(4, 4)))[0]
-    found = explained(torch.from_numpy(deviations @ rotation + 100))
+    found = explained_variance(torch.from_numpy(deviations @ rotation + 100))
     np.testing.assert_allclose(found, [0.4, 0.7, 0.9, 1.0], rtol=1e-9)
     assert components_for(found) == {0.5: 2, 0.9: 3, 0.95: 4, 0.99: 4}
 
@@ -145,13 +145,13 @@ def test_a_known_spectrum():
 def test_the_curve_against_singular_values():
     rows = drawn(200, 20) * torch.arange(1, 21)
     squares = np.linalg.svd(rows.numpy() - rows.numpy().mean(0), compute_uv=False) ** 2
-    np.testing.assert_allclose(explained(rows), np.cumsum(squares) / squares.sum(), rtol=1e-9)
-    np.testing.assert_allclose(explained(rows.float()), np.cumsum(squares) / squares.sum(), rtol=1e-5)
+    np.testing.assert_allclose(explained_variance(rows), np.cumsum(squares) / squares.sum(), rtol=1e-9)
+    np.testing.assert_allclose(explained_variance(rows.float()), np.cumsum(squares) / squares.sum(), rtol=1e-5)
 
 
 def test_two_rows_have_no_curve():
     with pytest.raises(Undefined, match="2 distinct of 2 points"):
-        explained(drawn(2, 5))
+        explained_variance(drawn(2, 5))
 
 
 # closest pairs
@@ -166,7 +166,7 @@ def brute(rows: np.ndarray, k: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("tile", [4096, 32, 7], ids=["one tile", "many", "ragged"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
-def test_closest_pairs_against_all_of_them(tile, dtype, monkeypatch):
+def test_closest_pairs_against_is_complete(tile, dtype, monkeypatch):
     monkeypatch.setattr(closest, "_TILE", tile)
     rows = drawn(120, 5).to(dtype)
     found = closest_pairs(rows, k=15)

@@ -11,8 +11,8 @@ import torch
 from repdyn.studies.anatomy.positions import (
     by_offset,
     cosine_matrix,
-    find_turn,
-    order_ends,
+    find_order_end,
+    find_rotation,
     principal,
 )
 
@@ -77,7 +77,7 @@ def test_components_are_those_of_the_covariance():
 @pytest.mark.parametrize("clockwise", [False, True])
 @pytest.mark.parametrize("period", [22, 22.4, 5.8, 3, 60])
 def test_a_helix_turns_once_per_its_period(period, clockwise):
-    turn = find_turn(principal(helix(period=period, clockwise=clockwise)))
+    turn = find_rotation(principal(helix(period=period, clockwise=clockwise)))
     assert turn is not None
     assert turn.is_clear
     assert turn.period == pytest.approx(period, rel=1e-3)
@@ -91,14 +91,14 @@ def test_a_helix_turns_once_per_its_period(period, clockwise):
 
 @pytest.mark.parametrize("n", [200, 300, 1024])
 def test_a_period_of_22_at_other_lengths(n):
-    turn = find_turn(principal(helix(n=n)))
+    turn = find_rotation(principal(helix(n=n)))
     assert turn is not None
     assert turn.period == pytest.approx(22, rel=2e-3)
 
 
 @pytest.mark.parametrize("ends", [320, 384, 448])
 def test_where_the_turn_ends(ends):
-    turn = find_turn(principal(helix(ends=ends)))
+    turn = find_rotation(principal(helix(ends=ends)))
     assert turn is not None
     assert turn.is_clear
     assert turn.period == pytest.approx(22, rel=0.01)
@@ -107,7 +107,7 @@ def test_where_the_turn_ends(ends):
 
 
 def test_windows_cover_all_positions():
-    turn = find_turn(principal(helix(n=500)))
+    turn = find_rotation(principal(helix(n=500)))
     assert turn is not None
     assert turn.windows["start"].iloc[0] == 0
     assert turn.windows["stop"].iloc[-1] == 500
@@ -128,14 +128,14 @@ def test_windows_cover_all_positions():
     ids=["noise", "walk", "slow walk", "fast walk", "shuffled helix"],
 )
 def test_what_does_not_turn_is_not_said_to(make, seed):
-    turn = find_turn(principal(make(seed)))
+    turn = find_rotation(principal(make(seed)))
     assert turn is not None
     assert not turn.is_clear
 
 
 @pytest.mark.parametrize("rows", [helix(n=40), torch.arange(100.0)[:, None]], ids=["short", "a line"])
 def test_nothing_to_look_for_a_turn_in(rows):
-    assert find_turn(principal(rows)) is None
+    assert find_rotation(principal(rows)) is None
 
 
 # order
@@ -143,18 +143,18 @@ def test_nothing_to_look_for_a_turn_in(rows):
 
 @pytest.mark.parametrize("rows", [helix(), helix(period=3), walk(1.0), walk(0.97)], ids=["22", "3", "walk", "slow"])
 def test_order_to_the_end(rows):
-    assert order_ends(rows) == 512
+    assert find_order_end(rows) == 512
 
 
 @pytest.mark.parametrize("ends", [128, 200, 384])
 def test_where_order_ends(ends):
-    assert abs(order_ends(helix(ends=ends)) - ends) <= 24
+    assert abs(find_order_end(helix(ends=ends)) - ends) <= 24
 
 
 def test_noise_has_no_order():
-    assert order_ends(torch.from_numpy(np.random.default_rng(0).normal(size=(512, 64)))) <= 64
+    assert find_order_end(torch.from_numpy(np.random.default_rng(0).normal(size=(512, 64)))) <= 64
 
 
 def test_too_few_positions_for_an_order():
     with pytest.raises(ValueError, match=r"^expected at least 48 positions, got 20; too few to tell where order ends$"):
-        order_ends(helix(n=20))
+        find_order_end(helix(n=20))

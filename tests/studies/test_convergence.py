@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 from synthetic_runs import make_row, make_scalar, to_frame
 
-from repdyn.studies.convergence.bootstrap import SequenceSums, percentiles, resampled
+from repdyn.studies.convergence.bootstrap import SequenceSums, percentile_interval, resample_profiles
+from repdyn.studies.convergence.gaps import holm, paired_gap, unpaired_gap
 from repdyn.studies.convergence.loss import SUMMARIES, loss_correlations, middle_rate, summaries_with_loss
-from repdyn.studies.convergence.splits import holm, paired_gap, unpaired_gap
 from repdyn.tables.alignment_profile import average_rate, gradient, isotonic_fit, lower_envelope
 
 RANDOM = np.random.default_rng(0)
@@ -165,16 +165,16 @@ def test_the_draws_are_of_whole_sequences():
     possible = {
         round(sum(sums.sums[i, 0] for i in draw) / sum(sums.counts[i] for i in draw), 9) for draw in np.ndindex(3, 3, 3)
     }
-    [drawn] = resampled([sums], 500)
+    [drawn] = resample_profiles([sums], 500)
     assert {round(float(value), 9) for value in drawn[:, 0]} == possible
 
 
 def test_the_interval_is_as_wide_as_theory_says():
     sums = sums_of(list(noisy(400, 5)))
-    [drawn] = resampled([sums], 4000)
+    [drawn] = resample_profiles([sums], 4000)
     expected = sums.means.std(0, ddof=1) / np.sqrt(400)
     np.testing.assert_allclose(drawn.std(0), expected, rtol=0.05)
-    interval = percentiles(drawn)
+    interval = percentile_interval(drawn)
     np.testing.assert_allclose(interval.high - interval.low, 2 * 1.96 * expected, rtol=0.08)
     assert ((interval.low < sums.alignment) & (sums.alignment < interval.high)).all()
 
@@ -182,18 +182,18 @@ def test_the_interval_is_as_wide_as_theory_says():
 def test_differences_are_drawn_alike():
     """A second checkpoint that adds the same to every token differs by exactly that in every draw."""
     cosines = list(noisy(30, 4))
-    before, after = resampled([sums_of(cosines), sums_of([one + 0.25 for one in cosines])], 200)
+    before, after = resample_profiles([sums_of(cosines), sums_of([one + 0.25 for one in cosines])], 200)
     np.testing.assert_allclose(after - before, 0.25, rtol=1e-12)
     assert before.std() > 0.001
 
 
 def test_the_draws_are_seeded_and_do_not_depend_on_chunks(monkeypatch):
     sums = sums_of(list(noisy(30, 4)))
-    [whole] = resampled([sums], 100, seed=3)
-    monkeypatch.setattr("repdyn.studies.convergence.bootstrap._CELLS", 30 * 7)
-    [chunked] = resampled([sums], 100, seed=3)
+    [whole] = resample_profiles([sums], 100, seed=3)
+    monkeypatch.setattr("repdyn.studies.convergence.bootstrap._MAX_CELLS", 30 * 7)
+    [chunked] = resample_profiles([sums], 100, seed=3)
     np.testing.assert_allclose(chunked, whole, rtol=1e-12)
-    [other] = resampled([sums], 100, seed=4)
+    [other] = resample_profiles([sums], 100, seed=4)
     assert not np.array_equal(other, whole)
 
 
@@ -201,18 +201,18 @@ def test_the_draws_are_seeded_and_do_not_depend_on_chunks(monkeypatch):
     ("call", "message"),
     [
         (
-            lambda: resampled([sums_of(list(noisy(1, 3)))], 10),
+            lambda: resample_profiles([sums_of(list(noisy(1, 3)))], 10),
             "expected at least 2 sequences and 1 resample, got 1 and 10; take more text",
         ),
         (
-            lambda: resampled([sums_of(list(noisy(2, 3)))], 0),
+            lambda: resample_profiles([sums_of(list(noisy(2, 3)))], 0),
             "expected at least 2 sequences and 1 resample, got 2 and 0; take more text",
         ),
         (
-            lambda: resampled([sums_of(list(noisy(n, 3))) for n in (2, 3)], 10),
+            lambda: resample_profiles([sums_of(list(noisy(n, 3))) for n in (2, 3)], 10),
             "expected samples of the same sequences, got [2, 3] sequences; use one probe",
         ),
-        (lambda: percentiles(np.zeros(3), 1.0), "expected a level between 0 and 1, got 1.0"),
+        (lambda: percentile_interval(np.zeros(3), 1.0), "expected a level between 0 and 1, got 1.0"),
         (
             lambda: SequenceSums(np.zeros((2, 3)), np.zeros(3)),
             "expected sums of shape (n_sequences, L + 1) and as many counts, got (2, 3) and (3,)",
@@ -358,15 +358,14 @@ def test_the_loss_is_taken_at_the_steps_that_have_a_profile():
 
 def test_correlations_against_scipy():
     table = summaries_with_loss(store_rows(PROFILES, {0: 6.0, 1: 5.0, 2: 5.5, 4: 3.5, 8: 2.0}))
-    found = {one.summary: one for one in loss_correlations(table)}
-    assert list(found) == list(SUMMARIES)
+    found = loss_correlations(table)
+    assert found.index.tolist() == list(SUMMARIES)
     values, loss = table["average rate"].to_numpy(), table["loss"].to_numpy()
-    assert found["average rate"].n == 5
-    assert found["average rate"].spearman == pytest.approx(stats.spearmanr(values, loss)[0], rel=1e-12)
-    assert found["average rate"].pearson == pytest.approx(stats.pearsonr(values, loss)[0], rel=1e-12)
-    assert found["average rate"].spearman == pytest.approx(0.9)
-    assert found["mean alignment"].spearman == pytest.approx(-0.9)
-    assert np.isnan(found["last step"].pearson)  # the same at every step
+    assert found.spearman["average rate"] == pytest.approx(stats.spearmanr(values, loss)[0], rel=1e-12)
+    assert found.pearson["average rate"] == pytest.approx(stats.pearsonr(values, loss)[0], rel=1e-12)
+    assert found.spearman["average rate"] == pytest.approx(0.9)
+    assert found.spearman["mean alignment"] == pytest.approx(-0.9)
+    assert np.isnan(found.pearson["last step"])  # the same at every step
 
 
 def test_a_layer_without_a_value_costs_the_step():

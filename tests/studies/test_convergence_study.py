@@ -22,8 +22,7 @@ from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.studies.convergence import study
 from repdyn.studies.convergence.cosines import token_cosines
 from repdyn.studies.convergence.generated_sentences import sentence_probe
-from repdyn.studies.convergence.measured import results_of
-from repdyn.studies.convergence.results import change
+from repdyn.studies.convergence.profiles import estimate_change, measure_convergence
 from repdyn.studies.models import LoadedModel
 
 LONG = {"context_length": 256}
@@ -65,7 +64,7 @@ def test_cosines_against_the_states_themselves(hand_written, small_probe):
 def test_sums_are_by_sequence(hand_written, small_probe):
     [found] = token_cosines(hand_written, small_probe, ["all"])
     tokens = small_probe.sample("all").ravel()
-    sums = found.summed(tokens)
+    sums = found.sum_by_sequence(tokens)
     for sequence in range(24):
         members = [token for token in tokens if token // 12 == sequence]
         assert sums.counts[sequence] == len(members)
@@ -77,7 +76,7 @@ def test_sums_are_by_sequence(hand_written, small_probe):
 def test_the_alignment_is_the_metric(subset, hand_written, small_probe):
     [found] = token_cosines(hand_written, small_probe, ["all", "no_sink"])
     rows = measure(hand_written, small_probe, [f"alignment@{subset}"]).to_pandas()
-    np.testing.assert_allclose(found.summed(small_probe.sample(subset)).alignment, rows["value"], rtol=1e-12)
+    np.testing.assert_allclose(found.sum_by_sequence(small_probe.sample(subset)).alignment, rows["value"], rtol=1e-12)
 
 
 def test_states_without_a_direction_are_refused(hand_written, small_probe):
@@ -108,7 +107,7 @@ def test_a_trained_decoder_on_made_up_sentences():
     model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     probe = sentence_probe(tokenizer, 100)
     [found] = token_cosines(model, probe, ["all"])
-    alignment = found.summed(probe.sample("all")).alignment
+    alignment = found.sum_by_sequence(probe.sample("all")).alignment
     # torch 2.13.0, transformers 5.23.0, 2026-11-21
     np.testing.assert_allclose(alignment, [0.2158, 0.4656, 0.5967, 0.7317, 0.8611, 1], atol=1e-4)
 
@@ -150,7 +149,7 @@ def test_again_gives_the_same_files(save_model, text, tmp_path):
 
 
 def test_the_text_alone(save_model, text, tmp_path):
-    ran(save_model("a"), *short(text, tmp_path / "out", "--sentences", 0, "--words"))
+    ran(save_model("a"), *short(text, tmp_path / "out", "--sentences", 0, "--classes", "none"))
     assert {path.name for path in (tmp_path / "out").glob("*.csv")} == {"profiles.csv", "classes.csv"}
     assert not (tmp_path / "out" / "a" / "gaps.png").exists()
     assert pd.read_csv(tmp_path / "out" / "classes.csv")["class"].unique().tolist() == ["all", "no_sink"]
@@ -159,7 +158,7 @@ def test_the_text_alone(save_model, text, tmp_path):
 def test_sentences_that_do_not_fit(save_model, text, tmp_path, capsys):
     with pytest.raises(SystemExit):
         ran(save_model("a"), *short(text, tmp_path / "out"))
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: a cannot read made-up sentences: expected ")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: a cannot read generated sentences: expected ")
 
 
 def test_before_and_after(save_model, text, tmp_path, capsys):
@@ -180,33 +179,40 @@ def subject(folder, name="a", **tokenizer):
 
 
 def settings(text, **given):
-    asked = {"text": str(text), "sequence_length": 32, "max_vectors": 512, "words": [], "sentences": 0, "layers": None}
+    asked = {
+        "text": str(text),
+        "sequence_length": 32,
+        "max_vectors": 512,
+        "classes": "none",
+        "sentences": 0,
+        "layers": None,
+    }
     return argparse.Namespace(**asked | given)
 
 
 def test_a_checkpoint_and_itself_do_not_differ(save_model, text):
-    [result] = results_of(subject(save_model()), settings(text))
-    found = change(result, result, 50)
+    [result] = measure_convergence(subject(save_model()), settings(text))
+    found = estimate_change(result, result, 50)
     for values in (found.alignment, *found.alignment_interval, found.steps, *found.steps_interval, found.rate):
         np.testing.assert_array_equal(values, 0)
 
 
 def test_changes_need_the_same_tokens_and_layers(save_model, text):
     folder = save_model()
-    [result] = results_of(subject(folder), settings(text))
-    [others] = results_of(subject(folder, "b", for_encoder=True), settings(text))
+    [result] = measure_convergence(subject(folder), settings(text))
+    [others] = measure_convergence(subject(folder, "b", for_encoder=True), settings(text))
     with pytest.raises(
         ValueError, match="expected two models that read the same tokens, but a and b cut the text diff"
     ):
-        change(result, others, 10)
-    [deeper] = results_of(subject(save_model("deep", n_layers=3), "deep"), settings(text))
+        estimate_change(result, others, 10)
+    [deeper] = measure_convergence(subject(save_model("deep", n_layers=3), "deep"), settings(text))
     with pytest.raises(ValueError, match="same number of layers, got a with 2 blocks and deep with 3; compare"):
-        change(result, deeper, 10)
+        estimate_change(result, deeper, 10)
 
 
 def test_a_context_that_is_short(save_model, text):
-    [result] = results_of(subject(save_model(context_length=16)), settings(text))
-    assert result.everything.counts.max() <= 16
+    [result] = measure_convergence(subject(save_model(context_length=16)), settings(text))
+    assert result.all_tokens.counts.max() <= 16
 
 
 # the loss
@@ -274,9 +280,7 @@ def test_contradictions(given, message, capsys, tmp_path):
 
 
 def test_every_example_is_understood():
-    for line in study.EXAMPLES.splitlines()[1:]:
+    for line in study.STUDY.examples.splitlines()[1:]:
         command, *_ = re.split(r"\s{2,}", line.strip())
         assert command.startswith("repdyn study convergence ")
-        parser = argparse.ArgumentParser(allow_abbrev=False)
-        study.add_options(parser)
-        parser.parse_args(command.split()[3:])
+        study.STUDY.parser("study").parse_args(command.split()[3:])

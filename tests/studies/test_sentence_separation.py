@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from repdyn.studies.anatomy.geometry import cosine_matrix
 from repdyn.studies.sentences import changes
 from repdyn.studies.sentences.changes import ALL_KINDS, consistency
 from repdyn.studies.sentences.examples import CHANGES, PARAPHRASES
-from repdyn.studies.sentences.separation import cosines_of, separation
+from repdyn.studies.sentences.separation import separation
 
 
 def grouped(n_groups=8, n_each=4, dim=20, spread=1.0, seed=0) -> tuple[np.ndarray, list[int]]:
@@ -40,7 +41,7 @@ def split(vectors: np.ndarray, groups: list[int]) -> tuple[np.ndarray, np.ndarra
 def test_separation_pair_by_pair(spread):
     vectors, groups = grouped(spread=spread)
     within, between = split(vectors, groups)
-    found = separation(cosines_of(vectors), groups)
+    found = separation(cosine_matrix(vectors), groups)
     assert found.within.value == pytest.approx(within.mean())
     assert found.between.value == pytest.approx(between.mean())
     effect = (within.mean() - between.mean()) / math.sqrt((within.var() + between.var()) / 2)
@@ -54,7 +55,7 @@ def test_separation_pair_by_pair(spread):
 def test_two_orthogonal_directions_each():
     # groups share a direction exactly: within 1, between 0
     vectors = np.repeat(np.eye(4), 3, axis=0)
-    found = separation(cosines_of(vectors), np.repeat(range(4), 3).tolist())
+    found = separation(cosine_matrix(vectors), np.repeat(range(4), 3).tolist())
     assert found.within == (1, 1, 1)
     assert found.between == (0, 0, 0)
     assert found.probability == (1, 1, 1)
@@ -64,7 +65,7 @@ def test_two_orthogonal_directions_each():
 
 def test_groups_that_mean_nothing_are_not_told_apart():
     vectors = np.random.default_rng(0).normal(size=(60, 300))
-    found = separation(cosines_of(vectors), np.repeat(range(12), 5).tolist())
+    found = separation(cosine_matrix(vectors), np.repeat(range(12), 5).tolist())
     assert found.probability.low < 0.5 < found.probability.high
     assert found.effect.low < 0 < found.effect.high
     assert found.nearest < 0.3
@@ -75,7 +76,7 @@ def test_groups_of_different_sizes_and_in_any_order():
     kept = np.random.default_rng(1).permutation(len(groups))[:25]
     some = [groups[number] for number in kept]
     within, between = split(vectors[kept], some)
-    found = separation(cosines_of(vectors[kept]), some)
+    found = separation(cosine_matrix(vectors[kept]), some)
     assert found.within.value == pytest.approx(within.mean())
     assert found.between.value == pytest.approx(between.mean())
 
@@ -87,7 +88,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
     held = 0
     for seed in range(1, 61):
         vectors, groups = grouped(n_groups=12, n_each=3, seed=seed)
-        found = separation(cosines_of(vectors), groups)
+        found = separation(cosine_matrix(vectors), groups)
         held += found.within.low <= truth <= found.within.high
     # a percentile bootstrap of 12 groups covers somewhat less than 95 %
     assert 48 <= held <= 60
@@ -95,7 +96,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
 
 def test_the_seed_says_the_intervals():
     vectors, groups = grouped()
-    one, same, other = (separation(cosines_of(vectors), groups, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (separation(cosine_matrix(vectors), groups, seed=seed) for seed in (1, 1, 2))
     assert one == same
     assert one.effect != other.effect
 
@@ -108,14 +109,14 @@ def test_the_seed_says_the_intervals():
 def test_too_little_to_tell_groups_apart(groups, got):
     message = f"expected at least 3 groups of two sentences or more, got {got}; give more groups, or paraphrases of "
     with pytest.raises(ValueError, match="^" + re.escape(message) + "each sentence$"):
-        separation(cosines_of(np.random.default_rng(0).normal(size=(len(groups), 4))), groups)
+        separation(cosine_matrix(np.random.default_rng(0).normal(size=(len(groups), 4))), groups)
 
 
 def test_a_vector_of_zeros_has_no_group():
     vectors, groups = grouped()
     vectors[3] = 0
     with pytest.raises(ValueError, match=r"^expected finite cosines, got some that are not; sentence vectors are zero"):
-        separation(cosines_of(vectors), groups)
+        separation(cosine_matrix(vectors), groups)
 
 
 # changes

@@ -14,12 +14,13 @@ from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.studies.anatomy.states import Layer
-from repdyn.studies.sentences import results, vectors
+from repdyn.studies.sentences import tables as results
+from repdyn.studies.sentences import vectors
 from repdyn.studies.sentences.changes import ALL_KINDS
 from repdyn.studies.sentences.figures import change_figure, collection_figure, separation_figure
 from repdyn.studies.sentences.inputs import read_changes, read_collection, read_groups
-from repdyn.studies.sentences.vectors import FIRST, LAST, MEAN, SentenceVectors, sentence_vectors, tokens_in_common
+from repdyn.studies.sentences.vectors import FIRST, LAST, MEAN, SentenceVectors, sentence_vectors, shared_token_cosines
+from repdyn.studies.states import LayerKey
 
 GROUPS = {"cats": ["a cat", "one cat sat", "cats"], "dogs": ["a dog", "the dog"], "rain": ["it rains", "wet", "rain"]}
 CHANGED = {"more": [["a cat", "cats"], ["a dog", "dogs"]], "not": [["he runs", "he runs not"], ["i eat", "i eat not"]]}
@@ -147,10 +148,10 @@ def test_too_few_texts(tmp_path):
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch):
-    monkeypatch.setattr(vectors, "_AT_ONCE", 2)  # passes of two sentences, the last one of a single one
+    monkeypatch.setattr(vectors, "_BATCH_SENTENCES", 2)  # passes of two sentences, the last one of a single one
     model = AutoModel.from_pretrained(save_model(family=family)).eval()
     sequences = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14], [20, 21]]
-    found = {(one.layer.index, one.kind): one.vectors for one in sentence_vectors(model, sequences)}
+    found = {(one.layer.index, one.pooling): one.vectors for one in sentence_vectors(model, sequences)}
     kinds = [FIRST, MEAN, LAST] if family == "bert" else [MEAN, LAST]
     assert set(found) == {(layer, kind) for layer in range(3) for kind in kinds}
     # the last of a decoder's hidden_states is after its final norm
@@ -164,7 +165,7 @@ def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch)
 
 
 def test_tokens_in_common():
-    found = tokens_in_common([[1, 5, 6, 2], [1, 6, 6, 7, 2], [1, 8, 2], [1, 2]], ignored=(1, 2))
+    found = shared_token_cosines([[1, 5, 6, 2], [1, 6, 6, 7, 2], [1, 8, 2], [1, 2]], ignored=(1, 2))
     np.testing.assert_allclose(found, [[1, 0.5, 0, 0], [0.5, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]])
 
 
@@ -172,7 +173,7 @@ def test_tokens_in_common():
 
 
 def of_layer(vectors_: np.ndarray, layer=0, kind=MEAN) -> SentenceVectors:
-    return SentenceVectors(Layer(layer, None), kind, vectors_)
+    return SentenceVectors(LayerKey(layer, None), kind, vectors_)
 
 
 def test_a_layer_where_all_sentences_are_the_same_has_no_line():
@@ -183,7 +184,7 @@ def test_a_layer_where_all_sentences_are_the_same_has_no_line():
     ]
     table = results.separation_table(told, np.eye(6), ["a", "a", "b", "b", "c", "c"], seed=0)
     assert table["layer"].tolist()[0] == 1
-    assert table["vector"].tolist() == [MEAN, results.WORDS]
+    assert table["vector"].tolist() == [MEAN, results.SHARED_TOKENS]
 
 
 def test_what_a_change_does_not_move_is_left_out_at_that_layer():
@@ -221,7 +222,7 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys):
         *(f"{name}.{end}" for name in ("separation", "changes", "collection") for end in ("png", "svg")),
     }
     separation = pd.read_csv(tmp_path / "out" / "small" / "separation.csv")
-    assert separation["vector"].value_counts().to_dict() == {MEAN: 3, LAST: 3, FIRST: 3, results.WORDS: 1}
+    assert separation["vector"].value_counts().to_dict() == {MEAN: 3, LAST: 3, FIRST: 3, results.SHARED_TOKENS: 1}
     collection = pd.read_csv(tmp_path / "out" / "small" / "collection.csv")
     assert (collection["n"] == 8 * 7 / 2).all()
     text = " ".join(capsys.readouterr().out.split())
@@ -251,7 +252,7 @@ def test_the_tables_hold_the_model_s_own_numbers(save_model, files, tmp_path, dr
 def test_a_decoder_has_no_vector_of_its_first_token(save_model, files, tmp_path, drawn):
     ran(save_model("small", family="llama"), *files, "-o", tmp_path / "out")
     separation = pd.read_csv(tmp_path / "out" / "small" / "separation.csv")
-    assert set(separation["vector"]) == {MEAN, LAST, results.WORDS}
+    assert set(separation["vector"]) == {MEAN, LAST, results.SHARED_TOKENS}
 
 
 def test_each_stack_of_an_encoder_decoder(files, tmp_path, drawn, capsys):
@@ -309,7 +310,7 @@ def test_a_missing_file(save_model, tmp_path, capsys):
 def tables() -> tuple[pd.DataFrame, pd.DataFrame, list[SentenceVectors]]:
     random = np.random.default_rng(0)
     told = [of_layer(random.normal(size=(8, 6)), layer, kind) for layer in range(3) for kind in (MEAN, LAST)]
-    moved = [of_layer(one.vectors + random.normal(size=(8, 6)), one.layer.index, one.kind) for one in told]
+    moved = [of_layer(one.vectors + random.normal(size=(8, 6)), one.layer.index, one.pooling) for one in told]
     separation = results.separation_table(told, np.eye(8), [*"aabbccdd"], seed=0)
     return separation, results.change_table(told, moved, [*"ppppqqqq"], [*"stuvwxyz"], seed=0), told
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -12,6 +13,7 @@ from repdyn.cli import study as cli
 from repdyn.cli.main import main
 from repdyn.cli.study import KINDS
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
+from repdyn.studies.driver import Study
 
 
 def ended(*arguments) -> int:
@@ -27,17 +29,25 @@ def refused(capsys, *arguments) -> str:
 
 @pytest.fixture
 def kind(monkeypatch):
-    """Takes the place of every study."""
+    """A study that takes the place of every other one, and records the models that it measures."""
 
-    def add_options(parser):
-        parser.add_argument("models", nargs="*")
-        parser.add_argument("--resamples")
+    class Recorder(Study):
+        help = "Help."
+        examples = "examples:\n  one"
+        measured: ClassVar[list[str]] = []
 
-    study = SimpleNamespace(
-        HELP="Help.", EXAMPLES="examples:\n  one", add_options=add_options, run=lambda options: None
+        @classmethod
+        def add_options(cls, parser):
+            parser.add_argument("--resamples")
+
+        def measure(self, loaded):
+            self.measured.append(loaded.name)
+
+    monkeypatch.setattr(cli, "import_module", lambda name: SimpleNamespace(STUDY=Recorder))
+    monkeypatch.setattr(
+        "repdyn.studies.driver.load_models", lambda options: [SimpleNamespace(name=name) for name in options.models]
     )
-    monkeypatch.setattr(cli, "import_module", lambda name: study)
-    return study
+    return Recorder
 
 
 def test_help_lists_every_kind(capsys):
@@ -81,24 +91,22 @@ def test_a_mistyped_kind_says_what_was_meant(typed, message, capsys):
 
 
 def test_a_mistyped_option_says_what_was_meant(kind, capsys):
-    message = refused(capsys, "convergence", "gpt2", "--resample", "5")
+    message = refused(capsys, "convergence", "gpt2", "-o", "out", "--resample", "5")
     assert message.endswith("error: unrecognized arguments: --resample 5; did you mean --resamples?")
 
 
-def test_a_study_is_given_its_options(kind):
-    kind.run = lambda options: seen.append(options.models)
-    seen = []
-    main(["study", "topics", "a", "b"])
-    assert seen == [["a", "b"]]
+def test_a_study_measures_its_models(kind):
+    main(["study", "topics", "a", "b", "-o", "out"])
+    assert kind.measured == ["a", "b"]
 
 
 @pytest.mark.parametrize("failure", [ValueError, OSError, CheckpointError, SweepStoppedError])
 def test_every_failure_is_one_line(failure, kind, capsys):
-    def run(options):
+    def finish(_):
         raise failure("expected a model, got https://user:secret@host")
 
-    kind.run = run
-    assert refused(capsys, "topics", "a") == "error: expected a model, got https://host"
+    kind.finish = finish
+    assert refused(capsys, "topics", "a", "-o", "out") == "error: expected a model, got https://host"
 
 
 @pytest.mark.parametrize("when", ["imported", "run"])
@@ -106,12 +114,12 @@ def test_a_missing_package_is_said_by_name(when, kind, monkeypatch, capsys):
     def missing(_):
         raise ModuleNotFoundError("No module named 'lxml.etree'", name="lxml.etree")
 
-    kind.run = missing
+    kind.finish = missing
     if when == "imported":
         monkeypatch.setattr(cli, "import_module", missing)
-    assert refused(capsys, "topics", "a") == (
+    assert refused(capsys, "topics", "a", "-o", "out") == (
         "error: expected the package 'lxml', which this study needs, found none; pip install 'repdyn[topics,train]' "
-        "brings the optional packages of studies"
+        "installs the optional packages of studies"
     )
 
 

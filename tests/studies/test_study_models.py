@@ -12,7 +12,7 @@ from huggingface_hub import constants
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.hub.errors import CheckpointError
-from repdyn.studies.models import LoadedModel, add_options, file_name, subjects
+from repdyn.studies.models import LoadedModel, add_model_options, file_name, load_models
 
 
 @pytest.fixture(autouse=True)
@@ -22,12 +22,12 @@ def _own_cache(tmp_path, monkeypatch):
 
 def options(*given, fewest=1) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_options(parser, fewest=fewest)
+    add_model_options(parser, fewest=fewest)
     return parser.parse_args([*map(str, given), "-o", "out"])
 
 
 def names(*given) -> list[str]:
-    return [subject.name for subject in subjects(options(*given))]
+    return [subject.name for subject in load_models(options(*given))]
 
 
 # local folders
@@ -45,7 +45,7 @@ def test_a_folder(save_model):
 def _loaded(*given):
     """The subjects as they are while it is their turn."""
     found = []
-    for subject in subjects(options(*given)):
+    for subject in load_models(options(*given)):
         found.append(LoadedModel(subject.name, subject.model, subject.tokenizer))
         yield found[-1]
 
@@ -53,7 +53,7 @@ def _loaded(*given):
 def test_one_model_at_a_time(save_model):
     folders = save_model("a", seed=0), save_model("b", seed=1)
     earlier = []
-    for subject in subjects(options(*folders)):
+    for subject in load_models(options(*folders)):
         assert all(parameter.device.type == "cpu" for parameter in subject.model.parameters())
         assert all(parameter.device.type == "meta" for model in earlier for parameter in model.parameters())
         earlier.append(subject.model)
@@ -97,8 +97,8 @@ def test_a_folder_that_is_named_from_inside(save_model, monkeypatch):
 
 def test_precision(save_model):
     folder = save_model("small")
-    assert next(subjects(options(folder))).model.dtype == torch.float32
-    assert next(subjects(options(folder, "--dtype", "bfloat16"))).model.dtype == torch.bfloat16
+    assert next(load_models(options(folder))).model.dtype == torch.float32
+    assert next(load_models(options(folder, "--dtype", "bfloat16"))).model.dtype == torch.bfloat16
 
 
 def test_a_tokenizer_from_elsewhere(save_model, tmp_path):
@@ -117,7 +117,7 @@ def test_a_repository_at_revisions(save_model, hub):
     hub.publish("lab/small", "main", save_model("end", seed=3))
     seen = {
         subject.name: next(subject.model.parameters()).sum().item()
-        for subject in subjects(options("lab/small@step1", "lab/small", "--revision", "step2"))
+        for subject in load_models(options("lab/small@step1", "lab/small", "--revisions", "step2"))
     }
     assert list(seen) == ["lab/small@step1", "lab/small@step2"]
     assert len(set(seen.values())) == 2
@@ -162,7 +162,7 @@ def test_code_is_neither_fetched_nor_run(save_model, hub, tmp_path):
         (["./nowhere"], "expected a folder that exists, or a hub repository, got './nowhere'"),
         (["@step8"], "expected a folder that exists, or a hub repository, got '@step8'"),
         (["lab/a", "lab/a"], "expected each model once, got 'lab/a' 2 times"),
-        (["lab/a@step8", "lab/a", "--revision", "step8"], "expected each model once, got 'lab/a@step8' 2 times"),
+        (["lab/a@step8", "lab/a", "--revisions", "step8"], "expected each model once, got 'lab/a@step8' 2 times"),
     ],
     ids=["three parts", "a path", "no name", "twice", "the same revision"],
 )
@@ -194,13 +194,13 @@ def test_every_name_is_looked_at_before_a_model_is_loaded(save_model, monkeypatc
 
 
 def test_a_revision_of_folders(save_model):
-    with pytest.raises(ValueError, match="expected --revision with a hub repository, got it with local folders alone"):
-        names(save_model(), "--revision", "step8")
+    with pytest.raises(ValueError, match="expected --revisions with a hub repository, got it with local folders alone"):
+        names(save_model(), "--revisions", "step8")
 
 
 def test_no_tokenizer(save_model):
     message = (
-        "expected a tokenizer beside the weights of small, found none; name a folder or hub repository that has it with "
+        "expected a tokenizer next to the weights of small, found none; name a folder or hub repository that has it with "
         "--tokenizer"
     )
     with pytest.raises(CheckpointError, match=f"^{re.escape(message)}$"):
@@ -240,7 +240,7 @@ def test_a_name_that_no_repository_can_have():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--device", "warp"], "expected a device that is here, such as cpu, cuda or cuda:1, got 'warp'"),
+        (["--device", "warp"], "expected a device such as cpu, cuda or cuda:1, got 'warp'"),
         (["--dtype", "int8"], "invalid choice: 'int8'"),
     ],
 )
@@ -253,7 +253,7 @@ def test_refused_options(given, message, capsys):
 def test_the_output_is_no_file(tmp_path, capsys):
     (tmp_path / "file").touch()
     parser = argparse.ArgumentParser()
-    add_options(parser)
+    add_model_options(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["model", "-o", str(tmp_path / "file")])
     assert (

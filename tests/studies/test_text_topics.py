@@ -174,7 +174,7 @@ def test_too_little_to_make_a_probe_of(found):
     with pytest.raises(ValueError, match="expected") as raised:
         found.probe(tokenizer, sequence_length=20, n_sequences=61)
     assert str(raised.value) == (
-        "expected 61 documents of at least 20 tokens, got 60 among 60; give more or longer documents, or ask for fewer or shorter sequences"
+        "expected 61 documents of at least 20 tokens, got 60 among 60; give more or longer documents, or take fewer or shorter sequences"
     )
     with pytest.raises(ValueError, match="expected") as raised:
         found.probe(byte_tokenizer(), sequence_length=64, n_sequences=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 from pathlib import Path
@@ -31,16 +30,17 @@ from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.kernels.vocabulary import Vocabulary
 from repdyn.studies.models import LoadedModel
-from repdyn.studies.tokens.measured import (
+from repdyn.studies.tokens.sentences import (
+    capture_sentence,
+    compare_sentence,
     embedding_scale,
-    ids_of,
+    encode_sentence,
     position_rows,
-    sentence_of,
     sentence_probe,
     without_causal_mask,
 )
-from repdyn.studies.tokens.sentence import LayerVectors, token_names, trajectories
-from repdyn.studies.tokens.text import class_lines, common_direction, density, higher_share
+from repdyn.studies.tokens.text import class_rows, common_direction, density, higher_share
+from repdyn.studies.tokens.vocabulary_comparison import LayerVectors, compare_with_vocabulary, token_names
 
 SENTENCE = "The £1 coin"
 
@@ -51,11 +51,6 @@ def random(*shape, seed=0):
 
 def ran(*arguments):
     main(["study", "tokens", *map(str, arguments)])
-
-
-def options(**changes):
-    defaults = {"sentence": SENTENCE, "nearest": 3, "positions": False, "layers": None}
-    return argparse.Namespace(**{**defaults, **changes})
 
 
 @pytest.fixture
@@ -90,7 +85,7 @@ def test_trajectories_against_naive_ones(positions):
         for layer in range(3)
         for number, state in enumerate(("attention", "block"))
     ]
-    found = trajectories(layers, ids, table, byte_tokenizer(), k=4, positions=added)
+    found = compare_with_vocabulary(layers, ids, table, byte_tokenizer(), k=4, positions=added)
     lines, near = found.table.to_dict("records"), found.nearest.to_dict("records")
     assert len(lines) == 6 * 5
     assert len(near) == 6 * 5 * 4
@@ -109,8 +104,9 @@ def test_trajectories_against_naive_ones(positions):
 
 
 def test_the_states_are_those_of_a_plain_run(subject):
-    found, reasons = sentence_of(subject, options())
-    model, ids = subject.model, ids_of(subject, SENTENCE)
+    captured = capture_sentence(subject, SENTENCE)
+    found = compare_sentence(subject, captured, k=3)
+    model, ids = subject.model, encode_sentence(subject, SENTENCE)
     sums = []
     for block in model.encoder.layer:
         norm = block.attention.output.LayerNorm
@@ -120,7 +116,7 @@ def test_the_states_are_those_of_a_plain_run(subject):
     expected = {("block", layer): states[0] for layer, states in enumerate(hidden)}
     expected |= {("attention", layer): states for layer, states in enumerate(sums, start=1)}
     own = model.embeddings.word_embeddings.weight[ids]
-    assert reasons == []
+    assert captured.reasons == ()
     assert len(found.table) == len(ids) * len(expected)
     for (state, layer), lines in found.table.groupby(["state", "layer"]):
         cosines = cosine_similarity(expected[state, layer], own, dim=1).tolist()
@@ -128,8 +124,8 @@ def test_the_states_are_those_of_a_plain_run(subject):
 
 
 def test_a_position_is_added_to_every_row(subject):
-    found, _ = sentence_of(subject, options(positions=True))
-    embeddings, ids = subject.model.embeddings, ids_of(subject, SENTENCE)
+    found = compare_sentence(subject, capture_sentence(subject, SENTENCE), k=3, with_positions=True)
+    embeddings, ids = subject.model.embeddings, encode_sentence(subject, SENTENCE)
     added = embeddings.position_embeddings.weight[: len(ids)]
     with torch.no_grad():
         entering = embeddings(torch.tensor([ids]))[0].double()
@@ -196,7 +192,7 @@ def test_classes_against_naive_ones():
     table, ids = random(30, 6), torch.arange(20) % 30
     x = table[ids] + 1.5 * random(20, 6, seed=1)
     classes = {"function": torch.arange(0, 20, 2), "content": torch.tensor([1, 5, 7])}
-    lines = class_lines(x, ids, Vocabulary(table), classes)
+    lines = class_rows(x, ids, Vocabulary(table), classes)
     cosines = normalize(x.double()) @ normalize(table.double()).T
     own = cosines[torch.arange(20), ids]
     ranks = (cosines > own[:, None] + 1e-12).sum(1).double()
@@ -258,7 +254,7 @@ def test_tokens_that_all_move_alike_and_none_that_do():
 
 
 def test_the_causal_mask_is_taken_off_and_put_back(decoder):
-    probe = sentence_probe(ids_of(decoder, SENTENCE))
+    probe = sentence_probe(encode_sentence(decoder, SENTENCE))
     before = decoder.model.config.to_dict()
     with without_causal_mask(decoder, SENTENCE):
         assert causality(prepare(decoder.model), probe) == {None: False}
@@ -270,7 +266,7 @@ def test_an_encoder_has_no_mask_to_take_off(subject):
     with (
         pytest.raises(
             ValueError,
-            match="expected a decoder with --no-causal-mask, got bert, whose positions see later ones already or cannot be told to; leave the option out",
+            match="expected a decoder with --no-causal-mask, got bert, whose positions see later ones already or cannot be tested; leave the option out",
         ),
         without_causal_mask(subject, SENTENCE),
     ):
@@ -311,7 +307,7 @@ def test_two_models(save_model, tmp_path, capsys):
     assert tokens.loc[tokens["layer"] == 0, "rank"].eq(0).all()
     assert len(pd.read_csv(out / "b" / "nearest.csv")) == 2 * len(tokens)
     printed = capsys.readouterr().out
-    assert "a: rank of each token's own row among the input embeddings" in printed
+    assert "a: rank of each token's own embedding among the input embeddings" in printed
     assert "token  layer 0  layer 1  layer 2" in printed
 
 
@@ -332,7 +328,7 @@ def test_a_text(save_model, text, tmp_path, capsys):
     assert crowded["density"].between(-1, 1).all()
     printed = capsys.readouterr().out
     assert "mean cosine of two tokens' steps: of one sequence " in printed
-    assert "a function word's row is in the denser place in " in printed
+    assert "the embedding of a function word is in the denser place in " in printed
 
 
 def test_again_gives_the_same_files(save_model, text, tmp_path):

@@ -17,8 +17,8 @@ from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
 from repdyn.kernels import Undefined, attention_topic_gap, topic_gap, topic_gap_dot
 from repdyn.studies.topics.figures import depth_figure, heads_figure
-from repdyn.studies.topics.gaps import AttentionGap, Gap, attention_gap, permuted, topics_of_others
-from repdyn.studies.topics.measured import TABLE, measure_topics
+from repdyn.studies.topics.gaps import AttentionGap, VectorGap, attention_gap, permuted_topics, shifted_topics
+from repdyn.studies.topics.measurements import TABLE, measure_topics
 
 THEMES = [[f"{consonant}olo{letter}" for letter in "abcdefghij"] for consonant in "bdfghklmnp"]
 
@@ -73,7 +73,7 @@ def words_of(topics, seed=1):
 
 def test_topics_of_others_are_those_of_another_sequence_place_by_place():
     topics = stretches(5)
-    others = topics_of_others(topics, n_shifts=20)
+    others = shifted_topics(topics, n_shifts=20)
     assert len(others) == 4
     for shift, labels in enumerate(others, start=1):
         for number in range(5):
@@ -82,7 +82,7 @@ def test_topics_of_others_are_those_of_another_sequence_place_by_place():
 
 def test_one_sequence_has_no_others():
     with pytest.raises(ValueError, match=r"^expected at least 2 sequences, got 1; raise --sequences$"):
-        topics_of_others(stretches(1))
+        shifted_topics(stretches(1))
 
 
 def gap_of_attention(scores_of):
@@ -90,7 +90,7 @@ def gap_of_attention(scores_of):
     ids = words_of(topics)
     tokens = np.arange(topics.numel()).reshape(topics.shape)
     weights = [(scores_of(labels).softmax(-1)[None], numbers) for labels, numbers in zip(topics, tokens, strict=True)]
-    others = [labels.flatten() for labels in topics_of_others(topics)]
+    others = [labels.flatten() for labels in shifted_topics(topics)]
     return attention_gap(weights, ids.flatten(), topics.flatten(), *others)
 
 
@@ -134,7 +134,7 @@ def test_no_sequence_with_pairs_of_both_kinds():
 
 def test_permuted_topics_are_the_same_ones():
     topics = torch.tensor([0, 0, 1, 2, 2, 2])
-    found = permuted(topics, 5, seed=0)
+    found = permuted_topics(topics, 5, seed=0)
     assert len(found) == 5
     assert all(torch.equal(labels.sort().values, topics) for labels in found)
     assert len({tuple(labels.tolist()) for labels in found}) > 1
@@ -167,7 +167,7 @@ def test_every_number_against_the_kernels():
         x = layer.states[states.rows_of(tokens)]
         for product, kernel in (("cosine", topic_gap), ("dot", topic_gap_dot)):
             gap = found.embeddings[layer.index, product]
-            assert isinstance(gap, Gap)
+            assert isinstance(gap, VectorGap)
             assert gap.value == pytest.approx(kernel(x, probe.tokens[tokens], probe.topics[tokens]).item(), rel=1e-6)
             assert gap.controls[1] == pytest.approx(kernel(x, probe.tokens[tokens], rolled[tokens]).item(), rel=1e-6)
             assert len(gap.controls) == 7
@@ -187,7 +187,7 @@ def test_input_embeddings_count_each_word_once():
     words = probe.tokens[probe.topics >= 0].unique()
     table = model.get_input_embeddings().weight.detach()
     gap = found.embeddings[TABLE, "cosine"]
-    assert isinstance(gap, Gap)
+    assert isinstance(gap, VectorGap)
     assert gap.value == pytest.approx(topic_gap(table[words], words, (words - 3) // 10).item(), rel=1e-6)
     assert abs(gap.control) < 4 * gap.control_std
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from repdyn.explorer.addresses import is_loopback
+from repdyn.hub.options import add_loading_options, revision_names
 from repdyn.utils.arguments import SuggestingParser, at_least
 
 HOST = "127.0.0.1"
@@ -19,8 +20,8 @@ NEAREST = 10
 
 _EXAMPLES = """examples:
   repdyn explore roberta-base
-  repdyn explore EleutherAI/pythia-70m --revision step512 step143000      checkpoints side by side
-  repdyn explore runs/quickstart/TIME --revision step0 step500            those of a run
+  repdyn explore EleutherAI/pythia-70m --revisions step512,step143000     checkpoints side by side
+  repdyn explore runs/quickstart/TIME --revisions step0,step500           those of a run
   repdyn explore bert-base-cased distilbert-base-cased --sentence "The £1 coin lies on the table."
   repdyn explore my-model --port 0 --open                                 any free port, in a browser
 
@@ -70,19 +71,14 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run",
     )
     parser.add_argument(
-        "--revision",
-        nargs="+",
-        default=[],
-        metavar="R",
+        "--revisions",
+        type=revision_names,
+        default=(),
+        metavar="R[,R...]",
         help="branches, tags or commits of repositories, or checkpoints of a run, side by side",
     )
     group = parser.add_argument_group("how models are loaded")
-    group.add_argument("--tokenizer", help="folder or hub repository of the tokenizer (default: each model's own)")
-    group.add_argument("--device", help="where the models run (default: cuda where there is one, else cpu)")
-    group.add_argument(
-        "--dtype", default="float32", help="auto (the saved one), float32, bfloat16 or float16 (default: %(default)s)"
-    )
-    group.add_argument("--trust-remote-code", action="store_true", help="run Python code that a model brings along")
+    add_loading_options(group)
     group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
     group = parser.add_argument_group("what is looked at")
     group.add_argument("--sentence", default=SENTENCES[0], metavar="TEXT", help='first shown (default: "%(default)s")')

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from repdyn.explorer import figures, tables
 from repdyn.explorer.session import Session
-from repdyn.studies.tokens.sentence import State
+from repdyn.studies.tokens.vocabulary_comparison import State
 
 _ALL = -1
 """Of the choice of a layer."""
@@ -55,7 +55,7 @@ class Page:
             seen, missing = self.session.paths(sentence, other, _chosen(place))
         except ValueError as error:
             return figures.paths([]), tables.refusal(str(error))
-        left_out = [f"{one.name}: left out for their length: {', '.join(one.left_out)}" for one in seen if one.left_out]
+        left_out = [f"{one.name}: left out for their norm: {', '.join(one.left_out)}" for one in seen if one.left_out]
         return figures.paths(seen), tables.remarks([*missing, *left_out])
 
 

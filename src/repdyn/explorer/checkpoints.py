@@ -9,12 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from repdyn.hub.local import checkpoints_folder
 from repdyn.hub.options import check_device
-from repdyn.hub.weights import DTYPES
-from repdyn.studies.models import LoadedModel, subjects
+from repdyn.studies.models import LoadedModel, load_models
 
 _MAX_LISTED = 12
 
@@ -32,21 +29,18 @@ def load_checkpoints(options: argparse.Namespace) -> list[LoadedModel]:
     """The checkpoints that the options name, loaded.
 
     Args:
-        options: models, revision, tokenizer, device, dtype, trust_remote_code; as on the command line.
+        options: models, revisions, tokenizer, device, dtype, trust_remote_code; as on the command line.
 
     Raises:
         ValueError: a name that leads nowhere, the same checkpoint twice, or a mistaken option.
         CheckpointError: a model or tokenizer cannot be fetched or does not load.
     """
-    if options.dtype not in {"auto", *DTYPES}:
-        raise ValueError(f"expected --dtype auto, {', '.join(DTYPES)}, got {options.dtype!r}")
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    check_device(device)
+    check_device(options.device)
     loaded = []
-    for one in named_checkpoints(options.models, options.revision):
-        alone = argparse.Namespace(**{**vars(options), "models": [one.model], "revision": None, "device": device})
+    for one in named_checkpoints(options.models, options.revisions):
+        alone = argparse.Namespace(**{**vars(options), "models": [one.model], "revisions": ()})
         # another one would take this one's weights away
-        loaded.append(replace(next(subjects(alone)), name=one.name))
+        loaded.append(replace(next(load_models(alone)), name=one.name))
     return loaded
 
 
@@ -66,7 +60,7 @@ def named_checkpoints(models: Sequence[str], revisions: Sequence[str]) -> list[N
     found = [one for model in models for one in _checkpoints(model, revisions)]
     if revisions and all((Path(model) / "config.json").is_file() or "@" in model for model in models):
         raise ValueError(
-            "expected --revision with a hub repository or the folder of a run, got single checkpoints alone; leave it "
+            "expected --revisions with a hub repository or the folder of a run, got single checkpoints alone; leave it "
             "out"
         )
     names = [one.name for one in found]
@@ -91,9 +85,9 @@ def _checkpoints(model: str, revisions: Sequence[str]) -> list[Named]:
     if not there:
         raise ValueError(f"expected a folder of save_pretrained, or one that holds some, got {model}")
     if not revisions:
-        raise ValueError(f"expected one checkpoint of {model}, got the folder; choose with --revision: {listed}")
+        raise ValueError(f"expected one checkpoint of {model}, got the folder; choose with --revisions: {listed}")
     if missing := next((at for at in revisions if inside / at not in there), None):
-        raise ValueError(f"expected a checkpoint of {model} as --revision, got {missing!r}; there are {listed}")
+        raise ValueError(f"expected a checkpoint of {model} as --revisions, got {missing!r}; there are {listed}")
     return [Named(str(inside / at), f"{_shown(folder)}@{at}") for at in revisions]
 
 

@@ -16,9 +16,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from repdyn.explorer.session import PathsSeen, TokenSeen
-from repdyn.studies.anatomy.depth import TokenTrajectory, matched
-from repdyn.studies.tokens.figures import only
-from repdyn.studies.tokens.sentence import State
+from repdyn.studies.anatomy.trajectories import TokenTrajectory, match_tokens
+from repdyn.studies.charts import select
+from repdyn.studies.tokens.vocabulary_comparison import State
 
 Quantity: TypeAlias = Literal["cosine", "rank"]
 
@@ -48,7 +48,7 @@ def across_layers(seen: Sequence[TokenSeen], quantity: Quantity) -> go.Figure:
     figure = go.Figure()
     for number, one in enumerate(seen):
         for state in STATES:
-            lines = only(one.table, "state", state)
+            lines = select(one.table, state=state)
             if len(lines):
                 figure.add_trace(_line(one, lines, quantity, state, COLOURS[number % len(COLOURS)]))
     _arrange(figure, 420)
@@ -90,7 +90,7 @@ def _line(one: TokenSeen, lines: pd.DataFrame, quantity: Quantity, state: State,
 class _Path(NamedTuple):
     """One token on its way in the plane."""
 
-    journey: TokenTrajectory
+    trajectory: TokenTrajectory
     place: int
     points: np.ndarray
     colour: str
@@ -127,28 +127,28 @@ def paths(seen: Sequence[PathsSeen]) -> go.Figure:
 
 def _paths(one: PathsSeen) -> Iterator[_Path]:
     """Those of both sentences; a token that both have is named once."""
-    pairs = matched(one.one.tokens, one.other.tokens)
+    pairs = match_tokens(one.one.tokens, one.other.tokens)
     partner, same = {b: a for a, b, _ in pairs}, {a for a, _, equal in pairs if equal}
     differing = len(one.one.tokens) + len(one.other.tokens) - 2 * len(same)
-    for journey, found, is_first in ((one.one, one.plane.paths[0], True), (one.other, one.plane.paths[1], False)):
-        for place in range(len(journey.tokens)):
+    for trajectory, found, is_first in ((one.one, one.plane.paths[0], True), (one.other, one.plane.paths[1], False)):
+        for place in range(len(trajectory.tokens)):
             at = place if is_first else partner.get(place)
             chosen = at is not None and at == one.place
             colour = COLOURS[0] if chosen else _GREY if at in same else COLOURS[1]
             looked_at = chosen or (at not in same and differing <= _MAX_NAMED)
-            named = (is_first or at not in same) and (looked_at or len(journey.tokens) <= _MAX_NAMED)
+            named = (is_first or at not in same) and (looked_at or len(trajectory.tokens) <= _MAX_NAMED)
             if not np.isnan(found[:, place]).any():
-                yield _Path(journey, place, found[:, place], colour, is_first, named, looked_at)
+                yield _Path(trajectory, place, found[:, place], colour, is_first, named, looked_at)
 
 
 def _drawn(path: _Path) -> list[go.Scatter]:
     """Its start, and the way to the last layer."""
-    token, looked_at = _text(path.journey.tokens[path.place]), path.looked_at
+    token, looked_at = _text(path.trajectory.tokens[path.place]), path.looked_at
     sentence = "first" if path.is_first else "second"
     n_between = max(0, len(path.points) - 2)
     about = {
         "opacity": 1.0 if looked_at else 0.75,
-        "hovertext": [f"<b>{token}</b>, {sentence} sentence, layer {layer.index}" for layer in path.journey.layers],
+        "hovertext": [f"<b>{token}</b>, {sentence} sentence, layer {layer.index}" for layer in path.trajectory.layers],
         "hoverinfo": "text",
     }
     way = go.Scatter(

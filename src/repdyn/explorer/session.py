@@ -13,12 +13,12 @@ import pandas as pd
 
 from repdyn.capture.blocks import LayerPatterns, find_blocks
 from repdyn.hub.errors import CheckpointError
-from repdyn.studies.anatomy.depth import Plane, TokenTrajectory, matched, plane
-from repdyn.studies.anatomy.states import Layer
+from repdyn.studies.anatomy.trajectories import TokenTrajectory, TrajectoryPlane, fit_plane, match_tokens
+from repdyn.studies.charts import select
 from repdyn.studies.models import LoadedModel
-from repdyn.studies.tokens.figures import only
-from repdyn.studies.tokens.measured import Reading, against_vocabulary, ids_of, read_sentence
-from repdyn.studies.tokens.sentence import LayerVectors, Trajectories, token_names
+from repdyn.studies.states import LayerKey
+from repdyn.studies.tokens.sentences import SentenceStates, capture_sentence, compare_sentence, encode_sentence
+from repdyn.studies.tokens.vocabulary_comparison import LayerVectors, VocabularyComparison, token_names
 from repdyn.tables.style import of_stack
 
 # a sentence beyond is not even taken apart
@@ -39,7 +39,7 @@ class TokenSeen:
     token_id: int
     table: pd.DataFrame
     """One line for each state: layer, state, cosine, rank, as in
-    :class:`repdyn.studies.tokens.sentence.Trajectories`."""
+    :class:`repdyn.studies.tokens.vocabulary_comparison.VocabularyComparison`."""
     nearest: pd.DataFrame
     """One line for each state and place: layer, state, place, nearest_id, nearest, cosine."""
 
@@ -51,7 +51,7 @@ class PathsSeen:
     name: str
     one: TokenTrajectory
     other: TokenTrajectory
-    plane: Plane
+    plane: TrajectoryPlane
     place: int | None
     """Of the chosen token in the first sentence, where this checkpoint has it."""
 
@@ -59,7 +59,7 @@ class PathsSeen:
     def left_out(self) -> list[str]:
         """Tokens of either sentence whose states would hide all others."""
         of = zip((self.one, self.other), self.plane.left_out, strict=True)
-        return sorted({journey.tokens[place] for journey, places in of for place in places})
+        return sorted({trajectory.tokens[place] for trajectory, places in of for place in places})
 
 
 class Session:
@@ -68,7 +68,7 @@ class Session:
     Calls may come from several threads; the models answer one at a time.
 
     Args:
-        subjects: the checkpoints, shown side by side in this order; the first one's tokens are what is chosen from.
+        models: the checkpoints, shown side by side in this order; the first one's tokens are what is chosen from.
         nearest: how many tokens of the vocabulary are listed for each state.
         max_tokens: of a sentence; what is longer is refused.
         layers: as for :func:`repdyn.capture.capture.capture`.
@@ -79,24 +79,24 @@ class Session:
 
     def __init__(
         self,
-        subjects: Sequence[LoadedModel],
+        models: Sequence[LoadedModel],
         *,
         nearest: int,
         max_tokens: int,
         layers: LayerPatterns = None,
     ) -> None:
-        self.subjects = tuple(subjects)
+        self.models = tuple(models)
         self.max_tokens = max_tokens
         self.nearest = nearest
         self._layers = layers
-        of_each = [[block.stack for block in find_blocks(subject.model, layers)] for subject in subjects]
+        of_each = [[block.stack for block in find_blocks(loaded.model, layers)] for loaded in models]
         self.n_layers = max(stacks.count(stack) for stacks in of_each for stack in stacks)
         """Of the deepest stack."""
         # a tokenizer is no safer to share than a model
         self._lock = RLock()
-        self._read = lru_cache(_SENTENCES * len(self.subjects))(self._read_anew)
-        self._compare = lru_cache(_TOKENS * len(self.subjects))(self._compare_anew)
-        self._planes = lru_cache(_SENTENCES * len(self.subjects))(self._planes_anew)
+        self._read = lru_cache(_SENTENCES * len(self.models))(self._read_anew)
+        self._compare = lru_cache(_TOKENS * len(self.models))(self._compare_anew)
+        self._planes = lru_cache(_SENTENCES * len(self.models))(self._planes_anew)
 
     def tokens(self, sentence: str) -> tuple[str, ...]:
         """The tokens of a sentence as the first checkpoint takes them, special ones included.
@@ -104,7 +104,7 @@ class Session:
         Raises:
             ValueError: nothing, fewer than two tokens, or more than ``max_tokens`` or than a checkpoint takes.
         """
-        first, *_ = [self._names(number, self.checked(sentence)) for number in range(len(self.subjects))]
+        first, *_ = [self._names(number, self.checked(sentence)) for number in range(len(self.models))]
         return first
 
     def checked(self, sentence: str) -> str:
@@ -159,7 +159,7 @@ class Session:
     def _of_each(self, look: Callable[[int], Iterator[T | str]]) -> tuple[list[T], list[str]]:
         found: list[T] = []
         remarks: list[str] = []
-        for number in range(len(self.subjects)):
+        for number in range(len(self.models)):
             try:
                 for one in look(number):
                     remarks.append(one) if isinstance(one, str) else found.append(one)
@@ -168,51 +168,51 @@ class Session:
         return found, remarks
 
     def _token(self, number: int, sentence: str, place: int, with_positions: bool) -> Iterator[TokenSeen | str]:
-        subject, first = self.subjects[number], self._names(0, sentence)
+        loaded, first = self.models[number], self._names(0, sentence)
         own = _same_place(first, self._names(number, sentence), place)
         if own is None:
-            yield f"{subject.name} splits the sentence differently and has no token {first[place]!r} there"
+            yield f"{loaded.name} splits the sentence differently and has no token {first[place]!r} there"
             return
         reading, found = self._read(number, sentence), self._compare(number, sentence, own, with_positions)
         for stack in dict.fromkeys(layer.stack for layer in reading.vectors):
-            table, nearest = (only(frame, "stack", stack) for frame in (found.table, found.nearest))
-            yield TokenSeen(of_stack(subject.name, stack), found.tokens[0], reading.ids[own], table, nearest)
+            table, nearest = (select(frame, stack=stack) for frame in (found.table, found.nearest))
+            yield TokenSeen(of_stack(loaded.name, stack), found.tokens[0], reading.ids[own], table, nearest)
         if reading.reasons:
             first, *others = reading.reasons
             more = f" (and {len(others)} more)" if others else ""
-            yield f"{subject.name}: no state after attention at {first}{more}"
+            yield f"{loaded.name}: no state after attention at {first}{more}"
 
     def _paths(self, number: int, one: str, other: str, place: int) -> Iterator[PathsSeen | str]:
-        subject, own = self.subjects[number], _same_place(self._names(0, one), self._names(number, one), place)
-        for stack, (journey, partner, found) in self._planes(number, one, other).items():
-            yield PathsSeen(of_stack(subject.name, stack), journey, partner, found, own)
+        loaded, own = self.models[number], _same_place(self._names(0, one), self._names(number, one), place)
+        for stack, (trajectory, partner, found) in self._planes(number, one, other).items():
+            yield PathsSeen(of_stack(loaded.name, stack), trajectory, partner, found, own)
 
     def _names(self, number: int, sentence: str) -> tuple[str, ...]:
-        subject = self.subjects[number]
+        loaded = self.models[number]
         with self._lock:
-            ids = ids_of(subject, sentence)
+            ids = encode_sentence(loaded, sentence)
         if len(ids) > self.max_tokens:
             raise ValueError(
-                f"expected a sentence of at most {self.max_tokens} tokens for {subject.name}, got {len(ids)}; shorten "
+                f"expected a sentence of at most {self.max_tokens} tokens for {loaded.name}, got {len(ids)}; shorten "
                 "it, or start with a larger --max-tokens"
             )
-        return tuple(token_names(subject.tokenizer, ids))
+        return tuple(token_names(loaded.tokenizer, ids))
 
-    def _read_anew(self, number: int, sentence: str) -> Reading:
+    def _read_anew(self, number: int, sentence: str) -> SentenceStates:
         with self._lock:
-            return read_sentence(self.subjects[number], sentence, self._layers)
+            return capture_sentence(self.models[number], sentence, self._layers)
 
-    def _compare_anew(self, number: int, sentence: str, place: int, with_positions: bool) -> Trajectories:
-        subject, reading = self.subjects[number], self._read(number, sentence)
+    def _compare_anew(self, number: int, sentence: str, place: int, with_positions: bool) -> VocabularyComparison:
+        loaded, reading = self.models[number], self._read(number, sentence)
         with self._lock:
-            return against_vocabulary(subject, reading, k=self.nearest, with_positions=with_positions, place=place)
+            return compare_sentence(loaded, reading, k=self.nearest, with_positions=with_positions, place=place)
 
     def _planes_anew(
         self, number: int, one: str, other: str
-    ) -> dict[str | None, tuple[TokenTrajectory, TokenTrajectory, Plane]]:
-        first, second = (_journeys(self._read(number, text), self._names(number, text)) for text in (one, other))
-        both = {stack: (journey, second[stack]) for stack, journey in first.items()}
-        return {stack: (*pair, plane(*(journey.states for journey in pair))) for stack, pair in both.items()}
+    ) -> dict[str | None, tuple[TokenTrajectory, TokenTrajectory, TrajectoryPlane]]:
+        first, second = (_trajectories(self._read(number, text), self._names(number, text)) for text in (one, other))
+        both = {stack: (trajectory, second[stack]) for stack, trajectory in first.items()}
+        return {stack: (*pair, fit_plane(*(trajectory.states for trajectory in pair))) for stack, pair in both.items()}
 
 
 def _same_place(first: Sequence[str], other: Sequence[str], place: int) -> int | None:
@@ -220,10 +220,10 @@ def _same_place(first: Sequence[str], other: Sequence[str], place: int) -> int |
     if first == other:
         return place
     bare = [[name.strip("▁#").casefold() for name in names] for names in (first, other)]
-    return next((b for a, b, equal in matched(*bare) if equal and a == place), None)
+    return next((b for a, b, equal in match_tokens(*bare) if equal and a == place), None)
 
 
-def _journeys(reading: Reading, tokens: tuple[str, ...]) -> dict[str | None, TokenTrajectory]:
+def _trajectories(reading: SentenceStates, tokens: tuple[str, ...]) -> dict[str | None, TokenTrajectory]:
     """A sentence through each stack of the model's layers."""
     of_stacks: dict[str | None, list[LayerVectors]] = {}
     for part in reading.vectors:
@@ -233,7 +233,7 @@ def _journeys(reading: Reading, tokens: tuple[str, ...]) -> dict[str | None, Tok
         stack: TokenTrajectory(
             tokens,
             np.stack([part.vectors.double().cpu().numpy() for part in parts]),
-            tuple(Layer(part.layer, stack) for part in parts),
+            tuple(LayerKey(part.layer, stack) for part in parts),
         )
         for stack, parts in of_stacks.items()
     }

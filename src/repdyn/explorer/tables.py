@@ -10,9 +10,9 @@ import pandas as pd
 import torch
 
 from repdyn.explorer.session import Session, TokenSeen
+from repdyn.studies.charts import select
 from repdyn.studies.models import LoadedModel
-from repdyn.studies.tokens.figures import only
-from repdyn.studies.tokens.sentence import State
+from repdyn.studies.tokens.vocabulary_comparison import State
 
 CONVENTIONS = (
     "Layer 0 is what enters the first block, the last layer what the last block puts out, before a final norm. "
@@ -42,15 +42,15 @@ def nearest_tables(seen: Sequence[TokenSeen], state: State, layer: int | None) -
         return _table(f"Layer {layer}", "checkpoint", [_Column(one.name, one, layer) for one in seen], state)
     tables = []
     for one in seen:
-        layers = only(one.table, "state", state)["layer"]
+        layers = select(one.table, state=state)["layer"]
         columns = [_Column(str(number), one, number) for number in layers]
         tables.append(_table(f"{one.name}: {one.token}", "layer", columns, state))
     return "".join(tables)
 
 
 def _table(caption: str, corner: str, columns: Sequence[_Column], state: State) -> str:
-    own = [only(only(column.seen.table, "state", state), "layer", column.layer) for column in columns]
-    near = [only(only(column.seen.nearest, "state", state), "layer", column.layer) for column in columns]
+    own = [select(column.seen.table, state=state, layer=column.layer) for column in columns]
+    near = [select(column.seen.nearest, state=state, layer=column.layer) for column in columns]
     if all(lines.empty for lines in own):
         return f"<p>{escape(caption)}: no such state.</p>"
     ranks = [f"{lines['rank'].iloc[0]:,}" if len(lines) else "" for lines in own]
@@ -80,21 +80,21 @@ def _nearest(seen: TokenSeen, lines: pd.DataFrame, place: int) -> str:
 
 def about(session: Session) -> str:
     """What is looked at, and what its numbers mean."""
-    models = "".join(f"<li>{_described(subject)}</li>" for subject in session.subjects)
+    models = "".join(f"<li>{_described(loaded)}</li>" for loaded in session.models)
     return f"<ul>{models}</ul><details><summary>What is measured</summary><p>{CONVENTIONS}</p></details>"
 
 
-def _described(subject: LoadedModel) -> str:
-    config = subject.model.config.get_text_config()
+def _described(loaded: LoadedModel) -> str:
+    config = loaded.model.config.get_text_config()
     parts = [
-        type(subject.model).__name__,
+        type(loaded.model).__name__,
         f"{getattr(config, 'num_hidden_layers', '?')} blocks",
         f"width {getattr(config, 'hidden_size', '?')}",
         f"vocabulary of {getattr(config, 'vocab_size', '?'):,}",
-        str(subject.model.dtype).removeprefix("torch."),
-        f"on {torch.device(subject.model.device).type}",
+        str(loaded.model.dtype).removeprefix("torch."),
+        f"on {torch.device(loaded.model.device).type}",
     ]
-    return f"<strong>{escape(subject.name)}</strong> {escape(', '.join(parts))}"
+    return f"<strong>{escape(loaded.name)}</strong> {escape(', '.join(parts))}"
 
 
 def remarks(lines: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""The models of a study: from what the command line names to one loaded model and its tokenizer after another.
+"""Load the models that a study names on the command line, one after another.
 
-Nothing that is fetched is trusted: weights are read without running pickles, and code of a repository runs only under
-``--trust-remote-code``. What is fetched from the hub stays in the cache folder, so that a second study has it.
+Downloads are not trusted: weights are read without running pickles, and code of a repository runs only under
+``--trust-remote-code``. Downloads stay in the cache folder, so that a second study finds them there.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from repdyn.text.corpus import cache_directory
-from repdyn.hub.client import Hub, no_progress
+from repdyn.hub.client import Hub, unmonitored
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
-from repdyn.hub.options import check_device
+from repdyn.hub.options import add_loading_options, check_device, revision_names
 from repdyn.hub.tokenizers import context_length, has_tokenizer, load_tokenizer, tokenizer_files
-from repdyn.hub.weights import DTYPES, Loading, choose_files, load_model
+from repdyn.hub.weights import Loading, choose_files, load_model
+from repdyn.text.corpus import cache_directory
 
 
 @dataclass(eq=False)
 class LoadedModel:
-    """One model of a study."""
+    """A model and its tokenizer."""
 
     name: str
-    """As it is shown; no two models of a command have the same."""
+    """Display name, unique within a command."""
     model: PreTrainedModel
-    """Bare (no head), in evaluation mode."""
+    """Without a head, in evaluation mode."""
     tokenizer: PreTrainedTokenizerBase
 
     @property
     def folder_name(self) -> str:
-        """Its name as that of a folder or the beginning of a file's."""
+        """The name as that of a folder or the beginning of a file's."""
         return file_name(self.name)
 
     @property
@@ -49,8 +49,8 @@ class LoadedModel:
 
 
 @dataclass(frozen=True)
-class _Named:
-    """What MODEL names: a local folder, or a revision of a repository."""
+class _Source:
+    """Where a model comes from: a local folder, or a revision of a repository."""
 
     name: str
     folder: Path | None = None
@@ -59,7 +59,7 @@ class _Named:
 
 
 def file_name(name: str) -> str:
-    """A name as part of a path.
+    """Return a name as part of a path.
 
     >>> file_name("lab/model@step8")
     'lab%2Fmodel@step8'
@@ -67,12 +67,12 @@ def file_name(name: str) -> str:
     return quote(name, safe=" @()")
 
 
-def add_options(parser: argparse.ArgumentParser, *, fewest: Literal[0, 1] = 1) -> None:
-    """MODEL..., and how and where models are loaded; ``-o`` for what is written.
+def add_model_options(parser: argparse.ArgumentParser, *, fewest: Literal[0, 1] = 1) -> None:
+    """Add MODEL..., the options for loading models, and ``-o``.
 
     Args:
-        parser: of the study.
-        fewest: models that must be named.
+        parser: the study's parser.
+        fewest: how many models must be named.
     """
     parser.add_argument(
         "models",
@@ -80,61 +80,57 @@ def add_options(parser: argparse.ArgumentParser, *, fewest: Literal[0, 1] = 1) -
         metavar="MODEL",
         help="hub repository, also as REPOSITORY@REVISION, or folder of save_pretrained",
     )
-    parser.add_argument("-o", "--output", type=_folder, required=True, metavar="FOLDER", help="for tables and figures")
-    group = parser.add_argument_group("how models are loaded")
-    group.add_argument("--revision", help="branch, tag or commit of repositories without one of their own")
-    group.add_argument("--tokenizer", help="folder or hub repository of the tokenizer (default: each model's own)")
-    group.add_argument(
-        "--device",
-        type=_device,
-        default="cuda" if torch.cuda.is_available() else "cpu",
-        help="where the models run (default: %(default)s)",
+    parser.add_argument(
+        "-o", "--output", type=_folder, required=True, metavar="FOLDER", help="folder for tables and figures"
     )
+    group = parser.add_argument_group("model loading")
     group.add_argument(
-        "--dtype",
-        choices=["auto", *DTYPES],
-        default="float32",
-        help="precision of the weights, auto for the saved one (default: %(default)s)",
+        "--revisions",
+        type=revision_names,
+        default=(),
+        metavar="R[,R...]",
+        help="branches, tags or commits to study of each repository without one of its own (default: main)",
     )
-    group.add_argument("--trust-remote-code", action="store_true", help="run Python code that a model brings along")
+    add_loading_options(group)
 
 
-def subjects(options: argparse.Namespace) -> Iterator[LoadedModel]:
-    """The models that the options name, one loaded at a time, in their order.
+def load_models(options: argparse.Namespace) -> Iterator[LoadedModel]:
+    """Load the models that the options name, one at a time, in their order.
 
-    A model's weights are gone, whoever still refers to it, as soon as the next one is asked for: a study keeps
-    what it worked out, never the model.
+    A model's weights are released as soon as the next one is requested, whoever still refers to it: a study keeps its
+    results, never the model.
 
     Raises:
-        ValueError: a name that leads nowhere, the same model twice, or a mistaken option. All names are looked at
+        ValueError: a model that does not exist, the same model twice, or an invalid option. All names are checked
             before the first model is loaded.
-        CheckpointError: a model or tokenizer cannot be fetched or does not load.
+        CheckpointError: a model or tokenizer cannot be downloaded or does not load.
     """
-    named = _named(options.models, options.revision)
+    sources = _sources(options.models, options.revisions)
+    check_device(options.device)
     loading = Loading(options.device, options.dtype, None, options.trust_remote_code)
-    for one in named:
-        model_folder, tokenizer_folder = _folders(one, options.tokenizer, with_code=loading.trust_remote_code)
+    for source in sources:
+        model_folder, tokenizer_folder = _folders(source, options.tokenizer, with_code=loading.trust_remote_code)
         try:
             model = cast(PreTrainedModel, load_model(model_folder, loading))
         except CheckpointError as error:
-            raise CheckpointError(f"expected a model that loads, got {one.name}: {error}") from error
-        yield LoadedModel(one.name, model, _tokenizer(one.name, tokenizer_folder, loading.trust_remote_code))
+            raise CheckpointError(f"expected a model that loads, got {source.name}: {error}") from error
+        yield LoadedModel(source.name, model, _tokenizer(source.name, tokenizer_folder, loading.trust_remote_code))
         cast(nn.Module, model).to(torch.device("meta"))
 
 
-def _named(models: Sequence[str], revision: str | None) -> list[_Named]:
-    found = [_one_named(model, revision) for model in models]
-    if revision and all(one.folder for one in found):
-        raise ValueError("expected --revision with a hub repository, got it with local folders alone; leave it out")
-    tails = _tails([one.folder for one in found if one.folder])
-    shown = [_Named(tails[one.folder], one.folder) if one.folder else one for one in found]
-    names = [one.name for one in shown]
+def _sources(models: Sequence[str], revisions: Sequence[str]) -> list[_Source]:
+    found = [source for model in models for source in _sources_of(model, revisions)]
+    if revisions and all(one.folder for one in found):
+        raise ValueError("expected --revisions with a hub repository, got it with local folders alone; leave it out")
+    tails = _distinct_tails([one.folder for one in found if one.folder])
+    sources = [_Source(tails[one.folder], one.folder) if one.folder else one for one in found]
+    names = [one.name for one in sources]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"expected each model once, got {twice!r} {names.count(twice)} times")
-    return shown
+    return sources
 
 
-def _one_named(model: str, revision: str | None) -> _Named:
+def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
     if Path(model).exists():
         folder = Path(os.path.abspath(model))
         if not (folder / "config.json").is_file():
@@ -142,16 +138,17 @@ def _one_named(model: str, revision: str | None) -> _Named:
                 f"expected a folder of save_pretrained with a config.json, got {model}; name one checkpoint, such as "
                 "RUN/hf_checkpoints/step500"
             )
-        return _Named(str(folder), folder)
-    repository, _, own = model.partition("@")
+        return [_Source(str(folder), folder)]
+    repository, _, own_revision = model.partition("@")
     if repository.count("/") > 1 or not repository or model.startswith((".", "/", "~")):
         raise ValueError(f"expected a folder that exists, or a hub repository, got {model!r}")
-    at = own or revision or "main"
-    return _Named(repository if at == "main" else f"{repository}@{at}", None, repository, at)
+    chosen = [own_revision] if own_revision else revisions or ["main"]
+    names = [repository if revision == "main" else f"{repository}@{revision}" for revision in chosen]
+    return [_Source(name, None, repository, revision) for name, revision in zip(names, chosen, strict=True)]
 
 
-def _tails(folders: Sequence[Path]) -> dict[Path, str]:
-    """The last parts of each path, as few as tell all of them apart."""
+def _distinct_tails(folders: Sequence[Path]) -> dict[Path, str]:
+    """Return the last parts of each path, the fewest that make all of them distinct."""
     longest = max((len(folder.parts) for folder in folders), default=1)
     tails: dict[Path, str] = {}
     for n_parts in range(1, longest + 1):
@@ -161,11 +158,11 @@ def _tails(folders: Sequence[Path]) -> dict[Path, str]:
     return tails
 
 
-def _folders(one: _Named, tokenizer: str | None, *, with_code: bool) -> tuple[Path, Path]:
-    """Where the model and its tokenizer lie, fetched where that is needed."""
+def _folders(source: _Source, tokenizer: str | None, *, with_code: bool) -> tuple[Path, Path]:
+    """Return the folders of the model and its tokenizer, downloaded if necessary."""
     hub = Hub()
     try:
-        model = one.folder or _fetch(hub, one.repository, one.revision, weights=True, with_code=with_code)
+        model = source.folder or _fetch(hub, source.repository, source.revision, weights=True, with_code=with_code)
         if tokenizer is None:
             return model, model
         if Path(tokenizer).is_dir():
@@ -175,40 +172,32 @@ def _folders(one: _Named, tokenizer: str | None, *, with_code: bool) -> tuple[Pa
     except HFValidationError as error:
         raise ValueError(f"expected a folder that exists, or a hub repository: {error}") from error
     except (CheckpointError, SweepStoppedError) as error:
-        # what a sweep would say of its store does not concern a study
+        # advice about a sweep's store does not apply to a study
         reason = str(error).replace("; what is measured is stored, and the same command goes on from there", "")
-        raise CheckpointError(f"expected a model at {one.name}, got none: {reason}") from error
+        raise CheckpointError(f"expected a model at {source.name}, got none: {reason}") from error
 
 
 def _fetch(hub: Hub, repository: str, revision: str, *, weights: bool, with_code: bool) -> Path:
-    """Fetch what a model or its tokenizer needs of a repository; returns where it lies."""
+    """Download the files that a model or its tokenizer needs; return their folder."""
     commit = hub.commit(repository, revision)
-    there = hub.files(repository, commit)
-    chosen = tokenizer_files(there, with_code=with_code)
+    available = hub.files(repository, commit)
+    chosen = tokenizer_files(available, with_code=with_code)
     if weights:
-        chosen = {**chosen, **choose_files(there, with_code=with_code)}
+        chosen = {**chosen, **choose_files(available, with_code=with_code)}
     if cached := hub.cached(repository, commit, chosen):
         return cached
     folder = cache_directory() / "models" / quote(repository, safe="") / commit
-    hub.download(repository, commit, chosen, folder, no_progress())
+    hub.download(repository, commit, chosen, folder, unmonitored())
     return folder
 
 
 def _tokenizer(name: str, folder: Path, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     if not has_tokenizer(path.name for path in folder.iterdir()):
         raise CheckpointError(
-            f"expected a tokenizer beside the weights of {name}, found none; name a folder or hub repository that has "
+            f"expected a tokenizer next to the weights of {name}, found none; name a folder or hub repository that has "
             "it with --tokenizer"
         )
     return load_tokenizer(folder, name, trust_remote_code=trust_remote_code)
-
-
-def _device(text: str) -> str:
-    try:
-        check_device(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
 
 
 def _folder(text: str) -> Path:

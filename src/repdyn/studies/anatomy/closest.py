@@ -1,25 +1,25 @@
-"""The closest pairs of rows, within a table or across two: exact, in bounded memory, however large the tables."""
+"""Find the closest pairs of rows within a table or across two: exact, in bounded memory, however large the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from repdyn.capture.capture import no_progress
 from repdyn.kernels.cloud import full_precision, product, row_chunks
-from repdyn.studies.anatomy.geometry import Pairs, pair_values
+from repdyn.studies.anatomy.geometry import RowPairs, pair_values
 
 # rows of one tile of cosines: 64 MB in float32
 _TILE = 4096
-_ANY = -2.0  # no cosine is below
-# pairs that may lie within rounding of the last one kept
-_MOST = 1 << 17
+_ANY = -2.0  # below every cosine
+# candidates within rounding of the k-th pair
+_MAX_CANDIDATES = 1 << 17
 
 
-class Pair(NamedTuple):
+class ClosePair(NamedTuple):
     """Two rows and how close they are."""
 
     first: int
@@ -29,70 +29,64 @@ class Pair(NamedTuple):
     distance: float
 
 
-@dataclass(frozen=True, eq=False)
-class Closest:
-    """What a search through all pairs finds."""
+class ClosestPairs(NamedTuple):
+    """The result of a search through all pairs."""
 
-    pairs: list[Pair]
+    pairs: list[ClosePair]
     """Those with the largest cosines, largest first."""
     nearest: Tensor
-    """(n,) float32, on the CPU: each row's largest cosine with another; -1 where it has none."""
-
-
-def no_progress(share: float) -> None:
-    """Progress that nobody watches."""
+    """(n,) float32, on the CPU: each row's largest cosine with another; -1 if it has none."""
 
 
 def closest_pairs(
     rows: Tensor, other: Tensor | None = None, *, k: int = 20, progress: Callable[[float], None] = no_progress
-) -> Closest:
-    """The ``k`` pairs of rows with the largest cosine (all where there are fewer), and how near each row's nearest is.
+) -> ClosestPairs:
+    """Find the ``k`` pairs of rows with the largest cosine (all if there are fewer), and each row's largest cosine.
 
-    Every pair is looked at, a tile of cosines at a time. Tiles are float32; what comes within twice their rounding
-    error of the k-th place is kept and measured in float64, so the order is that of float64.
+    The search computes every pair, a tile of cosines at a time. Tiles are float32; pairs within twice their rounding
+    error of the k-th one are measured again in float64, so the order is that of float64.
 
     Args:
         rows: (n, dim), any floating dtype, any device; rows that are zero have no cosine and are in no pair.
         other: (m, dim) for pairs across two tables; None for pairs of different rows within one.
-        k: how many.
+        k: number of pairs.
         progress: called with the share that is done.
 
     Returns:
-        Equal cosines in the order of the row numbers; where more than 131,072 pairs are equal but for rounding, as
-        duplicates make them, some of these are as good as the ones returned.
+        Pairs of equal cosines in the order of the row numbers; if more than 131,072 pairs are equal up to rounding, as
+        duplicates are, others would be as good as those returned.
     """
     with full_precision(rows.device):
         one, numbers = _directions(rows)
         two, others = (one, numbers) if other is None else _directions(other)
         candidates, nearest = _candidates(one, two, k, within=other is None, progress=progress)
-    pairs = Pairs(numbers[candidates[:, 0]], others[candidates[:, 1]], False)
+    pairs = RowPairs(numbers[candidates[:, 0]], others[candidates[:, 1]], False)
     values = pair_values(rows, pairs, other)
     columns = (pairs.first, pairs.second, values["cosine"], values["dot"], values["distance"])
-    found = map(Pair, *(column.tolist() for column in columns))
+    found = map(ClosePair, *(column.tolist() for column in columns))
     of_all = torch.full((len(rows),), -1.0)
     of_all[numbers.cpu()] = nearest.cpu()
-    return Closest(sorted(found, key=lambda pair: (-pair.cosine, pair.first, pair.second))[:k], of_all)
+    return ClosestPairs(sorted(found, key=lambda pair: (-pair.cosine, pair.first, pair.second))[:k], of_all)
 
 
 def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of length 1 in float32, and the numbers of the rows they come from."""
-    parts, kept = [], []
+    """Return nonzero rows scaled to length 1 in float32, and their row numbers."""
+    parts, nonzero = [], []
     for chunk in row_chunks(rows):
         wide = chunk.double()
-        # brought near 1 first, lest squares leave the range of numbers
+        # scaled first, so that squares neither overflow nor underflow
         wide = wide / wide.abs().amax(1, keepdim=True)
         lengths = wide.norm(dim=1, keepdim=True)
-        is_there = lengths[:, 0].isfinite()
-        parts.append((wide / lengths)[is_there].float())
-        kept.append(is_there)
-    return torch.cat(parts), torch.cat(kept).nonzero()[:, 0]
+        nonzero.append(lengths[:, 0].isfinite())
+        parts.append((wide / lengths)[nonzero[-1]].float())
+    return torch.cat(parts), torch.cat(nonzero).nonzero()[:, 0]
 
 
 def _candidates(
     one: Tensor, two: Tensor, k: int, *, within: bool, progress: Callable[[float], None]
 ) -> tuple[Tensor, Tensor]:
-    """Row numbers (n, 2) of all pairs that can be among the k closest, and each row's largest cosine."""
-    # what two sums of dim products of unit vectors can be off by, their rounding to float32 included
+    """Return row numbers (n, 2) of all pairs that can be among the k closest, and each row's largest cosine."""
+    # error bound of two dot products of unit vectors, including their rounding to float32
     slack = 2 * (one.shape[1] + 4) * 2.0**-24
     cosines, pairs = one.new_empty(0), torch.empty(0, 2, dtype=torch.long, device=one.device)
     nearest, lowest = torch.full_like(one[:, 0], -1.0), _ANY
@@ -102,32 +96,32 @@ def _candidates(
         if within and row == column:
             tile.masked_fill_(torch.ones_like(tile, dtype=torch.bool).tril(), -torch.inf)
         highest = tile.amax(1)
-        _raise(nearest[row : row + _TILE], highest)
+        _raise_to(nearest[row : row + _TILE], highest)
         if within:
-            _raise(nearest[column : column + _TILE], tile.amax(0))
-        if lowest == _ANY:  # the first tile is full of pairs that are close for want of others
+            _raise_to(nearest[column : column + _TILE], tile.amax(0))
+        if lowest == _ANY:  # in the first tile, every pair would be a candidate
             lowest = _floor(tile.flatten(), k, slack)
         best = _at_least(lowest, tile, highest)
         cosines = torch.cat([cosines, tile[best[:, 0], best[:, 1]]])
         pairs = torch.cat([pairs, best + best.new_tensor([row, column])])
         lowest = _floor(cosines, k, slack)
-        kept = cosines.topk(min(_MOST, int((cosines >= lowest).sum()))).indices
+        kept = cosines.topk(min(_MAX_CANDIDATES, int((cosines >= lowest).sum()))).indices
         cosines, pairs = cosines[kept], pairs[kept]
         progress(done / len(tiles))
     return pairs, nearest
 
 
-def _raise(nearest: Tensor, found: Tensor) -> None:
+def _raise_to(nearest: Tensor, found: Tensor) -> None:
     torch.maximum(nearest, found, out=nearest)
 
 
 def _floor(cosines: Tensor, k: int, slack: float) -> float:
-    """Below this none can be among the k largest."""
+    """Return a bound below which no cosine can be among the k largest."""
     return max(_ANY, float(cosines.topk(k).values[-1]) - slack) if len(cosines) >= k else _ANY
 
 
 def _at_least(lowest: float, tile: Tensor, highest: Tensor) -> Tensor:
-    """Places (n, 2) of the values from ``lowest`` on; ``highest`` is the largest of each row, and spares most rows."""
+    """Return places (n, 2) of values of at least ``lowest``; the ``highest`` of each row rules out most rows."""
     rows = (highest >= lowest).nonzero()[:, 0]
     row, column = (tile[rows] >= lowest).nonzero(as_tuple=True)
     return torch.stack([rows[row], column], dim=1)

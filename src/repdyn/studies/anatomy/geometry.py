@@ -1,10 +1,9 @@
-"""How the rows of a table lie: lengths, pairs, their mean, their spectrum. Arithmetic alone."""
+"""Measure the rows of a table: norms, pairs, relation to their mean, spectrum."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from repdyn.kernels.cloud import Cloud, full_precision, row_chunks
 from repdyn.kernels.spectrum import spectrum_of
 
 MAX_PAIRS = 1_000_000
-"""Pairs that are looked at: all of them where there are no more."""
+"""Pairs of rows that are sampled; if a table has no more, all of them are measured."""
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
 
@@ -26,49 +25,49 @@ _QUANTILES = {
 _PAIRS_AT_ONCE = 1 << 22
 
 
-class Pairs(NamedTuple):
+class RowPairs(NamedTuple):
     """Pairs of different rows."""
 
     first: Tensor
     """(n_pairs,) int64"""
     second: Tensor
-    all_of_them: bool
-    """Each unordered pair once, or a sample."""
+    is_complete: bool
+    """Whether these are all unordered pairs, rather than a sample."""
 
 
-def choose_pairs(n_rows: int, most: int = MAX_PAIRS, seed: int = 0) -> Pairs:
-    """All unordered pairs of rows where there are at most ``most``, else ``most`` of them drawn with replacement.
+def sample_pairs(n_rows: int, max_pairs: int = MAX_PAIRS, seed: int = 0) -> RowPairs:
+    """Return all unordered pairs of rows, or ``max_pairs`` of them drawn with replacement if there are more.
 
     Raises:
         ValueError: fewer than two rows.
     """
     if n_rows < 2:
         raise ValueError(f"expected at least two rows to pair, got {n_rows}")
-    if n_rows * (n_rows - 1) // 2 <= most:
+    if n_rows * (n_rows - 1) // 2 <= max_pairs:
         first, second = torch.triu_indices(n_rows, n_rows, offset=1)
-        return Pairs(first, second, True)
-    # RandomState's stream is frozen by numpy's policy: the same seed draws the same pairs anywhere
+        return RowPairs(first, second, True)
+    # numpy keeps RandomState's stream fixed: a seed draws the same pairs in every version
     random = np.random.RandomState(seed)
-    one, other = random.randint(n_rows, size=most), random.randint(n_rows - 1, size=most)
-    return Pairs(torch.from_numpy(one), torch.from_numpy(other + (other >= one)), False)
+    one, other = random.randint(n_rows, size=max_pairs), random.randint(n_rows - 1, size=max_pairs)
+    return RowPairs(torch.from_numpy(one), torch.from_numpy(other + (other >= one)), False)
 
 
 def norms(rows: Tensor) -> np.ndarray:
-    """Euclidean lengths of the rows (n, dim), (n,) float64."""
+    """Return Euclidean norms of the rows (n, dim), (n,) float64."""
     with full_precision(rows.device):
         return torch.cat([chunk.double().norm(dim=1) for chunk in row_chunks(rows)]).cpu().numpy()
 
 
-def pair_values(rows: Tensor, pairs: Pairs, other: Tensor | None = None) -> dict[str, np.ndarray]:
-    """``distance`` |x - y|, ``dot`` x . y and ``cosine`` x . y / (|x| |y|) of the given pairs, each (n_pairs,) float64.
+def pair_values(rows: Tensor, pairs: RowPairs, other: Tensor | None = None) -> dict[str, np.ndarray]:
+    """Return ``distance`` |x - y|, ``dot`` x . y and ``cosine`` x . y / (|x| |y|) of pairs, each (n_pairs,) float64.
 
     Args:
         rows: (n, dim), any floating dtype, any device.
         pairs: numbers of rows.
-        other: (m, dim) that the second ones are rows of; None for ``rows``.
+        other: (m, dim) table of the second rows; None for ``rows``.
 
     Returns:
-        A cosine is NaN where a row is zero.
+        The cosine is NaN if a row is zero.
     """
     other = rows if other is None else other
     found: dict[str, list[Tensor]] = {"distance": [], "dot": [], "cosine": []}
@@ -83,35 +82,38 @@ def pair_values(rows: Tensor, pairs: Pairs, other: Tensor | None = None) -> dict
     return {name: torch.cat(parts).cpu().numpy() for name, parts in found.items()}
 
 
-def summary(values: np.ndarray) -> dict[str, float]:
-    """Number, mean, standard deviation (n - 1) and quantiles of what is not NaN."""
-    there = values[~np.isnan(values)]
-    if not len(there):
+def cosine_matrix(rows: Tensor | np.ndarray) -> np.ndarray:
+    """Return cosines of all pairs of rows (n, dim), (n, n) float64; NaN for a row that is zero."""
+    x = torch.as_tensor(rows).detach().cpu().double().numpy()
+    with np.errstate(invalid="ignore"):
+        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return (unit @ unit.T).clip(-1, 1)
+
+
+def describe(values: np.ndarray) -> dict[str, float]:
+    """Return number, mean, standard deviation (n - 1) and quantiles of the values that are not NaN."""
+    values = values[~np.isnan(values)]
+    if not len(values):
         return {"n": 0, "mean": math.nan, "std": math.nan, **dict.fromkeys(_QUANTILES, math.nan)}
-    quantiles = np.quantile(there, list(_QUANTILES.values()))
-    std = float(there.std(ddof=1)) if len(there) > 1 else math.nan
-    return {
-        "n": len(there),
-        "mean": float(there.mean()),
-        "std": std,
-        **dict(zip(_QUANTILES, map(float, quantiles), strict=True)),
-    }
+    quantiles = np.quantile(values, list(_QUANTILES.values()))
+    std = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+    of_quantiles = dict(zip(_QUANTILES, map(float, quantiles), strict=True))
+    return {"n": len(values), "mean": float(values.mean()), "std": std, **of_quantiles}
 
 
-@dataclass(frozen=True, eq=False)
-class MeanRelation:
-    """How the rows x of a table stand to their mean m."""
+class MeanRelation(NamedTuple):
+    """The rows x of a table in relation to their mean m."""
 
     norm: float
     """|m|"""
     share: float
-    """|m|^2 over the mean of |x|^2, in [0, 1]: how much of the rows' squared length they have in common."""
+    """|m|^2 over the mean of |x|^2, in [0, 1]: the part of the rows' squared norm that they have in common."""
     cosines: np.ndarray
-    """(n,) of each row with m; NaN where either is zero."""
+    """(n,) of each row with m; NaN if either is zero."""
 
 
 def mean_relation(rows: Tensor) -> MeanRelation:
-    """The mean of the rows (n, dim), and each row's cosine with it."""
+    """Compute the mean of the rows (n, dim), and each row's cosine with it."""
     with full_precision(rows.device):
         total = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
         for chunk in row_chunks(rows):
@@ -125,8 +127,8 @@ def mean_relation(rows: Tensor) -> MeanRelation:
     return MeanRelation(length, length**2 / squares if squares else math.nan, cosines.clip(-1, 1))
 
 
-def explained(rows: Tensor) -> np.ndarray:
-    """Cumulative share of variance that the first principal components explain, from the first to all; ends with 1.
+def explained_variance(rows: Tensor) -> np.ndarray:
+    """Return the cumulative share of variance that the first principal components explain; ends with 1.
 
     Args:
         rows: (n, dim), at least 3 different ones.
@@ -139,10 +141,10 @@ def explained(rows: Tensor) -> np.ndarray:
 
 
 def components_for(cumulative: np.ndarray, shares: Iterable[float] = SHARES) -> dict[float, int]:
-    """How many components it takes to reach each share of the variance.
+    """Return how many components reach each share of the variance.
 
     >>> components_for(np.array([0.5, 0.8, 0.96, 1.0]))
     {0.5: 1, 0.9: 3, 0.95: 3, 0.99: 4}
     """
-    # what sums to a share but for rounding reaches it
+    # equal up to rounding counts as reached
     return {share: int(np.searchsorted(cumulative, share - 1e-12) + 1) for share in shares}

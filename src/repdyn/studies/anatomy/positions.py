@@ -1,4 +1,4 @@
-"""How a position table is laid out: similarity against offset, principal components, turns, and where order ends."""
+"""Measure the layout of a position table: similarity by offset, principal components, rotation, where order ends."""
 
 from __future__ import annotations
 
@@ -11,38 +11,32 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from repdyn.studies.anatomy.geometry import cosine_matrix
+
 N_COMPONENTS = 6
-"""Principal components among which a turn is looked for."""
+"""Principal components among which a rotation is searched."""
 MIN_TURNS = N_COMPONENTS
 """A slow drift bends through its first k principal components at most k / 2 times: fewer turns would prove nothing."""
 
 ORDERED = 0.5
 """Share of the steps that must follow the turn for a stretch of positions to count as turning."""
 CLEAR = 0.6
-"""Purity from which on a plane is said to turn: the largest of 1,200 random walks of various memory was 0.50."""
+"""Purity from which on a plane counts as rotating: the largest of 1,200 random walks of various memory was 0.50."""
 
-_FASTEST = 0.45  # turns per position: at one half, left and right cannot be told
+_FASTEST = 0.45  # turns per position: at one half, the direction is ambiguous
 _PADDED = 16
 _WINDOW_TURNS = 3
 _MIN_WINDOW = 16
 _N_OFFSETS = 8
 
 MIN_POSITIONS = 2 * (_MIN_WINDOW + _N_OFFSETS)
-"""Positions from which on an end of their order can be told."""
+"""Fewer positions do not show where their order ends."""
 _NULL_DRAWS = 2000
 _NULL_QUANTILE = 0.99
 
 
-def cosine_matrix(rows: Tensor) -> np.ndarray:
-    """Cosines of all pairs of rows (n, dim), (n, n) float64; NaN with a row that is zero."""
-    x = rows.detach().cpu().double().numpy()
-    with np.errstate(invalid="ignore"):
-        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    return np.clip(unit @ unit.T, -1, 1)
-
-
 def by_offset(matrix: np.ndarray) -> pd.DataFrame:
-    """Cosines against how far apart two positions are: columns offset, n, mean, std, q05, q95."""
+    """Summarise cosines by the distance of two positions: columns offset, n, mean, std, q05, q95."""
     records = []
     for offset in range(len(matrix)):
         values = np.diagonal(matrix, offset)
@@ -62,7 +56,7 @@ class Components(NamedTuple):
 
 
 def principal(rows: Tensor, k: int = N_COMPONENTS) -> Components:
-    """The first ``k`` principal components (fewer where there are fewer) of rows (n, dim), in float64."""
+    """Return the first ``k`` principal components, or all if there are fewer, of rows (n, dim), in float64."""
     x = rows.detach().cpu().double().numpy()
     left, values, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
     squares = values**2
@@ -70,20 +64,20 @@ def principal(rows: Tensor, k: int = N_COMPONENTS) -> Components:
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
-    """A pair of principal components in which the positions go round."""
+class Rotation:
+    """A pair of principal components in which the positions rotate."""
 
     components: tuple[int, int]
     """Numbers of the two, from 0."""
     period: float
     """Positions per turn, at the peak of the spectrum."""
     share: float
-    """Share of the whole table's variance that goes round in this plane: net rotary power, in [0, 1]."""
+    """Share of the whole table's variance that rotates in this plane: net rotary power, in [0, 1]."""
     purity: float
     """The same as a share of the variance in the plane alone: 1 for a circle, about 0 for noise."""
     windows: pd.DataFrame
-    """Stretches of positions, half overlapping: start, stop, period, ordered (the share of steps that follow the
-    turn, 1 for a circle, about 0 for noise), radius."""
+    """Half-overlapping stretches of positions: start, stop, period, ordered (the share of steps that follow the
+    rotation, 1 for a circle, about 0 for noise), radius."""
 
     @property
     def is_clear(self) -> bool:
@@ -91,20 +85,18 @@ class Turn:
 
     @property
     def ends(self) -> int:
-        """The last position of the first run of stretches that turn, the number of positions where that is to the end;
-        0 where not even the first stretch turns."""
+        """The last position of the first run of rotating stretches; 0 if the first stretch does not rotate."""
         turning = (self.windows["ordered"] >= ORDERED).to_numpy()
         n_turning = len(turning) if turning.all() else int(turning.argmin())
         return int(self.windows["stop"].iloc[n_turning - 1]) if n_turning else 0
 
 
-def find_turn(components: Components) -> Turn | None:
-    """The plane of two principal components that turns most, None where there are too few positions or
-    components to look for one.
+def find_rotation(components: Components) -> Rotation | None:
+    """Find the plane of two principal components that rotates most; None for too few positions or components.
 
-    With z = x_a + i x_b the plane's path as complex numbers and Z its windowed Fourier transform, what goes round one
-    way and not the other is ``|Z(f)|^2 - |Z(-f)|^2`` (rotary spectrum: Gonella, Deep-Sea Research 19, 1972). The plane
-    with the largest sum of it over f from ``MIN_TURNS / n`` to 0.45 is taken, and the period from its peak.
+    With z = x_a + i x_b the plane's path as complex numbers and Z its windowed Fourier transform, the net rotation is
+    ``|Z(f)|^2 - |Z(-f)|^2`` (rotary spectrum: Gonella, Deep-Sea Research 19, 1972). The plane with the largest sum of
+    it over f from ``MIN_TURNS / n`` to 0.45 is taken, and the period from its peak.
 
     Args:
         components: of positions in their order; at least 8 times :data:`MIN_TURNS` of them are needed.
@@ -121,23 +113,23 @@ def find_turn(components: Components) -> Turn | None:
     best: tuple[float, tuple[int, int], int, float] | None = None
     for a, b in combinations(range(k), 2):
         net, whole = _rotary(spectra[:, a], spectra[:, b])
-        round_ = float(net[searched].sum())
-        if best is None or abs(round_) > abs(best[0]):
-            peak = int(np.argmax(np.where(searched, net * np.sign(round_), -math.inf)))
-            best = round_, (a, b), peak, whole
+        net_power = float(net[searched].sum())
+        if best is None or abs(net_power) > abs(best[0]):
+            peak = int(np.argmax(np.where(searched, net * np.sign(net_power), -math.inf)))
+            best = net_power, (a, b), peak, whole
     if best is None:
         return None
-    round_, (a, b), peak, whole = best
-    purity = abs(round_) / whole
+    net_power, (a, b), peak, whole = best
+    purity = abs(net_power) / whole
     share = purity * float(components.shares[a] + components.shares[b])
     frequency = _refined(np.abs(_rotary(spectra[:, a], spectra[:, b])[0]), peak) / n_padded
     path = scores[:, a] + 1j * scores[:, b]
-    direction = path if round_ > 0 else path.conj()
-    return Turn((a, b), float(1 / frequency), share, purity, _windows(direction, frequency))
+    direction = path if net_power > 0 else path.conj()
+    return Rotation((a, b), float(1 / frequency), share, purity, _windows(direction, frequency))
 
 
 def _rotary(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, float]:
-    """Power at f minus power at -f of ``first + i second``, for f from 0 to 1/2, and the power at all f together."""
+    """Return the power at f minus that at -f of ``first + i second``, for f from 0 to 1/2, and the total power."""
     power = np.abs(first + 1j * second) ** 2
     half = len(power) // 2
     mirrored = np.roll(power[::-1], 1)
@@ -145,7 +137,7 @@ def _rotary(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _refined(power: np.ndarray, peak: int) -> float:
-    """The top of a parabola through the logarithms at a peak and beside it."""
+    """Return the maximum of a parabola through the logarithms at a peak and its neighbours."""
     if not 0 < peak < len(power) - 1 or (power[peak - 1 : peak + 2] <= 0).any():
         return float(peak)
     below, at, above = np.log(power[peak - 1 : peak + 2])
@@ -154,8 +146,10 @@ def _refined(power: np.ndarray, peak: int) -> float:
 
 
 def _windows(path: np.ndarray, frequency: float) -> pd.DataFrame:
-    """The turn in stretches of three turns (16 positions at least): each centred, then compared with itself one
-    position later (the pulse-pair estimate of a frequency)."""
+    """Measure the rotation in stretches of three turns, at least 16 positions.
+
+    Each is centred, then compared with itself one position later (the pulse-pair estimate of a frequency).
+    """
     length = min(len(path), max(_MIN_WINDOW, round(_WINDOW_TURNS / frequency)))
     starts = [*range(0, len(path) - length, max(1, length // 2)), len(path) - length]
     records = []
@@ -171,18 +165,18 @@ def _windows(path: np.ndarray, frequency: float) -> pd.DataFrame:
     return pd.DataFrame(records, columns=["start", "stop", "period", "ordered", "radius"])
 
 
-def order_ends(rows: Tensor, *, seed: int = 0) -> int:
-    """The number of positions before the first stretch that looks like positions in no order.
+def find_order_end(rows: Tensor, *, seed: int = 0) -> int:
+    """Return the number of positions before the first stretch that looks like positions in random order.
 
     A stretch is 16 positions with those up to 8 further on; its order is the largest, over the offsets 1 to 8, of the
-    mean cosine of the centred positions that far apart, in absolute value. It looks ordered where that is above 99 % of
-    what as many pairs of different positions give that are drawn at random from the same table.
+    mean cosine of the centred positions that far apart, in absolute value. It counts as ordered if that is above
+    the 99 % quantile for as many pairs of different positions drawn at random from the same table.
 
     Args:
         rows: (n, dim) positions in their order, at least :data:`MIN_POSITIONS`.
 
     Returns:
-        n where every stretch is ordered, 0 where the first is not.
+        n if every stretch is ordered, 0 if the first is not.
 
     Raises:
         ValueError: fewer positions.

@@ -1,103 +1,92 @@
-"""What a study of anatomy says in the terminal."""
+"""Print what a study of anatomy found."""
 
 from __future__ import annotations
 
 import math
 
 import pandas as pd
-from rich.console import Console
-from rich.table import Table as Printed
-from rich.text import Text
 
-from repdyn.studies.anatomy.depth import TokenTrajectory, lengths, step_cosines, steps
-from repdyn.studies.anatomy.positions import Turn
-from repdyn.studies.anatomy.tables import Table
+from repdyn.studies.anatomy.positions import Rotation
+from repdyn.studies.anatomy.tables import EmbeddingTable
+from repdyn.studies.anatomy.trajectories import TokenTrajectory, norms, step_cosines, step_norms
+from repdyn.studies.output import print_line, print_table
 
-
-def print_name(name: str, console: Console | None = None) -> None:
-    """Whose study begins."""
-    (console or Console()).print(Text(name, style="bold"))
+_MAX_PAIRS = 5
 
 
-def say(text: str, console: Console | None = None) -> None:
-    """A line as it is."""
-    (console or Console()).print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def print_tables(overview: pd.DataFrame, distributions: pd.DataFrame, console: Console | None = None) -> None:
-    """One line for each table and quantity, and what was left out.
+def print_tables(overview: pd.DataFrame, distributions: pd.DataFrame) -> None:
+    """Print a row for each table and quantity, and what was left out.
 
     Args:
-        overview, distributions: of :mod:`repdyn.studies.anatomy.measured`.
+        overview, distributions: of :mod:`repdyn.studies.anatomy.measurements`.
     """
     columns = {"mean": "mean", "5 %": "q05", "median": "median", "95 %": "q95", "min": "min", "max": "max"}
-    printed = _printed("table", "quantity", *columns)
-    for line in distributions.to_dict("records"):
-        printed.add_row(line["table"], line["quantity"], *(f"{line[column]:.3f}" for column in columns.values()))
-    (console or Console()).print(printed)
-    for line in overview.to_dict("records"):
-        left_out = f"; left out: {line['left_out']}" if line["left_out"] else ""
-        pairs = "all pairs" if line["all_pairs"] else f"{line['pairs']:,} pairs drawn"
-        shares = {name.removeprefix("components_"): line[name] for name in line if name.startswith("components_")}
+    rows = [
+        (row["table"], row["quantity"], *(f"{row[column]:.3f}" for column in columns.values()))
+        for row in distributions.to_dict("records")
+    ]
+    print_table(("table", "quantity", *columns), rows, left={"table", "quantity"})
+    for row in overview.to_dict("records"):
+        left_out = f"; left out: {row['left_out']}" if row["left_out"] else ""
+        pairs = "all pairs" if row["all_pairs"] else f"{row['pairs']:,} pairs drawn"
+        shares = {name.removeprefix("components_"): row[name] for name in row if name.startswith("components_")}
         needed = ", ".join(f"{share} %: {count:.0f}" for share, count in shares.items() if not math.isnan(count))
-        say(
-            f"{line['table']}: {line['rows']:,} rows of {line['dim']} ({line['parameter']}), {pairs}{left_out}; "
-            f"the mean row holds {line['mean_share']:.1%} of the squared length"
-            + (f"; components for a share of variance, {needed}" if needed else ""),
-            console,
+        print_line(
+            f"{row['table']}: {row['rows']:,} rows of {row['dim']} ({row['parameter']}), {pairs}{left_out}; "
+            f"the mean row holds {row['mean_share']:.1%} of the squared length"
+            + (f"; components for a share of variance, {needed}" if needed else "")
         )
 
 
-def print_closest(pairs: pd.DataFrame, console: Console | None = None) -> None:
-    """A few of the closest pairs within and across tables."""
+def print_closest(pairs: pd.DataFrame) -> None:
+    """Print a few of the closest pairs within and across tables."""
     for tables, group in pairs.groupby("tables", sort=False):
-        told = [f"{line['first']} {line['second']} {line['cosine']:.4f}" for line in group.to_dict("records")]
-        say(f"closest, {tables}: {'; '.join(told)}", console)
+        rows = group.head(_MAX_PAIRS).to_dict("records")
+        print_line(
+            f"closest, {tables}: " + "; ".join(f"{row['first']} {row['second']} {row['cosine']:.4f}" for row in rows)
+        )
 
 
 def print_positions(
-    table: Table,
+    table: EmbeddingTable,
     offsets: pd.DataFrame,
-    turn: Turn | None,
-    ends: int | None,
-    start: str | None,
-    start_cosine: float,
-    console: Console | None = None,
+    rotation: Rotation | None,
+    order_end: int | None,
+    start: tuple[str | None, float],
 ) -> None:
-    """How positions lie: neighbours, turn, order, and position 0 beside the token that starts a text."""
-    one_apart = offsets.loc[offsets["offset"] == 1, "mean"]
+    """Print the layout of positions: neighbours, rotation, order, and position 0 with the token that starts a text.
+
+    Args:
+        table: the positions.
+        offsets, rotation, order_end: of :mod:`repdyn.studies.anatomy.positions`.
+        start: the token that starts a text, and the cosine of its input embedding with position 0.
+    """
+    neighbours = offsets.loc[offsets["offset"] == 1, "mean"]
     n = len(table.rows)
-    if len(one_apart):
-        say(f"{table.name}: cosine of neighbours {float(one_apart.iloc[0]):.3f} on average", console)
-    if turn is not None and turn.is_clear:
-        a, b = (number + 1 for number in turn.components)
-        until = "to the last" if turn.ends == n else f"up to position {turn.ends}"
-        say(
-            f"{table.name}: one turn per {turn.period:.2f} positions in components {a} and {b}, "
-            f"{turn.share:.1%} of the variance, {until}",
-            console,
+    if len(neighbours):
+        print_line(f"{table.name}: cosine of neighbours {float(neighbours.iloc[0]):.3f} on average")
+    if rotation is not None and rotation.is_clear:
+        a, b = (number + 1 for number in rotation.components)
+        end = "to the last" if rotation.ends == n else f"up to position {rotation.ends}"
+        print_line(
+            f"{table.name}: one turn per {rotation.period:.2f} positions in components {a} and {b}, "
+            f"{rotation.share:.1%} of the variance, {end}"
         )
-    elif turn is not None:
-        say(f"{table.name}: no plane turns clearly (the best has a purity of {turn.purity:.2f})", console)
-    if ends is not None:
-        say(f"{table.name}: {'order holds to the last position' if ends == n else f'order ends near {ends}'}", console)
-    if not math.isnan(start_cosine):
-        say(f"cosine of the input embedding of {start} and position 0: {start_cosine:.3f}", console)
+    elif rotation is not None:
+        print_line(f"{table.name}: no plane rotates clearly (the best has a purity of {rotation.purity:.2f})")
+    if order_end is not None:
+        end = "order holds to the last position" if order_end == n else f"order ends near {order_end}"
+        print_line(f"{table.name}: {end}")
+    if not math.isnan(start[1]):
+        print_line(f"cosine of the input embedding of {start[0]} and position 0: {start[1]:.3f}")
 
 
-def print_depth(stack: str | None, journey: TokenTrajectory, console: Console | None = None) -> None:
-    """Means over the tokens of the first sentence, layer by layer."""
-    printed = _printed("layer" if stack is None else f"{stack} layer", "|h|", "step", "cosine with next")
-    of_all = (lengths(journey.states).mean(1), steps(journey.states).mean(1), step_cosines(journey.states).mean(1))
-    for number, layer in enumerate(journey.layers):
-        told = [f"{values[number]:.3f}" if number < len(values) else "" for values in of_all]
-        printed.add_row(str(layer.index), *told)
-    (console or Console()).print(printed)
-
-
-def _printed(*columns: str) -> Printed:
-    printed = Printed(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for column in columns:
-        is_text = column in {"table", "quantity"}
-        printed.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
-    return printed
+def print_depth(stack: str | None, trajectory: TokenTrajectory) -> None:
+    """Print means over the tokens of a sentence, layer by layer."""
+    states = trajectory.states
+    means = [values.mean(1) for values in (norms(states), step_norms(states), step_cosines(states))]
+    rows = [
+        (str(layer.index), *(f"{values[number]:.3f}" for values in means if number < len(values)))
+        for number, layer in enumerate(trajectory.layers)
+    ]
+    print_table(("layer" if stack is None else f"{stack} layer", "|h|", "step", "cosine with next"), rows)

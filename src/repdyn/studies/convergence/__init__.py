@@ -1,5 +1,1 @@
-"""Semantic convergence: how tokens approach what the last layer makes of them; see docs/convergence.md."""
-
-from repdyn.studies.convergence.study import EXAMPLES, HELP, add_options, run
-
-__all__ = ["EXAMPLES", "HELP", "add_options", "run"]
+"""Semantic convergence: how tokens approach their states at the last layer; see docs/convergence.md."""

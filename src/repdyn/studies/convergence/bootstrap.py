@@ -1,4 +1,4 @@
-"""Uncertainty over sequences: tokens of one sequence are not independent, sequences are, so these are drawn anew."""
+"""Estimate uncertainty by resampling sequences: tokens of one sequence are not independent, sequences are."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 LEVEL = 0.95
 
-# Bounds the memory: counts of so many sequences in so many resamples are held at a time.
-_CELLS = 1 << 22
+# bounds the memory of one chunk of resamples
+_MAX_CELLS = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class SequenceSums:
     sums: np.ndarray
     """(n_sequences, L + 1)."""
     counts: np.ndarray
-    """(n_sequences,) tokens behind each sum; 0 where a sequence has none."""
+    """(n_sequences,) tokens in each sum; 0 for a sequence without any."""
 
     def __post_init__(self) -> None:
         if self.sums.ndim != 2 or self.counts.shape != self.sums.shape[:1]:
@@ -36,35 +36,35 @@ class SequenceSums:
 
     @property
     def alignment(self) -> np.ndarray:
-        """A_0 ... A_L, (L + 1,): the mean over all tokens, long sequences counting for more; NaN without a token."""
+        """A_0 ... A_L, (L + 1,): the mean over all tokens, so that long sequences weigh more; NaN without a token."""
         if not self.n_tokens:
             return np.full(self.sums.shape[1], np.nan)
         return self.sums.sum(0) / self.n_tokens
 
     @property
     def means(self) -> np.ndarray:
-        """(n_sequences, L + 1) mean over the tokens of each sequence; NaN where there is none."""
+        """(n_sequences, L + 1) mean over the tokens of each sequence; NaN for a sequence without any."""
         with np.errstate(invalid="ignore"):
             return self.sums / self.counts[:, None]
 
 
 class Interval(NamedTuple):
-    """Bounds of what was asked for, of its shape."""
+    """Lower and upper bounds, of the shape of the estimate."""
 
     low: np.ndarray
     high: np.ndarray
 
 
-def resampled(samples: Sequence[SequenceSums], n_resamples: int, seed: int = 0) -> list[np.ndarray]:
-    """The profiles that other draws of the sequences would have given.
+def resample_profiles(samples: Sequence[SequenceSums], n_resamples: int, seed: int = 0) -> list[np.ndarray]:
+    """Draw alignment profiles by a bootstrap over sequences.
 
     Each resample draws as many sequences as there are, with replacement, and takes the ratio of the sum of cosines to
-    the number of tokens. Several samples of the same sequences (two checkpoints, two classes of tokens) are drawn
-    alike, so that their differences are paired.
+    the number of tokens. Samples of the same sequences (two checkpoints, two classes of tokens) share the draws, so
+    that their differences are paired.
 
     Args:
         samples: of the same sequences in the same order.
-        n_resamples: draws; 1000 give the 2.5 % percentile to about a tenth of the interval's width.
+        n_resamples: number of draws; 1000 give the 2.5 % percentile to about a tenth of the interval's width.
         seed: of the draws.
 
     Returns:
@@ -84,31 +84,23 @@ def resampled(samples: Sequence[SequenceSums], n_resamples: int, seed: int = 0) 
             f"expected at least 2 sequences and 1 resample, got {n_sequences} and {n_resamples}; take more text"
         )
     generator = np.random.default_rng(seed)
-    chunk = max(1, _CELLS // n_sequences)
+    chunk = max(1, _MAX_CELLS // n_sequences)
     drawn: list[list[np.ndarray]] = [[] for _ in samples]
     for start in range(0, n_resamples, chunk):
         size = min(chunk, n_resamples - start)
-        times = generator.multinomial(n_sequences, np.full(n_sequences, 1 / n_sequences), size).astype(float)
+        weights = generator.multinomial(n_sequences, np.full(n_sequences, 1 / n_sequences), size).astype(float)
         for sample, profiles in zip(samples, drawn, strict=True):
             with np.errstate(invalid="ignore"):
-                profiles.append(times @ sample.sums / (times @ sample.counts)[:, None])
+                profiles.append(weights @ sample.sums / (weights @ sample.counts)[:, None])
     return [np.concatenate(profiles) for profiles in drawn]
 
 
-def percentiles(values: np.ndarray, level: float = LEVEL) -> Interval:
-    """The interval that holds the middle ``level`` of resampled values.
-
-    Args:
-        values: (n_resamples, ...).
-        level: in (0, 1).
-
-    Returns:
-        Two arrays of shape (...); a draw that is NaN is left out.
+def percentile_interval(values: np.ndarray, level: float = LEVEL) -> Interval:
+    """Return the interval that holds the middle ``level`` of resampled values, (n_resamples, ...); NaN are ignored.
 
     Raises:
-        ValueError: another level.
+        ValueError: a level outside (0, 1).
     """
     if not 0 < level < 1:
         raise ValueError(f"expected a level between 0 and 1, got {level}")
-    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return Interval(low, high)
+    return Interval(*np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0))

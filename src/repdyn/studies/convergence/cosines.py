@@ -1,4 +1,4 @@
-"""From a model and a probe to each token's cosine between a layer and the last one."""
+"""Compare each token's state at every layer with its state at the last one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.capture import capture, no_progress
+from repdyn.capture.prepared_model import prepare
 from repdyn.capture.states import LayerStates
 from repdyn.kernels import Cloud, Undefined, full_precision
 from repdyn.kernels.matched import cosines
@@ -19,22 +20,22 @@ from repdyn.studies.convergence.bootstrap import SequenceSums
 
 @dataclass(frozen=True, eq=False)
 class TokenCosines:
-    """One stack of blocks: how near each sampled token is to where it ends, at every layer."""
+    """Cosine of each sampled token's state at every layer with its state at the last one, in one stack of blocks."""
 
     stack: str | None
-    """Its name, in a model that has several."""
+    """Name of the stack, in a model that has several."""
     cosines: np.ndarray
-    """(L + 1, n_sampled) float64 in [-1, 1]; of the last layer 1, up to rounding."""
+    """(L + 1, n_sampled) float64 in [-1, 1]; 1 at the last layer, up to rounding."""
     rows: np.ndarray
-    """(n_tokens,) where in ``cosines`` each token of the probe stands, -1 where it is not sampled."""
+    """(n_tokens,) column in ``cosines`` of each token of the probe, -1 where it is not sampled."""
     sequences: np.ndarray
-    """(n_tokens,) number of the sequence each token of the probe stands in."""
+    """(n_tokens,) number of each token's sequence."""
 
-    def summed(self, tokens: np.ndarray) -> SequenceSums:
-        """The cosines of sampled tokens, summed over those of each sequence.
+    def sum_by_sequence(self, tokens: np.ndarray) -> SequenceSums:
+        """Sum the cosines of sampled tokens over each sequence.
 
         Args:
-            tokens: their numbers in the probe, as ``probe.sample(subset)`` tells them.
+            tokens: their numbers in the probe, as ``probe.sample(subset)`` returns them.
         """
         chosen = tokens.ravel()
         sequences, n_sequences = self.sequences[chosen], int(self.sequences[-1]) + 1
@@ -50,16 +51,16 @@ def token_cosines(
     *,
     progress: Callable[[float], None] = no_progress,
 ) -> list[TokenCosines]:
-    """Run a model over a probe, and compare each sampled token at every layer with itself at the last one.
+    """Run a model over a probe and compute ``cos(h_l(t), h_L(t))`` for every sampled token t and layer l.
 
-    ``cos(h_l(t), h_L(t))``, the last layer being the last block's output before a final normalisation. The mean over
-    the sample of a subset is the metric "alignment" on that subset.
+    The last layer L is the last block's output before a final normalisation. The mean over the sample of a subset is
+    the metric "alignment" on that subset.
 
     Args:
         model: as for :func:`repdyn.capture.capture.capture`.
         probe: the tokens.
-        subsets: whose samples to compare.
-        layers: name pattern of the blocks; None finds them.
+        subsets: token subsets whose samples are compared.
+        layers: name pattern of the blocks; None detects them.
         progress: called with the share of the probe that has run.
 
     Returns:
@@ -69,37 +70,27 @@ def token_cosines(
         ValueError: a state that is zero or not finite, and so has no direction; and as for ``capture``.
         RuntimeError: as for ``capture``.
     """
-    states = capture(model, probe, subsets, layers, progress=progress)
+    states = capture(prepare(model, layers), probe, subsets, progress=progress)
     sequences = np.repeat(np.arange(len(probe.lengths)), probe.lengths.numpy())
     stacks: dict[str | None, list[LayerStates]] = {}
     for layer in states.layers:
         stacks.setdefault(layer.stack, []).append(layer)
-    return [TokenCosines(stack, _cosines(of_stack), states.rows, sequences) for stack, of_stack in stacks.items()]
+    return [
+        TokenCosines(stack, np.stack([_cosines(layer, layers[-1]) for layer in layers]), states.rows, sequences)
+        for stack, layers in stacks.items()
+    ]
 
 
-def _cosines(layers: Sequence[LayerStates]) -> np.ndarray:
-    """(n_layers, n_sampled) float64."""
-    last = _cloud(layers[-1])
-    return np.stack([_cosines_of(layer, _cloud(layer), last) for layer in layers])
-
-
-def _cosines_of(layer: LayerStates, cloud: Cloud, last: Cloud) -> np.ndarray:
+def _cosines(layer: LayerStates, last: LayerStates) -> np.ndarray:
     try:
         with full_precision(layer.device):
-            found = cosines(cloud, last).cpu().numpy()
+            found = cosines(*(Cloud(one.states.to(one.device)) for one in (layer, last))).cpu().numpy()
+        reason = "" if np.isfinite(found).all() else f"{np.isnan(found).sum()} of {len(found)} are NaN or infinite"
     except Undefined as undefined:
-        raise _without_direction(layer, undefined.reason) from undefined
-    if not np.isfinite(found).all():
-        raise _without_direction(layer, f"{np.isnan(found).sum()} of {len(found)} are NaN or infinite")
+        found, reason = np.empty(0), undefined.reason
+    if reason:
+        raise ValueError(
+            f"expected states with a direction at layer {layer.index} ({layer.module}) and at the last layer, got some "
+            f"without: {reason}"
+        )
     return found
-
-
-def _without_direction(layer: LayerStates, reason: str) -> ValueError:
-    return ValueError(
-        f"expected states with a direction at layer {layer.index} ({layer.module}) and at the last layer, got some "
-        f"without: {reason}"
-    )
-
-
-def _cloud(layer: LayerStates) -> Cloud:
-    return Cloud(layer.states.to(layer.device))

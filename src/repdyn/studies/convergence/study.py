@@ -1,155 +1,159 @@
-"""``repdyn study convergence``: profiles with intervals, gaps between classes, changes, and what goes with the loss."""
+"""``repdyn study convergence``: alignment profiles, gaps between classes, changes, and correlation with the loss."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from repdyn.text.source import DEFAULT_TEXT
+from repdyn.probe.word_classes import CLASS_OPTIONS, CLASSES
 from repdyn.store import open_store
-from repdyn.studies import models as subjects
 from repdyn.studies.convergence import figures, summary
 from repdyn.studies.convergence.loss import loss_correlations, summaries_with_loss
-from repdyn.studies.convergence.measured import WORDS, results_of
-from repdyn.studies.convergence.results import (
-    Result,
-    change,
-    change_table,
+from repdyn.studies.convergence.profiles import (
+    ConvergenceMeasurements,
     class_table,
+    estimate_change,
+    estimate_profile,
     gap_table,
-    profile,
+    measure_convergence,
     profile_table,
 )
-from repdyn.studies.output import Findings, print_written
+from repdyn.studies.driver import Study, add_layers_option
+from repdyn.studies.models import LoadedModel, file_name
+from repdyn.studies.output import Output
 from repdyn.tables.frames import by_stack
 from repdyn.tables.selection import select
 from repdyn.tables.style import of_stack
+from repdyn.text.source import DEFAULT_TEXT
 from repdyn.utils.arguments import at_least
 
-HELP = "How the tokens of a model approach what they are after its last layer: alignment A_l, gradient G_l, and gaps."
-EXAMPLES = """examples:
+
+class ConvergenceStudy(Study):
+    """How the tokens of a model approach their states at the last layer."""
+
+    help = "How the tokens of a model approach their states at the last layer: alignment A_l, gradient G_l, and gaps."
+    examples = """examples:
   repdyn study convergence bert-base-uncased distilbert-base-uncased -o FOLDER
   repdyn study convergence stories260K-hf --text builtin --sentences 0 -o FOLDER
   repdyn study convergence RUN/hf_checkpoints/step100 RUN/hf_checkpoints/step1000 --before-after -o FOLDER
   repdyn study convergence EleutherAI/pythia-70m@step1000 EleutherAI/pythia-70m --before-after -o FOLDER
-  repdyn study convergence --store RUN/repdyn -o FOLDER       does the alignment go with the training loss?
+  repdyn study convergence --store RUN/repdyn -o FOLDER       is the alignment correlated with the training loss?
 """
+    fewest_models = 0
 
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What is read, how much of it, and what is compared."""
-    subjects.add_options(parser, fewest=0)
-    text = parser.add_argument_group("what the models read")
-    text.add_argument("--text", default=DEFAULT_TEXT, help="enwik8, builtin, or a path (default: %(default)s)")
-    text.add_argument(
-        "--sequence-length",
-        type=at_least(2),
-        default=128,
-        help="tokens in a sequence, at most the model's context (default: %(default)s)",
-    )
-    text.add_argument(
-        "--max-vectors", type=at_least(3), default=16384, help="tokens of the text (default: %(default)s)"
-    )
-    text.add_argument(
-        "--words",
-        nargs="*",
-        choices=WORDS,
-        default=list(WORDS),
-        metavar="CLASS",
-        help="classes of its words to hold against one another; without a name none (default: %(default)s)",
-    )
-    text.add_argument(
-        "--sentences",
-        type=at_least(0),
-        default=1000,
-        help="made-up sentences of either kind, simple and complex; 0 for none (default: %(default)s)",
-    )
-    group = parser.add_argument_group("what is worked out")
-    group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
-    group.add_argument("--resamples", type=at_least(1), default=1000, help="of the bootstrap (default: %(default)s)")
-    group.add_argument("--seed", type=at_least(0), default=0, help="of the bootstrap (default: %(default)s)")
-    group.add_argument("--before-after", action="store_true", help="the second of two models minus the first")
-    group.add_argument(
-        "--store", type=Path, metavar="STORE", help="of runs with the metric alignment: correlation with train/loss"
-    )
-    group.add_argument("--run", nargs="+", metavar="NAME", help="some of the store's runs (default: every run)")
-
-
-def run(options: argparse.Namespace) -> None:
-    """Print the study, and write its tables and figures.
-
-    Raises:
-        ValueError, OSError, CheckpointError: a mistaken option, or a model or text that is not as it must be.
-    """
-    _validate_options(options)
-    findings = Findings()
-    if options.models:
-        of_models = [results_of(subject, options) for subject in subjects.subjects(options)]
-        _profiles([result for results in of_models for result in results], options, findings)
-        if options.before_after:
-            _change(*of_models, options=options, findings=findings)
-    if options.store:
-        _correlations(options, findings)
-    print_written(options.output, findings.write(options.output))
-
-
-def _validate_options(options: argparse.Namespace) -> None:
-    if not options.models and not options.store:
-        raise ValueError("expected a model or --store STORE, got neither; see --help")
-    if options.before_after and len(options.models) != 2:
-        raise ValueError(f"expected two models with --before-after, got {len(options.models)}; name first and second")
-    if options.run and not options.store:
-        raise ValueError("expected --run with --store, got it alone; name the store that holds the run")
-
-
-def _profiles(results: Sequence[Result], options: argparse.Namespace, findings: Findings) -> None:
-    found = {result.name: profile(result, options.resamples, options.seed) for result in results}
-    findings.tables["profiles"] = pd.concat([profile_table(*named) for named in found.items()], ignore_index=True)
-    findings.tables["classes"] = class_table(results)
-    if not (gaps := gap_table(results)).empty:
-        findings.tables["gaps"] = gaps
-    findings.figures["profiles"] = figures.profile_figure(found)
-    for result in results:
-        one, folder = found[result.name], subjects.file_name(result.name)
-        summary.print_profile(result, one)
-        findings.figures[f"{folder}/gradient"] = figures.gradient_figure(result.name, one)
-        if of_result := result.gaps():
-            findings.figures[f"{folder}/gaps"] = figures.gap_figure(result.name, of_result)
-
-
-def _change(
-    before: Sequence[Result], after: Sequence[Result], *, options: argparse.Namespace, findings: Findings
-) -> None:
-    if len(before) != len(after):
-        names = ", ".join(result.name for result in (*before, *after))
-        raise ValueError(
-            f"expected two models with as many stacks of blocks, got {names}; compare two checkpoints of one model"
+    @classmethod
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        text = parser.add_argument_group("text")
+        text.add_argument("--text", default=DEFAULT_TEXT, help="enwik8, builtin, or a path (default: %(default)s)")
+        text.add_argument(
+            "--sequence-length",
+            type=at_least(2),
+            default=128,
+            help="tokens in a sequence, at most the model's context (default: %(default)s)",
         )
-    changes = {
-        f"{later.name} minus {earlier.name}": change(earlier, later, options.resamples, options.seed)
-        for earlier, later in zip(before, after, strict=True)
-    }
-    findings.tables["change"] = pd.concat([change_table(*named) for named in changes.items()], ignore_index=True)
-    for title, one in changes.items():
-        summary.print_change(title, one)
-        findings.figures[f"{subjects.file_name(title)}/change"] = figures.change_figure(title, one)
+        text.add_argument(
+            "--max-vectors", type=at_least(3), default=16384, help="tokens of the text (default: %(default)s)"
+        )
+        text.add_argument(
+            "--classes",
+            nargs="+",
+            choices=CLASS_OPTIONS,
+            default=["words"],
+            metavar="CLASS",
+            help=f"word classes to compare: {', '.join(CLASSES)}, words for all of them, or none (default: words)",
+        )
+        text.add_argument(
+            "--sentences",
+            type=at_least(0),
+            default=1000,
+            help="generated sentences of each kind, simple and complex; 0 for none (default: %(default)s)",
+        )
+        group = parser.add_argument_group("analysis")
+        add_layers_option(group)
+        group.add_argument(
+            "--resamples", type=at_least(1), default=1000, help="of the bootstrap (default: %(default)s)"
+        )
+        group.add_argument("--seed", type=at_least(0), default=0, help="of the bootstrap (default: %(default)s)")
+        group.add_argument("--before-after", action="store_true", help="the second of two models minus the first")
+        group.add_argument(
+            "--store", type=Path, metavar="STORE", help="runs with the metric alignment: correlation with train/loss"
+        )
+        group.add_argument("--run", nargs="+", metavar="NAME", help="some of the store's runs (default: every run)")
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        if not options.models and not options.store:
+            raise ValueError("expected a model or --store STORE, got neither; see --help")
+        if options.before_after and len(options.models) != 2:
+            raise ValueError(
+                f"expected two models with --before-after, got {len(options.models)}; name first and second"
+            )
+        if options.run and not options.store:
+            raise ValueError("expected --run with --store, got it alone; name the store that holds the run")
+        self.output = Output()
+        self.models: list[list[ConvergenceMeasurements]] = []
+
+    def measure(self, loaded: LoadedModel) -> None:
+        self.models.append(measure_convergence(loaded, self.options))
+
+    def finish(self) -> None:
+        if self.models:
+            self._report_profiles()
+        if self.options.before_after:
+            self._report_change(*self.models)
+        if self.options.store:
+            self._report_correlations()
+        self.write(self.output)
+
+    def _report_profiles(self) -> None:
+        measured = [one for stacks in self.models for one in stacks]
+        estimates = {one.name: estimate_profile(one, self.options.resamples, self.options.seed) for one in measured}
+        self.output.tables["profiles"] = profile_table(estimates)
+        self.output.tables["classes"] = class_table(measured)
+        if not (table := gap_table(measured)).empty:
+            self.output.tables["gaps"] = table
+        self.output.figures["profiles"] = figures.profile_figure(estimates)
+        for one in measured:
+            estimate, folder = estimates[one.name], file_name(one.name)
+            summary.print_profile(one, estimate)
+            self.output.figures[f"{folder}/gradient"] = figures.gradient_figure(one.name, estimate)
+            if gaps := one.gaps():
+                self.output.figures[f"{folder}/gaps"] = figures.gap_figure(one.name, gaps)
+
+    def _report_change(self, before: list[ConvergenceMeasurements], after: list[ConvergenceMeasurements]) -> None:
+        if len(before) != len(after):
+            names = ", ".join(one.name for one in (*before, *after))
+            raise ValueError(
+                f"expected two models with as many stacks of blocks, got {names}; compare two checkpoints of one model"
+            )
+        changes = {
+            f"{later.name} minus {earlier.name}": estimate_change(
+                earlier, later, self.options.resamples, self.options.seed
+            )
+            for earlier, later in zip(before, after, strict=True)
+        }
+        self.output.tables["change"] = profile_table(changes, fits=False)
+        for title, change in changes.items():
+            summary.print_change(title, change)
+            self.output.figures[f"{file_name(title)}/change"] = figures.change_figure(title, change)
+
+    def _report_correlations(self) -> None:
+        frames = []
+        for (name, probe), run in select(open_store(self.options.store), self.options.run).items():
+            for stack, rows in by_stack(run).items():
+                title = of_stack(name, stack)
+                try:
+                    table = summaries_with_loss(rows)
+                    correlations = loss_correlations(table)
+                except ValueError as error:
+                    raise ValueError(f"{title} on the probe {probe[:8]}: {error}") from error
+                summary.print_correlations(title, len(table), correlations)
+                frames.append(table.reset_index().assign(run=title, probe=probe))
+                figure = figures.loss_figure(title, table, correlations)
+                self.output.figures[f"{file_name(title)}/loss_{probe[:8]}"] = figure
+        self.output.tables["loss"] = pd.concat(frames, ignore_index=True)
 
 
-def _correlations(options: argparse.Namespace, findings: Findings) -> None:
-    lines = []
-    for (name, probe), frame in select(open_store(options.store), options.run).items():
-        for stack, rows in by_stack(frame).items():
-            title = of_stack(name, stack)
-            try:
-                table = summaries_with_loss(rows)
-                found = loss_correlations(table)
-            except ValueError as error:
-                raise ValueError(f"{title} on the probe {probe[:8]}: {error}") from error
-            summary.print_correlations(title, found)
-            lines.append(table.reset_index().assign(run=title, probe=probe))
-            drawn = figures.loss_figure(title, table, found)
-            findings.figures[f"{subjects.file_name(title)}/loss_{probe[:8]}"] = drawn
-    findings.tables["loss"] = pd.concat(lines, ignore_index=True)
+STUDY = ConvergenceStudy

@@ -1,104 +1,78 @@
-"""What a study of convergence says in the terminal."""
+"""Print what a study of convergence found."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import pandas as pd
 
-from repdyn.studies.convergence.bootstrap import Interval, SequenceSums
-from repdyn.studies.convergence.figures import THRESHOLD
-from repdyn.studies.convergence.loss import Correlation
-from repdyn.studies.convergence.results import Result, Uncertain
-from repdyn.studies.convergence.splits import Gap
+from repdyn.studies.convergence.bootstrap import Interval
+from repdyn.studies.convergence.gaps import THRESHOLD, ClassGap
+from repdyn.studies.convergence.profiles import ConvergenceMeasurements, ProfileEstimate
+from repdyn.studies.output import print_line, print_table, print_title
 from repdyn.tables.alignment_profile import isotonic_fit, lower_envelope
 
 
-def print_profile(result: Result, found: Uncertain, console: Console | None = None) -> None:
-    """The profile of a model layer by layer, and what it comes to."""
-    console = console or Console()
-    tokens, sequences = result.everything.n_tokens, len(result.everything.counts)
-    fit, bound = isotonic_fit(found.steps), lower_envelope(found.steps)
-    console.print(Text.assemble((result.name, "bold"), f"  {tokens:,} tokens of {sequences:,} sequences"))
-    console.print(_table(found, {"isotonic": fit, "envelope": bound}))
-    _say(console, f"average rate {found.rate:.4f} {_bounds(found.rate_interval, ())}")
-    _say(console, _about_fit(found.steps, fit))
-    for name, sums in result.classes.items():
-        _say(console, _about_class(name, sums))
-    for pair, gap in result.gaps().items():
-        _say(console, _about_gap(pair, gap))
-    console.print()
+def print_profile(measured: ConvergenceMeasurements, estimate: ProfileEstimate) -> None:
+    """Print the profile of a model layer by layer, its classes and their gaps."""
+    tokens, sequences = measured.all_tokens.n_tokens, len(measured.all_tokens.counts)
+    fit = isotonic_fit(estimate.steps)
+    print_title(measured.name, f"{tokens:,} tokens of {sequences:,} sequences")
+    _print_layers(estimate, {"isotonic": fit, "envelope": lower_envelope(estimate.steps)})
+    print_line(f"average rate {estimate.rate:.4f} {_bounds(estimate.rate_interval)}")
+    print_line(_describe_fit(estimate.steps, fit))
+    for name, sums in measured.classes.items():
+        first, mean = sums.alignment[0], sums.alignment.mean()
+        print_line(f"{name}: {sums.n_tokens:,} tokens, layer 0 {first:.4f}, mean over layers {mean:.4f}")
+    for pair, gap in measured.gaps().items():
+        print_line(_describe_gap(pair, gap))
+    print_line("")
 
 
-def print_change(title: str, found: Uncertain, console: Console | None = None) -> None:
-    """The difference of two profiles layer by layer."""
-    console = console or Console()
-    console.print(Text(title, style="bold"))
-    console.print(_table(found, {}))
-    _say(console, f"average rate {found.rate:+.4f} {_bounds(found.rate_interval, ())}")
-    console.print()
+def print_change(title: str, change: ProfileEstimate) -> None:
+    """Print the difference of two profiles layer by layer."""
+    print_title(title)
+    _print_layers(change, {})
+    print_line(f"average rate {change.rate:+.4f} {_bounds(change.rate_interval)}\n")
 
 
-def print_correlations(title: str, found: Sequence[Correlation], console: Console | None = None) -> None:
-    """How the summaries of a run's profiles go with its loss."""
-    console = console or Console()
-    console.print(Text.assemble((title, "bold"), f"  {found[0].n} checkpoints; correlation with the training loss"))
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for column in ("summary", "Spearman", "Pearson"):
-        table.add_column(column, justify="left" if column == "summary" else "right", no_wrap=True)
-    for one in found:
-        table.add_row(one.summary, f"{one.spearman:.3f}", f"{one.pearson:.3f}")
-    console.print(table)
-    _say(console, "Checkpoints of one training are not independent: no p-value belongs to these.")
-    console.print()
+def print_correlations(title: str, n_checkpoints: int, correlations: pd.DataFrame) -> None:
+    """Print the correlation of the summaries of a run's profiles with its loss."""
+    print_title(title, f"{n_checkpoints} checkpoints; correlation with the training loss")
+    rows = [(str(name), *(f"{value:.3f}" for value in values)) for name, values in correlations.iterrows()]
+    print_table(("summary", "Spearman", "Pearson"), rows, left={"summary"})
+    print_line("Checkpoints of one training are not independent: these correlations have no p-value.\n")
 
 
-def _table(found: Uncertain, fits: dict[str, np.ndarray]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for column in ("layer", "alignment", "95 %", "gradient", "95 %", *fits):
-        table.add_column(column, justify="right", no_wrap=True)
-    for layer, value in enumerate(found.alignment):
-        cells = [str(layer), f"{value:.4f}", _bounds(found.alignment_interval, layer)]
-        if layer < len(found.steps):
-            cells += [f"{found.steps[layer]:.4f}", _bounds(found.steps_interval, layer)]
-            cells += [f"{values[layer]:.4f}" for values in fits.values()]
-        table.add_row(*cells)
-    return table
+def _print_layers(estimate: ProfileEstimate, fits: dict[str, np.ndarray]) -> None:
+    rows = []
+    for layer, value in enumerate(estimate.alignment):
+        row = [str(layer), f"{value:.4f}", _bounds(estimate.alignment_interval, layer)]
+        if layer < len(estimate.steps):
+            row += [f"{estimate.steps[layer]:.4f}", _bounds(estimate.steps_interval, layer)]
+            row += [f"{values[layer]:.4f}" for values in fits.values()]
+        rows.append(row)
+    print_table(("layer", "alignment", "95 %", "gradient", "95 %", *fits), rows, gap=1)
 
 
-def _about_fit(steps: np.ndarray, fit: np.ndarray) -> str:
+def _describe_fit(steps: np.ndarray, fit: np.ndarray) -> str:
     above = np.flatnonzero(fit > steps + 1e-12)
     largest = int(steps.argmax())
-    about = f"largest step {steps[largest]:.4f} (layer {largest} to {largest + 1}), last step {steps[-1]:.4f}"
+    text = f"largest step {steps[largest]:.4f} (layer {largest} to {largest + 1}), last step {steps[-1]:.4f}"
     if not len(above):
-        return f"{about}; the isotonic fit is nowhere above the gradient"
-    return f"{about}; the isotonic fit is above the gradient, and so no lower bound, at {_layers(above)}"
+        return f"{text}; the isotonic fit is nowhere above the gradient"
+    return f"{text}; the isotonic fit is above the gradient, and so no lower bound, at {_layers(above)}"
 
 
-def _about_class(name: str, sums: SequenceSums) -> str:
-    values = sums.alignment
-    return f"{name}: {sums.n_tokens:,} tokens, layer 0 {values[0]:.4f}, mean over layers {values.mean():.4f}"
+def _describe_gap(pair: tuple[str, str], gap: ClassGap) -> str:
+    higher = {pair[0]: gap.is_significant & (gap.mean > 0), pair[1]: gap.is_significant & (gap.mean < 0)}
+    found = [f"{name} higher at {_layers(np.flatnonzero(where))}" for name, where in higher.items() if where.any()]
+    test = f"{gap.test}, {gap.n}, Holm, {THRESHOLD:.0%}"
+    return f"{pair[0]} against {pair[1]} ({test}): {' and '.join(found) or 'no layer differs'}"
 
 
-def _about_gap(pair: tuple[str, str], gap: Gap) -> str:
-    marked = gap.p_holm < THRESHOLD
-    higher, lower = (np.flatnonzero(marked & of) for of in (gap.mean > 0, gap.mean < 0))
-    said = [f"{pair[0]} higher at {_layers(higher)}"] * bool(len(higher))
-    said += [f"{pair[1]} higher at {_layers(lower)}"] * bool(len(lower))
-    found = " and ".join(said) or "no layer differs"
-    return f"{pair[0]} against {pair[1]} ({gap.test}, {gap.n}, Holm, {THRESHOLD:.0%}): {found}"
-
-
-def _bounds(interval: Interval, at: int | tuple[()]) -> str:
-    return f"[{interval.low[at]:.4f}, {interval.high[at]:.4f}]"
+def _bounds(interval: Interval, layer: int | tuple[()] = ()) -> str:
+    return f"[{interval.low[layer]:.4f}, {interval.high[layer]:.4f}]"
 
 
 def _layers(numbers: np.ndarray) -> str:
     return f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers.tolist()))}"
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False)

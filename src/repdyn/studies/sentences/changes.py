@@ -1,4 +1,4 @@
-"""Whether one kind of change moves sentence vectors in one direction."""
+"""Test whether one kind of change moves sentence vectors in one direction."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from repdyn.studies.sentences.separation import cosines_of
+from repdyn.studies.anatomy.geometry import cosine_matrix
 
 N_PERMUTATIONS = 2000
 
 
 class Consistency(NamedTuple):
-    """How alike the differences of one kind of change are, against those of the other kinds."""
+    """How alike the differences of one kind of change are, compared with those of the other kinds."""
 
     kind: str
     """:data:`ALL_KINDS` for all of them together."""
@@ -26,7 +26,7 @@ class Consistency(NamedTuple):
     p: float
     """Share of permutations of the kinds' labels that give as large a ``within - across``, in (0, 1]."""
     length: float
-    """Mean length of a difference over the mean length of the vectors it is between."""
+    """Mean norm of a difference, relative to the mean norm of the vectors before and after."""
 
 
 ALL_KINDS = "all kinds"
@@ -35,16 +35,15 @@ ALL_KINDS = "all kinds"
 def consistency(
     before: np.ndarray, after: np.ndarray, kinds: Sequence[str], sources: Sequence[str], *, seed: int = 0
 ) -> list[Consistency]:
-    """The differences ``after - before`` compared within a kind and across kinds: all kinds together, then each.
+    """Compare the differences ``after - before`` within a kind and across kinds: all kinds together, then each.
 
-    Two differences that start from the same sentence share a vector, which makes them alike: they are not compared.
-    The permutation test deals the labels of the kinds out anew over all differences; no value is corrected for how many
-    are looked at.
+    Two differences that start from the same sentence share a vector, which makes them alike: they are not compared. The
+    permutation test permutes the labels of the kinds over all differences; p-values are not corrected for their number.
 
     Args:
         before, after: (n, dim) vectors of the sentences before and after the change.
         kinds: (n,) kind of each change; at least two kinds of two changes or more.
-        sources: (n,) the sentence that each starts from.
+        sources: (n,) the sentence before each change.
         seed: of the permutations.
 
     Raises:
@@ -55,11 +54,11 @@ def consistency(
     labels = np.array([names.index(kind) for kind in kinds])
     counts = np.bincount(labels)
     if len(names) < 2 or counts.min() < 2:
-        told = ", ".join(f"{count} of {name!r}" for name, count in zip(names, counts, strict=True))
-        raise ValueError(f"expected at least two kinds of two changes or more, got {told}; give more")
+        given = ", ".join(f"{count} of {name!r}" for name, count in zip(names, counts, strict=True))
+        raise ValueError(f"expected at least two kinds of two changes or more, got {given}; give more")
     relative = _relative_lengths(before, after)
     compared = np.asarray(sources)[:, None] != np.asarray(sources)[None, :]
-    cosines = np.where(compared, cosines_of(after - before), 0.0)
+    cosines = np.where(compared, cosine_matrix(after - before), 0.0)
     random = np.random.RandomState(seed)
     drawn = np.stack([labels, *(random.permutation(labels) for _ in range(N_PERMUTATIONS))])
     within, across = _means(cosines, compared, drawn, len(names))
@@ -67,14 +66,12 @@ def consistency(
     if np.isnan(gaps[0]).any():
         name = names[int(np.isnan(gaps[0]).argmax())]
         raise ValueError(f"expected changes of different sentences in every kind, got a single one in {name!r}")
-    # as large but for rounding counts; the observed labels are one of the ways to deal them
+    # equal up to rounding counts as large; the observed labels are one of the permutations
     p = (~(gaps < gaps[0] - 1e-12)).mean(0)
-    whose = [*(labels == number for number in range(len(names))), np.ones(len(labels), dtype=bool)]
+    members = [*(labels == number for number in range(len(names))), np.ones(len(labels), dtype=bool)]
     found = [
-        Consistency(name, int(mine.sum()), *map(float, (*of_one, relative[mine].mean())))
-        for name, mine, of_one in zip(
-            [*names, ALL_KINDS], whose, zip(within[0], across[0], p, strict=True), strict=True
-        )
+        Consistency(name, int(mine.sum()), *map(float, (*values, relative[mine].mean())))
+        for name, mine, *values in zip([*names, ALL_KINDS], members, within[0], across[0], p, strict=True)
     ]
     return [found[-1], *found[:-1]]
 
@@ -92,7 +89,7 @@ def _relative_lengths(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 def _means(
     cosines: np.ndarray, compared: np.ndarray, labels: np.ndarray, n_kinds: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean cosines within and across, (n_draws, n_kinds + 1), all kinds together last, of labels (n_draws, n)."""
+    """Return mean cosines within and across, (n_draws, n_kinds + 1), all kinds last, for labels (n_draws, n)."""
     sums_in, counts_in, sums_out, counts_out = ([] for _ in range(4))
     for kind in range(n_kinds):
         mine = (labels == kind).astype(float)

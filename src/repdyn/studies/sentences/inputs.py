@@ -1,4 +1,4 @@
-"""Groups of paraphrases, changed sentences and collections of texts, built in or from a file."""
+"""Read groups of paraphrases, changed sentences and collections of texts, built in or from a file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from repdyn.text.source import load_corpus
 from repdyn.studies.sentences.examples import CHANGES, PARAPHRASES
+from repdyn.text.source import load_corpus
 
 
 class Groups(NamedTuple):
-    """Sentences that say the same as the others of their group."""
+    """Sentences in groups of the same meaning."""
 
     sentences: tuple[str, ...]
     groups: tuple[str, ...]
@@ -23,12 +23,12 @@ class Groups(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Sentences with one thing changed."""
+    """Sentences before and after a change."""
 
     before: tuple[str, ...]
     after: tuple[str, ...]
     kinds: tuple[str, ...]
-    """What is changed in each."""
+    """Kind of each change."""
 
 
 class Collection(NamedTuple):
@@ -39,75 +39,62 @@ class Collection(NamedTuple):
 
 
 def read_groups(path: Path | None) -> Groups:
-    """The built-in paraphrases, or those of a file.
+    """Read groups of paraphrases, or return the built-in ones.
 
     Args:
         path: JSON ``{"group": ["sentence", ...], ...}`` or ``[["sentence", ...], ...]``, or CSV with the columns group
-            and sentence.
+            and sentence; None for the built-in groups.
 
     Raises:
-        ValueError: the file says something else.
-        OSError: it cannot be read.
+        ValueError: a file of another format.
+        OSError: a file that cannot be read.
     """
-    if path is None:
-        of_groups: Any = PARAPHRASES
-    elif path.suffix.lower() == ".csv":
-        frame = _csv(path, ("group", "sentence"))
-        of_groups = {name: group["sentence"].tolist() for name, group in frame.groupby("group", sort=False)}
-    else:
-        of_groups = _json(path)
-    if isinstance(of_groups, list):
-        of_groups = {f"group {number}": group for number, group in enumerate(of_groups, start=1)}
-    if not isinstance(of_groups, Mapping) or not all(map(_are_texts, of_groups.values())):
+    groups = PARAPHRASES if path is None else _read(path, ("group", "sentence"))
+    if isinstance(groups, list):
+        groups = {f"group {number}": group for number, group in enumerate(groups, start=1)}
+    if not isinstance(groups, Mapping) or not all(map(_are_texts, groups.values())):
         raise ValueError(
             f'expected groups of sentences in {path}, {{"group": ["sentence", ...], ...}}, got something else; give '
             "lists of texts, none of them empty"
         )
-    lines = [(text, str(name)) for name, group in of_groups.items() for text in group]
-    return Groups(tuple(text for text, _ in lines), tuple(name for _, name in lines))
+    named = [(text, str(name)) for name, group in groups.items() for text in group]
+    return Groups(tuple(text for text, _ in named), tuple(name for _, name in named))
 
 
 def read_changes(path: Path | None) -> Changes:
-    """The built-in changed sentences, or those of a file.
+    """Read changed sentences, or return the built-in ones.
 
     Args:
-        path: JSON ``{"kind": [["before", "after"], ...], ...}``, or CSV with the columns kind, before and after.
+        path: JSON ``{"kind": [["before", "after"], ...], ...}``, or CSV with the columns kind, before and after; None
+            for the built-in sentences.
 
     Raises:
-        ValueError: the file says something else.
-        OSError: it cannot be read.
+        ValueError: a file of another format.
+        OSError: a file that cannot be read.
     """
-    if path is None:
-        of_kinds: Any = CHANGES
-    elif path.suffix.lower() == ".csv":
-        frame = _csv(path, ("kind", "before", "after"))
-        by_kind = frame.groupby("kind", sort=False)
-        of_kinds = {kind: part[["before", "after"]].to_numpy().tolist() for kind, part in by_kind}
-    else:
-        of_kinds = _json(path)
-    if not isinstance(of_kinds, Mapping) or not all(
+    kinds = CHANGES if path is None else _read(path, ("kind", "before", "after"))
+    if not isinstance(kinds, Mapping) or not all(
         isinstance(pairs, Sequence) and all(_are_texts(pair) and len(pair) == 2 for pair in pairs)
-        for pairs in of_kinds.values()
+        for pairs in kinds.values()
     ):
         raise ValueError(
             f'expected changed sentences in {path}, {{"kind": [["before", "after"], ...], ...}}, got something else; '
             "give pairs of texts, none of them empty"
         )
-    lines = [(*pair, str(kind)) for kind, pairs in of_kinds.items() for pair in pairs]
-    before, after, kinds = zip(*lines, strict=True) if lines else ((), (), ())
-    return Changes(before, after, kinds)
+    changes = [(*pair, str(kind)) for kind, pairs in kinds.items() for pair in pairs]
+    return Changes(*zip(*changes, strict=True)) if changes else Changes((), (), ())
 
 
 def read_collection(source: str, n_texts: int) -> Collection:
-    """Paragraphs of a text, spread evenly over it.
+    """Read paragraphs of a text, spread evenly over it.
 
     Args:
         source: "builtin", "enwik8" or a path; see :func:`repdyn.text.source.load_corpus`.
-        n_texts: how many at most. Paragraphs end at blank lines; lines are taken where no blank line parts them.
+        n_texts: number of paragraphs at most. Blank lines separate them; if there are too few, every line is one.
 
     Raises:
         ValueError: fewer than three different paragraphs.
-        OSError: the text cannot be read.
+        OSError: a text that cannot be read.
     """
     corpus = load_corpus(source)
     text = corpus.data.decode("utf-8", errors="ignore")
@@ -128,18 +115,19 @@ def _are_texts(values: object) -> bool:
     )
 
 
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"expected {path} to be JSON, or CSV by a name that ends in .csv: {error}") from error
-
-
-def _csv(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+def _read(path: Path, columns: Sequence[str]) -> Any:
+    """Return the content of a JSON file, or of a CSV file by its first column: lists of the others."""
+    if path.suffix.lower() != ".csv":
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"expected {path} to be JSON, or CSV by a name that ends in .csv: {error}") from error
     try:
         frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (ValueError, pd.errors.EmptyDataError) as error:
         raise ValueError(f"expected {path} to be CSV with the columns {', '.join(columns)}: {error}") from error
     if missing := [column for column in columns if column not in frame.columns]:
         raise ValueError(f"expected the columns {', '.join(columns)} in {path}, found no {', '.join(missing)}")
-    return frame
+    key, *others = columns
+    values = others[0] if len(others) == 1 else others
+    return {name: rows[values].to_numpy().tolist() for name, rows in frame.groupby(key, sort=False)}

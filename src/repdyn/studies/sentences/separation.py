@@ -1,4 +1,4 @@
-"""Whether paraphrases lie closer together than sentences of different meaning, and by how much."""
+"""Measure how much closer paraphrases lie together than sentences of different meaning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 N_BOOTSTRAP = 2000
 
 
-class Interval(NamedTuple):
+class Estimate(NamedTuple):
     """A value with the 95 % interval of its bootstrap."""
 
     value: float
@@ -20,32 +20,25 @@ class Interval(NamedTuple):
 
 
 class Separation(NamedTuple):
-    """Cosines of two sentences of one group against those of two of different groups."""
+    """Cosines of two sentences of one group, compared with those of two sentences of different groups."""
 
-    within: Interval
+    within: Estimate
     """Mean cosine of two different sentences of a group."""
-    between: Interval
+    between: Estimate
     """Mean cosine of two sentences of different groups."""
-    effect: Interval
+    effect: Estimate
     """(within - between) over the root of the mean of the two variances (Cohen's d)."""
-    probability: Interval
-    """That a pair from within is closer than one from between, ties by half (area under the ROC curve), in [0, 1]."""
+    probability: Estimate
+    """Of a pair from within to be closer than one from between, ties counted half (area under the ROC curve)."""
     nearest: float
     """Share of sentences whose nearest other sentence is of their own group, in [0, 1]."""
 
 
-def cosines_of(vectors: np.ndarray) -> np.ndarray:
-    """(n, n) cosines of vectors (n, dim); NaN with a vector that is zero."""
-    with np.errstate(invalid="ignore"):
-        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (unit @ unit.T).clip(-1, 1)
-
-
 def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> Separation:
-    """How far apart groups are, with intervals from a bootstrap over groups.
+    """Measure how far apart groups are, with intervals from a bootstrap over groups.
 
-    Groups, not sentences, are drawn anew, for the sentences of a group are not independent; pairs between two copies
-    of one drawn group are left out.
+    The bootstrap resamples groups, not sentences, because the sentences of a group are not independent; pairs between
+    two copies of one drawn group are left out.
 
     Args:
         cosines: (n, n) of all pairs of sentences, all finite.
@@ -62,15 +55,15 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
     weights = np.stack([(drawn == group).sum(1) for group in range(len(members))], axis=1).astype(float)
     observed = _statistics(blocks, np.ones((1, len(members))))
     spread = _statistics(blocks, weights)
-    intervals = [_interval(float(value[0]), draws) for value, draws in zip(observed, spread, strict=True)]
-    return Separation(*intervals, nearest=_nearest(cosines, np.asarray(groups)))
+    estimates = [_estimate(float(value[0]), draws) for value, draws in zip(observed, spread, strict=True)]
+    return Separation(*estimates, nearest=_nearest(cosines, np.asarray(groups)))
 
 
-def _interval(value: float, draws: np.ndarray) -> Interval:
-    """A draw without a value, of one and the same group over and over, does not count."""
-    there = draws[~np.isnan(draws)]
-    low, high = np.quantile(there, [0.025, 0.975]) if len(there) else (math.nan, math.nan)
-    return Interval(value, float(low), float(high))
+def _estimate(value: float, draws: np.ndarray) -> Estimate:
+    """Return an estimate; a draw without a value, of the same group every time, is ignored."""
+    draws = draws[~np.isnan(draws)]
+    low, high = np.quantile(draws, [0.025, 0.975]) if len(draws) else (math.nan, math.nan)
+    return Estimate(value, float(low), float(high))
 
 
 def _members(cosines: np.ndarray, groups: Sequence[int]) -> list[np.ndarray]:
@@ -87,16 +80,16 @@ def _members(cosines: np.ndarray, groups: Sequence[int]) -> list[np.ndarray]:
 
 
 class _Blocks(NamedTuple):
-    """Of the cosines within each group, and between each two groups."""
+    """Sums over the cosines within each group, and between each two groups."""
 
     within: np.ndarray
     """(n_groups, 3): number, sum and sum of squares."""
     between: np.ndarray
     """(n_pairs, 3)"""
     pairs: np.ndarray
-    """(n_pairs, 2) which two groups."""
+    """(n_pairs, 2) the two groups."""
     closer: np.ndarray
-    """(n_groups, n_pairs) how many times one from within is larger than one from between, ties by half."""
+    """(n_groups, n_pairs) how often a cosine from within is larger than one from between, ties counted half."""
 
 
 def _blocks(cosines: np.ndarray, members: Sequence[np.ndarray]) -> _Blocks:
@@ -112,7 +105,7 @@ def _blocks(cosines: np.ndarray, members: Sequence[np.ndarray]) -> _Blocks:
 
 
 def _statistics(blocks: _Blocks, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """within, between, effect and probability, each (n_draws,); groups count by ``weights`` (n_draws, n_groups)."""
+    """Return within, between, effect and probability, each (n_draws,), for weights of groups (n_draws, n_groups)."""
     of_pairs = weights[:, blocks.pairs[:, 0]] * weights[:, blocks.pairs[:, 1]]
     (n_in, sum_in, square_in), (n_out, sum_out, square_out) = (weights @ blocks.within).T, (of_pairs @ blocks.between).T
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -1,76 +1,51 @@
-"""What a study of sentence vectors says in the terminal: the last layer, and where it is best."""
+"""Print what a study of sentence vectors found at the last layer, and the best layer for paraphrases."""
 
 from __future__ import annotations
 
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from repdyn.studies.sentences.results import WORDS
-from repdyn.studies.sentences.vectors import KINDS
-
-
-def print_name(name: str, console: Console | None = None) -> None:
-    """Whose study begins."""
-    (console or Console()).print(Text(name, style="bold"))
+from repdyn.studies.charts import select
+from repdyn.studies.output import print_line, print_table
+from repdyn.studies.sentences.tables import SHARED_TOKENS
+from repdyn.studies.sentences.vectors import POOLINGS
 
 
-def print_separation(table: pd.DataFrame, console: Console | None = None) -> None:
-    """How paraphrases are told apart at the last layer, and the best layer of each kind of vector."""
-    console, kinds = console or Console(), [kind for kind in (*KINDS, WORDS) if kind in set(table["vector"])]
-    printed = _printed("vector", "within", "between", "effect", "95 %", "closer", "nearest")
-    best = []
-    for kind in kinds:
-        rows = table.loc[table["vector"] == kind].to_dict("records")
-        last = rows[-1]
-        printed.add_row(
-            kind,
-            *(f"{last[column]:.3f}" for column in ("within", "between")),
-            f"{last['effect']:.2f}",
-            f"[{last['effect_low']:.2f}, {last['effect_high']:.2f}]",
-            f"{last['probability']:.3f}",
-            f"{last['nearest']:.0%}",
-        )
-        if kind != WORDS:
-            row = max(rows, key=lambda row: row["probability"])
-            best.append(f"{kind} {row['layer']:.0f} ({row['probability']:.3f})")
-    _say(console, "paraphrases at the last layer:")
-    console.print(printed)
-    _say(console, f"the layer at which paraphrases are closer most often: {', '.join(best)}")
+def print_separation(table: pd.DataFrame) -> None:
+    """Print how well paraphrases are separated at the last layer, and the best layer of each pooling."""
+    rows, best = [], []
+    for name in (*POOLINGS, SHARED_TOKENS):
+        layers = select(table, vector=name).to_dict("records")
+        if not layers:
+            continue
+        last = layers[-1]
+        row = (name, f"{last['within']:.3f}", f"{last['between']:.3f}", f"{last['effect']:.2f}")
+        interval = f"[{last['effect_low']:.2f}, {last['effect_high']:.2f}]"
+        rows.append((*row, interval, f"{last['probability']:.3f}", f"{last['nearest']:.0%}"))
+        if name != SHARED_TOKENS:
+            top = max(layers, key=lambda row: row["probability"])
+            best.append(f"{name} {top['layer']:.0f} ({top['probability']:.3f})")
+    print_line("paraphrases at the last layer:")
+    print_table(("vector", "within", "between", "effect", "95 %", "closer", "nearest"), rows, left={"vector"})
+    print_line(f"the layer at which paraphrases are closer most often: {', '.join(best)}")
 
 
-def print_changes(table: pd.DataFrame, console: Console | None = None) -> None:
-    """How alike the differences are at the last layer."""
-    console = console or Console()
-    printed = _printed("vector", "change", "n", "within", "across", "p", "length")
-    last = table.loc[table["layer"] == table["layer"].max()]
-    for row in last.to_dict("records"):
-        values = (f"{row['within']:.3f}", f"{row['across']:.3f}", f"{row['p']:.4f}", f"{row['length']:.3f}")
-        printed.add_row(row["vector"], row["change"], str(row["n"]), *values)
-    _say(console, "cosine of two differences at the last layer:")
-    console.print(printed)
+def print_changes(table: pd.DataFrame) -> None:
+    """Print how alike the differences are at the last layer."""
+    formats = {"within": ".3f", "across": ".3f", "p": ".4f", "length": ".3f"}
+    rows = [
+        (row["vector"], row["change"], str(row["n"]), *(f"{row[c]:{f}}" for c, f in formats.items()))
+        for row in select(table, layer=table["layer"].max()).to_dict("records")
+    ]
+    print_line("cosine of two differences at the last layer:")
+    print_table(("vector", "change", "n", *formats), rows, left={"vector", "change"})
 
 
-def print_collection(source: str, table: pd.DataFrame, console: Console | None = None) -> None:
-    """How alike any two texts are at the last layer."""
-    console = console or Console()
-    printed = _printed("vector", "mean", "5 %", "median", "95 %", "min", "above 0")
-    last = table.loc[table["layer"] == table["layer"].max()]
-    for row in last.to_dict("records"):
-        values = (f"{row[column]:.3f}" for column in ("mean", "q05", "median", "q95", "min"))
-        printed.add_row(row["vector"], *values, f"{row['positive']:.1%}")
-    _say(console, f"cosine of two texts at the last layer ({source}):")
-    console.print(printed)
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _printed(*columns: str) -> Table:
-    printed = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for column in columns:
-        is_text = column in {"vector", "change"}
-        printed.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
-    return printed
+def print_collection(source: str, table: pd.DataFrame) -> None:
+    """Print how alike any two texts are at the last layer."""
+    columns = {"mean": "mean", "5 %": "q05", "median": "median", "95 %": "q95", "min": "min"}
+    rows = [
+        (row["vector"], *(f"{row[column]:.3f}" for column in columns.values()), f"{row['positive']:.1%}")
+        for row in select(table, layer=table["layer"].max()).to_dict("records")
+    ]
+    print_line(f"cosine of two texts at the last layer ({source}):")
+    print_table(("vector", *columns, "above 0"), rows, left={"vector"})

@@ -1,21 +1,25 @@
-"""``repdyn study tokens``: a sentence's tokens against the vocabulary, layer by layer; and those of a text."""
+"""``repdyn study tokens``: the tokens of a sentence and the words of a text against the vocabulary, layer by layer."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from repdyn.studies import models as subjects
+from repdyn.studies.driver import Study, add_layers_option
 from repdyn.studies.models import LoadedModel
-from repdyn.studies.output import Findings, print_written
+from repdyn.studies.output import Output
 from repdyn.studies.tokens import figures, summary
-from repdyn.studies.tokens.measured import sentence_of, text_of, without_causal_mask
+from repdyn.studies.tokens.sentences import capture_sentence, compare_sentence, without_causal_mask
+from repdyn.studies.tokens.text import measure_text
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import of_stack
 from repdyn.utils.arguments import at_least
 
-HELP = "The tokens of a sentence against the vocabulary, layer by layer: cosine and rank of each one's own embedding."
-EXAMPLES = """examples:
+
+class TokenStudy(Study):
+    """The tokens of a sentence, and the words of a text, against the vocabulary."""
+
+    help = "The tokens of a sentence against the vocabulary, layer by layer: cosine and rank of their own embeddings."
+    examples = """examples:
   repdyn study tokens roberta-base -o FOLDER
   repdyn study tokens gpt2 --sentence "Time flies like an arrow." --nearest 20 -o FOLDER
   repdyn study tokens roberta-base --positions -o FOLDER       position embeddings added to every row
@@ -25,83 +29,75 @@ EXAMPLES = """examples:
 Every model has a folder of its own in FOLDER, with tables as CSV and figures as PNG and SVG.
 """
 
-SENTENCE = "The £1 coin lies on the table."
+    @classmethod
+    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+        group = parser.add_argument_group("sentence")
+        group.add_argument(
+            "--sentence", default="The £1 coin lies on the table.", metavar="TEXT", help='(default: "%(default)s")'
+        )
+        group.add_argument(
+            "--nearest", type=at_least(1), default=10, metavar="K", help="nearest tokens (default: %(default)s)"
+        )
+        group.add_argument(
+            "--positions", action="store_true", help="add the token's position embedding to every row of the vocabulary"
+        )
+        group.add_argument(
+            "--no-causal-mask", action="store_true", help="measure a decoder once more, without its causal mask"
+        )
+        add_layers_option(group)
+        text = parser.add_argument_group("words of a text")
+        text.add_argument("--text", metavar="SOURCE", help="enwik8, builtin, or a path (default: none)")
+        text.add_argument(
+            "--sequence-length",
+            type=at_least(3),
+            default=128,
+            help="tokens in a sequence, at most the model's context (default: %(default)s)",
+        )
+        text.add_argument(
+            "--max-vectors", type=at_least(3), default=2048, help="tokens of the text (default: %(default)s)"
+        )
+
+    def measure(self, loaded: LoadedModel) -> None:
+        self._measure(loaded, loaded.name, loaded.folder_name)
+        if self.options.no_causal_mask:
+            with without_causal_mask(loaded, self.options.sentence):
+                self._measure(loaded, f"{loaded.name} (no causal mask)", f"{loaded.folder_name}-no-causal-mask")
+
+    def _measure(self, loaded: LoadedModel, name: str, folder: str) -> None:
+        output = Output()
+        self._add_sentence(loaded, name, output)
+        if self.options.text:
+            self._add_text(loaded, name, output)
+        self.write(output, folder)
+
+    def _add_sentence(self, loaded: LoadedModel, name: str, output: Output) -> None:
+        sentence, positions = self.options.sentence, self.options.positions
+        states = capture_sentence(loaded, sentence, self.options.layers)
+        found = compare_sentence(loaded, states, k=self.options.nearest, with_positions=positions)
+        output.tables.update(tokens=found.table, nearest=found.nearest)
+        caption = "Compared with the input embeddings"
+        caption += ", the token's position embedding added to every row." if positions else "."
+        nearest = by_stack(found.nearest)
+        for stack, table in by_stack(found.table).items():
+            title, prefix = of_stack(name, stack), "" if stack is None else f"{stack} "
+            summary.print_sentence(title, table, [why for why in states.reasons if why.startswith(f"{prefix}layer ")])
+            for quantity in ("cosine", "rank"):
+                figure = figures.trajectory_figure(title, sentence, table, quantity, caption)
+                output.figures[f"{prefix}{quantity}"] = figure
+            output.figures[f"{prefix}heatmap"] = figures.heatmap(title, sentence, table, nearest[stack], caption)
+
+    def _add_text(self, loaded: LoadedModel, name: str, output: Output) -> None:
+        found = measure_text(loaded, self.options)
+        output.tables.update(classes=found.classes, steps=found.steps, density=found.density)
+        steps = by_stack(found.steps)
+        for stack, table in by_stack(found.classes).items():
+            title, prefix = of_stack(name, stack), "" if stack is None else f"{stack} "
+            summary.print_classes(f"{title}: words of {found.name}", table)
+            summary.print_steps(steps[stack])
+            output.figures[f"{prefix}classes"] = figures.class_figure(title, found.name, table)
+            output.figures[f"{prefix}steps"] = figures.step_figure(title, found.name, steps[stack])
+        summary.print_density(found.density)
+        output.figures["density"] = figures.density_figure(name, found.name, found.density)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which sentence, which text, what it is compared with."""
-    subjects.add_options(parser)
-    group = parser.add_argument_group("what is looked at")
-    group.add_argument("--sentence", default=SENTENCE, metavar="TEXT", help='(default: "%(default)s")')
-    group.add_argument(
-        "--nearest", type=at_least(1), default=10, metavar="K", help="nearest tokens (default: %(default)s)"
-    )
-    group.add_argument(
-        "--positions", action="store_true", help="add the token's position embedding to every row of the vocabulary"
-    )
-    group.add_argument(
-        "--no-causal-mask", action="store_true", help="look at a decoder once more, with its causal mask taken off"
-    )
-    group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
-    text = parser.add_argument_group("the words of a text")
-    text.add_argument("--text", metavar="SOURCE", help="enwik8, builtin, or a path (default: none)")
-    text.add_argument(
-        "--sequence-length",
-        type=at_least(3),
-        default=128,
-        help="tokens in a sequence, or the model's context where that is shorter (default: %(default)s)",
-    )
-    text.add_argument("--max-vectors", type=at_least(3), default=2048, help="tokens of the text (default: %(default)s)")
-
-
-def run(options: argparse.Namespace) -> None:
-    """Print the study of each model, and write its tables and figures.
-
-    Raises:
-        ValueError, OSError, CheckpointError: a mistaken option, or a model or text that is not as it must be.
-    """
-    for subject in subjects.subjects(options):
-        folder = options.output / subject.folder_name
-        _study(subject, subject.name, folder, options)
-        if options.no_causal_mask:
-            with without_causal_mask(subject, options.sentence):
-                beside = folder.with_name(f"{folder.name}-no-causal-mask")
-                _study(subject, f"{subject.name} (no causal mask)", beside, options)
-
-
-def _study(subject: LoadedModel, name: str, folder: Path, options: argparse.Namespace) -> None:
-    findings = Findings()
-    _sentence(subject, name, options, findings)
-    if options.text:
-        _text(subject, name, options, findings)
-    print_written(folder, findings.write(folder))
-
-
-def _sentence(subject: LoadedModel, name: str, options: argparse.Namespace, findings: Findings) -> None:
-    found, reasons = sentence_of(subject, options)
-    findings.tables["tokens"], findings.tables["nearest"] = found.table, found.nearest
-    about = "Compared with the input embeddings" + (
-        ", the token's position embedding added to every row." if options.positions else "."
-    )
-    near = by_stack(found.nearest)
-    for stack, table in by_stack(found.table).items():
-        title, stem = of_stack(name, stack), "" if stack is None else f"{stack} "
-        summary.print_sentence(title, table, [why for why in reasons if why.startswith(f"{stem}layer ")])
-        for quantity in ("cosine", "rank"):
-            drawn = figures.trajectory_figure(title, options.sentence, table, quantity, about)
-            findings.figures[f"{stem}{quantity}"] = drawn
-        findings.figures[f"{stem}heatmap"] = figures.heatmap(title, options.sentence, table, near[stack], about)
-
-
-def _text(subject: LoadedModel, name: str, options: argparse.Namespace, findings: Findings) -> None:
-    found = text_of(subject, options)
-    findings.tables.update(classes=found.classes, steps=found.steps, density=found.density)
-    steps = by_stack(found.steps)
-    for stack, table in by_stack(found.classes).items():
-        title, stem = of_stack(name, stack), "" if stack is None else f"{stack} "
-        summary.print_classes(f"{title}: words of {found.name}", table)
-        summary.print_steps(steps[stack])
-        findings.figures[f"{stem}classes"] = figures.class_figure(title, found.name, table)
-        findings.figures[f"{stem}steps"] = figures.step_figure(title, found.name, steps[stack])
-    summary.print_density(found.density)
-    findings.figures["density"] = figures.density_figure(name, found.name, found.density)
+STUDY = TokenStudy

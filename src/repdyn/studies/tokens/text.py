@@ -1,31 +1,93 @@
-"""A text against the vocabulary: function words and content words, crowded regions, common directions."""
+"""Compare function words and content words of a text with the vocabulary: crowded regions, common directions."""
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy import stats
 from torch import Tensor
+from tqdm import tqdm
 
+from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
+from repdyn.hub.errors import model_errors
 from repdyn.kernels import full_precision
 from repdyn.kernels.token_rank import nearest_rows
 from repdyn.kernels.tokens import token_cosines, token_ranks
 from repdyn.kernels.vocabulary import Vocabulary, unit_rows
+from repdyn.studies.driver import text_probe
+from repdyn.studies.models import LoadedModel
+from repdyn.studies.tokens.sentences import CAPTURES, comparable, embedding_table, states_of
 
+CLASSES = ("function", "content")
 NEIGHBOURS = 10
 
 
-def class_lines(x: Tensor, ids: Tensor, vocabulary: Vocabulary, classes: Mapping[str, Tensor]) -> list[dict]:
-    """How near the tokens of each class stay to their own input embeddings, in one state of one layer.
+@dataclass(frozen=True, eq=False)
+class TextMeasurements:
+    """Function words and content words of a text in every state of a model."""
+
+    name: str
+    """Name of the text."""
+    classes: pd.DataFrame
+    """Columns stack, layer, state, and those of :func:`class_rows`."""
+    density: pd.DataFrame
+    """From :func:`density`."""
+    steps: pd.DataFrame
+    """A row for each layer but the last: stack, layer, within, between; see :func:`common_direction`."""
+
+
+def measure_text(loaded: LoadedModel, options: argparse.Namespace) -> TextMeasurements:
+    """Compare the words of a text with the vocabulary, and test whether its tokens move together.
+
+    Args:
+        loaded: the model.
+        options: text, sequence_length, max_vectors, layers; as on the command line.
+
+    Raises:
+        ValueError, OSError: a text that is too short, or cannot be read; states that cannot be compared.
+        CheckpointError: the model cannot be run.
+    """
+    probe = text_probe(loaded, options, CLASSES)
+    with model_errors(f"{loaded.name} cannot be measured"):
+        states = capture(prepare(loaded.model, options.layers), probe, ("no_sink", *CLASSES), captures=CAPTURES)
+    vocabulary = Vocabulary(embedding_table(loaded, states.embeddings))
+    tokens = np.unique(np.concatenate([probe.sample(name).ravel() for name in CLASSES]))
+    rows, ids = states.rows_of(tokens), probe.tokens[tokens]
+    members = {n: torch.from_numpy(np.searchsorted(tokens, np.sort(probe.sample(n).ravel()))) for n in CLASSES}
+    moving = probe.sample("no_sink").ravel()
+    sequences = torch.arange(len(probe.lengths)).repeat_interleave(probe.lengths)[moving]
+    classes, steps = [], []
+    with comparable(loaded), tqdm(total=len(states.layers), desc=loaded.name, leave=False) as bar:
+        while states.layers:
+            layer = states.take()
+            key = {"stack": layer.stack, "layer": layer.index}
+            for state, vectors in states_of(layer):
+                found = class_rows(vectors[rows].to(layer.device), ids.to(layer.device), vocabulary, members)
+                classes += [{**key, "state": state, **row} for row in found]
+            if not layer.is_last:
+                at = states.rows_of(moving)
+                within, between = common_direction(layer.states[at], states.following(layer)[at], sequences)
+                steps.append({**key, "within": within, "between": between})
+            bar.update()
+    crowded = density(vocabulary, ids, probe.classes["function"][torch.from_numpy(tokens)])
+    return TextMeasurements(probe.name, pd.DataFrame(classes), crowded, pd.DataFrame(steps))
+
+
+def class_rows(x: Tensor, ids: Tensor, vocabulary: Vocabulary, classes: Mapping[str, Tensor]) -> list[dict]:
+    """Measure how near the tokens of each class stay to their own input embeddings, in one state of one layer.
 
     Args:
         x: (n, dim) vectors.
         ids: (n,) their tokens.
         vocabulary: the input embeddings.
-        classes: by name, which rows of ``x`` (indices).
+        classes: rows of ``x`` (indices) by name of the class.
 
     Returns:
         For each class: class, tokens (their number), cosine (mean), rank_q25, rank (median), rank_q75, kept (share of
@@ -35,25 +97,17 @@ def class_lines(x: Tensor, ids: Tensor, vocabulary: Vocabulary, classes: Mapping
         Undefined: as :func:`repdyn.kernels.tokens.token_cosines`.
     """
     cosines, ranks = token_cosines(x, ids, vocabulary).cpu().numpy(), token_ranks(x, ids, vocabulary).cpu().numpy()
-    lines = []
+    found = []
     for name, rows in classes.items():
         low, middle, high = np.quantile(ranks[rows.numpy()], [0.25, 0.5, 0.75])
-        lines.append(
-            {
-                "class": name,
-                "tokens": len(rows),
-                "cosine": cosines[rows.numpy()].mean(),
-                "rank_q25": low,
-                "rank": middle,
-                "rank_q75": high,
-                "kept": (ranks[rows.numpy()] == 0).mean(),
-            }
-        )
-    return lines
+        row = {"class": name, "tokens": len(rows), "cosine": cosines[rows.numpy()].mean()}
+        row |= {"rank_q25": low, "rank": middle, "rank_q75": high, "kept": (ranks[rows.numpy()] == 0).mean()}
+        found.append(row)
+    return found
 
 
 def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.DataFrame:
-    """How crowded the embedding space is around the tokens of a text: mean cosine to the 10 nearest other rows.
+    """Measure how crowded the embedding space is around the tokens of a text: mean cosine to the 10 nearest other rows.
 
     Args:
         vocabulary: the input embeddings.
@@ -61,8 +115,8 @@ def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.Data
         is_function: (n,) bool, whether the word is a function word.
 
     Returns:
-        One line for each different token: token_id, class (the one it is in more often), count, norm, density in
-        [-1, 1]. Rows that are zero are left out.
+        A row for each different token: token_id, class (the more frequent one), count, norm, density in [-1, 1]. Tokens
+        whose embedding is zero are left out.
 
     Raises:
         ValueError: a vocabulary of 10 rows or fewer.
@@ -70,10 +124,10 @@ def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.Data
     tokens, place = ids.unique(return_inverse=True)
     count = torch.bincount(place)
     functions = torch.bincount(place, weights=is_function.to(place.device).double())
-    kept = vocabulary.norms.to(tokens.device)[tokens] > 0
-    tokens, count, functions = tokens[kept], count[kept], functions[kept]
+    nonzero = vocabulary.norms.to(tokens.device)[tokens] > 0
+    tokens, count, functions = tokens[nonzero], count[nonzero], functions[nonzero]
     found, rows = nearest_rows(vocabulary.table[tokens.to(vocabulary.table.device)], vocabulary, NEIGHBOURS + 1)
-    # the row itself is the nearest, or one of several that equal it: one of them is left out
+    # the row itself is the nearest, or one of several that equal it: leave one of them out
     own = (rows == tokens.to(rows.device).unsqueeze(1)).double().argmax(1)
     others = found.sum(1) - found.gather(1, own.unsqueeze(1)).squeeze(1)
     return pd.DataFrame(
@@ -88,18 +142,16 @@ def density(vocabulary: Vocabulary, ids: Tensor, is_function: Tensor) -> pd.Data
 
 
 def higher_share(values: np.ndarray, others: np.ndarray) -> float:
-    """Probability that one drawn from ``values`` exceeds one drawn from ``others``, ties counted half; in [0, 1].
+    """Return the probability that a draw from ``values`` exceeds one from ``others``, ties counted half; in [0, 1].
 
     >>> higher_share(np.array([1.0, 3.0]), np.array([2.0, 3.0]))
     0.375
     """
-    below = np.searchsorted(np.sort(others), values, side="left")
-    not_above = np.searchsorted(np.sort(others), values, side="right")
-    return float((below + not_above).mean() / 2 / len(others))
+    return float(stats.mannwhitneyu(values, others).statistic / (len(values) * len(others)))
 
 
 def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[float, float]:
-    """Whether tokens move in the same direction: mean cosine between the steps of two tokens.
+    """Compute the mean cosine between the steps of two tokens: 1 if all tokens move in the same direction.
 
     With unit steps ``u = (after - before) / |after - before|`` and their sums U_s over the tokens of each sequence s
     (m_s of them): within a sequence ``sum_s (|U_s|^2 - m_s) / sum_s m_s (m_s - 1)``, and between sequences
@@ -107,10 +159,10 @@ def common_direction(before: Tensor, after: Tensor, sequences: Tensor) -> tuple[
 
     Args:
         before, after: (n, dim) vectors of the same tokens at a layer and at the next.
-        sequences: (n,) which sequence each stands in.
+        sequences: (n,) the sequence of each.
 
     Returns:
-        Within and between, each in [-1, 1]; NaN where there is no such pair. Tokens that do not move are left out.
+        Within and between, each in [-1, 1]; NaN if there is no such pair. Tokens that do not move are left out.
     """
     with full_precision(before.device):
         steps = unit_rows(after.to(before.device).double() - before.double())

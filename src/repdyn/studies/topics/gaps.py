@@ -1,9 +1,9 @@
-"""Topic gaps with a control: the same tokens under the topics of another document.
+"""Topic gaps and their control: the same tokens under the topics of another document.
 
-In real text a topic is a stretch of a document, so that two words of one topic stand closer together than others, and
-in the same document. Positions and documents alone would make a gap of that. With the topics of another document laid
-over the tokens, place by place, stretches and documents are as before, and only the words no longer fit: what is left
-of the gap then has nothing to do with words.
+In real text a topic is a stretch of a document, so that two words of one topic are closer together than others, and in
+the same document. Positions and documents alone would cause a gap. With the topics of another document assigned to the
+tokens position by position, stretches and documents stay the same and only the words no longer fit: any gap that
+remains has nothing to do with words.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import Tensor
 
 from repdyn.kernels import Undefined, attention_topic_gap
 
-SHIFTS = 10
-"""Other documents whose topics are laid over each; fewer where there are fewer sequences."""
+N_CONTROLS = 10
+"""Other documents whose topics are assigned to each; fewer if there are fewer sequences."""
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A gap of vectors, and what it is under the topics of other documents."""
+class VectorGap:
+    """A gap of vectors, and the gaps under the topics of other documents."""
 
     value: float
     controls: np.ndarray
-    """(n_shifts,)."""
+    """(n_controls,)."""
 
     @property
     def control(self) -> float:
@@ -40,7 +40,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class AttentionGap:
-    """Gaps of one layer's heads, sequence by sequence; NaN where a sequence has none."""
+    """Gaps of one layer's heads, sequence by sequence; NaN for a sequence without one."""
 
     values: np.ndarray
     """(n_sequences, heads)."""
@@ -59,7 +59,7 @@ class AttentionGap:
 
     @property
     def n_sequences(self) -> int:
-        """Those that have both."""
+        """Sequences that have both."""
         return int(np.isfinite(self.values - self.controls).all(axis=1).sum())
 
     @property
@@ -69,21 +69,21 @@ class AttentionGap:
 
     @property
     def error(self) -> np.ndarray:
-        """(heads,) standard error of the difference, sequences being independent."""
+        """(heads,) standard error of the difference, over independent sequences."""
         return np.nanstd(self.values - self.controls, axis=0, ddof=1) / np.sqrt(self.n_sequences)
 
     @property
     def mean_over_heads(self) -> AttentionGap:
-        """As if the heads were one."""
+        """The gap of the heads' mean, as of a single head."""
         return AttentionGap(self.values.mean(axis=1, keepdims=True), self.controls.mean(axis=1, keepdims=True))
 
 
-def topics_of_others(topics: Tensor, n_shifts: int = SHIFTS) -> list[Tensor]:
-    """The topics of other sequences, place by place.
+def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
+    """Return the topics of other sequences, position by position.
 
     Args:
         topics: (n_sequences, length), -1 for none; each sequence from a document of its own.
-        n_shifts: how many others, fewer where there are fewer.
+        n_shifts: number of other sequences, at most as many as there are.
 
     Returns:
         Tensors of the same shape; the s-th holds, for each sequence, the topics of the one s places before it.
@@ -96,8 +96,8 @@ def topics_of_others(topics: Tensor, n_shifts: int = SHIFTS) -> list[Tensor]:
     return [topics.roll(shift, dims=0) for shift in range(1, min(n_shifts, len(topics) - 1) + 1)]
 
 
-def permuted(topics: Tensor, number: int, seed: int) -> list[Tensor]:
-    """The same topics given to other words, at random: what a table of words is held against."""
+def permuted_topics(topics: Tensor, number: int, seed: int) -> list[Tensor]:
+    """Return random permutations of the topics of words, the control of a table of words."""
     random = np.random.RandomState(seed)
     return [topics[torch.from_numpy(random.permutation(len(topics)))] for _ in range(number)]
 
@@ -105,16 +105,16 @@ def permuted(topics: Tensor, number: int, seed: int) -> list[Tensor]:
 def attention_gap(
     weights: Sequence[tuple[Tensor, np.ndarray]], ids: Tensor, topics: Tensor, *others: Tensor
 ) -> AttentionGap:
-    """The gaps of one layer's attention.
+    """Compute the gaps of one layer's attention.
 
     Args:
-        weights: of each sequence (heads, n, n), and the numbers of its tokens (n,).
+        weights: for each sequence (heads, n, n), and the numbers of its tokens (n,).
         ids: (n_tokens,) of the probe.
         topics: (n_tokens,) of the probe.
         others: of the same shape.
 
     Raises:
-        Undefined: no sequence has pairs of both kinds, under its own topics and under those of others.
+        Undefined: fewer than two sequences have pairs of both kinds, under their own topics and under those of others.
     """
     values, controls = [], []
     for of_sequence, tokens in weights:

@@ -1,7 +1,7 @@
-"""Topics of real text: Latent Dirichlet Allocation finds them in documents, and the tokens of a probe are given theirs.
+"""Find topics in documents by Latent Dirichlet Allocation, and assign them to the tokens of a probe.
 
 The model is scikit-learn's (``pip install 'repdyn[topics]'``). Function words, rare words and words of many documents
-take no part in it and have no topic.
+are left out and have no topic.
 """
 
 from __future__ import annotations
@@ -24,49 +24,49 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TokensOfWords: TypeAlias = Literal["whole", "last"]
-"""Which token has its word's topic: one that is the whole word; or the last of each word, which a decoder has read by
-then."""
+"""The tokens that have their word's topic: those that are a whole word, or the last one of each word, at which a
+decoder has read all of it."""
 
 N_TOPICS = 20
-FEWEST_DOCUMENTS = 5
-"""A word with a topic is in so many documents at least ..."""
-LARGEST_SHARE = 0.2
-"""... and in this share of them at most: other words say nothing, or nothing in particular."""
-SHORTEST_WORD = 3
+MIN_DOCUMENTS = 5
+"""Documents that a word with a topic occurs in at least."""
+MAX_DOCUMENT_SHARE = 0.2
+"""Share of the documents that it occurs in at most: more frequent words are not specific to a topic."""
+MIN_WORD_LENGTH = 3
 CERTAINTY = 0.5
-"""A token has a topic where that one is more likely than all others together."""
-PASSES = 10
-"""Over the documents, in the fit."""
+"""A token has a topic if that one is more likely than all others together."""
+N_PASSES = 10
+"""Passes over the documents in the fit."""
 
 
 @dataclass(frozen=True, eq=False)
 class TextTopics:
-    """What :func:`find_topics` found."""
+    """Topics of a collection of documents, from :func:`find_topics`."""
 
     documents: list[str]
     lexicon: Lexicon
     words: np.ndarray
-    """(n_words,) int64, numbers in the lexicon: the words that have topics."""
+    """(n_words,) int64, numbers in the lexicon of the words that have topics."""
     word_shares: np.ndarray
-    """(n_topics, n_words): how often each topic uses each word, rows that sum to 1."""
+    """(n_topics, n_words): frequency of each word in each topic; rows sum to 1."""
     document_shares: np.ndarray
-    """(n_documents, n_topics): how much of each document each topic wrote, rows that sum to 1."""
+    """(n_documents, n_topics): share of each topic in each document; rows sum to 1."""
 
     def top_words(self, number: int = 10) -> list[list[str]]:
-        """The words that each topic uses most."""
+        """Return the most frequent words of each topic."""
         order = self.word_shares.argsort(axis=1)[:, ::-1][:, :number]
         return [[self.lexicon.words[self.words[word]] for word in words] for words in order]
 
     def of_words(self, document: int, words: Sequence[str], certainty: float = CERTAINTY) -> np.ndarray:
-        """The topic that most likely wrote each of some words in a document.
+        """Return the most likely topic of each word in a document.
 
-        Its probability is ``phi_kw theta_dk``, divided by the sum over topics k: phi are the topics' shares of the
-        words, theta the document's shares of the topics.
+        Its probability is ``phi_kw theta_dk``, divided by the sum over topics k: phi are the word shares of
+        the topics, theta the topic shares of the document.
 
         Args:
             document: number of the document.
             words: in lower case.
-            certainty: the least probability, in [0, 1]; a word of less is ambiguous and gets none.
+            certainty: smallest probability, in [0, 1]; a word below it is ambiguous and has no topic.
 
         Returns:
             (len(words),) int64, -1 for none.
@@ -78,7 +78,7 @@ class TextTopics:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        """Of the words that have topics, by their spelling."""
+        """Column in ``word_shares`` by spelling."""
         return {self.lexicon.words[number]: place for place, number in enumerate(self.words)}
 
     def probe(
@@ -92,18 +92,18 @@ class TextTopics:
         seed: int = 0,
         name: str = "documents with topics",
     ) -> Probe:
-        """A probe whose tokens have topics: the beginnings of so many documents, one sequence from each.
+        """Return a probe whose tokens have topics: the beginnings of documents, one sequence from each.
 
-        All sequences have one length. Most vectors that fit are measured, in batches of 4096 where there are as many.
+        All sequences have one length. As many vectors as possible are measured, in batches of at most 4096.
 
         Args:
-            tokenizer: of the model that will be measured.
+            tokenizer: the model's.
             sequence_length: tokens in a sequence, special ones included; at most the model's context.
-            n_sequences: documents drawn, of those that are long enough.
-            tokens_of_words: which token has its word's topic.
+            n_sequences: documents drawn from those that are long enough.
+            tokens_of_words: the tokens that have their word's topic.
             certainty: as for :meth:`of_words`.
             seed: of the draw, and of the probe's plan.
-            name: what the text is, for figures and logs.
+            name: of the text, for figures and logs.
 
         Raises:
             ValueError: too few documents are long enough, or no token has a topic.
@@ -116,7 +116,7 @@ class TextTopics:
                 break
             ids, words = _beginning(self.documents[document], tokenizer, sequence_length)
             if len(ids) == sequence_length:
-                # of the word that the cut may have gone through nobody knows
+                # the last word may be cut off
                 is_text = np.flatnonzero(~np.isin(ids, tokenizer.all_special_ids))
                 chosen = _tokens_of_words(words.numbers, tokens_of_words) & (np.arange(len(ids)) < is_text[-1])
                 spelled = [words.lexicon.words[number] for number in words.numbers[chosen]]
@@ -126,7 +126,7 @@ class TextTopics:
         if len(found) < n_sequences:
             raise ValueError(
                 f"expected {n_sequences} documents of at least {sequence_length} tokens, got {len(found)} among "
-                f"{len(self.documents)}; give more or longer documents, or ask for fewer or shorter sequences"
+                f"{len(self.documents)}; give more or longer documents, or take fewer or shorter sequences"
             )
         ids, topics = (np.stack(arrays) for arrays in zip(*found, strict=True))
         if (topics < 0).all():
@@ -142,8 +142,8 @@ def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0
     """Fit a topic model to documents by online variational Bayes.
 
     Args:
-        documents: texts, each about something.
-        n_topics: topics to find.
+        documents: texts.
+        n_topics: number of topics.
         seed: of the fit; the same documents and seed give the same topics on the same machine.
 
     Raises:
@@ -167,32 +167,32 @@ def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0
     columns = np.concatenate([np.empty(0, dtype=np.int64), *spans])
     counts = csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(spans), len(lexicon.words)))
     counts.sum_duplicates()
-    words = _telling_words(lexicon, np.bincount(counts.indices, minlength=len(lexicon.words)), len(spans))
+    words = _topic_words(lexicon, np.bincount(counts.indices, minlength=len(lexicon.words)), len(spans))
     if len(spans) < n_topics or len(words) < n_topics:
         raise ValueError(
             f"expected at least {n_topics} documents and as many words for {n_topics} topics, got {len(spans)} "
-            f"documents and {len(words)} words that are in {FEWEST_DOCUMENTS} of them or more, and in at most "
-            f"{LARGEST_SHARE:.0%}; give more text"
+            f"documents and {len(words)} words that are in {MIN_DOCUMENTS} of them or more, and in at most "
+            f"{MAX_DOCUMENT_SHARE:.0%}; give more text"
         )
-    model = LatentDirichletAllocation(n_topics, learning_method="online", max_iter=PASSES, random_state=seed)
+    model = LatentDirichletAllocation(n_topics, learning_method="online", max_iter=N_PASSES, random_state=seed)
     document_shares = model.fit_transform(counts[:, words])
     word_shares = model.components_ / model.components_.sum(axis=1, keepdims=True)
     return TextTopics(documents, lexicon, words, word_shares, document_shares)
 
 
 def documents_of(text: str, fewest_words: int = 100) -> list[str]:
-    """The stretches of a text between blank lines that have so many words at least: articles, or long paragraphs."""
+    """Return the parts of a text between blank lines that have at least so many words: articles, or long paragraphs."""
     return [part for part in re.split(r"\n\s*\n", text) if len(part.split()) >= fewest_words]
 
 
-def _telling_words(lexicon: Lexicon, n_documents_with: np.ndarray, n_documents: int) -> np.ndarray:
-    telling = [len(word) >= SHORTEST_WORD and not is_function_word(word) for word in lexicon.words]
-    common = (n_documents_with >= FEWEST_DOCUMENTS) & (n_documents_with <= LARGEST_SHARE * n_documents)
-    return np.flatnonzero(np.array(telling, dtype=bool) & common)
+def _topic_words(lexicon: Lexicon, n_documents_with: np.ndarray, n_documents: int) -> np.ndarray:
+    specific = [len(word) >= MIN_WORD_LENGTH and not is_function_word(word) for word in lexicon.words]
+    common = (n_documents_with >= MIN_DOCUMENTS) & (n_documents_with <= MAX_DOCUMENT_SHARE * n_documents)
+    return np.flatnonzero(np.array(specific, dtype=bool) & common)
 
 
 def _beginning(text: str, tokenizer: PreTrainedTokenizerBase, length: int) -> tuple[np.ndarray, TokenWords]:
-    """The first ``length`` tokens of a text, special ones included, or all where it has fewer; and their words."""
+    """Return the first ``length`` tokens of a text, special ones included, or all if it has fewer; and their words."""
     tokens, lengths, words = sequences_of_texts([text], tokenizer, WindowPlan(1, window_tokens=length), with_words=True)
     n_tokens = int(lengths[0]) if len(lengths) else 0
     words = words or TokenWords(np.empty(0, dtype=np.int64), Lexicon())
@@ -200,7 +200,7 @@ def _beginning(text: str, tokenizer: PreTrainedTokenizerBase, length: int) -> tu
 
 
 def _tokens_of_words(numbers: np.ndarray, which: TokensOfWords) -> np.ndarray:
-    """(n,) bool, from the number of each token's word, -1 for none."""
+    """Return (n,) bool, from the number of each token's word, -1 for none."""
     is_last = numbers != np.append(numbers[1:], NO_WORD)
     is_first = numbers != np.append(NO_WORD, numbers[:-1])
     return (numbers != NO_WORD) & is_last & (is_first if which == "whole" else True)

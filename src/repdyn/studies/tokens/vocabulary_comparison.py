@@ -1,4 +1,4 @@
-"""The tokens of one sentence against the vocabulary, at every layer and after every attention."""
+"""Compare the vectors of a sentence's tokens with the input embeddings, in every state of a model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from repdyn.kernels.tokens import token_cosines, token_ranks
 from repdyn.kernels.vocabulary import Vocabulary
 
 State: TypeAlias = Literal["block", "attention"]
-"""What a block puts out (layer 0: what enters the first one), or what it has after its attention."""
+"""After a block (layer 0: what enters the first one), or after its attention."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerVectors:
-    """The vectors of a sentence's tokens in one state."""
+    """The vectors of a sentence's tokens in one state of one layer."""
 
     stack: str | None
     layer: int
@@ -32,18 +32,18 @@ class LayerVectors:
 
 
 @dataclass(frozen=True, eq=False)
-class Trajectories:
-    """Where the tokens of a sentence go."""
+class VocabularyComparison:
+    """The tokens of a sentence against the vocabulary, state by state."""
 
     tokens: tuple[str, ...]
-    """As they are shown."""
+    """As they are displayed."""
     table: pd.DataFrame
-    """One line for each state and token: stack, layer, state, position, token_id, token, cosine, rank."""
+    """A row for each state and token: stack, layer, state, position, token_id, token, cosine, rank."""
     nearest: pd.DataFrame
-    """The first columns, and place (1 for the nearest), nearest_id, nearest, cosine."""
+    """A row for each state, token and place (from 1): the first columns, place, nearest_id, nearest, cosine."""
 
 
-def trajectories(
+def compare_with_vocabulary(
     layers: Sequence[LayerVectors],
     ids: Sequence[int],
     table: Tensor,
@@ -51,53 +51,58 @@ def trajectories(
     *,
     k: int,
     positions: Tensor | None = None,
-) -> Trajectories:
-    """Cosine and rank of every token's own row of the input embeddings, and the rows that lie nearest, state by state.
+) -> VocabularyComparison:
+    """Compute cosine and rank of every token's own input embedding, and the nearest embeddings, state by state.
 
     Args:
         layers: the vectors, in any order.
         ids: (n_tokens) of the sentence.
         table: (vocabulary, dim) input embeddings.
         tokenizer: names the tokens.
-        k: nearest rows of each vector.
+        k: how many nearest embeddings of each vector.
         positions: (n_tokens, dim) the embedding of each token's position, added to every row of the table before the
             token's vectors are compared with it; None for the table as it is.
 
     Raises:
-        Undefined: a vector or a token's own row without a direction, or of another dimension.
+        Undefined: a vector or a token's own embedding without a direction, or of another dimension.
         ValueError: fewer rows than ``k``.
     """
     names = token_names(tokenizer, ids)
     states = torch.stack([layer.vectors for layer in layers])  # (n_states, n_tokens, dim)
     own = torch.tensor(ids, device=states.device)
     if positions is None:
-        compared = [_compared(states.flatten(0, 1), own.repeat(len(layers)), Vocabulary(table), k)]
-        cosines, ranks, near, rows = (part.unflatten(0, (len(layers), len(ids))) for part in compared[0])
+        parts = _compare(states.flatten(0, 1), own.repeat(len(layers)), Vocabulary(table), k)
+        cosines, ranks, near, rows = (part.unflatten(0, (len(layers), len(ids))) for part in parts)
     else:
-        compared = [
-            _compared(states[:, place], own[place].repeat(len(layers)), Vocabulary(table, vector), k)
+        of_places = [
+            _compare(states[:, place], own[place].repeat(len(layers)), Vocabulary(table, vector), k)
             for place, vector in enumerate(positions)
         ]
-        cosines, ranks, near, rows = (torch.stack(parts, 1) for parts in zip(*compared, strict=True))
-    labels = [(layer.stack, layer.layer, layer.state) for layer in layers]
+        cosines, ranks, near, rows = (torch.stack(parts, 1) for parts in zip(*of_places, strict=True))
     keys = pd.DataFrame(
-        [(*label, place, ids[place], names[place]) for label in labels for place in range(len(ids))],
+        [
+            (layer.stack, layer.layer, layer.state, place, ids[place], names[place])
+            for layer in layers
+            for place in range(len(ids))
+        ],
         columns=["stack", "layer", "state", "position", "token_id", "token"],
     )
-    found = keys.assign(cosine=cosines.flatten().cpu().numpy(), rank=ranks.flatten().cpu().numpy())
-    nearest = keys.loc[keys.index.repeat(k)].reset_index(drop=True)
+    compared = keys.assign(cosine=cosines.flatten().cpu().numpy(), rank=ranks.flatten().cpu().numpy())
     numbers = rows.flatten().tolist()
-    nearest["place"] = np.tile(np.arange(1, k + 1), len(keys))
-    nearest["nearest_id"] = numbers
-    nearest["nearest"] = token_names(tokenizer, numbers)
-    nearest["cosine"] = near.flatten().cpu().numpy()
-    return Trajectories(tuple(names), found, nearest)
+    nearest = keys.loc[keys.index.repeat(k)].reset_index(drop=True)
+    nearest = nearest.assign(
+        place=np.tile(np.arange(1, k + 1), len(keys)),
+        nearest_id=numbers,
+        nearest=token_names(tokenizer, numbers),
+        cosine=near.flatten().cpu().numpy(),
+    )
+    return VocabularyComparison(tuple(names), compared, nearest)
 
 
 def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    """Tokens as they are read: decoded, "▁" where one begins with a space; as the vocabulary has them where that fails.
+    """Return tokens as they read: decoded, "▁" for a leading space; as the vocabulary spells them where that fails.
 
-    A number that is no token, of a row that pads the table, is shown as "#50300".
+    An id that is no token, of a row that pads the table, is displayed as "#50300".
     """
     known = {number: _name(tokenizer, number) for number in set(ids)}
     return [known[number] for number in ids]
@@ -113,5 +118,5 @@ def _name(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
     return space + text.strip() if readable else token
 
 
-def _compared(x: Tensor, ids: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _compare(x: Tensor, ids: Tensor, vocabulary: Vocabulary, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return (token_cosines(x, ids, vocabulary), token_ranks(x, ids, vocabulary), *nearest_rows(x, vocabulary, k))

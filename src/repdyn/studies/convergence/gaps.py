@@ -1,4 +1,4 @@
-"""Whether two classes of tokens, or two kinds of sentences, are aligned unequally: gaps per layer, and their tests.
+"""Test whether two classes of tokens, or two kinds of sentences, are aligned unequally, layer by layer.
 
 The last layer has no test, because its alignment is 1 whatever the tokens.
 """
@@ -14,30 +14,38 @@ from scipy import stats
 
 from repdyn.studies.convergence.bootstrap import LEVEL, SequenceSums
 
+THRESHOLD = 0.05
+"""Adjusted p-values below it are reported as significant."""
+
 
 @dataclass(frozen=True, eq=False)
-class Gap:
-    """Mean alignment of a first class minus that of a second one, layer by layer from 0 to L - 1; all arrays (L,)."""
+class ClassGap:
+    """Mean alignment of a first class minus that of a second one, at layers 0 to L - 1; all arrays (L,)."""
 
     test: str
     n: str
-    """What the test rests on, in words."""
+    """Sample sizes of the test, in words."""
     mean: np.ndarray
     low: np.ndarray
-    """Of the 95 % confidence interval of the test."""
+    """Lower bound of the test's 95 % confidence interval."""
     high: np.ndarray
     t: np.ndarray
     p: np.ndarray
-    """Two-sided; NaN where no sequence differs from another."""
+    """Two-sided; NaN if no sequence differs from another."""
     p_holm: np.ndarray
-    """The same, adjusted for testing every layer."""
+    """Adjusted for testing every layer."""
+
+    @property
+    def is_significant(self) -> np.ndarray:
+        """(L,) bool, after adjustment."""
+        return self.p_holm < THRESHOLD
 
 
-def paired_gap(first: SequenceSums, second: SequenceSums) -> Gap:
-    """Two classes of tokens of the same sequences, by a paired t-test over sequences.
+def paired_gap(first: SequenceSums, second: SequenceSums) -> ClassGap:
+    """Compare two classes of tokens of the same sequences by a paired t-test over sequences.
 
     A pair is one sequence: the mean cosine over its tokens of the first class, and over those of the second.
-    Sequences that lack either class are left out. Every sequence counts the same, however many tokens it has.
+    Sequences that lack either class are left out. Every sequence has the same weight, however many tokens it has.
 
     Args:
         first, second: of the same sequences in the same order.
@@ -63,12 +71,12 @@ def paired_gap(first: SequenceSums, second: SequenceSums) -> Gap:
     return _gap("paired t-test", f"{both.sum()} sequences", (one - other).mean(0), tested)
 
 
-def unpaired_gap(first: SequenceSums, second: SequenceSums) -> Gap:
-    """Two kinds of sentences, by Welch's t-test over sentences.
+def unpaired_gap(first: SequenceSums, second: SequenceSums) -> ClassGap:
+    """Compare two kinds of sentences by Welch's t-test over sentences.
 
-    No sentence of the one kind belongs to one of the other, so any pairing would be made up, and would change the
-    result with the order in which the sentences were made. Each sentence counts once, as the mean over its tokens; the
-    two kinds may differ in variance and number.
+    Sentences of the two kinds do not correspond, so any pairing would be arbitrary, and the result would depend on the
+    order of the sentences. Each sentence has the same weight, as the mean over its tokens; the two kinds may differ in
+    variance and number.
 
     Args:
         first, second: sentences without a token are left out.
@@ -90,9 +98,9 @@ def unpaired_gap(first: SequenceSums, second: SequenceSums) -> Gap:
 
 
 def holm(p: ArrayLike) -> np.ndarray:
-    """p-values adjusted for testing all of them: the chance of any false finding is then at most the threshold.
+    """Adjust p-values for testing all of them: the chance of any false positive is then at most the threshold.
 
-    The i-th smallest of m becomes ``max over j <= i of min(1, (m - j + 1) p_j)``; NaN is no test, and stays.
+    The i-th smallest of m becomes ``max over j <= i of min(1, (m - j + 1) p_j)``; NaN stays NaN, and is not counted.
 
     Args:
         p: (m,) in [0, 1] or NaN.
@@ -115,6 +123,6 @@ def holm(p: ArrayLike) -> np.ndarray:
     return adjusted
 
 
-def _gap(test: str, n: str, mean: np.ndarray, tested: Any) -> Gap:
+def _gap(test: str, n: str, mean: np.ndarray, tested: Any) -> ClassGap:
     bounds = tested.confidence_interval(LEVEL)
-    return Gap(test, n, mean, bounds.low, bounds.high, tested.statistic, tested.pvalue, holm(tested.pvalue))
+    return ClassGap(test, n, mean, bounds.low, bounds.high, tested.statistic, tested.pvalue, holm(tested.pvalue))

@@ -1,0 +1,168 @@
+"""Measure the embedding tables of a model: distributions, spectra, closest pairs; as data frames."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import torch
+
+from repdyn.kernels import Undefined
+from repdyn.studies.anatomy.closest import ClosestPairs, closest_pairs
+from repdyn.studies.anatomy.geometry import (
+    MeanRelation,
+    components_for,
+    describe,
+    explained_variance,
+    mean_relation,
+    norms,
+    pair_values,
+    sample_pairs,
+)
+from repdyn.studies.anatomy.tables import EmbeddingTable
+from repdyn.studies.output import progress_bar
+
+QUANTITIES = ("norm", "distance", "dot", "cosine", "cosine with mean")
+
+TWIN = 0.99
+"""Cosine from which on two rows are twins: training that distinguishes their tokens leaves none."""
+TWINS = "with a twin"
+"""Reason for leaving rows out."""
+
+_N_BINS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class TableMeasurements:
+    """An embedding table and its measurements."""
+
+    table: EmbeddingTable
+    values: dict[str, np.ndarray]
+    """By quantity, of :data:`QUANTITIES`: of every row, or of the pairs."""
+    n_pairs: int
+    all_pairs: bool
+    mean: MeanRelation
+    explained: np.ndarray
+    """Cumulative share of variance by principal components; empty for fewer than 3 different rows."""
+
+
+def measure_table(table: EmbeddingTable, *, pairs: int, seed: int) -> TableMeasurements:
+    """Measure the distributions, mean and spectrum of a table; pairs only if it has two rows."""
+    values, mean = {"norm": norms(table.rows)}, mean_relation(table.rows)
+    n_pairs, all_pairs = 0, True
+    if len(table.rows) > 1:
+        sampled = sample_pairs(len(table.rows), pairs, seed)
+        n_pairs, all_pairs = len(sampled.first), sampled.is_complete
+        values |= pair_values(table.rows, sampled)
+    values["cosine with mean"] = mean.cosines
+    try:
+        explained = explained_variance(table.rows)
+    except Undefined:
+        explained = np.empty(0)
+    return TableMeasurements(table, values, n_pairs, all_pairs, mean, explained)
+
+
+def overview_table(measured: Sequence[TableMeasurements]) -> pd.DataFrame:
+    """Return a row for each table: its rows, those left out, its mean, components for shares of variance."""
+    rows = []
+    for one in measured:
+        table = one.table
+        row = {"table": table.name, "parameter": table.parameter, "rows": len(table.rows), "dim": table.rows.shape[1]}
+        row["left_out"] = "; ".join(f"{count} {reason}" for reason, count in table.left_out.items())
+        row |= {"pairs": one.n_pairs, "all_pairs": one.all_pairs}
+        row |= {"mean_norm": one.mean.norm, "mean_share": one.mean.share}
+        needed = components_for(one.explained) if len(one.explained) else {}
+        rows.append(row | {f"components_{share * 100:.0f}": count for share, count in needed.items()})
+    return pd.DataFrame(rows)
+
+
+def distribution_table(measured: Sequence[TableMeasurements]) -> pd.DataFrame:
+    """Return a row for each table and quantity: number, mean, standard deviation, quantiles."""
+    rows = [
+        {"table": one.table.name, "quantity": name, **describe(one.values[name])}
+        for one in measured
+        for name in QUANTITIES
+        if name in one.values
+    ]
+    return pd.DataFrame(rows)
+
+
+def histogram_table(measured: Sequence[TableMeasurements]) -> pd.DataFrame:
+    """Return 100 bins from the smallest to the largest value of each table and quantity: low, high, count."""
+    frames = []
+    for one in measured:
+        for name, values in one.values.items():
+            counts, edges = np.histogram(values[np.isfinite(values)], bins=_N_BINS)
+            bins = {"low": edges[:-1], "high": edges[1:], "count": counts}
+            frames.append(pd.DataFrame({"table": one.table.name, "quantity": name, **bins}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def dimension_curve_table(measured: Sequence[TableMeasurements]) -> pd.DataFrame:
+    """Return the cumulative share of variance by number of principal components."""
+    frames = []
+    for one in measured:
+        if n_components := len(one.explained):
+            columns = {"components": np.arange(1, n_components + 1), "cumulative_share": one.explained}
+            frames.append(pd.DataFrame({"table": one.table.name, **columns}))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def without_twins(table: EmbeddingTable, k: int) -> tuple[EmbeddingTable, ClosestPairs]:
+    """Leave out the rows of an input table that nearly equal another; return the rest and its ``k`` closest pairs.
+
+    Such rows belong to tokens that never occurred in training: they all moved the same way. A table that would be left
+    with fewer than two rows keeps all.
+    """
+    found = _search(table, None, k)
+    alone = np.flatnonzero((found.nearest < TWIN).numpy())
+    if len(alone) == len(table.rows) or len(alone) < 2:
+        return table, found
+    rest = table.subset(alone, TWINS)
+    return rest, _search(rest, None, k)
+
+
+def closest_table(tables: Sequence[EmbeddingTable], k: int, known: Mapping[str, ClosestPairs]) -> pd.DataFrame:
+    """Return the ``k`` closest pairs within each table and across each two of the same width.
+
+    Args:
+        tables: of one model.
+        k: number of pairs.
+        known: results of earlier searches, by name of the table.
+    """
+    frames = [_pairs(one.name, one, one, known.get(one.name) or _search(one, None, k)) for one in tables]
+    for one, other in combinations(tables, 2):
+        if one.rows.shape[1] == other.rows.shape[1]:
+            frames.append(_pairs(f"{one.name} and {other.name}", one, other, _search(one, other, k)))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _search(one: EmbeddingTable, other: EmbeddingTable | None, k: int) -> ClosestPairs:
+    name = one.name if other is None else f"{one.name} and {other.name}"
+    with progress_bar(f"closest pairs: {name}") as progress:
+        return closest_pairs(one.rows, None if other is None else other.rows, k=k, progress=progress)
+
+
+def _pairs(name: str, one: EmbeddingTable, other: EmbeddingTable, found: ClosestPairs) -> pd.DataFrame:
+    pairs = found.pairs
+    names = {
+        "first": [one.labels[pair.first] for pair in pairs],
+        "second": [other.labels[pair.second] for pair in pairs],
+    }
+    values = {column: [getattr(pair, column) for pair in pairs] for column in ("cosine", "dot", "distance")}
+    return pd.DataFrame({"tables": name, **names, **values})
+
+
+def start_cosine(words: EmbeddingTable, positions: EmbeddingTable, token: str | None) -> float:
+    """Return cos(input embedding of the token that starts a text, position 0), in [-1, 1].
+
+    NaN if there is no such token, or the tables are of different widths.
+    """
+    if token is None or token not in words.labels or words.rows.shape[1] != positions.rows.shape[1]:
+        return math.nan
+    one, other = words.row(token), positions.row("0")
+    return float(torch.dot(one, other) / (one.norm() * other.norm()))

@@ -1,0 +1,128 @@
+"""Find the tables in which a model looks up its tokens, positions and segments, by watching it run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from repdyn.capture.forward import evaluation_mode
+from repdyn.capture.prepared_model import device_of
+
+TableKind: TypeAlias = Literal["input", "position", "segment"]
+TABLE_KINDS: tuple[TableKind, ...] = ("input", "position", "segment")
+
+_LENGTH = 8
+# a table is identified by the memory of its numbers
+_Memory: TypeAlias = tuple[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """A table whose rows a model adds up into the input of its first block."""
+
+    kind: TableKind
+    parameter: str
+    """Its name in the model."""
+    weight: Tensor
+    """(n_rows, dim), before the model scales, projects or normalises a row."""
+    first_row: int
+    """Row of position 0, where a family reserves the first rows (RoBERTa and OPT: 2); 0 for other kinds."""
+
+
+def ordinary_tokens(ids: Iterable[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return 16 of the token ids in random order, special tokens left out, as :func:`find_lookups` takes them."""
+    ordinary = sorted(set(ids) - set(tokenizer.all_special_ids))
+    return np.random.RandomState(0).permutation(ordinary)[: 2 * _LENGTH].tolist()
+
+
+def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Lookup]:
+    """Find the context-free tables of a model: input first, then position, then segment.
+
+    The model runs once on two short sequences, and every lookup in a table is recorded. A lookup at the token ids
+    belongs to the input table; one at consecutive rows, the same for both sequences, to a position table; one at the
+    segments (``token_type_ids``) to a segment table. Positions that enter otherwise (rotary, relative, sinusoids that
+    are added without a lookup) have no table.
+
+    Args:
+        model: any model of transformers that takes ``input_ids``; left as it was found.
+        token_ids: ids of at least 16 ordinary tokens, no padding among them, not in ascending order.
+
+    Raises:
+        ValueError: too few token ids, or no table is looked up at the tokens' ids.
+    """
+    if len(token_ids) < 2 * _LENGTH:
+        raise ValueError(f"expected at least {2 * _LENGTH} token ids, got {len(token_ids)}; give ordinary tokens")
+    ids = torch.tensor(token_ids[: 2 * _LENGTH]).view(2, _LENGTH)
+    segments = (torch.arange(_LENGTH) * _n_segments(model) // _LENGTH).expand(2, _LENGTH)
+    names = {_memory(tensor): name for name, tensor in chain(model.named_buffers(), model.named_parameters())}
+    found: dict[_Memory, Lookup] = {}
+    for weight, rows in _record_lookups(model, ids, segments):
+        kind = _kind(weight, rows.reshape(-1, _LENGTH), ids, segments) if rows.shape[-1:] == (_LENGTH,) else None
+        memory = _memory(weight)
+        # GPT-2 looks up segments in its token table
+        if kind is not None and (memory not in found or kind == "input"):
+            first = int(rows.reshape(-1)[0]) if kind == "position" else 0
+            found[memory] = Lookup(kind, names.get(memory, "unnamed"), weight.detach(), first)
+    if not any(lookup.kind == "input" for lookup in found.values()):
+        raise ValueError(
+            f"expected a model that looks its tokens up in a table, but {type(model).__name__} looks up none at their "
+            "ids; its input embeddings cannot be studied"
+        )
+    return sorted(found.values(), key=lambda lookup: TABLE_KINDS.index(lookup.kind))
+
+
+def _n_segments(model: PreTrainedModel) -> int:
+    """Return how many segments the model distinguishes, 2 at most; a table of one row has only segment 0."""
+    return max(1, min(2, getattr(model.config, "type_vocab_size", None) or 1))
+
+
+class _LookupRecorder(TorchDispatchMode):
+    """Records every lookup in a table, whichever module or function makes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lookups: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.embedding.default:
+            self.lookups.append((args[0], args[1].cpu()))
+        return func(*args, **(kwargs or {}))
+
+
+def _record_lookups(model: PreTrainedModel, ids: Tensor, segments: Tensor) -> list[tuple[Tensor, Tensor]]:
+    device, parameters = device_of(model), inspect.signature(model.forward).parameters
+    available = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "token_type_ids": segments.contiguous(),
+        "decoder_input_ids": ids,
+    }
+    accepted = {name: value.to(device) for name, value in available.items() if name in parameters}
+    cache = {"use_cache": False} if "use_cache" in parameters else {}
+    with evaluation_mode(model, device), _LookupRecorder() as recorder:
+        model(**accepted, **cache)
+    return recorder.lookups
+
+
+def _kind(weight: Tensor, rows: Tensor, ids: Tensor, segments: Tensor) -> TableKind | None:
+    if torch.equal(rows, ids):
+        return "input"
+    if torch.equal(rows, rows[0, 0] + torch.arange(_LENGTH).expand_as(rows)):
+        return "position"
+    # many things are looked up at row 0: without distinct segments, only a table of one row counts
+    if torch.equal(rows, segments[:1].expand_as(rows)) and (len(weight) == 1 or bool(segments.any())):
+        return "segment"
+    return None
+
+
+def _memory(weight: Tensor) -> _Memory:
+    return weight.data_ptr(), tuple(weight.shape)
