@@ -1,4 +1,4 @@
-"""Tracking a training of the Hugging Face Trainer."""
+"""The tracker for the Hugging Face Trainer."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from repdyn.alerts.rules import DEFAULT
 from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
 from repdyn.capture.forward import Forward
 from repdyn.capture.token_states import TokenPositions
-from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple
+from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.tracking.config import MeasurementConfig, OnFailure, validate_measurement
-from repdyn.tracking.run import Tracking
+from repdyn.tracking.config import MeasurementConfig, OnFailure
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
-from repdyn.tracking.train_scalars import learning_rate_of
+from repdyn.tracking.tracked_run import TrackedRun
+from repdyn.tracking.training_state import learning_rate_of
 from repdyn.utils.distributed import Ranks
 
 
@@ -33,33 +33,25 @@ class HuggingFaceTracker(TrainerCallback):
 
     The same schedule, store, figures and guarantees as :class:`repdyn.callbacks.RepresentationDynamics`. The loss of a
     measured step is stored where the Trainer logs at that step (``logging_steps``), the tokens where it counts them
-    (``include_num_input_tokens_seen``). The Trainer tells its callbacks nothing of an error or of Ctrl-C: what was
+    (``include_num_input_tokens_seen``). The Trainer does not notify its callbacks of an error or of Ctrl-C: what was
     measured is stored then, and ``repdyn figures`` draws it.
 
     Args:
         probe: the tokens to measure on.
         schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; "checkpoints" is whenever the Trainer saves.
-        metrics: names in :data:`repdyn.metrics.METRICS`, with settings and a token subset where others than the usual
-            ones are wanted ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every one
-            that the probe has what it takes for.
-        layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
+        metrics, layers, forward, token_positions, tokens_per_forward: as for :func:`repdyn.measure`.
         store: folder for the rows; by default ``repdyn`` in ``output_dir``.
         on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
         run: name of the run in the rows; by default the Trainer's ``run_name``, or else the name of ``output_dir``; in
             a hyperparameter search followed by the name of the trial.
-        name: tells several trackers of one Trainer apart: it is added to the run's name and leads the names in the
+        name: distinguishes several trackers of one Trainer: it is added to the run's name and leads the names in the
             loggers ("teacher_anisotropy/layer_00").
-        loggers: Lightning's loggers that are to hear of the rows; by default the open run of W&B and a TensorBoard
-            folder in ``output_dir``, as far as ``report_to`` names them.
-        forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
-            ``input_ids`` and ``attention_mask``.
-        token_positions: as for :func:`repdyn.measure`, in a model that puts learned vectors among the tokens:
-            ``slice(k, None)`` where k vectors stand before them.
-        tokens_per_forward: bounds the size of one forward pass over the probe.
+        loggers: Lightning's loggers that get the rows; by default the open W&B run and a TensorBoard folder in
+            ``output_dir``, as far as ``report_to`` names them.
         alerts, report: as for :class:`repdyn.callbacks.RepresentationDynamics`.
 
     Raises:
-        ValueError: when training starts, where the configuration cannot work: blocks that cannot be told, a store that
+        ValueError: when training starts, where the configuration cannot work: unidentifiable blocks, a store that
             holds another run under the same name.
     """
 
@@ -81,71 +73,68 @@ class HuggingFaceTracker(TrainerCallback):
         alerts: RulesLike = DEFAULT,
         report: bool = True,
     ) -> None:
-        validate_measurement(metrics, on_error, token_positions)
-        self._asked = MeasurementConfig(
+        self._config = MeasurementConfig(
             probe=probe,
-            metrics=as_tuple(metrics),
+            metrics=metrics,
             layers=layers,
             forward=forward,
             token_positions=token_positions,
             tokens_per_forward=tokens_per_forward,
+            on_error=on_error,
         )
-        self._schedule = schedule
-        self._agenda = ScheduleState(schedule)
+        self._schedule = ScheduleState(schedule)
         self._given_store = store
         self._given_run = run
         self._name = name
         self._given_loggers = None if loggers is None else tuple(loggers)
-        self._on_error: OnFailure = on_error
         self._rules = rules_from(alerts)
         self._report = report
-        self._tracking: Tracking | None = None
+        self._tracked: TrackedRun | None = None
         self._logged: tuple[int, float] | None = None
         self._measured_at: int | None = None
 
     @property
     def store(self) -> Store | None:
         """The store of the current run; None before training starts."""
-        return self._tracking.store if self._tracking else None
+        return self._tracked.store if self._tracked else None
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **given: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
     ) -> None:
-        find_blocks(unwrapped(model), self._asked.layers)
+        find_blocks(unwrapped(model), self._config.layers)
         folder = Path(args.output_dir or "trainer_output")
         trial = state.trial_name if state.is_hyper_param_search else None
         run = ".".join(filter(None, (self._given_run or args.run_name or folder.resolve().name, trial, self._name)))
-        default = _Reports(args, folder, self._name)
-        tracking = Tracking(
-            asked=self._asked,
+        default = _ReportTargets(args, folder, self._name)
+        tracked = TrackedRun(
+            config=self._config,
             run=run,
             store=open_store(self._given_store or folder / "repdyn"),
             loggers=lambda: default.loggers if self._given_loggers is None else self._given_loggers,
-            prefix=f"{self._name}_" if self._name else "",
-            on_error=self._on_error,
+            name=self._name,
             rules=self._rules,
             report=self._report,
         )
         # the Trainer starts over where a batch turned out too large, and train() may be called again
-        begun = self._tracking is not None and self._tracking.run == run
-        self._agenda = ScheduleState(self._schedule)
-        tracking.begin(Ranks.of_job(), self._agenda.schedule, resumed=begun or state.global_step > 0)
-        self._tracking = tracking
+        continued = self._tracked is not None and self._tracked.run == run
+        self._schedule = ScheduleState(self._schedule.schedule)
+        tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed=continued or state.global_step > 0)
+        self._tracked = tracked
         self._logged = self._measured_at = None
-        if self._agenda.starts(state.global_step):
-            self._measure(args, state, control, model, given.get("optimizer"))
+        if self._schedule.start(state.global_step):
+            self._measure(args, state, control, model, others.get("optimizer"))
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **given: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
     ) -> None:
-        if self._agenda.reaches(state.global_step):
-            self._measure(args, state, control, model, given.get("optimizer"))
+        if self._schedule.advance(state.global_step):
+            self._measure(args, state, control, model, others.get("optimizer"))
 
     def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **given: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
     ) -> None:
-        if self._agenda.saves(state.global_step):
-            self._measure(args, state, control, model, given.get("optimizer"))
+        if self._schedule.save(state.global_step):
+            self._measure(args, state, control, model, others.get("optimizer"))
 
     def on_log(
         self,
@@ -154,32 +143,32 @@ class HuggingFaceTracker(TrainerCallback):
         control: TrainerControl,
         model: nn.Module,
         logs: dict[str, float] | None = None,
-        **given: Any,
+        **others: Any,
     ) -> None:
-        if self._tracking is None:  # evaluation without training
+        if self._tracked is None:  # evaluation without training
             return
-        told = logs or {}
-        if "loss" in told:
-            self._logged = (state.global_step, told["loss"])
+        logs = logs or {}
+        if "loss" in logs:
+            self._logged = (state.global_step, logs["loss"])
             if self._measured_at == state.global_step:
-                self._tracking.add_loss(state.global_step, told["loss"])
-                control.should_training_stop |= self._tracking.stop_asked
-        # the last message of a training; on_train_end may be shown the best model in place of the last one
-        if "train_runtime" in told and self._agenda.ends(state.global_step):
-            self._measure(args, state, control, model, given.get("optimizer"))
+                self._tracked.add_loss(state.global_step, logs["loss"])
+                control.should_training_stop |= self._tracked.should_stop
+        # the last log of a training; on_train_end may get the best model in place of the last one
+        if "train_runtime" in logs and self._schedule.claim(state.global_step):
+            self._measure(args, state, control, model, others.get("optimizer"))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self._tracking is not None:
-            self._tracking.finish()
+        if self._tracked is not None:
+            self._tracked.finish()
 
     def _measure(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, optimizer: Any
     ) -> None:
         counted = str(args.include_num_input_tokens_seen) != "no"
-        if self._tracking is not None:
+        if self._tracked is not None:
             step, loss = self._logged or (None, None)
             self._measured_at = state.global_step
-            self._tracking.measure(
+            self._tracked.measure(
                 unwrapped(model),
                 state.global_step,
                 tokens_seen=int(state.num_input_tokens_seen) if counted else None,
@@ -187,11 +176,11 @@ class HuggingFaceTracker(TrainerCallback):
                 learning_rate=learning_rate_of(optimizer),
                 root_module=model,
             )
-            control.should_training_stop |= self._tracking.stop_asked
+            control.should_training_stop |= self._tracked.should_stop
 
 
-class _Reports:
-    """Where the Trainer reports to, as Lightning's loggers."""
+class _ReportTargets:
+    """The targets of the Trainer's reports, as Lightning's loggers."""
 
     def __init__(self, args: TrainingArguments, folder: Path, name: str) -> None:
         self._args = args
@@ -200,13 +189,13 @@ class _Reports:
 
     @cached_property
     def loggers(self) -> list[Logger]:
-        named = self._args.report_to
+        targets = self._args.report_to
         found: list[Logger] = []
-        if "wandb" in named:
+        if "wandb" in targets:
             import wandb  # an optional dependency, present wherever the Trainer reports to it
 
             if wandb.run is not None:
                 found.append(WandbLogger(experiment=wandb.run))
-        if "tensorboard" in named:
+        if "tensorboard" in targets:
             found.append(TensorBoardLogger(self._folder, name="runs", version=self._version))
         return found

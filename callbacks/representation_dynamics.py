@@ -1,4 +1,4 @@
-"""Tracking the geometry of a model's layers while it trains."""
+"""The tracker for Lightning: the geometry of a model's layers while it trains."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from repdyn.alerts import Rule, rules_from
 from repdyn.alerts.rules import DEFAULT
-from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module
-from repdyn.callbacks.tokens import add_tokens
-from repdyn.callbacks.validation import validate_trainer, validate_unique_names
+from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module, validate_strategy
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.token_states import TokenPositions
@@ -22,9 +20,9 @@ from repdyn.metrics import DEFAULT_METRICS, Metric, as_tuple
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.store import Store, open_store
 from repdyn.tracking.config import MeasurementConfig, OnFailure, validate_measurement
-from repdyn.tracking.run import Tracking
 from repdyn.tracking.schedule import ScheduleLike
-from repdyn.tracking.train_scalars import learning_rate_of
+from repdyn.tracking.tracked_run import TrackedRun
+from repdyn.tracking.training_state import add_tokens, learning_rate_of
 from repdyn.utils.distributed import Ranks
 
 
@@ -36,12 +34,12 @@ class RepresentationDynamics(ScheduledCallback):
     (or on Ctrl-C) figures are written beside the store and a summary is printed.
 
     Args:
-        probe: the tokens to measure on; None asks the datamodule for its ``probe()``.
+        probe: the tokens to measure on; None takes those of the datamodule's ``probe()``.
         schedule: a number of steps, a list of steps, "pythia" (0, 1, 2, 4 ... 512, then every 1000), "checkpoints"
             (whenever the trainer saves one), or a :class:`repdyn.Schedule`. Step 0 and the end are always measured.
-        metrics: names in :data:`repdyn.metrics.METRICS`, with settings and a token subset where others than the usual
-            ones are wanted ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every one
-            that the probe has what it takes for.
+        metrics: names in :data:`repdyn.metrics.METRICS`, with settings and a token subset other than the default
+            ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every one that the probe
+            allows.
         layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
         store: folder for the rows; by default ``repdyn`` in the run's folder.
         on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
@@ -49,19 +47,19 @@ class RepresentationDynamics(ScheduledCallback):
             or else the LightningModule itself.
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
             ``input_ids`` and, where it takes one, ``attention_mask``.
-        token_positions: as for :func:`repdyn.measure`, in a model that puts learned vectors among the tokens:
-            ``slice(k, None)`` where k vectors stand before them.
+        token_positions: as for :func:`repdyn.measure`, in a model that adds learned vectors to the sequence:
+            ``slice(k, None)`` where k vectors stand before the tokens.
         tokens_per_forward: bounds the size of one forward pass over the probe.
         run: name of the run in the rows; by default the first logger's name and version.
-        name: tells several trackers of one trainer apart: it is added to the run's name and leads the names in the
+        name: distinguishes several trackers of one trainer: it is added to the run's name and leads the names in the
             loggers ("teacher_anisotropy/layer_00").
-        alerts: rules of which the log warns when they find something: a YAML file, :class:`repdyn.alerts.Rule` objects,
-            or None for none. Only a rule with ``stop: true`` ends the training.
+        alerts: rules whose findings are logged as warnings: a YAML file, :class:`repdyn.alerts.Rule` objects, or None
+            for none. Only a rule with ``stop: true`` ends the training.
         report: whether ``report.html`` in the store shows the run while it goes on.
 
     Raises:
-        ValueError: when training starts, where the configuration cannot work: an unknown metric, blocks that cannot be
-            told, no probe, another probe than the resumed run had, a store that holds another run under the same
+        ValueError: when training starts, where the configuration cannot work: an unknown metric, unidentifiable
+            blocks, no probe, another probe than the resumed run had, a store that holds another run under the same
             name, two trackers of one name, a strategy that shards the model.
     """
 
@@ -88,7 +86,7 @@ class RepresentationDynamics(ScheduledCallback):
         self.probe = probe
         self.metrics = as_tuple(metrics)
         self.layers = layers
-        self.on_error = on_error
+        self.on_error: OnFailure = on_error
         self.model = model
         self.forward = forward
         self.token_positions = token_positions
@@ -98,7 +96,7 @@ class RepresentationDynamics(ScheduledCallback):
         self.report = report
         self._given_store = store
         self._given_run = run
-        self._forget()
+        self._reset()
 
     @property
     def store(self) -> Store | None:
@@ -108,7 +106,7 @@ class RepresentationDynamics(ScheduledCallback):
     @property
     def tracking_seconds(self) -> float:
         """Wall-clock time this process has spent on measuring, storing and logging in the current run."""
-        return self._tracking.tracking_seconds if self._tracking else 0.0
+        return self._tracked.tracking_seconds if self._tracked else 0.0
 
     @property
     def state_key(self) -> str:
@@ -122,38 +120,43 @@ class RepresentationDynamics(ScheduledCallback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
         if is_fresh(trainer):
-            self._forget()
-        validate_trainer(trainer)
-        validate_unique_names([c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)])  # type: ignore[attr-defined]
+            self._reset()
+        validate_strategy(trainer)
+        names = [c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)]  # type: ignore[attr-defined]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(
+                f"expected trackers of different names in one trainer, got several called {repeated[0]!r}; give each "
+                "its own name="
+            )
         found = tracked_module(pl_module, self.model)
         prepare(found, self.layers, token_positions=self.token_positions)
-        self._settle_probe(trainer)
-        tracking = self._new_tracking(trainer)
-        tracking.begin(Ranks.of_job(), self._agenda.schedule, resumed=not is_fresh(trainer))
-        self._tracking = tracking
+        self._resolve_probe(trainer)
+        tracked = self._track(trainer)
+        tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed=not is_fresh(trainer))
+        self._tracked = tracked
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._tokens_seen = add_tokens(self._tokens_seen, batch, trainer.world_size)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        # Lightning divides what it shows here by the number of batches that make a step
-        shares = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
-        self._loss = loss * shares if isinstance(loss, Tensor) else None
+        # Lightning divides the loss that it passes here by the number of batches in a step
+        n_batches = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+        self._loss = loss * n_batches if isinstance(loss, Tensor) else None
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._required_tracking.finish()
+        self._required_run.finish()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if self._tracking is not None:
-            self._tracking.finish(interrupted=True)
+        if self._tracked is not None:
+            self._tracked.finish(interrupted=True)
 
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.fast_dev_run and self._tried:
-            return  # once shows that it works
-        self._tried = True
-        self._required_tracking.measure(
+        if trainer.fast_dev_run and self._has_acted:
+            return  # once is enough to show that it works
+        self._has_acted = True
+        self._required_run.measure(
             tracked_module(pl_module, self.model),
             trainer.global_step,
             tokens_seen=None if self._tokens_seen is None else int(self._tokens_seen),
@@ -161,7 +164,7 @@ class RepresentationDynamics(ScheduledCallback):
             learning_rate=learning_rate_of(next(iter(trainer.optimizers), None)),
             root_module=trainer.strategy.model,
         )
-        trainer.should_stop |= self._required_tracking.stop_asked
+        trainer.should_stop |= self._required_run.should_stop
 
     def state_dict(self) -> dict[str, Any]:
         # Built-in types only: anything else would keep the user's checkpoint from loading with weights_only=True.
@@ -178,17 +181,17 @@ class RepresentationDynamics(ScheduledCallback):
         self._probe_hash = state_dict["probe"]
         self._tokens_seen = state_dict["tokens_seen"]
 
-    def _forget(self) -> None:
-        """As before any training: one tracker may serve several trainings, one after the other."""
-        self._tracking: Tracking | None = None
+    def _reset(self) -> None:
+        """Reset the state of a training: one tracker may serve several trainings, one after the other."""
+        self._tracked: TrackedRun | None = None
         self._store: Store | None = None
         self._run: str | None = None
         self._probe_hash: str | None = None
         self._tokens_seen: int | Tensor | None = 0
         self._loss: Tensor | None = None
-        self._tried = False
+        self._has_acted = False
 
-    def _settle_probe(self, trainer: Trainer) -> None:
+    def _resolve_probe(self, trainer: Trainer) -> None:
         of_datamodule = getattr(getattr(trainer, "datamodule", None), "probe", None)
         if self.probe is None and callable(of_datamodule):
             self.probe = of_datamodule()
@@ -199,39 +202,39 @@ class RepresentationDynamics(ScheduledCallback):
                 f"({probe.name}); resume with the run's own configuration, or load its probe with Probe.load"
             )
 
-    def _new_tracking(self, trainer: Trainer) -> Tracking:
-        """The tracking of this fit: a resumed run keeps its name and its store."""
-        # Before the question of rank: asking for the folder is a broadcast.
+    def _track(self, trainer: Trainer) -> TrackedRun:
+        """Return the tracked run of this fit: a resumed one keeps its name and its store."""
+        # On all ranks: the folder is broadcast.
         folder, name = run_folder(trainer), self._given_run or _run_name(trainer)
         if not trainer.fast_dev_run:
             self._store = self._store or open_store(self._given_store or folder / "repdyn")
             self._run = self._run or (f"{name}.{self.name}" if self.name else name)
-        return Tracking(
-            asked=MeasurementConfig(
+        return TrackedRun(
+            config=MeasurementConfig(
                 probe=self._required_probe(),
                 metrics=self.metrics,
                 layers=self.layers,
                 forward=self.forward,
                 token_positions=self.token_positions,
                 tokens_per_forward=self.tokens_per_forward,
+                on_error=self.on_error,
             ),
             run=self._run or "fast_dev_run",
             store=self._store,
             loggers=lambda: trainer.loggers,
-            prefix=f"{self.name}_" if self.name else "",
-            on_error=self.on_error,
+            name=self.name,
             rules=self.rules,
             report=self.report,
         )
 
     @property
-    def _required_tracking(self) -> Tracking:
-        if self._tracking is None:
+    def _required_run(self) -> TrackedRun:
+        if self._tracked is None:
             raise RuntimeError(
-                "expected training to have been announced by on_fit_start, which it was not; attach the tracker to a "
-                "Trainer with callbacks=[...] and call trainer.fit"
+                "expected on_fit_start to be called before the training; attach the tracker to a Trainer with "
+                "callbacks=[...] and call trainer.fit"
             )
-        return self._tracking
+        return self._tracked
 
     def _required_probe(self) -> Probe:
         if self.probe is None:

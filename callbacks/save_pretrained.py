@@ -1,4 +1,4 @@
-"""Saving a run's checkpoints in Hugging Face format, so that it can be swept afterwards like a published one."""
+"""Checkpoints in Hugging Face format, so that a run can be swept afterwards like a published one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.seed import isolate_rng
 from transformers import PreTrainedModel
 
-from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module
-from repdyn.callbacks.validation import validate_not_sharded
+from repdyn.callbacks.scheduled import (
+    ScheduledCallback,
+    is_fresh,
+    run_folder,
+    tracked_module,
+    validate_not_sharded,
+)
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.distributed import Ranks
 from repdyn.utils.quiet import without_progress_bars
@@ -21,8 +26,8 @@ from repdyn.utils.quiet import without_progress_bars
 class SavePretrainedCheckpoint(ScheduledCallback):
     """Saves ``step0``, ``step1``, ... as folders that ``AutoModel.from_pretrained`` loads.
 
-    Each folder appears whole or not at all. The tokenizer goes with the weights where the datamodule has one. A resumed
-    run goes on in the folder it began in, and keeps what it had saved there.
+    Each folder is written atomically. The tokenizer is saved with the weights where the datamodule has one. A resumed
+    run continues in the folder it began in, and keeps what it had saved there.
 
     Args:
         schedule: which steps to save, as for :class:`RepresentationDynamics`.
@@ -39,13 +44,18 @@ class SavePretrainedCheckpoint(ScheduledCallback):
     ) -> None:
         super().__init__(schedule)
         self.model = model
-        self._given = dirpath
+        self._given_dirpath = dirpath
         self.dirpath: Path | None = None
         """Where the current run saves; None before training starts."""
 
     @property
     def state_key(self) -> str:
-        return self._generate_state_key(dirpath=str(self._given), model=self.model)
+        return self._generate_state_key(dirpath=str(self._given_dirpath), model=self.model)
+
+    @property
+    def _legacy_state_key(self) -> str:  # type: ignore[override]
+        """The key in checkpoints of versions in which this class was called HuggingFaceCheckpoints."""
+        return self.state_key.replace(type(self).__qualname__, "HuggingFaceCheckpoints", 1)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
@@ -57,10 +67,10 @@ class SavePretrainedCheckpoint(ScheduledCallback):
                 "it with model=, or use Lightning's ModelCheckpoint"
             )
         default = run_folder(trainer) / "hf_checkpoints"
+        if is_fresh(trainer) or self.dirpath is None:
+            self.dirpath = Path(self._given_dirpath or default)
         if is_fresh(trainer):
-            self.dirpath = Path(self._given or default)
             Ranks.of_job().on_rank_zero(self._check_folder_is_free)
-        self.dirpath = self.dirpath or Path(self._given or default)
 
     def _check_folder_is_free(self) -> None:
         if self.dirpath is not None and any(self.dirpath.glob("step*")):

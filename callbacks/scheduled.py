@@ -1,4 +1,4 @@
-"""Acting once at each scheduled step of a training run: what the Lightning callbacks have in common."""
+"""What the Lightning callbacks share: acting once at each scheduled step of a training, and checks of the trainer."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from torch import nn
 
-from repdyn.callbacks.validation import validate_checkpoint_schedule
 from repdyn.capture.blocks import hugging_face_model, unwrapped
 from repdyn.capture.prepared_model import has_prompt
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 
 
 class ScheduledCallback(Callback, ABC):
-    """Calls :meth:`act` at step 0, at the steps of a schedule and at the end of training, once for each step."""
+    """A callback that calls :meth:`act` once at step 0, at each scheduled step and at the end of training."""
 
     def __init__(self, schedule: ScheduleLike) -> None:
-        self._agenda = ScheduleState(schedule)
+        self._schedule = ScheduleState(schedule)
 
     @abstractmethod
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -28,49 +29,49 @@ class ScheduledCallback(Callback, ABC):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if is_fresh(trainer):
-            self._agenda = ScheduleState(self._agenda.schedule)
-        if self._agenda.schedule.at_checkpoints:
-            validate_checkpoint_schedule(trainer)
+            self._schedule = ScheduleState(self._schedule.schedule)
+        if self._schedule.schedule.at_checkpoints:
+            validate_checkpointing(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._agenda.starts(trainer.global_step):
+        if self._schedule.start(trainer.global_step):
             self.act(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._agenda.reaches(trainer.global_step):
+        if self._schedule.advance(trainer.global_step):
             self.act(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self._agenda.saves(trainer.global_step):
+        if self._schedule.save(trainer.global_step):
             self.act(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._agenda.ends(trainer.global_step):
+        if self._schedule.claim(trainer.global_step):
             self.act(trainer, pl_module)
 
 
 def is_fresh(trainer: Trainer) -> bool:
-    """Whether a training begins, rather than goes on from a checkpoint or from an earlier call of ``fit``."""
+    """Return whether a training begins, rather than continues a checkpoint or an earlier call of ``fit``."""
     return trainer.ckpt_path is None and trainer.global_step == 0
 
 
 def run_folder(trainer: Trainer) -> Path:
-    """Where the files of this run go: the first logger's folder, or the trainer's root without one.
+    """Return the folder of this run's files: the first logger's, or the trainer's root without one.
 
-    All ranks must ask: the answer is broadcast from the first.
+    All ranks must call: the answer is broadcast from the first.
     """
     return Path(trainer.log_dir or trainer.default_root_dir)
 
 
 def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
-    """The module that is meant: the attribute named, else the only Hugging Face model inside, else all of it.
+    """Return the named attribute, else the only Hugging Face model inside, else the module itself.
 
     An adapter that puts learned vectors before the tokens is run as a whole: without it the model is another one.
 
     Raises:
-        ValueError: no such attribute, or one that is no module.
+        ValueError: there is no such attribute, or it is not a module.
     """
     if model is not None:
         try:
@@ -85,3 +86,56 @@ def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
         return unwrapped(found)
     prompted = (module for module in pl_module.modules() if has_prompt(module))
     return next(prompted, None) or hugging_face_model(pl_module) or pl_module
+
+
+def validate_strategy(trainer: Trainer) -> None:
+    """Check that whole layers are on one device.
+
+    Raises:
+        ValueError: DeepSpeed, under which no separate forward pass has been tested, or tensor parallelism.
+    """
+    strategy = trainer.strategy
+    if isinstance(strategy, DeepSpeedStrategy):
+        raise ValueError(
+            "expected a strategy under which the model can be run outside of the training step, got DeepSpeedStrategy; "
+            "use DDP or FSDP, or save checkpoints during training and measure them afterwards with "
+            "analyze_checkpoints.py"
+        )
+    if isinstance(strategy, ModelParallelStrategy) and (size := strategy.device_mesh["tensor_parallel"].size()) > 1:
+        raise ValueError(
+            f"expected each layer to be run by one device, got ModelParallelStrategy(tensor_parallel_size={size}); "
+            "shard with data_parallel_size alone, or save checkpoints during training and measure them afterwards with "
+            "analyze_checkpoints.py"
+        )
+
+
+def validate_not_sharded(trainer: Trainer) -> None:
+    """Check that the whole model is on each device.
+
+    Raises:
+        ValueError: the strategy shards it.
+    """
+    if isinstance(trainer.strategy, FSDPStrategy | DeepSpeedStrategy | ModelParallelStrategy):
+        raise ValueError(
+            f"expected a strategy that keeps the whole model on each device, got {type(trainer.strategy).__name__}; "
+            "save checkpoints with Lightning's ModelCheckpoint"
+        )
+
+
+def validate_checkpointing(trainer: Trainer) -> None:
+    """Check that the trainer announces the checkpoints it saves.
+
+    Raises:
+        ValueError: it saves none, or without trainer state.
+    """
+    checkpointing = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
+    if not checkpointing:
+        raise ValueError(
+            'expected a ModelCheckpoint for schedule="checkpoints", got a trainer without one; add one, or measure '
+            "every so many steps with schedule=1000"
+        )
+    if all(c.save_weights_only for c in checkpointing):
+        raise ValueError(
+            'expected checkpoints with trainer state for schedule="checkpoints": Lightning does not announce those of '
+            "ModelCheckpoint(save_weights_only=True); save whole ones, or measure at fixed steps with schedule=1000"
+        )

@@ -17,7 +17,7 @@ from small import HandWritten
 from repdyn import measure
 from repdyn.alerts import Rule
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
-from repdyn.callbacks.validation import validate_not_sharded, validate_trainer
+from repdyn.callbacks.scheduled import validate_not_sharded, validate_strategy
 from repdyn.metrics import METRICS, Metric
 
 
@@ -30,7 +30,7 @@ def broken_measure(monkeypatch):
     def broken(*args, **kwargs):
         raise _BrokenError("no such luck")
 
-    monkeypatch.setattr("repdyn.tracking.run.measure", broken)
+    monkeypatch.setattr("repdyn.tracking.tracked_run.measure", broken)
 
 
 def test_warn_lets_the_training_go_on(tmp_path, probe, broken_measure, caplog):
@@ -134,7 +134,7 @@ def strategy(kind: type, **attributes: object) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("trainer", "message"),
     [
-        (strategy(DeepSpeedStrategy), "be run beside the training, got DeepSpeedStrategy; use DDP or FSDP, or save"),
+        (strategy(DeepSpeedStrategy), "be run outside of the training step, got DeepSpeedStrategy; use DDP or FSDP, or save"),
         (
             strategy(ModelParallelStrategy, _device_mesh=_TwoByTwo()),
             r"run by one device, got ModelParallelStrategy\(tensor_parallel_size=2\); shard with data_parallel_size alone",
@@ -144,7 +144,7 @@ def strategy(kind: type, **attributes: object) -> SimpleNamespace:
 )
 def test_strategies_that_cannot_be_tracked_are_refused(trainer, message):
     with pytest.raises(ValueError, match=message):
-        validate_trainer(trainer)
+        validate_strategy(trainer)
 
 
 def test_shards_are_not_saved_as_checkpoints_of_hugging_face():
@@ -195,7 +195,7 @@ def test_an_alert_that_asks_for_it_stops_the_training(tmp_path, probe, caplog):
     trainer(tmp_path, attached).fit(job, batches())
     assert attached.store.steps(attached.store.runs()[0]) == [0, 4]
     assert len(job.losses) == 4
-    assert "the training is to stop at step 4, as asked for by: high" in caplog.text
+    assert "the training is to stop at step 4, as requested by: high" in caplog.text
 
 
 def test_an_alert_that_does_not_ask_for_it_stops_nothing(tmp_path, probe, caplog):

@@ -262,10 +262,10 @@ def other_schedule(folder: Path) -> list[Any]:
     refused = said(lambda: Tracker(fresh(), PROBE, schedule=[1 + dist.get_rank()], store=folder).__enter__())
     tracker = Tracker(fresh(), PROBE, schedule=[3], store=folder, run="mixed")
     with tracker:
-        tracker._tracking.measure(tracker._model, 1 + dist.get_rank())
+        tracker._tracked.measure(tracker._model, 1 + dist.get_rank())
     frame = tracker.store.to_pandas("mixed") if dist.get_rank() == 0 else None
     reasons = [] if frame is None else sorted(set(frame.loc[frame["step"] == 1, "reason"]))
-    return [refused, reasons, Ranks.of_job().all_gather(len(tracker._tracking._keeping._waiting))]
+    return [refused, reasons, Ranks.of_job().all_gather(len(tracker._tracked._buffer._waiting))]
 
 
 def tensor_parallel() -> list[str]:

@@ -71,7 +71,7 @@ def test_a_stop_is_asked_for_by_a_rule_alone(tracked, caplog):
         break_weights(tracker)
         tracker.step()
         assert tracker.should_stop
-    assert alerts_said(caplog)[1] == "the training is to stop at step 2, as asked for by: halt"
+    assert alerts_said(caplog)[1] == "the training is to stop at step 2, as requested by: halt"
 
 
 def test_a_run_that_goes_on_knows_its_past(tracked, caplog):
@@ -93,7 +93,7 @@ def test_what_a_training_has_gone_back_from_is_not_its_past(tmp_path, caplog):
     watch = AlertMonitor([Rule(name="falls", when="falls", bound=0.5, metrics=("two_nn",))], tuple)
     watch.begin(store, "mine", row(0, 8.0).probe, resumed=True)
     for step, value in ((10, 4.5), (20, 3.0), (30, 1.5)):
-        assert not watch.see([row(step, value)])
+        assert not watch.check([row(step, value)])
     # 4.5 against the 8 at step 0; 3 against the 4.5 that the training has been through since, not the 8 it had at step 10
     assert [said.partition(",")[0] for said in alerts_said(caplog)] == ["alert at step 30"]
 

@@ -7,7 +7,7 @@ from small import HandWritten
 from torch import nn
 
 from repdyn import Tracker
-from repdyn.tracking.fingerprint import fingerprint
+from repdyn.tracking.training_state import fingerprint
 
 
 class Opaque(torch.Tensor):
@@ -47,7 +47,7 @@ def test_weights_that_do_not_show_their_values_stop_nothing(hand_written, small_
 def test_a_fingerprint_that_fails_costs_the_step_alone(
     hand_written, small_probe, tmp_path, monkeypatch, without_figures
 ):
-    monkeypatch.setattr("repdyn.tracking.run.fingerprint", lambda model: 1 / 0)
+    monkeypatch.setattr("repdyn.tracking.tracked_run.fingerprint", lambda model: 1 / 0)
     with Tracker(hand_written, small_probe, schedule=1, store=tmp_path, run="broken") as tracker:
         tracker.step()
     assert set(tracker.store.to_pandas()["reason"]) == {"ZeroDivisionError: division by zero"}

@@ -126,7 +126,7 @@ def test_rows_that_wait_when_nobody_says_that_a_training_ended_are_rescued(track
     tracker = tracked()
     tracker.__enter__()
     tracker.step()
-    keeping = tracker._tracking._keeping
+    keeping = tracker._tracked._buffer
     rescue = next(f for f in weakref.finalize._registry if f.peek() and f.peek()[0] is keeping)
     assert rescue.atexit
     rescue()  # as at the end of the process
@@ -194,7 +194,7 @@ def test_a_full_disk_stops_the_training_where_that_is_asked_for(tracked, monkeyp
 def test_a_store_that_never_answers_costs_one_wait(tracked, monkeypatch, caplog):
     """As on a network mount whose server is gone: the call neither returns nor raises."""
     tracker, answer = tracked(), threading.Event()
-    tracker._tracking._keeping._patiently = TimeoutRunner(0.2)
+    tracker._tracked._buffer._with_timeout = TimeoutRunner(0.2)
     write, hung = Store.write, []
 
     def hanging(store, key, rows):
@@ -206,7 +206,7 @@ def test_a_store_that_never_answers_costs_one_wait(tracked, monkeypatch, caplog)
     monkeypatch.setattr(Store, "write", hanging)
     steps(tracker, 3)
     assert hung == [0]
-    said = [record.message for record in caplog.records if record.name == "repdyn.tracking.warn_once"]
+    said = [record.message for record in caplog.records if record.name == "repdyn.tracking.run_warnings"]
     assert said[0].startswith("tracking at step 0 failed, training goes on: TimeoutError: writing step 0 to ")
     assert "took more than 0.2 s; is the disk or the network mount there?" in said[0]
     assert any("they are in /" in line for line in said)

@@ -1,4 +1,4 @@
-"""Alerts while a model trains: in the log, in the loggers, and a stop where a rule asks for one."""
+"""Alerts while a model trains: in the log, in the loggers, and a request to stop where a rule says so."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ log = logging.getLogger(__name__)
 
 
 class AlertMonitor:
-    """Holds the rows of a run against rules, each time there are more of them.
+    """A monitor that checks the rows of a run against rules, step by step.
 
     Args:
-        rules: none watch nothing.
-        loggers: gives those that are to hear of an alert.
-        prefix: of the tracker's names, to tell several apart.
+        rules: without any, nothing is checked.
+        loggers: returns those that get the alerts.
+        prefix: of the tracker's names, to distinguish several.
     """
 
     def __init__(self, rules: Sequence[Rule], loggers: Callable[[], Iterable[Logger]], prefix: str = "") -> None:
         self._rules = tuple(rules)
         self._watcher = Watcher(self._rules)
         self._loggers = loggers
-        self._whose = f"{prefix.rstrip('_')}: " if prefix else ""
+        self._origin = f"{prefix.rstrip('_')}: " if prefix else ""
         self._stored: pd.DataFrame | None = None
-        self._told: set[str] = set()
-        self._untold: list[str] = []
+        self._logged: set[str] = set()
+        self._unpublished: list[str] = []
 
     def begin(self, store: Store, run: str, probe: str, *, resumed: bool) -> None:
-        """Keep the rules beside the rows, for whoever looks at them later; a run that goes on has a history.
+        """Store the rules with the rows, for later views, and load the history of a resumed run.
 
         Raises:
             OSError, ValueError: the store cannot be written, or its rows cannot be read.
@@ -49,38 +49,38 @@ class AlertMonitor:
             rows = store.to_pandas(run)
             self._stored = rows.loc[rows["probe"] == probe]
 
-    def see(self, rows: Sequence[Row]) -> bool:
-        """Log what the rules find at the step that these rows are of, and have not found there before.
+    def check(self, rows: Sequence[Row]) -> bool:
+        """Log what the rules find at the step of these rows and have not found there before.
 
         Args:
-            rows: everything that is known of the step; more may be known later.
+            rows: all rows of the step so far; the loss may follow later.
 
         Returns:
-            Whether the training is to stop.
+            Whether a rule requests to stop the training.
         """
         if not self._rules or not rows:
             return False
         step = rows[0].step
         if self._stored is not None:
-            # what the store has from there on is of a branch that the training has gone back from
+            # later steps in the store are those that the training has gone back from
             self._watcher.see(self._stored.loc[self._stored["step"] < step])
             self._stored = None
         found = self._watcher.see(to_pandas(to_table(rows)))
-        lines = [f"{self._whose}{line}" for line in told(found)]
-        self._untold = [line for line in lines if line not in self._told]
-        self._told = set(lines)
-        for line in self._untold:
+        lines = [f"{self._origin}{line}" for line in told(found)]
+        self._unpublished = [line for line in lines if line not in self._logged]
+        self._logged = set(lines)
+        for line in self._unpublished:
             log.warning("alert at %s", line)
-        stopping = sorted({alert.rule for alert in found if alert.stop})
-        if stopping and self._untold:
-            log.warning("the training is to stop at step %d, as asked for by: %s", step, ", ".join(stopping))
-        return bool(stopping)
+        stops = sorted({alert.rule for alert in found if alert.stop})
+        if stops and self._unpublished:
+            log.warning("the training is to stop at step %d, as requested by: %s", step, ", ".join(stops))
+        return bool(stops)
 
-    def tell(self, step: int) -> None:
-        """Tell the loggers what was found at a step.
+    def publish(self, step: int) -> None:
+        """Send new alerts of a step to the loggers.
 
         Raises:
-            Exception: what the first failing logger raised, once all have been served.
+            Exception: what the first failing logger raised, once all have been tried.
         """
-        lines, self._untold = self._untold, []
+        lines, self._unpublished = self._unpublished, []
         log_alerts(lines, self._loggers(), step)

@@ -1,4 +1,4 @@
-"""What a user asks to be measured, and what can be told to be wrong with it before there is a training."""
+"""The configuration of a tracker: what is measured and how, validated before the training starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.forward import Forward
 from repdyn.capture.token_states import TokenPositions, positions_name
 from repdyn.measurement.identity import layer_choice, metric_set
-from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
+from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple, resolve
 from repdyn.probe import Probe
 
 OnFailure: TypeAlias = Literal["warn", "raise"]
@@ -19,11 +19,11 @@ OnFailure: TypeAlias = Literal["warn", "raise"]
 def validate_measurement(
     metrics: str | Sequence[MetricLike], on_error: str, token_positions: TokenPositions | None = None
 ) -> None:
-    """What can be told to be wrong before there is a training.
+    """Check everything that can be checked without a model.
 
     Raises:
-        ValueError: an unknown metric or setting, two metrics of one name, another word than "warn" or "raise", or token
-            positions that are neither a slice nor a function with a name.
+        ValueError: an unknown metric or setting, two metrics of one name, ``on_error`` other than "warn" or "raise", or
+            token positions that are neither a slice nor a named function.
     """
     positions_name(token_positions)
     if on_error not in {"warn", "raise"}:
@@ -38,20 +38,30 @@ def validate_measurement(
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementConfig:
-    """What is to be measured, and how; arguments as for :func:`repdyn.measure`."""
+    """What is measured, and how; arguments as for :func:`repdyn.measure`.
+
+    Raises:
+        ValueError: as :func:`validate_measurement` does.
+    """
 
     probe: Probe
-    metrics: Sequence[MetricLike] = DEFAULT_METRICS
+    metrics: str | Sequence[MetricLike] = DEFAULT_METRICS
     layers: LayerPatterns = None
     forward: Forward | None = None
     token_positions: TokenPositions | None = None
     tokens_per_forward: int = 8192
+    on_error: OnFailure = "warn"
+
+    def __post_init__(self) -> None:
+        validate_measurement(self.metrics, self.on_error, self.token_positions)
+        object.__setattr__(self, "metrics", as_tuple(self.metrics))
 
     @property
     def metric_set(self) -> str:
+        """The hash of what is measured, as rows record it."""
         return metric_set(self.metrics, self.layers, self.probe, token_positions=self.token_positions)
 
     @property
     def choice(self) -> str:
-        """The choice of layers and token positions as rows record it."""
+        """The choice of layers and token positions, as rows record it."""
         return layer_choice(self.layers, self.token_positions)

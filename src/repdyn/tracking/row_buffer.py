@@ -1,4 +1,4 @@
-"""Rows on their way to a store that may be full, slow or gone: those it does not take wait here, and none is lost."""
+"""A buffer of rows in front of a store that may be full, slow or gone, so that none is lost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store, open_store
@@ -17,29 +18,29 @@ from repdyn.utils.timeout import TimeoutRunner
 log = logging.getLogger(__name__)
 
 STORE_SECONDS = 60.0
-"""How long a training waits for the disk."""
+"""How long a training waits for one access to the disk."""
 
 
 class RowBuffer:
-    """A store as a training sees it.
+    """A buffer of rows that the store has not accepted yet.
 
     Args:
-        store: None keeps nothing.
-        probe: kept beside the rows.
-        seconds: how long one call of the store may take.
+        store: None stores nothing.
+        probe: stored with the rows.
+        seconds: how long one access to the store may take.
     """
 
     def __init__(self, store: Store | None, probe: Probe, seconds: float = STORE_SECONDS) -> None:
         self._store = store
         self._probe = probe
-        self._patiently = TimeoutRunner(seconds)
+        self._with_timeout = TimeoutRunner(seconds)
         self._waiting: dict[MeasurementKey, list[Row]] = {}
         self._path = str(store.path) if store else "(none)"
-        # a trainer that tells nobody when it breaks off leaves rows here until the process ends
-        weakref.finalize(self, _rescue_unasked, self._waiting, probe, self._path)
+        # a trainer that fails without notice leaves rows here until the process ends
+        weakref.finalize(self, _rescue_at_exit, self._waiting, probe, self._path)
 
     def begin(self, run: str, resumed: bool) -> None:
-        """Make the store ready: continued for a run that goes on, but a new run never on top of another.
+        """Prepare the store: continue it for a resumed run, but never put a new run on top of another.
 
         Raises:
             ValueError: the store holds another run of this name.
@@ -48,18 +49,19 @@ class RowBuffer:
         store = self._store
         if store is None:
             return
-        if not resumed and self.steps(run):
+        stored = bool(self.steps(run))
+        if stored and not resumed:
             raise ValueError(
                 f"expected a new run, but the store {store.path} already holds steps of {run!r}; resume it, or choose "
                 f"another run= or store=, or delete {store.folder_of(run)}"
             )
-        if resumed and self.steps(run):
+        if stored:
             self._check_same_probe(store, run)
-        self._patiently(f"writing the probe to {store.path}", lambda: store.save_probe(self._probe))
+        self._with_timeout(f"writing the probe to {store.path}", lambda: store.save_probe(self._probe))
 
     def _check_same_probe(self, store: Store, run: str) -> None:
-        rows = self._patiently(f"reading {store.path}", lambda: store.to_pandas(run))
-        known = {str(found): ", ".join(design_names(of_one)) for found, of_one in rows.groupby("probe")}
+        rows = self._with_timeout(f"reading {store.path}", lambda: store.to_pandas(run))
+        known = {str(found): ", ".join(design_names(part)) for found, part in rows.groupby("probe")}
         if self._probe.hash not in known:
             design = self._probe.design.name
             if set(known.values()) == {design}:
@@ -74,16 +76,16 @@ class RowBuffer:
             )
 
     def steps(self, run: str) -> list[int]:
-        """Steps of a run that are stored.
+        """Return the steps of a run that are stored.
 
         Raises:
             OSError: the store does not answer.
         """
         store = self._store
-        return self._patiently(f"reading {self._path}", lambda: store.steps(run)) if store else []
+        return self._with_timeout(f"reading {self._path}", lambda: store.steps(run)) if store else []
 
     def rows(self, key: MeasurementKey) -> list[Row]:
-        """What there is under a key; nothing where there is nothing.
+        """Return the rows under a key, buffered or stored; none where there are none.
 
         Raises:
             OSError: the store does not answer.
@@ -91,67 +93,65 @@ class RowBuffer:
         store = self._store
         if key in self._waiting or store is None:
             return self._waiting.get(key, [])
-        return self._patiently(f"reading {store.path}", lambda: store.read(key) if key in store else [])
+        return self._with_timeout(f"reading {store.path}", lambda: store.read(key) if key in store else [])
 
-    def take(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
-        """Have rows wait for :meth:`written`, in place of any under this key."""
+    def add(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
+        """Buffer rows for :meth:`flush`, in place of any under this key."""
         self._waiting[key] = list(rows)
 
-    def written(self) -> Iterator[list[Row]]:
-        """Write what waits, step by step, and yield what has been written.
+    def flush(self) -> Iterator[list[Row]]:
+        """Write the buffered rows step by step, and yield those that have been written.
 
         Raises:
-            OSError: the store cannot take it, or does not answer; what is left goes on waiting.
+            OSError: the store cannot be written, or does not answer; the rest stays buffered.
         """
         for key, rows in list(self._waiting.items()):
             if self._store is not None:
-                self._write(self._store, key, rows)
+                self._with_timeout(f"writing step {key.step} to {self._path}", partial(_write, self._store, key, rows))
             del self._waiting[key]
             yield rows
 
-    def file_failure(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
-        """Store why a step is missing; it is tried again should the run be resumed.
+    def store_failure(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
+        """Store why a step is missing; a resumed run measures it again.
 
         Raises:
-            OSError: the store cannot take it, or does not answer.
+            OSError: the store cannot be written, or does not answer.
         """
         store = self._store
         if store is not None:
-            self._patiently(f"writing to {store.path}", lambda: store.write(key.failed, rows))
+            self._with_timeout(f"writing to {store.path}", lambda: store.write(key.failed, rows))
 
     def rescue(self, error: Exception) -> None:
-        """At the end: what still waits goes to a folder of this machine, which is named in what is raised.
+        """Write the rows that are still buffered at the end to a temporary folder, which the error names.
 
         Raises:
             OSError: naming the folder.
-            Exception: ``error``, where nothing waits.
+            Exception: ``error``, where nothing is buffered.
         """
         if not self._waiting:
             raise error
-        raise OSError(_rescued(self._waiting, self._probe, self._path, redacted(str(error)))) from error
-
-    def _write(self, store: Store, key: MeasurementKey, rows: list[Row]) -> None:
-        def write() -> None:
-            store.write(key, rows)
-            store.discard_failures(key)
-
-        self._patiently(f"writing step {key.step} to {store.path}", write)
+        raise OSError(_rescue_rows(self._waiting, self._probe, self._path, redacted(str(error)))) from error
 
 
-def _rescue_unasked(waiting: dict[MeasurementKey, list[Row]], probe: Probe, path: str) -> None:
+def _write(store: Store, key: MeasurementKey, rows: list[Row]) -> None:
+    store.write(key, rows)
+    store.discard_failures(key)
+
+
+def _rescue_at_exit(waiting: dict[MeasurementKey, list[Row]], probe: Probe, path: str) -> None:
     if waiting:
-        log.warning(_rescued(waiting, probe, path, "the training ended before it did"))
+        log.warning(_rescue_rows(waiting, probe, path, "the training ended before it did"))
 
 
-def _rescued(waiting: dict[MeasurementKey, list[Row]], probe: Probe, path: str, why: str) -> str:
-    """Write what waits to a folder of its own, and say where."""
-    elsewhere = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
+def _rescue_rows(waiting: dict[MeasurementKey, list[Row]], probe: Probe, path: str, reason: str) -> str:
+    """Write rows to a folder of their own, and return a message that names it."""
+    rescued = open_store(tempfile.mkdtemp(prefix="repdyn-rescued-"))
     for key, rows in waiting.items():
-        elsewhere.write(key, rows)
-    elsewhere.save_probe(probe)
+        rescued.write(key, rows)
+    rescued.save_probe(probe)
     steps = ", ".join(str(key.step) for key in waiting)
     waiting.clear()
     return (
-        f"expected {path} to take the rows of steps {steps}, but {why}; they are in {elsewhere.path}, from where their "
-        "folder may be copied"
+        f"expected {path} to take the rows of steps {steps}, but {reason}; they are in "
+        f"{rescued.path}, from where their folder may be copied"
     )

@@ -1,4 +1,4 @@
-"""What people look at: a page that follows the run; figures, a summary and the last page when it ends."""
+"""Views of a run: a page that follows it, and figures, a summary and the final page when it ends."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from repdyn.utils.attempts import attempts
 from repdyn.utils.timeout import TimeoutRunner
 
 DRAWING_SECONDS = 600.0
-"""How long a job waits for all of it at the end."""
+"""How long a job waits for all views at the end."""
 PAGE_SECONDS = 60.0
-"""How long it waits for a page."""
+"""How long a training waits for a page."""
 REFRESH_SECONDS = 15.0
-"""Between two looks of an open page at its file."""
-SHARE = 0.02
-"""Of the time, at most, goes into pages."""
+"""How often an open page reloads its file."""
+MAX_TIME_SHARE = 0.02
+"""The largest share of the time that may go into pages."""
 
 
 class RunViews:
-    """Views of a run's store, made from it alone.
+    """The views of a run, made from its store alone.
 
     Args:
-        store: None shows nothing.
-        loggers: gives those that get the figures.
-        live: whether there is a page while the run goes on.
+        store: None makes no views.
+        loggers: returns those that get the figures.
+        live: whether there is a page.
         prefix: leads the names in the loggers.
     """
 
@@ -46,9 +46,9 @@ class RunViews:
         self._not_before = 0.0
 
     def refresh(self) -> None:
-        """Write the store's page anew, unless the last one was too short a while ago for what it cost.
+        """Write the store's page again, unless the last one is too recent for what it cost.
 
-        It shows all runs of the store, so that several trackers of one store do not take it from each other.
+        It shows all runs of the store, so that several trackers of one store do not overwrite each other's.
 
         Raises:
             OSError, TimeoutError, ValueError: it cannot be written.
@@ -62,23 +62,19 @@ class RunViews:
             self._page(f"writing {path}", write)
         finally:
             end = time.perf_counter()
-            self._not_before = end + (end - start) / SHARE
+            self._not_before = end + (end - start) / MAX_TIME_SHARE
 
-    def finish(
-        self, run: str, probe: str, *, tracking_seconds: float, kernel_seconds: float, total_seconds: float
-    ) -> None:
-        """Figures beside the store and in the loggers, a page that stays as it is, a summary in the terminal.
+    def finish(self, run: str, probe: str, **seconds: float) -> None:
+        """Write figures beside the store and to the loggers, the final page, and a summary to the terminal.
+
+        Args:
+            seconds: those that :func:`repdyn.publish.results.show_run` takes.
 
         Raises:
-            Exception: what the first failing part raised, once all that can be done is done.
+            Exception: what the first failing part raised, once all have been tried.
         """
         if self._store is None:
             return
-        seconds = {
-            "tracking_seconds": tracking_seconds,
-            "kernel_seconds": kernel_seconds,
-            "total_seconds": total_seconds,
-        }
         TimeoutRunner(DRAWING_SECONDS)(f"drawing {run}", partial(self._finish, self._store, run, probe, seconds))
 
     def _finish(self, store: Store, run: str, probe: str, seconds: dict[str, float]) -> None:
@@ -90,5 +86,5 @@ class RunViews:
             with attempt():
                 show_run(store, run, probe=probe, loggers=self._loggers(), prefix=self._prefix, report=page, **seconds)
             with attempt():
-                told = {"probe": probe, "page": page, "prefix": self._prefix, "attempt": attempt}
-                log_stored_media(store, run, self._loggers(), **told)
+                options = {"probe": probe, "page": page, "prefix": self._prefix, "attempt": attempt}
+                log_stored_media(store, run, self._loggers(), **options)

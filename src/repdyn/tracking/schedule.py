@@ -1,4 +1,4 @@
-"""Which optimizer steps are measured."""
+"""Schedules: which optimizer steps are measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 class Schedule:
     """A set of optimizer steps, the union of what its fields name; step 0 is always in it.
 
-    The end of training is measured too: no schedule can know it beforehand, so the callback adds it.
+    The end of training is measured too: no schedule knows it in advance, so the callback adds it.
 
     >>> schedule = Schedule(doubling_until=8, every=10)
     >>> [step for step in range(31) if step in schedule]
@@ -25,7 +25,7 @@ class Schedule:
     early_every: int | None = None
     """Every multiple of this number up to ``early_until``, to follow the warm-up and what comes right after it."""
     early_until: int | None = None
-    """The last step that ``early_every`` counts for."""
+    """The last step to which ``early_every`` applies."""
     steps: tuple[int, ...] = ()
     """These steps."""
     at_checkpoints: bool = False
@@ -55,20 +55,20 @@ class Schedule:
         return self.doubling_until is not None and step <= self.doubling_until and is_power_of_two
 
     def between(self, last: int, now: int) -> bool:
-        """Whether a step after ``last``, up to and including ``now``, is scheduled.
+        """Return whether a step after ``last``, up to and including ``now``, is scheduled.
 
-        Several optimizers that step in one batch make the count jump over steps.
+        Several optimizers that step in one batch make the count skip steps.
         """
         return any(step in self for step in range(last + 1, now + 1))
 
     @classmethod
     def pythia(cls) -> Schedule:
-        """The steps of the published Pythia checkpoints: 0, 1, 2, 4 ... 512, then every 1000."""
+        """Return the steps of the published Pythia checkpoints: 0, 1, 2, 4 ... 512, then every 1000."""
         return cls(doubling_until=512, every=1000)
 
     @classmethod
     def parse(cls, spec: ScheduleLike) -> Schedule:
-        """A schedule from its short form.
+        """Return a schedule from its short form.
 
         Args:
             spec: a Schedule; an int n (every n steps); a list of steps; "pythia"; or "checkpoints" (whenever the
@@ -99,36 +99,40 @@ ScheduleLike: TypeAlias = Schedule | int | list[int] | Literal["pythia", "checkp
 
 
 class ScheduleState:
-    """Which steps of a training are due by a schedule, each of them once.
+    """The progress of a training along a schedule, in which each step is due once.
 
-    >>> agenda = ScheduleState(Schedule(every=10))
-    >>> agenda.starts(0), agenda.reaches(9), agenda.reaches(11), agenda.reaches(11), agenda.ends(11)
+    Every method records a step and returns whether it is due now.
+
+    >>> state = ScheduleState(Schedule(every=10))
+    >>> state.start(0), state.advance(9), state.advance(11), state.advance(11), state.claim(11)
     (True, False, True, False, False)
     """
 
     def __init__(self, schedule: ScheduleLike) -> None:
         self.schedule = Schedule.parse(schedule)
-        self._seen = 0
-        self._done: int | None = None
+        self._last = 0
+        self._claimed: int | None = None
 
-    def starts(self, step: int) -> bool:
-        """Whether the step a training begins with is due; one that goes on may have been stopped in the midst of it."""
-        self._seen = step
-        return step in self.schedule and self.ends(step)
+    def start(self, step: int) -> bool:
+        """Start at a step, which is due if scheduled; a resumed training may have been stopped in the middle of it."""
+        self._last = step
+        return step in self.schedule and self.claim(step)
 
-    def reaches(self, step: int) -> bool:
-        """Whether a step after the last one asked about, up to this one, is due. Under gradient accumulation the same
-        step is reached several times."""
-        due = self.schedule.between(self._seen, step)
-        self._seen = step
-        return due and self.ends(step)
+    def advance(self, step: int) -> bool:
+        """Advance to a step, which is due if one since the last is scheduled.
 
-    def saves(self, step: int) -> bool:
-        """Whether a step is due because a checkpoint is saved."""
-        return self.schedule.at_checkpoints and self.ends(step)
+        Under gradient accumulation the same step is reached several times.
+        """
+        scheduled = self.schedule.between(self._last, step)
+        self._last = step
+        return scheduled and self.claim(step)
 
-    def ends(self, step: int) -> bool:
-        """Whether nothing was due at this step yet: the last one is, whatever the schedule."""
-        new = step != self._done
-        self._done = step
+    def save(self, step: int) -> bool:
+        """Save a checkpoint at a step, which is due if the schedule follows checkpoints."""
+        return self.schedule.at_checkpoints and self.claim(step)
+
+    def claim(self, step: int) -> bool:
+        """Claim a step whatever the schedule, such as the last one; it is due unless it was claimed before."""
+        new = step != self._claimed
+        self._claimed = step
         return new

@@ -1,4 +1,4 @@
-"""The tracker for a training loop of one's own."""
+"""The tracker for a custom training loop."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from repdyn.alerts.rules import DEFAULT
 from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
 from repdyn.capture.forward import Forward
 from repdyn.capture.token_states import TokenPositions
-from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple
+from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.tracking.config import MeasurementConfig, OnFailure, validate_measurement
-from repdyn.tracking.run import Tracking
+from repdyn.tracking.config import MeasurementConfig, OnFailure
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
-from repdyn.tracking.train_scalars import Scalar
+from repdyn.tracking.tracked_run import TrackedRun
+from repdyn.tracking.training_state import Scalar
 from repdyn.utils.distributed import Ranks
 
 
@@ -35,36 +35,28 @@ class Tracker:
 
     It measures on entering (step 0), at the scheduled steps and on leaving (the end), and changes nothing in the
     training. On leaving, also by Ctrl-C or an error, figures are written beside the store and a summary is printed. In
-    a job of several processes all of them do the same; the probe and the layers are shared out among them.
+    a job of several processes all of them do the same; they share the probe and the layers among them.
 
     Args:
         model: what is trained, as it is called: bare, compiled, or wrapped by DistributedDataParallel or FSDP.
         probe: the tokens to measure on.
         schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; with "checkpoints", call :meth:`measure`
             where you save one.
-        metrics: names in :data:`repdyn.metrics.METRICS`, with settings and a token subset where others than the usual
-            ones are wanted ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every one
-            that the probe has what it takes for.
-        layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
+        metrics, layers, forward, token_positions, tokens_per_forward: as for :func:`repdyn.measure`.
         store: folder for the rows.
         on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
-        start: optimizer steps taken before, in a training that goes on: its store goes on, and what it holds is not
+        start: optimizer steps taken before, in a resumed training: its store is continued, and stored steps are not
             measured again.
-        tokens_seen: tokens consumed before, in a training that goes on.
+        tokens_seen: tokens consumed before, in a resumed training.
         run: name of the run in the rows; by default the name of the store's folder.
         loggers: Lightning's loggers, which work without Lightning's Trainer; ``WandbLogger(experiment=wandb.run)``
-            joins a run of W&B that is open already.
-        forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
-            ``input_ids`` and, where it takes one, ``attention_mask``.
-        token_positions: as for :func:`repdyn.measure`, in a model that puts learned vectors among the tokens:
-            ``slice(k, None)`` where k vectors stand before them.
-        tokens_per_forward: bounds the size of one forward pass over the probe.
-        alerts, report: as for :class:`repdyn.callbacks.RepresentationDynamics`; it is for the loop to heed
+            joins a W&B run that is open already.
+        alerts, report: as for :class:`repdyn.callbacks.RepresentationDynamics`; the loop itself must check
             :attr:`should_stop`.
 
     Raises:
-        ValueError: at once, where the configuration cannot work: an unknown metric, blocks that cannot be told. On
-            entering, where the store holds another run of this name.
+        ValueError: at once, where the configuration cannot work: an unknown metric, unidentifiable blocks. On entering,
+            where the store holds another run of this name.
     """
 
     def __init__(
@@ -87,32 +79,32 @@ class Tracker:
         alerts: RulesLike = DEFAULT,
         report: bool = True,
     ) -> None:
-        validate_measurement(metrics, on_error, token_positions)
+        config = MeasurementConfig(
+            probe=probe,
+            metrics=metrics,
+            layers=layers,
+            forward=forward,
+            token_positions=token_positions,
+            tokens_per_forward=tokens_per_forward,
+            on_error=on_error,
+        )
         if start < 0:
             raise ValueError(f"expected start >= 0, the optimizer steps taken before, got {start}")
-        self._within = model
+        self._root_module = model
         self._model = unwrapped(model)
         find_blocks(self._model, layers)
-        self._agenda = ScheduleState(schedule)
+        self._schedule = ScheduleState(schedule)
         self._now = start
         self._tokens_seen: int | None = tokens_seen
         self._loss: Scalar = None
         self._learning_rate: Scalar = None
-        self._loggers = tuple(loggers)
         self._store = open_store(store)
-        self._tracking = Tracking(
-            asked=MeasurementConfig(
-                probe=probe,
-                metrics=as_tuple(metrics),
-                layers=layers,
-                forward=forward,
-                token_positions=token_positions,
-                tokens_per_forward=tokens_per_forward,
-            ),
+        given_loggers = tuple(loggers)
+        self._tracked = TrackedRun(
+            config=config,
             run=run or Path(store).resolve().name,
             store=self._store,
-            loggers=lambda: self._loggers,
-            on_error=on_error,
+            loggers=lambda: given_loggers,
             rules=rules_from(alerts),
             report=report,
         )
@@ -130,54 +122,54 @@ class Tracker:
     @property
     def should_stop(self) -> bool:
         """Whether an alert whose rule has ``stop=True`` was raised; the same in all processes."""
-        return self._tracking.stop_asked
+        return self._tracked.should_stop
 
     def __enter__(self) -> Tracker:
-        self._tracking.begin(Ranks.of_job(), self._agenda.schedule, resumed=self._now > 0)
+        self._tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed=self._now > 0)
         try:
-            if self._agenda.starts(self._now):
+            if self._schedule.start(self._now):
                 self._measure()
         except BaseException:
-            self._tracking.finish(interrupted=True)
+            self._tracked.finish(interrupted=True)
             raise
         return self
 
     def step(self, loss: Scalar = None, tokens: int | None = None, learning_rate: Scalar = None) -> None:
-        """Say that the optimizer has taken a step; measures where the schedule has it.
+        """Count an optimizer step, and measure if it is scheduled.
 
         Args:
-            loss: the training loss, to stand beside the measurement.
-            tokens: training tokens the step has consumed, over all processes. Left out once, their sum is not known.
-            learning_rate: as it is now, to stand beside the measurement: ``optimizer.param_groups[0]["lr"]``.
+            loss: the training loss, stored with the measurement.
+            tokens: training tokens the step has consumed, over all processes. Omitted once, their sum is unknown.
+            learning_rate: the current one, stored with the measurement: ``optimizer.param_groups[0]["lr"]``.
         """
         self._now += 1
         self._tokens_seen = None if tokens is None or self._tokens_seen is None else self._tokens_seen + tokens
         self._loss, self._learning_rate = loss, learning_rate
-        if self._agenda.reaches(self._now):
+        if self._schedule.advance(self._now):
             self._measure()
 
     def measure(self) -> None:
         """Measure now, whatever the schedule, unless this step has been measured."""
-        if self._agenda.ends(self._now):
+        if self._schedule.claim(self._now):
             self._measure()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        whole = False
+        completed = False
         try:
             if kind is None:
                 self.measure()
-                whole = True
+                completed = True
         finally:
-            self._tracking.finish(interrupted=not whole)
+            self._tracked.finish(interrupted=not completed)
 
     def _measure(self) -> None:
-        self._tracking.measure(
+        self._tracked.measure(
             self._model,
             self._now,
             tokens_seen=self._tokens_seen,
             loss=self._loss,
             learning_rate=self._learning_rate,
-            root_module=self._within,
+            root_module=self._root_module,
         )

@@ -1,6 +1,6 @@
-"""What the command lines share: a parser that makes suggestions, and whole numbers from some number on."""
+"""Argument parsing that the command lines share: a parser that makes suggestions, and bounded integers."""
 
-# Only what is quick to import stands here: --help must not wait for torch.
+# Import only what is quick to import here: --help must not wait for torch.
 from __future__ import annotations
 
 import argparse
@@ -34,10 +34,10 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 class SuggestingParser(argparse.ArgumentParser):
-    """A parser that says which choice of its positional argument, or which of its options, a mistyped one resembles.
+    """A parser that suggests the closest choice or option for a mistyped one.
 
     Args:
-        choice: what the positional argument with choices names, as "a command"; where there is none, any words.
+        choice: what the positional argument with choices is called in messages, such as "a command".
         settings: as for :class:`argparse.ArgumentParser`.
     """
 
@@ -55,7 +55,7 @@ class SuggestingParser(argparse.ArgumentParser):
         super().error(message)
 
     def _options(self) -> list[str]:
-        """Its own, and those of its commands, on whose behalf it complains."""
+        """Return its own options and those of its commands, whose errors it reports."""
         choices = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         parsers = [self, *(parser for commands in choices for parser in commands.values())]
         return [option for parser in parsers for option in parser._option_string_actions]
@@ -71,7 +71,7 @@ class SuggestingParser(argparse.ArgumentParser):
 
 
 def at_least(smallest: int) -> Callable[[str], int]:
-    """The type of an option that takes a whole number."""
+    """Return the type of an option that takes a whole number of at least ``smallest``."""
 
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < smallest:

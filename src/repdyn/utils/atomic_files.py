@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writing of files."""
 
 import os
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from uuid import uuid4
 
 
 def write_atomically(target: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write(path)`` fill a temporary file beside the target, then put it in the target's place in one step.
+    """Let ``write(path)`` fill a temporary file in the target's folder, then replace the target with it in one step.
 
-    A process killed meanwhile leaves the target as it was, and at most a file whose name begins with a dot. The folder
-    is made where it is missing.
+    A process killed meanwhile leaves the target unchanged, and at most a file whose name begins with a dot. A missing
+    folder is created.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    # not tempfile: what it makes is for its owner alone, and a store is there to be shared
+    # not tempfile: its files are readable by their owner alone, and a store is to be shared
     temporary = target.with_name(f".{uuid4().hex}{target.suffix}")
     try:
         write(temporary)

@@ -1,4 +1,4 @@
-"""Doing all that can be done where one part fails: the others are served first, then the failure is raised."""
+"""Several attempts of which all are made before the first failure is raised."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias
 
 Attempt: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""Called for a context in which a failure may be kept for later; ``contextlib.nullcontext`` lets it out at once."""
+"""Returns a context that may hold a failure back; ``contextlib.nullcontext`` raises it at once."""
 
 
 @contextmanager
 def attempts(outer: Attempt | None = None) -> Iterator[Attempt]:
-    """Several parts, each in a context of its own, of which one that fails keeps none of the others from being done.
+    """Yield a function that returns a context for each of several parts, so that all run even if one fails.
 
     >>> with attempts() as attempt:
     ...     for text in ("1", "two", "three", "4"):
@@ -22,7 +22,7 @@ def attempts(outer: Attempt | None = None) -> Iterator[Attempt]:
     ValueError: invalid literal for int() with base 10: 'two'
 
     Args:
-        outer: from the attempts that these are a part of: failures are kept there, and raised at their end.
+        outer: the function of the attempts that these are a part of, which then raise the failures at their end.
 
     Raises:
         Exception: what the first failing part raised, once all have been tried.

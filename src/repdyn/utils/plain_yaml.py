@@ -1,4 +1,4 @@
-"""YAML files as plain mappings, lists, texts and numbers, whatever somebody wrote into them."""
+"""Safe reading of YAML files as plain mappings, lists, strings and numbers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import yaml
 
 _DEEPEST = 20
-# What a loader raises beside its own errors: tags and numbers with a text that is none, and nesting without end.
+# A loader raises others than its own errors for tags and numbers with invalid text, and for endless nesting.
 _NOT_YAML = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 def read_yaml(path: Path) -> Any:
-    """What a file holds.
+    """Read a YAML file.
 
     Raises:
-        ValueError: it is no YAML, has an alias, gives a key twice, or is nested without end.
+        ValueError: not YAML, or with an alias, a repeated key or too many levels.
         OSError: it cannot be read.
     """
     try:
@@ -28,7 +28,7 @@ def read_yaml(path: Path) -> Any:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Refuses aliases, which can stand for more than fits into memory, and keys given twice: one would be ignored."""
+    """A loader that rejects aliases, which can expand to more than fits into memory, and repeated keys."""
 
     _depth = 0
 

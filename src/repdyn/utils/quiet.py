@@ -1,4 +1,4 @@
-"""Silence where others would draw over our own progress."""
+"""Suppression of transformers' progress bars and warnings."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from transformers.utils.logging import (
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """Without transformers' bars: one for each of many small files would tear the run's own to pieces."""
+    """Hide transformers' progress bars: one for each of many small files would disrupt the run's own."""
     shown = is_progress_bar_enabled()
     disable_progress_bar()
     try:
@@ -27,7 +27,7 @@ def without_progress_bars() -> Iterator[None]:
 
 @contextmanager
 def without_reports() -> Iterator[None]:
-    """Without transformers' bars and warnings, for code that reads the loading report itself and acts on it."""
+    """Hide transformers' progress bars and warnings, for code that handles the loading report itself."""
     verbosity = get_verbosity()
     set_verbosity_error()
     try:

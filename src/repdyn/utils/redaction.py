@@ -1,4 +1,4 @@
-"""Secrets in texts: passwords and tokens are taken out of whatever an error's text is stored, logged or printed as."""
+"""Redaction of passwords and tokens from texts that are stored, logged or printed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 REDACTED = "REDACTED"
-"""Stands where a secret stood; a plain word, so that YAML and JSON around it stay what they are."""
+"""The replacement of a secret; a plain word, so that YAML and JSON around it stay valid."""
 
 # Variables whose values are secrets by their names; a short value would be found in any text.
 _SECRET_VARIABLE = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|_KEY)$", re.IGNORECASE)
@@ -38,7 +38,7 @@ _PLACES = tuple(
             rf"\1{REDACTED}",
         ),
         (rf"\b(x-(?:amz|goog)-[a-z-]{{1,40}}=){_VALUE}", rf"\1{REDACTED}"),
-        # tokens that are known by their form: Hugging Face, W&B, GitHub, OpenAI, AWS, JSON web tokens
+        # tokens of known formats: Hugging Face, W&B, GitHub, OpenAI, AWS, JSON web tokens
         (
             r"(?<![A-Za-z0-9])(?-i:(?:hf|api_org)_[A-Za-z0-9]{16,}|wandb_v\d+_\w{16,}|gh[pousr]_[A-Za-z0-9]{20,}"
             r"|github_pat_\w{20,}|sk-[\w-]{20,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?)",
@@ -49,15 +49,15 @@ _PLACES = tuple(
 
 
 def redacted(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """A text without its secrets: the same text where it has none, and the same again for what is redacted already.
+    """Return a text without its secrets; idempotent, and the same text where it has none.
 
-    Taken out are user, password and query of an address, authorization headers and cookies, values of names such as
-    ``token=`` and ``api_key:``, tokens known by their form, and the values of variables that are secrets by their name.
+    Removes user, password and query of an address, authorization headers and cookies, values of names such as
+    ``token=`` and ``api_key:``, tokens of known formats, and the values of variables whose names mark them as secret.
 
     Args:
         text: any.
-        environment: where a secret has no form of its own, as the 40 hexadecimal digits of a W&B key, its value is
-            known from here, by names that end in TOKEN, SECRET, PASSWORD or _KEY; None for the process's own.
+        environment: variables whose names end in TOKEN, SECRET, PASSWORD or _KEY hold secrets of no known format, such
+            as the 40 hexadecimal digits of a W&B key; None for the process's own.
 
     >>> redacted("GET https://me:pass@hub.example/file?X-Amz-Signature=0af failed", {})
     'GET https://hub.example/file failed'
@@ -75,7 +75,7 @@ def redacted(text: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def _without_query(word: re.Match[str]) -> str:
-    """An address without its query, which is where signatures stand; any other word as it is."""
+    """Return an address without its query, where signatures are; any other word unchanged."""
     address, mark, query = word[0].partition("?")
     if not mark or "://" not in address:
         return word[0]

@@ -1,4 +1,4 @@
-"""Calls that may never return, as those to a network mount that is gone."""
+"""Calls with a timeout, for those that may never return, such as access to a lost network mount."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class TimeoutRunner:
-    """Waits so long for a call, then goes on without it. What it calls runs in a thread that holds up nobody's exit.
+    """Runs calls with a timeout, in a thread that does not delay the exit of the process.
 
     >>> TimeoutRunner(seconds=5)("adding", lambda: 1 + 1)
     2
@@ -18,19 +18,19 @@ class TimeoutRunner:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._waited_for: Thread | None = None
+        self._thread: Thread | None = None
 
     def __call__(self, what: str, function: Callable[[], T]) -> T:
-        """What ``function()`` returns or raises.
+        """Return what ``function()`` returns, or raise what it raises.
 
         Args:
             what: names the call in messages.
 
         Raises:
-            TimeoutError: it took too long, or an earlier call, which still has not returned, stands in its way.
+            TimeoutError: it took too long, or an earlier call still has not returned.
         """
-        if self._waited_for is not None and self._waited_for.is_alive():
-            raise TimeoutError(f"{what} was not tried: {self._waited_for.name} still has not returned")
+        if self._thread is not None and self._thread.is_alive():
+            raise TimeoutError(f"{what} was not tried: {self._thread.name} still has not returned")
         outcome: dict[str, Any] = {}
 
         def call() -> None:
@@ -39,7 +39,7 @@ class TimeoutRunner:
             except BaseException as error:
                 outcome["error"] = error
 
-        thread = self._waited_for = Thread(target=call, name=what, daemon=True)
+        thread = self._thread = Thread(target=call, name=what, daemon=True)
         thread.start()
         thread.join(self.seconds)
         if thread.is_alive():

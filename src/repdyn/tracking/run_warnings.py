@@ -1,0 +1,67 @@
+"""Warnings of a run in the log, each kind once."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Collection, Sequence
+
+from repdyn.store.schema import Row
+from repdyn.tables.designs import own_window_warning
+from repdyn.utils.redaction import redacted
+
+log = logging.getLogger(__name__)
+
+
+class RunWarnings:
+    """Warnings that are logged once for each run."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def failure(self, error: Exception, step: int | None) -> None:
+        """Warn of an error at a step, or at the end of the training where there is none."""
+        # by type and line: the text may name a file that is called otherwise each time
+        trace = traceback.extract_tb(error.__traceback__)
+        place = f"{trace[-1].filename}:{trace[-1].lineno}" if trace else str(error)
+        if self._is_new(f"{type(error).__name__} {place}"):
+            details = redacted("".join(traceback.format_exception(error)).rstrip())
+            when = "at the end" if step is None else f"at step {step}"
+            log.warning("tracking %s failed, training goes on: %s\n%s", when, redacted(describe(error)), details)
+
+    def undefined(self, rows: Sequence[Row], comparing: Collection[str]) -> None:
+        """Warn of metrics without a value.
+
+        Args:
+            rows: of one step.
+            comparing: metrics that compare with an earlier checkpoint, which the first step lacks.
+        """
+        for row in rows:
+            expected = row.reason is None or row.metric in comparing
+            if not expected and self._is_new(f"undefined {row.metric}"):
+                values = (row.step, row.metric, row.layer, row.reason)
+                log.warning("step %d: %s of layer %s is undefined, training goes on: %s", *values)
+
+    def own_windows(self, rows: Sequence[Row]) -> None:
+        """Warn of a probe in which many points have their nearest neighbour in their own window, and it counts."""
+        if (text := own_window_warning(rows)) and self._is_new("own windows"):
+            log.warning("step %d: %s", rows[0].step, text)
+
+    def other_weights(self, step: int) -> None:
+        """Warn that a step in the store is measured again."""
+        if self._is_new("measured anew"):
+            log.warning("step %d was measured on other weights before this run was resumed; done anew", step)
+
+    def _is_new(self, key: str) -> bool:
+        new = key not in self._logged
+        self._logged.add(key)
+        return new
+
+
+def describe(error: Exception) -> str:
+    """Return the type and the text of an error.
+
+    >>> describe(ValueError("no"))
+    'ValueError: no'
+    """
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,286 @@
+"""The tracking of one run: measure -> buffer -> store -> loggers -> alerts -> views; a failure stops no training.
+
+The adapters (a Lightning callback, one for the Hugging Face Trainer, a call in a custom loop) decide when; this module
+does the rest, in the same way for all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import nn
+
+from repdyn.alerts import RULES, Rule
+from repdyn.capture.fsdp import class_name
+from repdyn.measurement.measure import measure
+from repdyn.metrics import resolve
+from repdyn.publish.loggers import log_rows
+from repdyn.store import MeasurementKey, Store
+from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.state_cache import KEPT, StateCache
+from repdyn.tables.scalars import LOSS
+from repdyn.tracking.alert_monitor import AlertMonitor
+from repdyn.tracking.config import MeasurementConfig
+from repdyn.tracking.row_buffer import RowBuffer
+from repdyn.tracking.run_views import RunViews
+from repdyn.tracking.run_warnings import RunWarnings, describe
+from repdyn.tracking.schedule import Schedule
+from repdyn.tracking.training_state import Scalar, fingerprint, scalar_rows
+from repdyn.utils.attempts import attempts
+from repdyn.utils.distributed import ALONE, Ranks
+from repdyn.utils.redaction import redacted
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True)
+class TrackedRun:
+    """The tracking of one run.
+
+    All ranks of a job make one, and call :meth:`measure` at the same steps; rank zero stores, logs and draws.
+    """
+
+    config: MeasurementConfig
+    run: str
+    """Name of the run in the store."""
+    store: Store | None
+    """Where the rows go; None stores nothing."""
+    loggers: Callable[[], Iterable[Logger]] = tuple
+    """Returns the loggers that get the rows once they are stored."""
+    name: str = ""
+    """Distinguishes several trackers of one training: it leads the names in the loggers."""
+    rules: Sequence[Rule] = RULES
+    """The rules that raise alerts."""
+    report: bool = True
+    """Whether a page beside the store shows the run while it goes on."""
+    should_stop: bool = False
+    """Whether an alert has requested to stop the training; the same on all ranks."""
+    tracking_seconds: float = 0.0
+    """Wall-clock time this process has spent on measuring, storing and logging."""
+    kernel_seconds: float = 0.0
+    """How much of it the metrics themselves took."""
+    _ranks: Ranks = ALONE
+    _start: float = field(default_factory=time.perf_counter)
+    _warnings: RunWarnings = field(default_factory=RunWarnings)
+
+    def __post_init__(self) -> None:
+        self._prefix = f"{self.name}_" if self.name else ""
+        self._buffer = RowBuffer(self.store, self.config.probe)
+        self._alerts = AlertMonitor(self.rules, self.loggers, self._prefix)
+        self._views = RunViews(self.store, self.loggers, live=self.report, prefix=self._prefix)
+        self._comparing: set[str] = set()
+        self._state_cache: StateCache | None = None
+
+    def begin(self, ranks: Ranks, schedule: Schedule, resumed: bool) -> None:
+        """Prepare the store: continue it for a resumed run, but never put a new run on top of another.
+
+        Args:
+            ranks: those of the job.
+            schedule: by which :meth:`measure` will be called, on all of them.
+            resumed: whether the run goes on.
+
+        Raises:
+            ValueError: the store holds another run of this name, or the run was measured on another probe; a metric
+                needs something the probe lacks; or the ranks differ.
+            OSError: the store cannot be written.
+            RuntimeError: on ranks other than the first, when it failed there.
+        """
+        self._ranks, probe = ranks, self.config.probe
+        pairs = resolve(self.config.metrics, probe)
+        common = {"goes on": resumed, "schedule": str(schedule), "probe": probe.hash}
+        ranks.require_same("what a run is tracked by", common)
+        self.run = ranks.all_gather(self.run)[0]  # names may hold the time, by each rank's own clock
+
+        def prepare_store() -> None:
+            self._buffer.begin(self.run, resumed)
+            if self.store is not None:
+                self._alerts.begin(self.store, self.run, probe.hash, resumed=resumed)
+
+        ranks.on_rank_zero(prepare_store)
+        self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
+        if self._comparing and self.store is not None:
+            folder = self.store.folder_of(self.run) / KEPT
+            self._state_cache = StateCache(folder, run=self.run, probe=probe.hash, layers=self.config.choice)
+
+    def measure(
+        self,
+        model: nn.Module,
+        step: int,
+        *,
+        tokens_seen: int | None = None,
+        loss: Scalar = None,
+        learning_rate: Scalar = None,
+        root_module: nn.Module | None = None,
+    ) -> None:
+        """Measure the model as it is after ``step`` optimizer steps, unless the store has that already.
+
+        Stored values of weights that a resumed training has gone back from, after a loss spike say, are replaced.
+
+        Args:
+            model: what is measured; left as it was found.
+            step: optimizer steps taken.
+            tokens_seen: training tokens consumed, if known.
+            loss, learning_rate: of the training, stored with the measurement.
+            root_module: the module that the model is a part of, where that is sharded as a whole.
+
+        Raises:
+            Exception: what went wrong, under ``on_error="raise"``. Under "warn" it is logged once and stored as the
+                reason for the missing rows, and the training goes on.
+        """
+        config, ranks = self.config, self._ranks
+        with self._handling_errors(step):
+            key = self._key(step)
+            checkpoint = Checkpoint(self.run, class_name(model), step, tokens_seen)
+            try:
+                ranks.require_same("the optimizer step", step)
+                with ranks.sync_errors():
+                    checkpoint = replace(checkpoint, weights=fingerprint(model))
+                if ranks.on_rank_zero(lambda: self._log_if_stored(key, checkpoint)):
+                    return
+                profile = measure(
+                    model,
+                    config.probe,
+                    config.metrics,
+                    config.layers,
+                    forward=config.forward,
+                    token_positions=config.token_positions,
+                    tokens_per_forward=config.tokens_per_forward,
+                    checkpoint=checkpoint,
+                    on_error="raise" if config.on_error == "raise" else "record",
+                    root_module=root_module,
+                    ranks=ranks,
+                    state_cache=self._state_cache,
+                )
+            except Exception as error:
+                self._store_failure(key, checkpoint, error)
+                raise
+            self.kernel_seconds += profile.kernel_seconds
+            with ranks.sync_errors():
+                rows = list(profile.rows) if ranks.is_rank_zero else []
+                if rows:
+                    on_error = partial(self._handle_error, step=None)
+                    rows += scalar_rows(checkpoint, key.probe, loss, learning_rate, on_error)
+            if ranks.is_rank_zero:
+                self._warnings.undefined(profile.rows, self._comparing)
+                self._warnings.own_windows(profile.rows)
+                self._buffer.add(key, rows)
+            with attempts() as attempt:
+                with attempt():
+                    self.should_stop |= ranks.on_rank_zero(lambda: self._alerts.check(rows))
+                with attempt():
+                    ranks.on_rank_zero(self._store_and_log)
+                    if self._state_cache is not None:
+                        self._state_cache.forget_before(step)
+                        self._state_cache.forget_after(step)  # of steps that the training has gone back from
+                with attempt():
+                    ranks.on_rank_zero(partial(self._alerts.publish, step))
+                with attempt():
+                    ranks.on_rank_zero(self._views.refresh)
+
+    def add_loss(self, step: int, loss: float) -> None:
+        """Store the training loss of a step that was measured before its loss was known.
+
+        All ranks call this, as they do :meth:`measure`.
+        """
+        with self._handling_errors(step):
+            self.should_stop |= self._ranks.on_rank_zero(lambda: self._store_loss(self._key(step), loss))
+            self._ranks.on_rank_zero(partial(self._alerts.publish, step))
+
+    def finish(self, *, interrupted: bool = False) -> None:
+        """Draw figures beside the store and in the loggers, and print a summary; on rank zero only.
+
+        Args:
+            interrupted: an error or Ctrl-C ends the training and must reach its user: nothing is raised here.
+        """
+        if self.store is None or not self._ranks.is_rank_zero:
+            return
+        with self._handling_errors(None, never_raise=interrupted):
+            try:
+                self._store_and_log()
+            except Exception as error:
+                self._buffer.rescue(error)
+            if self._buffer.steps(self.run):
+                self._views.finish(
+                    self.run,
+                    self.config.probe.hash,
+                    tracking_seconds=self.tracking_seconds,
+                    kernel_seconds=self.kernel_seconds,
+                    total_seconds=time.perf_counter() - self._start,
+                )
+
+    @contextmanager
+    def _handling_errors(self, step: int | None, never_raise: bool = False) -> Iterator[None]:
+        """Time the tracking that runs inside, isolate the RNG from it, and handle its errors."""
+        start = time.perf_counter()
+        try:
+            with isolate_rng():
+                yield
+        except Exception as error:
+            self._handle_error(error, step, never_raise)
+        self.tracking_seconds += time.perf_counter() - start
+
+    def _handle_error(self, error: Exception, step: int | None, never_raise: bool = False) -> None:
+        if self.config.on_error == "raise" and not never_raise:
+            raise error
+        if self._ranks.is_rank_zero:
+            self._warnings.failure(error, step)
+
+    def _key(self, step: int) -> MeasurementKey:
+        return MeasurementKey(self.run, step, self.config.probe.hash, self.config.metric_set)
+
+    def _log_if_stored(self, key: MeasurementKey, checkpoint: Checkpoint) -> bool:
+        """Return whether a step is in the store already; loggers that were opened anew get its rows once more."""
+        try:
+            rows = self._buffer.rows(key)
+        except OSError as error:
+            self._handle_error(error, key.step)
+            rows = []
+        if rows and rows[0].weights not in {None, checkpoint.weights}:
+            self._warnings.other_weights(key.step)
+            rows = []
+        if rows:
+            self._log(rows)
+        return bool(rows)
+
+    def _store_and_log(self) -> None:
+        """Store what has been measured, then log it; what cannot be stored now is tried again next time."""
+        stored = []
+        try:
+            for rows in self._buffer.flush():
+                stored.append(rows)
+        finally:
+            for rows in stored:
+                self._log(rows)
+
+    def _store_loss(self, key: MeasurementKey, loss: float) -> bool:
+        """Store the loss of a step and return whether an alert requests a stop."""
+        rows = self._buffer.rows(key)
+        if not rows or any(row.metric == LOSS for row in rows):
+            return False
+        checkpoint = Checkpoint(self.run, rows[0].model, key.step, rows[0].tokens_seen)
+        rows = [*rows, scalar_row(checkpoint, LOSS, loss, probe=key.probe)]
+        self._buffer.add(key, rows)
+        stops = self._alerts.check(rows)
+        for _ in self._buffer.flush():
+            pass  # the loggers have the loss from the training itself
+        return stops
+
+    def _store_failure(self, key: MeasurementKey, checkpoint: Checkpoint, error: Exception) -> None:
+        """Store a row for each metric that says why it is missing."""
+        if not self._ranks.is_rank_zero:
+            return
+        names = [metric.name for metric, _ in resolve(self.config.metrics, self.config.probe)]
+        try:
+            self._buffer.store_failure(key, failure_rows(checkpoint, names, describe(error), probe=key.probe))
+        except OSError as unwritable:
+            log.warning("the failure at step %d could not be stored: %s", key.step, redacted(str(unwritable)))
+
+    def _log(self, rows: Sequence[Row]) -> None:
+        log_rows(rows, self.loggers(), rows[0].step, prefix=self._prefix)

@@ -1,0 +1,87 @@
+"""What is recorded of a training besides its measurements: a fingerprint of the weights, scalars, tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from repdyn.store.schema import Checkpoint, Row, scalar_row
+from repdyn.tables.scalars import LEARNING_RATE, LOSS
+
+Scalar: TypeAlias = float | Tensor | None
+"""A number, on any device; None where it is not known."""
+
+_PER_TENSOR = 64
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Return 16 hexadecimal digits of up to 64 evenly spread values of each weight (of this rank's shard).
+
+    It differs between any two steps of a training, unless every change missed the sample. Weights that do not expose
+    their values, such as some quantised or not yet loaded ones, are left out.
+    """
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        digest.update(name.encode())
+        digest.update(_sample(parameter.detach()).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _sample(weight: Tensor) -> Tensor:
+    local = weight.to_local() if isinstance(weight, DTensor) else weight
+    if local.device.type == "meta":
+        return torch.empty(0)
+    try:
+        return local.flatten()[:: max(1, local.numel() // _PER_TENSOR)][:_PER_TENSOR].double().cpu()
+    except (NotImplementedError, RuntimeError):
+        return torch.empty(0)
+
+
+def scalar_rows(
+    checkpoint: Checkpoint, probe: str, loss: Scalar, learning_rate: Scalar, on_error: Callable[[Exception], None]
+) -> list[Row]:
+    """Return a row for each scalar that is known.
+
+    Args:
+        checkpoint: the one that is measured.
+        probe: hash of the probe.
+        loss, learning_rate: those of the training.
+        on_error: called with the error of a scalar that is not one number; it gets no row.
+    """
+    rows = []
+    for title, name, value in (("loss", LOSS, loss), ("learning rate", LEARNING_RATE, learning_rate)):
+        if value is None:
+            continue
+        try:
+            rows.append(scalar_row(checkpoint, name, float(value), probe=probe))
+        except (RuntimeError, TypeError, ValueError) as error:
+            on_error(ValueError(f"expected the {title} as one number, got {type(value).__name__}: {error}"))
+    return rows
+
+
+def learning_rate_of(optimizer: Any) -> Scalar:
+    """Return the learning rate of an optimizer's first parameter group; None where it has none."""
+    groups = getattr(optimizer, "param_groups", None)
+    return groups[0].get("lr") if groups else None
+
+
+def add_tokens(seen: int | Tensor | None, batch: Any, world_size: int) -> int | Tensor | None:
+    """Return the tokens seen so far, one more batch included; None from the first batch whose tokens are unknown.
+
+    The sum stays a tensor until it is read: reading would wait for the device at every batch.
+    """
+    if seen is None or not isinstance(batch, Mapping):
+        return None
+    ids, mask = batch.get("input_ids"), batch.get("attention_mask")
+    # a mask of more dimensions says which positions see which
+    if isinstance(mask, Tensor) and mask.ndim == 2 and (not isinstance(ids, Tensor) or ids.shape == mask.shape):
+        # counted, not added up: masks come in floating types whose sums stop at 2**24, or at 256
+        return seen + (mask != 0).sum() * world_size
+    if isinstance(ids, Tensor):
+        return seen + ids.numel() * world_size
+    return None
