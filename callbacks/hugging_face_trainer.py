@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from repdyn.alerts import RulesLike, rules_from
+from repdyn.alerts import RulesLike, resolve_rules
 from repdyn.alerts.rules import DEFAULT
 from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
 from repdyn.capture.forward import Forward
@@ -87,7 +87,7 @@ class HuggingFaceTracker(TrainerCallback):
         self._given_run = run
         self._name = name
         self._given_loggers = None if loggers is None else tuple(loggers)
-        self._rules = rules_from(alerts)
+        self._rules = resolve_rules(alerts)
         self._report = report
         self._tracked: TrackedRun | None = None
         self._logged: tuple[int, float] | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
-from repdyn.alerts import Rule, rules_from
+from repdyn.alerts import Rule, resolve_rules
 from repdyn.alerts.rules import DEFAULT
 from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module, validate_strategy
 from repdyn.capture.blocks import LayerPatterns
@@ -92,7 +92,7 @@ class RepresentationDynamics(ScheduledCallback):
         self.token_positions = token_positions
         self.tokens_per_forward = tokens_per_forward
         self.name = name
-        self.rules = rules_from(alerts)
+        self.rules = resolve_rules(alerts)
         self.report = report
         self._given_store = store
         self._given_run = run

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from synthetic_runs import make_failures, make_row, make_run, make_scalar, to_frame
 
 from repdyn.alerts import RULES, Rule, Watcher, alerts_of
-from repdyn.alerts.series import PastObservations, moments_of
+from repdyn.alerts.series import PastObservations, observations
 from repdyn.store.schema import too_few_distinct
 
 
@@ -142,7 +142,7 @@ def test_a_jump_names_the_layer_that_moved_most():
 
 
 def test_changes_of_a_profile_are_means_over_layers():
-    ((_, moments),) = moments_of(to_frame(profile([1, 2, 2])))
+    ((_, moments),) = observations(to_frame(profile([1, 2, 2])))
     first, second, third = moments
     past = PastObservations(first.layers)
     assert math.isnan(past.change(first))

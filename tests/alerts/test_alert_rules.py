@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from repdyn.alerts import RULES, Rule, as_yaml, kept_rules, read_rules, rules_from, write_rules
+from repdyn.alerts import RULES, Rule, as_yaml, read_rules, resolve_rules, stored_rules, write_rules
 
 SOUND = {"name": "mine", "when": "falls", "bound": 0.5, "metrics": ("two_nn",)}
 
@@ -76,26 +76,26 @@ def test_what_is_written_is_read(tmp_path):
     rules = (*RULES, Rule(name="halt", when="above", bound=0.99, metrics=("anisotropy",), stop=True))
     rules += (Rule(name="zero", when="below", bound=0.0, metrics=("isoscore",), subsets=("all", "rare")),)
     write_rules(rules, tmp_path / "alerts.yaml")
-    assert read_rules(tmp_path / "alerts.yaml") == kept_rules(tmp_path / "alerts.yaml") == rules
+    assert read_rules(tmp_path / "alerts.yaml") == stored_rules(tmp_path / "alerts.yaml") == rules
     assert (tmp_path / "alerts.yaml").read_text() == as_yaml(rules)
 
 
 def test_no_rules_are_kept_as_none(tmp_path):
     write_rules((), tmp_path / "alerts.yaml")
-    assert kept_rules(tmp_path / "alerts.yaml") == ()
-    assert kept_rules(tmp_path / "missing.yaml") == RULES
+    assert stored_rules(tmp_path / "alerts.yaml") == ()
+    assert stored_rules(tmp_path / "missing.yaml") == RULES
 
 
 def test_how_rules_are_given(tmp_path):
     write_rules(RULES[:2], tmp_path / "mine.yaml")
-    assert rules_from("default") == RULES
-    assert rules_from(None) == ()
-    assert rules_from(str(tmp_path / "mine.yaml")) == rules_from(tmp_path / "mine.yaml") == RULES[:2]
-    assert rules_from(list(RULES[1:])) == RULES[1:]
+    assert resolve_rules("default") == RULES
+    assert resolve_rules(None) == ()
+    assert resolve_rules(str(tmp_path / "mine.yaml")) == resolve_rules(tmp_path / "mine.yaml") == RULES[:2]
+    assert resolve_rules(list(RULES[1:])) == RULES[1:]
     with pytest.raises(ValueError, match=r"expected rules as repdyn\.alerts\.Rule, got 'two_nn'"):
-        rules_from(["two_nn"])
+        resolve_rules(["two_nn"])
     with pytest.raises(ValueError, match="expected each rule to have a name of its own, got 'no value' twice"):
-        rules_from([RULES[0], RULES[0]])
+        resolve_rules([RULES[0], RULES[0]])
 
 
 def test_patterns_name_metrics():

@@ -15,7 +15,7 @@ from repdyn.figures.metric_panels import MARKED, alerts_on
 from repdyn.figures.overviews import steps_overview
 from repdyn.figures.run import all_figures, heatmap, mean_over_layers
 from repdyn.publish.results import show_run, show_store
-from repdyn.tables.alert_text import told
+from repdyn.tables.alert_text import alert_lines
 from repdyn.tables.style import ALERT_COLOUR
 from repdyn.terminal.alerts import print_alerts
 from repdyn.terminal.summary import print_summary
@@ -49,14 +49,14 @@ def collapsed(run):
 
 def test_one_line_for_all_layers_with_the_one_that_changed_most(run):
     frame = run(steps=STEPS, dimension=lambda step, depth: 9.0 if step < 20 else 3.0 - depth)
-    assert told(alerts_of(frame)) == [
+    assert alert_lines(alerts_of(frame)) == [
         "step 20, dimension halved: two_nn (all) of layers 0-6 fell to 0.5 of what it was or less: in layer 6, 9 at step 10, now 2"
     ]
 
 
 def test_a_lost_value_and_one_layer(run):
     frame = run(steps=STEPS, n_blocks=2, dimension=lambda step, depth: math.nan if (step, depth) == (20, 0.5) else 9.0)
-    assert told(alerts_of(frame)) == [
+    assert alert_lines(alerts_of(frame)) == [
         "step 20, no value: two_nn (all) of layer 1 has no value any more: 2 distinct vectors, 3 needed"
     ]
 
@@ -161,7 +161,6 @@ def test_figures_and_summary_of_a_store_follow_its_rules(filled, published, tmp_
     store = filled(tmp_path / "store", published("lab/a", steps=STEPS, dimension=collapsing))
     seen = []
     monkeypatch.setattr("repdyn.publish.results.all_figures", lambda rows, attempt, alerts: seen.append(alerts) or {})
-    monkeypatch.setattr("repdyn.publish.results.write_figures", lambda *given: seen.append(given[-1]) or [])
     show_run(store, "lab/a")
     show_store(store)
     assert [{alert.rule for alert in alerts} for alerts in seen] == [{"dimension halved"}] * 2
@@ -181,7 +180,7 @@ def test_a_value_after_an_infinite_one_is_told():
     rows = [make_scalar(step, value) for step, value in ((0, math.inf), (10, math.inf), (20, 2.0), (30, math.inf))]
     rule = Rule(name="edge", when="below", bound=3.0, metrics=("train/loss",))
     rise = Rule(name="rise", when="rises", bound=2.0, metrics=("train/loss",))
-    assert told(alerts_of(to_frame(rows), [rule, rise])) == [
+    assert alert_lines(alerts_of(to_frame(rows), [rule, rise])) == [
         "step 20, edge: train/loss fell below 3: inf at step 10, now 2",
         "step 30, rise: train/loss rose to 2 times what it was or more: 2 at step 20, now inf",
     ]

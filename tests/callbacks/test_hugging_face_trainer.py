@@ -11,9 +11,9 @@ from small import random_tokens
 from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_seed
 
 from repdyn import measure, open_store
-from repdyn.alerts import Rule, alerts_of, kept_rules
+from repdyn.alerts import Rule, alerts_of, stored_rules
 from repdyn.callbacks import HuggingFaceTracker
-from repdyn.tables.alert_text import told
+from repdyn.tables.alert_text import alert_lines
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 
@@ -256,5 +256,5 @@ def test_alerts_on_the_loss_are_raised_when_it_is_told(tmp_path, probe, caplog):
         "the training is to stop at step 2, as asked for by",
     ]
     store = open_store(tmp_path / "job" / "repdyn")
-    found = alerts_of(store.to_pandas(), kept_rules(store.alerts_path("job")))
-    assert [f"alert at {line}" for line in told(found)] == said[:2]
+    found = alerts_of(store.to_pandas(), stored_rules(store.alerts_path("job")))
+    assert [f"alert at {line}" for line in alert_lines(found)] == said[:2]

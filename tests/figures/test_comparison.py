@@ -6,7 +6,10 @@ import pytest
 from matplotlib.colors import to_rgb
 from synthetic_runs import SAMPLED
 
-from repdyn.figures.comparison import comparison_figures, means_over_layers, profiles, write_comparison
+from repdyn.figures.compared_runs import ComparedRuns
+from repdyn.figures.comparison import comparison_figures, means_over_layers, profiles
+from repdyn.figures.drawing import save
+from repdyn.utils.attempts import attempts
 
 STEPS = (0, 1, 8, 64, 512)
 
@@ -36,7 +39,7 @@ def lightness(line):
 
 
 def test_profiles_are_ordered_by_kind_and_size(several):
-    figure = profiles(several, "anisotropy")
+    figure = profiles(ComparedRuns(several), "anisotropy")
     assert legend(figure) == ["decoders", "b-70m", "a-160m", "encoders", "bert-base", "bert-large"]
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "all tokens",
@@ -50,7 +53,7 @@ def test_profiles_are_ordered_by_kind_and_size(several):
 
 
 def test_profiles_are_taken_at_the_end_over_relative_depth(several):
-    small, large, *_ = profiles(several, "anisotropy").axes[1].lines
+    small, large, *_ = profiles(ComparedRuns(several), "anisotropy").axes[1].lines
     np.testing.assert_array_equal(small.get_xdata(), [0, 0.25, 0.5, 0.75, 1])
     assert len(np.asarray(large.get_xdata())) == 9
     expected = several.query("run == 'lab/b-70m' and subset == 'no_sink' and step == 512").sort_values("layer")
@@ -58,7 +61,7 @@ def test_profiles_are_taken_at_the_end_over_relative_depth(several):
 
 
 def test_kinds_differ_in_hue_and_sizes_in_lightness(several):
-    small, large, base, big = profiles(several, "two_nn").axes[0].lines
+    small, large, base, big = profiles(ComparedRuns(several), "two_nn").axes[0].lines
     assert 0.5 < hue(large) < 0.7, "decoders are blue"
     assert 0.0 < hue(base) < 0.12, "encoders are orange"
     assert lightness(small) > lightness(large) + 0.2
@@ -77,14 +80,14 @@ def test_a_run_looks_the_same_in_every_picture(several):
 
 def test_ends_are_named_where_they_differ(published, finished, frame_of):
     frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 1000)), finished("lab/c"))
-    figure = profiles(frame, "two_nn")
+    figure = profiles(ComparedRuns(frame), "two_nn")
     assert legend(figure) == ["decoders", "a, step 8", "b, step 1,000", "encoder", "c"]
     assert figure.get_suptitle().splitlines()[1].startswith("at the last measured step; ")
 
 
 def test_finished_models_have_no_step_zero(finished, frame_of):
     frame = frame_of(finished("lab/a"), finished("lab/b"))
-    figure = profiles(frame, "two_nn")
+    figure = profiles(ComparedRuns(frame), "two_nn")
     assert "step" not in "".join([figure.get_suptitle(), *legend(figure)])
     assert set(comparison_figures(frame)) == {"profiles_anisotropy", "profiles_two_nn"}
 
@@ -92,13 +95,13 @@ def test_finished_models_have_no_step_zero(finished, frame_of):
 def test_a_metric_only_some_were_measured_with(published, frame_of):
     frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 8)))
     frame = frame[(frame["run"] == "lab/a") | (frame["metric"] != "two_nn")]
-    assert legend(profiles(frame, "two_nn")) == ["decoder", "a"]
-    dimension, anisotropy, _ = means_over_layers(frame).axes
+    assert legend(profiles(ComparedRuns(frame), "two_nn")) == ["decoder", "a"]
+    dimension, anisotropy, _ = means_over_layers(ComparedRuns(frame)).axes
     assert (len(dimension.lines), len(anisotropy.lines)) == (1, 2)
 
 
 def test_an_unknown_kind_is_grey_and_said(published, frame_of):
-    figure = profiles(frame_of(published("lab/a", causal=None), published("lab/b")), "two_nn")
+    figure = profiles(ComparedRuns(frame_of(published("lab/a", causal=None), published("lab/b"))), "two_nn")
     assert legend(figure) == ["decoder", "b", "of unknown kind", "a"]
     red, green, blue = to_rgb(figure.axes[0].lines[1].get_color())
     assert red == green == blue
@@ -106,11 +109,11 @@ def test_an_unknown_kind_is_grey_and_said(published, frame_of):
 
 def test_an_unknown_metric_is_an_error(several):
     with pytest.raises(ValueError, match="^expected a measured metric, got 'rank'; measured were anisotropy, two_nn$"):
-        profiles(several, "rank")
+        profiles(ComparedRuns(several), "rank")
 
 
 def test_means_against_tokens(several):
-    figure = means_over_layers(several)
+    figure = means_over_layers(ComparedRuns(several))
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == [
         "Intrinsic dimension (TwoNN), all tokens",
@@ -131,7 +134,7 @@ def test_means_against_tokens(several):
 
 
 def test_the_margin_is_small_on_the_logarithmic_axis(several):
-    axes = means_over_layers(several).axes[-1]
+    axes = means_over_layers(ComparedRuns(several)).axes[-1]
     low, first, last, high = axes.transData.transform(
         [(x, 0) for x in (axes.get_xlim()[0], 0, 512e3, axes.get_xlim()[1])]
     )[:, 0]
@@ -141,7 +144,7 @@ def test_the_margin_is_small_on_the_logarithmic_axis(several):
 
 def test_means_against_steps_where_one_run_does_not_know_its_tokens(published, frame_of):
     frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 8, 100), tokens_seen=None))
-    axes = means_over_layers(frame).axes[-1]
+    axes = means_over_layers(ComparedRuns(frame)).axes[-1]
     np.testing.assert_array_equal(axes.lines[1].get_xdata(), [0, 8, 100])
     assert axes.get_xlabel() == "step (logarithmic; 0 before training)"
 
@@ -149,7 +152,7 @@ def test_means_against_steps_where_one_run_does_not_know_its_tokens(published, f
 def test_markers_stay_few_on_many_checkpoints(published, frame_of):
     steps = (0, *range(1000, 143001, 1000))
     frame = frame_of(published("lab/a", steps=steps, n_blocks=1), published("lab/b", steps=(0, 1), n_blocks=1))
-    marked = means_over_layers(frame).axes[0].lines[0].get_markevery()
+    marked = means_over_layers(ComparedRuns(frame)).axes[0].lines[0].get_markevery()
     assert isinstance(marked, list)
     assert len(marked) <= 8
     assert {0, 143} <= set(marked)
@@ -157,7 +160,7 @@ def test_markers_stay_few_on_many_checkpoints(published, frame_of):
 
 def test_means_need_a_run_with_two_checkpoints(finished, frame_of):
     with pytest.raises(ValueError, match="^expected a run with several checkpoints, got none; draw profiles instead$"):
-        means_over_layers(frame_of(finished("lab/a"), finished("lab/b")))
+        means_over_layers(ComparedRuns(frame_of(finished("lab/a"), finished("lab/b"))))
 
 
 @pytest.mark.parametrize(
@@ -186,10 +189,10 @@ def test_a_run_on_two_probes_is_an_error(published, frame_of):
 
 
 def test_files_and_determinism(several, tmp_path):
-    written = write_comparison(several, tmp_path / "new" / "folder")
+    written = save(comparison_figures(several), tmp_path / "new" / "folder")
     names = ["profiles_anisotropy", "profiles_two_nn", "means_over_layers"]
     assert [path.name for path in written] == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
-    again = write_comparison(several.sample(frac=1, random_state=0), tmp_path / "again")
+    again = save(comparison_figures(several.sample(frac=1, random_state=0)), tmp_path / "again")
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
 
 
@@ -217,7 +220,7 @@ def test_profiles_name_the_layers_left_out_and_keep_their_place(published, frame
         published("lab/a", steps=(0,), n_blocks=4, dimension=without(0, n_blocks=4)),
         published("lab/b", steps=(0,), n_blocks=8, dimension=without(0, 3, 4, 5, n_blocks=8)),
     )
-    dimension, anisotropy = profiles(frame, "two_nn"), profiles(frame, "anisotropy")
+    dimension, anisotropy = profiles(ComparedRuns(frame), "two_nn"), profiles(ComparedRuns(frame), "anisotropy")
     assert dimension.get_suptitle().splitlines()[-1] == "layers left out: 0 (a), 0, 3-5 (b)"
     assert "left out" not in anisotropy.get_suptitle()
     for axes in [*dimension.axes, *anisotropy.axes]:
@@ -232,10 +235,12 @@ def test_many_runs_that_lack_the_same_layers_are_counted(published, frame_of):
     )
     frame = frame_of(*runs)
     assert (
-        profiles(frame, "anisotropy").get_suptitle().splitlines()[-1]
+        profiles(ComparedRuns(frame), "anisotropy").get_suptitle().splitlines()[-1]
         == "layers left out: 0 (a, aaaaaaaaaaaaaaa, b, 2 more)"
     )
-    _, title, _ = [axes.get_title(loc="left").replace("\n", " ") for axes in means_over_layers(frame).axes]
+    _, title, _ = [
+        axes.get_title(loc="left").replace("\n", " ") for axes in means_over_layers(ComparedRuns(frame)).axes
+    ]
     assert title == "Anisotropy, all tokens (over fewer layers: 5 of 5 runs)"
 
 
@@ -251,7 +256,7 @@ def test_many_runs_that_lack_the_same_layers_are_counted(published, frame_of):
 def test_means_over_fewer_layers_are_said(published, frame_of, thin, label, n_noted):
     curves = dict.fromkeys(thin, without(4, n_blocks=4))
     frame = frame_of(published("lab/a", n_blocks=4, **curves), published("lab/b", n_blocks=4))
-    figure = means_over_layers(frame)
+    figure = means_over_layers(ComparedRuns(frame))
     assert legend(figure) == ["decoders", label, "b"]
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert [title.endswith("(over fewer layers: a)") for title in titles] == [True] * n_noted + [False] * (3 - n_noted)
@@ -261,7 +266,7 @@ def test_of_equal_curves_both_are_seen(published, frame_of):
     frame = frame_of(
         published("lab/a"), published("lab/b"), published("lab/c", dimension=lambda step, depth: 20 + step / 100)
     )
-    for figure in (means_over_layers(frame), profiles(frame, "two_nn")):
+    for figure in (means_over_layers(ComparedRuns(frame)), profiles(ComparedRuns(frame), "two_nn")):
         lower, upper, apart = figure.axes[0].lines
         assert lower.get_linewidth() > upper.get_linewidth() + 1
         assert lower.get_markersize() > upper.get_markersize() + 1
@@ -280,7 +285,7 @@ def test_titles_stay_within_the_figure(published, finished, frame_of):
 
 def test_stacks_of_one_model_are_two_models(two_stacks, frame_of):
     frame = frame_of(two_stacks("lab/t5", steps=(0, 8)))
-    figure = profiles(frame, "anisotropy")
+    figure = profiles(ComparedRuns(frame), "anisotropy")
     assert legend(figure) == ["decoder", "lab/t5 (decoder)", "encoder", "lab/t5 (encoder)"]
     assert figure.get_suptitle().splitlines()[0] == "Anisotropy over depth, 1 decoder, 1 encoder"
     decoder, encoder = figure.axes[0].lines
@@ -288,7 +293,7 @@ def test_stacks_of_one_model_are_two_models(two_stacks, frame_of):
     assert 0.0 < hue(encoder) < 0.12, "encoders are orange"
     assert (len(np.asarray(decoder.get_xdata())), len(np.asarray(encoder.get_xdata()))) == (7, 5)
     np.testing.assert_allclose(np.asarray(encoder.get_ydata(), float), 0.3)
-    means = means_over_layers(frame)
+    means = means_over_layers(ComparedRuns(frame))
     assert legend(means) == legend(figure)
     assert [len(axes.lines) for axes in means.axes] == [2, 2, 2]
 
@@ -297,9 +302,12 @@ def test_layers_left_out_are_those_of_the_stack(two_stacks, frame_of):
     frame = frame_of(two_stacks("lab/t5", steps=(0, 8)))
     thin = (frame["stack"] == "encoder") & (frame["layer"] == 0) & (frame["metric"] == "two_nn")
     frame.loc[thin, ["value", "reason"]] = [math.nan, "2 distinct vectors, 3 needed"]
-    assert profiles(frame, "two_nn").get_suptitle().splitlines()[-1] == "layers left out: 0 (lab/t5 (encoder))"
-    titles = [axes.get_title(loc="left").replace("\n", " ") for axes in means_over_layers(frame).axes]
-    assert legend(means_over_layers(frame))[-1] == "lab/t5 (encoder) (4-5 of 5 layers)"
+    assert (
+        profiles(ComparedRuns(frame), "two_nn").get_suptitle().splitlines()[-1]
+        == "layers left out: 0 (lab/t5 (encoder))"
+    )
+    titles = [axes.get_title(loc="left").replace("\n", " ") for axes in means_over_layers(ComparedRuns(frame)).axes]
+    assert legend(means_over_layers(ComparedRuns(frame)))[-1] == "lab/t5 (encoder) (4-5 of 5 layers)"
     assert [title.endswith("(over fewer layers: lab/t5 (encoder))") for title in titles] == [True, False, False]
 
 
@@ -307,7 +315,7 @@ def test_a_comparison_that_fails_keeps_none_of_the_others_from_its_file(several,
     def broken(_):
         raise RuntimeError("no means today")
 
-    monkeypatch.setattr("repdyn.figures.comparison._means_chart", broken)
-    with pytest.raises(RuntimeError, match="^no means today$"):
-        write_comparison(several, tmp_path)
+    monkeypatch.setattr("repdyn.figures.comparison.means_over_layers", broken)
+    with pytest.raises(RuntimeError, match="^no means today$"), attempts() as attempt:
+        save(comparison_figures(several, attempt), tmp_path, attempt)
     assert {path.name for path in tmp_path.glob("*.png")} == {"profiles_anisotropy.png", "profiles_two_nn.png"}

@@ -5,7 +5,9 @@ import pytest
 from synthetic_families import make_everything
 from synthetic_runs import SAMPLED
 
-from repdyn.figures.comparison import compare_family, comparison_figures, means_over_layers, write_comparison
+from repdyn.figures.compared_runs import ComparedRuns
+from repdyn.figures.comparison import compare_family, comparison_figures, means_over_layers
+from repdyn.figures.drawing import save
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def legend(figure):
 
 def test_runs_over_relative_depth_at_their_ends(several):
     frame = several("effective_rank", "alpha_req")
-    figure = compare_family(frame, "spectrum")
+    figure = compare_family(ComparedRuns(frame), "spectrum")
     assert legend(figure) == ["decoder", "small", "encoder", "large"]
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "Effective rank",
@@ -49,13 +51,13 @@ def test_runs_over_relative_depth_at_their_ends(several):
 
 
 def test_what_lies_between_two_layers_is_drawn_between_them(several):
-    small, large = compare_family(several("step_cosine"), "evolution").axes[0].lines
+    small, large = compare_family(ComparedRuns(several("step_cosine")), "evolution").axes[0].lines
     np.testing.assert_allclose(np.asarray(small.get_xdata(), float), [0.125, 0.375, 0.625, 0.875])
     assert np.asarray(large.get_xdata())[0] == pytest.approx(1 / 16)
 
 
 def test_of_two_classes_the_second_is_dashed(several):
-    figure = compare_family(several("token_top1_match", classes=("frequent", "rare")), "tokens")
+    figure = compare_family(ComparedRuns(several("token_top1_match", classes=("frequent", "rare"))), "tokens")
     _, pair = figure.axes
     assert [line.get_linestyle() for line in pair.lines] == ["-", "-", "--", "--"]
     assert "dashed: the second of two classes of tokens" in figure.get_suptitle().replace("\n", " ")
@@ -64,14 +66,20 @@ def test_of_two_classes_the_second_is_dashed(several):
 def test_runs_without_the_family_are_not_in_its_legend(several):
     frame = several("two_nn", "norm")
     frame = frame.loc[(frame["run"] == "lab/large") | (frame["metric"] != "norm")]
-    assert legend(compare_family(frame, "evolution")) == ["encoder", "large"]
+    assert legend(compare_family(ComparedRuns(frame), "evolution")) == ["encoder", "large"]
 
 
 def test_which_checkpoint_the_ends_are_compared_with(several, frame_of):
     frame = several("cka_previous")
-    assert compare_family(frame, "change").get_suptitle().replace("\n", " ").find("; compared with step 0; band: ") > 0
+    assert (
+        compare_family(ComparedRuns(frame), "change")
+        .get_suptitle()
+        .replace("\n", " ")
+        .find("; compared with step 0; band: ")
+        > 0
+    )
     frame.loc[frame["run"] == "lab/large", "compared_to"] = 4
-    caption = compare_family(frame, "change").get_suptitle().replace("\n", " ")
+    caption = compare_family(ComparedRuns(frame), "change").get_suptitle().replace("\n", " ")
     assert "each compared with the checkpoint before; band: " in caption
 
 
@@ -122,16 +130,16 @@ def test_without_geometry_there_are_families_alone(several):
 
 def test_means_of_any_metric_can_be_asked_for(several):
     frame = several("two_nn", "norm")
-    assert [axes.get_title(loc="left").split(",")[0] for axes in means_over_layers(frame, ["norm"]).axes] == [
-        "Norm"
-    ] * 2
+    assert [
+        axes.get_title(loc="left").split(",")[0] for axes in means_over_layers(ComparedRuns(frame), ["norm"]).axes
+    ] == ["Norm"] * 2
     with pytest.raises(ValueError, match="^expected other metrics, got rows of two_nn, norm; name some of these$"):
-        means_over_layers(frame, ["isoscore"])
+        means_over_layers(ComparedRuns(frame), ["isoscore"])
 
 
 def test_the_same_rows_give_the_same_bytes(several, tmp_path):
     frame = several("norm", "step_length")
-    files = write_comparison(frame, tmp_path / "a")
-    again = write_comparison(frame.sample(frac=1, random_state=0), tmp_path / "b")
+    files = save(comparison_figures(frame), tmp_path / "a")
+    again = save(comparison_figures(frame.sample(frac=1, random_state=0)), tmp_path / "b")
     assert [path.name for path in files] == ["compare_evolution.png", "compare_evolution.svg"]
     assert [path.read_bytes() for path in files] == [path.read_bytes() for path in again]

@@ -12,8 +12,9 @@ from synthetic_families import make_run_of_everything
 from synthetic_runs import DENSE, NO_DESIGN, SAMPLED
 
 from repdyn.figures.drawing import save
-from repdyn.figures.run import all_figures, heatmap, mean_over_layers, profile_over_depth, write_figures
+from repdyn.figures.run import all_figures, heatmap, mean_over_layers, profile_over_depth
 from repdyn.tables.frames import by_stack, layer_mean, measurements
+from repdyn.utils.attempts import attempts
 
 NAN = math.nan
 PYTHIA = (0, *(2**power for power in range(10)), *range(1000, 143001, 1000))
@@ -314,22 +315,22 @@ def test_long_titles_are_wrapped(run):
 
 def test_files_and_determinism(run, tmp_path):
     frame = run(n_blocks=2, steps=(0, 8))
-    written = write_figures(frame, tmp_path / "new" / "folder")
+    written = save(all_figures(frame), tmp_path / "new" / "folder")
     names = ["profile_anisotropy", "profile_two_nn", "mean_over_layers"]
     names += ["heatmap_anisotropy_all", "heatmap_anisotropy_no_sink", "heatmap_two_nn_all"]
     assert [path.name for path in written] == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
     with Image.open(tmp_path / "new" / "folder" / "heatmap_two_nn_all.png") as picture:
         assert picture.size == (1080, 645)  # 7.2 x 4.3 inches at 150 dpi
-    again = write_figures(frame.sample(frac=1, random_state=0), tmp_path / "again")
+    again = save(all_figures(frame.sample(frac=1, random_state=0)), tmp_path / "again")
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
 
 
 def test_the_users_style_neither_matters_nor_changes(run, tmp_path):
     frame = run(n_blocks=2, steps=(0, 8)).query("metric == 'two_nn'")
-    (plain, *_) = write_figures(frame, tmp_path / "plain")
+    (plain, *_) = save(all_figures(frame), tmp_path / "plain")
     with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "figure.dpi": 50}):
         before = dict(matplotlib.rcParams)
-        (styled, *_) = write_figures(frame, tmp_path / "styled")
+        (styled, *_) = save(all_figures(frame), tmp_path / "styled")
         assert dict(matplotlib.rcParams) == before
     assert styled.read_bytes() == plain.read_bytes()
     assert pyplot.get_fignums() == []
@@ -372,8 +373,8 @@ def test_a_figure_that_cannot_be_drawn_keeps_none_of_the_others_from_its_file(ru
         raise RuntimeError("no mean today")
 
     monkeypatch.setattr("repdyn.figures.run.mean_over_layers", broken)
-    with pytest.raises(RuntimeError, match="^no mean today$"):
-        write_figures(run(n_blocks=2, steps=(0, 8)), tmp_path)
+    with pytest.raises(RuntimeError, match="^no mean today$"), attempts() as attempt:
+        save(all_figures(run(n_blocks=2, steps=(0, 8)), attempt), tmp_path, attempt)
     names = {path.stem for path in tmp_path.glob("*.png")}
     assert names == {path.stem for path in tmp_path.glob("*.svg")}
     assert names == {

@@ -20,7 +20,7 @@ from repdyn.store import Store
 from repdyn.tables.families import family_of, is_between
 from repdyn.tables.frames import measurements, metrics_of
 from repdyn.tables.style import metric_title, metric_unit
-from repdyn.terminal.metric_lines import beyond_default
+from repdyn.terminal.metric_lines import measures_more_than_default
 
 METRICS = ["two_nn", "two_nn[discard=0.8]", "two_nn[duplicates=count, discard=0.8]@no_sink", "anisotropy@no_massive"]
 NAMES = ["anisotropy", "two_nn", "two_nn[discard=0.8,duplicates=count]", "two_nn[discard=0.8]"]
@@ -88,7 +88,7 @@ def test_views_show_a_setting_as_they_show_its_metric(store):
     assert family_of(name) == "geometry"
     assert is_between("linearity[adjusted=true]")
     rows = measurements(store.to_pandas())
-    assert not beyond_default(rows)
+    assert not measures_more_than_default(rows)
 
 
 def test_the_terminal_shows_the_whole_name(store, capsys):

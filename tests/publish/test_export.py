@@ -15,8 +15,8 @@ from synthetic_runs import SAMPLED, make_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.figures.run import heatmap
-from repdyn.publish.export import emit, export_store, opened, provenance
-from repdyn.publish.loggers import keyed
+from repdyn.publish.export import export_run, export_store, open_logger, provenance
+from repdyn.publish.loggers import logged_values
 
 NAN = math.nan
 
@@ -48,7 +48,7 @@ def records(run: Path) -> list[dict]:
 
 def test_one_row_for_each_step_with_scalars_and_tokens(store, tmp_path):
     logger = CSVLogger(tmp_path / "log", name="", version="")
-    assert emit(store, "lab/model-70m", [logger]) == 3
+    assert export_run(store, "lab/model-70m", [logger]) == 3
     logger.save()
     lines = table(tmp_path / "log")
     assert [line["step"] for line in lines] == ["0", "1", "8"]
@@ -61,19 +61,19 @@ def test_one_row_for_each_step_with_scalars_and_tokens(store, tmp_path):
 def test_the_row_is_what_a_live_run_logs(store, published, tmp_path):
     rows = published("lab/model-70m", steps=(8,), n_blocks=2, dimension=lambda step, depth: 10 + step + depth)
     logger = CSVLogger(tmp_path / "log", name="", version="")
-    emit(store, "lab/model-70m", [logger])
+    export_run(store, "lab/model-70m", [logger])
     logger.save()
     last = table(tmp_path / "log")[-1]
-    assert {name: float(last[name]) for name in keyed(rows)} == keyed(rows)
+    assert {name: float(last[name]) for name in logged_values(rows)} == logged_values(rows)
 
 
 def test_single_heads_and_comparisons_are_emitted_as_a_live_run_logs_them(filled, tmp_path):
     metrics = ("anisotropy", "attention_topic_gap", "cka_previous")
     rows = make_everything(n_blocks=2, steps=(0, 8), metrics=metrics, n_heads=3, loss=False)
     logger = CSVLogger(tmp_path / "log", name="", version="")
-    assert emit(filled(tmp_path / "store", rows), "decoder-quickstart", [logger]) == 2
+    assert export_run(filled(tmp_path / "store", rows), "decoder-quickstart", [logger]) == 2
     logger.save()
-    last, logged = table(tmp_path / "log")[-1], keyed([row for row in rows if row.step == 8])
+    last, logged = table(tmp_path / "log")[-1], logged_values([row for row in rows if row.step == 8])
     assert {name: float(last[name]) for name in logged} == logged
     assert "attention_topic_gap_heads/layer_02_head_02" in logged
     assert "attention_topic_gap_heads/mean" not in last
@@ -82,7 +82,7 @@ def test_single_heads_and_comparisons_are_emitted_as_a_live_run_logs_them(filled
 
 def test_the_training_loss_has_its_own_name(filled, tmp_path):
     logger = CSVLogger(tmp_path / "log", name="", version="")
-    emit(filled(tmp_path / "store", make_rows(steps=(0, 8))), "decoder-quickstart", [logger])
+    export_run(filled(tmp_path / "store", make_rows(steps=(0, 8))), "decoder-quickstart", [logger])
     logger.save()
     losses = [float(line["train/loss"]) for line in table(tmp_path / "log")]
     assert losses == pytest.approx([5.6, 1.2 + 4.4 * math.exp(-0.1)])
@@ -192,12 +192,12 @@ def test_several_runs_and_probes_have_a_run_each(published, finished, failures, 
         "lab/gone: nothing measured",
     ]
     with pytest.raises(ValueError, match="^expected the rows of one probe, got 2: 'one', 'two'"):
-        emit(store, "lab/a", [])
+        export_run(store, "lab/a", [])
 
 
 @pytest.mark.parametrize("name", ["../outside", ".hidden/x", "a b/ü"])
 def test_no_name_leads_out_of_the_folder(name, tmp_path):
-    with opened("csv", name, tmp_path / "logs") as (logger, place):
+    with open_logger("csv", name, tmp_path / "logs") as (logger, place):
         logger.log_metrics({"x": 1.0}, 0)
     assert Path(place).resolve().is_relative_to((tmp_path / "logs" / "csv").resolve())
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
@@ -224,13 +224,13 @@ def test_wandb_without_an_account_says_what_to_do(store, monkeypatch):
 def test_a_model_with_two_stacks_is_one_run_that_tells_them_apart(two_stacks, filled, tmp_path):
     store = filled(tmp_path / "store", rows := two_stacks("lab/t5", steps=(0, 8)))
     loggers = CSVLogger(tmp_path / "log", name="", version=""), TensorBoardLogger(tmp_path, name="", version="board")
-    assert emit(store, "lab/t5", loggers) == 2
+    assert export_run(store, "lab/t5", loggers) == 2
     for logger in loggers:
         logger.save()
         logger.finalize("success")
     lines = table(tmp_path / "log")
     assert [line["step"] for line in lines] == ["0", "8"]
-    logged = keyed([row for row in rows if row.step == 8])
+    logged = logged_values([row for row in rows if row.step == 8])
     assert {name: float(lines[-1][name]) for name in logged} == logged
     assert [float(line["train/loss"]) for line in lines] == pytest.approx([5.6, 1.2 + 4.4 * math.exp(-0.1)])
     events = EventAccumulator(str(tmp_path / "board"))
@@ -295,7 +295,7 @@ def test_a_logger_that_fails_keeps_the_others_from_nothing(store, tmp_path):
 
     logger = CSVLogger(tmp_path / "log", name="", version="")
     with pytest.raises(OSError, match="^full$"):
-        emit(store, "lab/model-70m", [Broken(tmp_path / "broken"), logger])
+        export_run(store, "lab/model-70m", [Broken(tmp_path / "broken"), logger])
     logger.save()
     assert [line["step"] for line in table(tmp_path / "log")] == ["0", "1", "8"]
     assert yaml.safe_load((tmp_path / "log" / "hparams.yaml").read_text())["probe"] == "abc123"

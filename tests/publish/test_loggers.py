@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.figures.run import heatmap
-from repdyn.publish.loggers import keyed, log_alerts, log_figures, log_rows
+from repdyn.publish.loggers import log_alerts, log_figures, log_rows, logged_values
 
 NAN = math.nan
 
@@ -29,7 +29,7 @@ def checkpoint(row, step, n_layers=3):
 
 def test_names_and_means(row, scalar_row):
     without_subset = row(step=10, layer=0, metric="two_nn", subset=None, value=7.0)
-    values = keyed([*checkpoint(row, 10), without_subset, scalar_row(10, 3.0)])
+    values = logged_values([*checkpoint(row, 10), without_subset, scalar_row(10, 3.0)])
     assert {name: value for name, value in values.items() if "layer_01" not in name} == {
         "anisotropy/layer_00": 10.0,
         "anisotropy/layer_02": 12.0,
@@ -45,7 +45,7 @@ def test_names_and_means(row, scalar_row):
 
 
 def test_names_are_padded_to_the_deepest_layer(row):
-    assert set(keyed([row(layer=3), row(layer=120)])) == {
+    assert set(logged_values([row(layer=3), row(layer=120)])) == {
         "anisotropy/layer_003",
         "anisotropy/layer_120",
         "anisotropy/mean",
@@ -58,7 +58,7 @@ def test_heads_have_a_section_of_their_own_without_a_mean(row):
         for layer in (1, 2)
         for head in (None, 0, 1)
     ]
-    assert keyed(rows) == {
+    assert logged_values(rows) == {
         "attention_topic_gap/layer_01": 1.5,
         "attention_topic_gap/layer_02": 2.5,
         "attention_topic_gap/mean": 2.0,
@@ -71,16 +71,16 @@ def test_heads_have_a_section_of_their_own_without_a_mean(row):
 
 def test_heads_of_a_stack_and_a_subset(row):
     rows = [row(layer=3, head=head, stack="decoder", subset="no_sink") for head in (7, 120)]
-    assert set(keyed(rows)) == {
+    assert set(logged_values(rows)) == {
         "anisotropy_decoder_no_sink_heads/layer_03_head_007",
         "anisotropy_decoder_no_sink_heads/layer_03_head_120",
     }
     with pytest.raises(ValueError, match="got two for 'anisotropy_heads/layer_03_head_07'"):
-        keyed([row(layer=3, head=7), row(layer=3, head=7)])
+        logged_values([row(layer=3, head=7), row(layer=3, head=7)])
 
 
 def test_mean_of_nothing_is_nan(row):
-    assert math.isnan(keyed([row(layer=0, value=NAN)])["anisotropy/mean"])
+    assert math.isnan(logged_values([row(layer=0, value=NAN)])["anisotropy/mean"])
 
 
 def test_two_rows_of_one_name_are_an_error(row):
@@ -89,7 +89,7 @@ def test_two_rows_of_one_name_are_an_error(row):
         '{"k": 2}); log one step at a time, and one setting of a metric'
     )
     with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
-        keyed([row(layer=3), row(layer=3, step=7, settings='{"k": 2}')])
+        logged_values([row(layer=3), row(layer=3, step=7, settings='{"k": 2}')])
 
 
 def test_scalars_alone_log_nothing(scalar_row, tmp_path):
@@ -219,7 +219,9 @@ def test_stacks_have_names_and_means_of_their_own(row, scalar_row):
         for subset in ("all", "no_sink")
         for layer in range(n_layers)
     ]
-    values = keyed([*rows, row(layer=0, stack="decoder", metric="two_nn", subset=None, value=7.0), scalar_row(0, 3.0)])
+    values = logged_values(
+        [*rows, row(layer=0, stack="decoder", metric="two_nn", subset=None, value=7.0), scalar_row(0, 3.0)]
+    )
     assert len(values) == len(rows) + 1 + 5
     assert {name: value for name, value in values.items() if "no_sink" not in name} == {
         "anisotropy_encoder/layer_00": 10.0,

@@ -26,8 +26,6 @@ def unpainted(monkeypatch):
         return written
 
     monkeypatch.setattr("repdyn.publish.results.save", save)
-    monkeypatch.setattr("repdyn.figures.run.save", save)
-    monkeypatch.setattr("repdyn.figures.comparison.save", save)
 
 
 def shown(store, *arguments, **given):

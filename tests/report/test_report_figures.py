@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 
 import numpy as np
 import pandas as pd
 import pytest
 from synthetic_families import make_run_of_everything
-from synthetic_runs import DENSE, make_finished, make_published, make_rows, make_run, make_two_stacks, to_frame
+from synthetic_runs import DENSE, make_finished, make_rows, make_run, make_two_stacks, to_frame
 
 from repdyn.figures.axes import placed, training_axes, value_axis
 from repdyn.figures.charts import ZERO_SHARE
 from repdyn.figures.colours import run_colours
 from repdyn.metrics import METRICS
-from repdyn.report.figures import compared, heatmap, means, profile
+from repdyn.report.figures import heatmap, means, profile
 from repdyn.report.packing import Packer, as_text
 from repdyn.report.plotly_panels import colour_axis, coloured, plotly_axis
 from repdyn.report.themes import DARKENED, darkened_runs
@@ -102,24 +101,6 @@ def test_means_switch_between_steps_and_tokens_with_the_loss():
     np.testing.assert_allclose(figure.data[2].y, layer_mean(measurements(frame), "two_nn", "all").mean, rtol=1e-6)
 
 
-def test_several_runs_are_compared_at_the_end_and_along_their_training():
-    frame = to_frame([*make_published(steps=STEPS), *make_published("lab/other", steps=STEPS), *make_finished()])
-    figures = compared(frame, "two_nn", "all")
-    assert list(figures) == ["profiles", "training", "heatmaps"]
-    assert [trace.name for trace in figures["profiles"].data if trace.showlegend] == ["model-70m", "other", "bert"]
-    assert [trace.name for trace in figures["training"].data if trace.showlegend] == ["model-70m", "other"]
-    assert len(figures["heatmaps"].data) == 2
-    assert len({trace.coloraxis for trace in figures["heatmaps"].data}) == 1
-    assert list(compared(to_frame(make_finished()), "two_nn", "all")) == ["profiles"]
-
-
-def test_runs_of_two_designs_are_not_drawn_together():
-    frame = to_frame([*make_published(steps=STEPS), *make_published("lab/other", steps=STEPS, **DENSE)])
-    expected = "expected runs that compare, got different sampling designs: independent (model-70m), dense (other)"
-    with pytest.raises(ValueError, match=f"^{re.escape(expected)}; choose among them$"):
-        compared(frame, "two_nn", "all")
-
-
 def test_hovering_over_a_cell_tells_its_interval_where_there_is_one():
     (cells,) = heatmap(make_run(steps=STEPS), "two_nn", "all").data
     assert "%{customdata:.2g} (95 % interval)" in cells.hovertemplate
@@ -134,10 +115,6 @@ def test_pictures_of_what_is_not_there_are_refused(frame):
         ValueError, match=r"^expected a metric and a subset it was measured on, got two_nn \(nouns\); there"
     ):
         heatmap(frame, "two_nn", "nouns")
-    with pytest.raises(
-        ValueError, match=r"^expected runs measured with nothing \(all\), got none; name another metric"
-    ):
-        compared(frame, "nothing", "all")
     with pytest.raises(ValueError, match=r"^expected checkpoints of a training, got the finished model 'lab/bert'.*"):
         means(to_frame(make_finished()), "two_nn", "all")
     with pytest.raises(ValueError, match=r"^expected the rows of one stack of blocks, got 2"):

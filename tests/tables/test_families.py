@@ -4,10 +4,10 @@ import math
 import pytest
 from synthetic_families import make_everything
 
-from repdyn.figures import convergence, drawing
+from repdyn.figures import axes, convergence
 from repdyn.metrics import FAMILIES, METRICS
 from repdyn.tables import families, style
-from repdyn.tables.families import members_of, overview_families, undefined, without_first
+from repdyn.tables.families import drop_first_comparison, members_of, overview_families, undefined
 from repdyn.tables.frames import measurements
 from repdyn.terminal import metric_lines as every_metric
 
@@ -15,7 +15,7 @@ NAN = math.nan
 
 
 @pytest.mark.parametrize(
-    "module", [convergence, drawing, every_metric, families, style], ids=lambda module: module.__name__
+    "module", [axes, convergence, every_metric, families, style], ids=lambda module: module.__name__
 )
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(module)
@@ -70,6 +70,6 @@ def test_nothing_to_compare_with_is_no_failure_at_the_first_step_alone(frame_of)
     frame = frame_of(make_everything(steps=(2, 4, 8), n_blocks=2, metrics=("norm", "cka_previous")))
     later = (frame["metric"] == "cka_previous") & (frame["step"] == 4)
     frame.loc[later, ["value", "reason"]] = [NAN, "no earlier checkpoint of this run is at hand"]
-    rows = without_first(measurements(frame))
+    rows = drop_first_comparison(measurements(frame))
     assert rows.loc[rows["metric"] == "cka_previous", "step"].unique().tolist() == [4, 8]
     assert rows.loc[rows["metric"] == "norm", "step"].unique().tolist() == [2, 4, 8]

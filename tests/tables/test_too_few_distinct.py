@@ -18,10 +18,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn import open_store
 from repdyn.alerts import RULES, alerts_of
-from repdyn.alerts.series import moments_of
+from repdyn.alerts.series import observations
 from repdyn.figures.run import heatmap, mean_over_layers, profile_over_depth
-from repdyn.publish.export import emit
-from repdyn.publish.loggers import keyed
+from repdyn.publish.export import export_run
+from repdyn.publish.loggers import logged_values
 from repdyn.publish.media import log_stored_media
 from repdyn.report import figures as interactive
 from repdyn.report import write_report
@@ -97,7 +97,7 @@ def test_the_terminal_leaves_it_out_and_says_why(store):
 def test_loggers_leave_it_out(store, tmp_path, monkeypatch):
     monkeypatch.setattr("repdyn.publish.export.all_figures", lambda *_: {})
     table, board = CSVLogger(tmp_path, name="csv"), TensorBoardLogger(tmp_path, name="board")
-    emit(store, "decoder-quickstart", [table, board])
+    export_run(store, "decoder-quickstart", [table, board])
     table.save()
     board.finalize("success")
     lines = list(csv.DictReader((Path(table.log_dir) / "metrics.csv").open()))
@@ -111,7 +111,7 @@ def test_loggers_leave_it_out(store, tmp_path, monkeypatch):
 
 def test_what_a_resumed_run_logs_once_more_leaves_it_out(store):
     for step in (0, 8):
-        values = keyed(store.read(MeasurementKey("decoder-quickstart", step, "3f2ab1c09d77e412", "0123abcd")))
+        values = logged_values(store.read(MeasurementKey("decoder-quickstart", step, "3f2ab1c09d77e412", "0123abcd")))
         assert math.isnan(values["two_nn/layer_00"])
         assert (values["two_nn/layer_01"], values["two_nn/mean"]) == (11, 11.5)
 
@@ -125,7 +125,7 @@ def test_tables_of_weights_and_biases_leave_it_out_and_say_why(store):
 
 
 def test_alerts_see_no_value(store):
-    ((_, moments),) = moments_of(store.to_pandas())
+    ((_, moments),) = observations(store.to_pandas())
     assert all(math.isnan(moment.values[0]) and moment.reasons[0] == REASON for moment in moments)
     assert not alerts_of(store.to_pandas(), RULES)
 

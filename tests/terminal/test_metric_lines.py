@@ -7,7 +7,7 @@ from synthetic_families import make_everything
 
 from repdyn.metrics import METRICS
 from repdyn.tables.frames import measurements
-from repdyn.terminal.metric_lines import beyond_default, print_every_metric, seconds_by_metric
+from repdyn.terminal.metric_lines import measures_more_than_default, print_every_metric, seconds_by_metric
 
 NAN = math.nan
 
@@ -97,4 +97,4 @@ def test_without_unicode_there_are_no_curves(rows):
     ids=str,
 )
 def test_when_there_is_more_than_the_default(rows, metrics, more):
-    assert beyond_default(measurements(rows(*metrics))) == more
+    assert measures_more_than_default(measurements(rows(*metrics))) == more

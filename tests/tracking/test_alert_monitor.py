@@ -10,8 +10,8 @@ from small import HandWritten
 from synthetic_runs import fill, make_row
 
 from repdyn import Tracker
-from repdyn.alerts import RULES, Rule, alerts_of, kept_rules, read_rules
-from repdyn.tables.alert_text import told
+from repdyn.alerts import RULES, Rule, alerts_of, read_rules, stored_rules
+from repdyn.tables.alert_text import alert_lines
 from repdyn.tracking.alert_monitor import AlertMonitor
 
 ANY = Rule(name="any", when="above", bound=0.0, metrics=("anisotropy",), subsets=("all",))
@@ -59,7 +59,7 @@ def test_the_store_tells_what_the_run_told(tracked, caplog):
         break_weights(tracker)
         tracker.step(loss=math.nan)
     frame = tracker.store.to_pandas()
-    lines = told(alerts_of(frame, kept_rules(tracker.store.alerts_path("mine"))))
+    lines = alert_lines(alerts_of(frame, stored_rules(tracker.store.alerts_path("mine"))))
     assert [f"alert at {line}" for line in lines] == alerts_said(caplog)
     assert {line.split(", ")[1].partition(":")[0] for line in lines} == {"any", "loss rises", "no value"}
 
@@ -110,7 +110,7 @@ def test_no_rules_no_alerts(tracked, caplog):
         break_weights(tracker)
         tracker.step()
     assert alerts_said(caplog) == []
-    assert kept_rules(tracker.store.alerts_path("mine")) == ()
+    assert stored_rules(tracker.store.alerts_path("mine")) == ()
 
 
 def test_loggers_hear_of_alerts(tracked, tmp_path):

@@ -1,7 +1,7 @@
 """Alerts: rules on what is measured, evaluated while a model trains and over a store, by the same arithmetic."""
 
 from repdyn.alerts.evaluation import Alert, Watcher, alerts_of
-from repdyn.alerts.rules import RULES, Rule, RulesLike, as_yaml, kept_rules, read_rules, rules_from, write_rules
+from repdyn.alerts.rules import RULES, Rule, RulesLike, as_yaml, read_rules, resolve_rules, stored_rules, write_rules
 
 __all__ = [
     "RULES",
@@ -11,8 +11,8 @@ __all__ = [
     "Watcher",
     "alerts_of",
     "as_yaml",
-    "kept_rules",
     "read_rules",
-    "rules_from",
+    "resolve_rules",
+    "stored_rules",
     "write_rules",
 ]

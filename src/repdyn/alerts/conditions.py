@@ -1,6 +1,6 @@
-"""The conditions that a rule can name: each finds the layers of a moment where it holds, by what came before alone.
+"""The conditions that a rule can name: each finds the layers where it holds, from earlier observations alone.
 
-It holds where something happens, not as long as it lasts.
+A condition holds at the step at which something happens, not as long as it lasts.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ HISTORY_AT_LEAST = 4
 
 @dataclass(frozen=True)
 class Condition:
-    """What can be asked of a moment."""
+    """A condition on an observation."""
 
     holds: Callable[[Observation, PastObservations, float], np.ndarray]
-    """Moment, what came before and bound to (n_layers), True where it happens; of one element for a whole profile."""
+    """Maps observation, past and bound to shape (n_layers), True where it holds; of one element for a whole profile."""
     words: str
-    """What happened, for people; {bound} stands for the bound."""
+    """What happened, in words; {bound} stands for the bound."""
     bound: tuple[float, float] | None
-    """Between which the bound must lie, these not included; None where there is none."""
+    """Exclusive limits of the bound; None for a condition without one."""
     whole: bool = False
     """Whether it is about the whole profile."""
 
 
 def _undefined(now: Observation, past: PastObservations, _: float) -> np.ndarray:
-    """No value where the measurement before had one, or, at the first, since what was measured is not finite.
+    """Find values that are missing where the observation before had one, or at the first because of NaN or inf.
 
-    What compares with an earlier checkpoint is not meant: it has no value wherever that checkpoint is not at hand.
+    Metrics that compare checkpoints are left out: they have no value if the earlier checkpoint is not available.
     """
     missing = np.isnan(now.values)
     if past.compares or now.compares:
@@ -67,10 +67,9 @@ def _below(now: Observation, past: PastObservations, bound: float) -> np.ndarray
 
 
 def _jumps(now: Observation, past: PastObservations, bound: float) -> np.ndarray:
-    """The profile changes by more than ``bound`` times the median of its last changes.
+    """Find whether the profile changes by more than ``bound`` times the median of its last changes.
 
-    Where it did not change is no history: the first steps of a training, taken at a low learning rate, say nothing of
-    what is usual.
+    Steps without a change are no history: the first ones, at a low learning rate, do not show what is usual.
     """
     usual = float(np.median(past.changes)) if len(past.changes) >= HISTORY_AT_LEAST else math.inf
     return np.array([past.change(now) > max(JUMP_AT_LEAST, bound * usual)])
@@ -92,4 +91,4 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         ),
     }
 )
-"""By the word under which a rule names it."""
+"""By the name that a rule gives."""

@@ -1,4 +1,4 @@
-"""Rules over the rows of a run: what happened, at which step and in which layer."""
+"""Evaluation of rules on the rows of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 from repdyn.alerts.conditions import CONDITIONS
 from repdyn.alerts.rules import RULES, Rule
-from repdyn.alerts.series import Observation, PastObservations, SeriesKey, moments_of
+from repdyn.alerts.series import Observation, PastObservations, SeriesKey, observations
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Alert:
     detail: str
     """The numbers, or the reason why there is none."""
     stop: bool
-    """Whether the rule asks for a stop."""
+    """Whether the training is to stop."""
 
     @property
     def message(self) -> str:
-        """What happened and where, in one line, without the step."""
+        """What happened and where, in one line without the step."""
         return f"{self.subject}{'' if self.layer is None else f' of layer {self.layer}'} {self.words}: {self.detail}"
 
     @property
@@ -54,17 +54,17 @@ class Alert:
 
 
 class Watcher:
-    """Holds the steps of a run against rules, one after the other; of the past it remembers what the rules need."""
+    """Evaluates rules on the steps of a run, one after the other; keeps of the past what the rules need."""
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self._rules = tuple(rules)
         self._seen: dict[SeriesKey, _Seen] = {}
 
     def see(self, frame: pd.DataFrame) -> list[Alert]:
-        """What the rules find at the steps of these rows.
+        """Return the alerts at the steps of these rows.
 
-        A step that was the last to be seen may come again with more rows. Where a training has gone back to an earlier
-        step nothing is known of what came before.
+        The last step may be given again with more rows. If a training has gone back to an earlier step, nothing is
+        known of what came before.
 
         Args:
             frame: as for :func:`alerts_of`.
@@ -74,7 +74,7 @@ class Watcher:
         """
         found = [
             (alert.step, place, alert)
-            for key, moments in moments_of(frame)
+            for key, moments in observations(frame)
             for now in moments
             for place, alert in self._alerts(key, now, self._past(key, now))
         ]
@@ -104,16 +104,15 @@ class _Seen(NamedTuple):
 
 
 def alerts_of(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Alert]:
-    """What the rules find in a run, by step.
+    """Return the alerts of a run, by step.
 
     Args:
         frame: rows of one run on one probe, scalars among them; columns as the fields of
-            :class:`repdyn.store.schema.Row`. Values of single attention heads are not looked at.
+            :class:`repdyn.store.schema.Row`. Values of single attention heads are ignored.
         rules: those of the run.
 
     Returns:
-        Alerts by step, then by rule, metric, subset and layer. What is found at a step rests on the rows up to it
-        alone.
+        Alerts by step, then by rule, metric, subset and layer. Those of a step depend on the rows up to it alone.
     """
     return Watcher(rules).see(frame)
 

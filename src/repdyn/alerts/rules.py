@@ -1,4 +1,4 @@
-"""Rules on what is measured: what to look at, what must not happen, and whether to stop where it does."""
+"""Rules on what is measured: which values they watch, what they report, and whether the training is to stop."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Something that is to be told when it happens between two measurements.
+    """A change between two measurements that raises an alert.
 
     Args:
-        name: of the rule, as it is told.
+        name: of the rule, as alerts report it.
         when: what happens to a value: it is "undefined" (NaN where the measurement before had a value), "falls" or
             "rises" (to a share or a multiple of the value before, by more than twice their spread over batches), is
             "above" or "below" a bound (where the value before was not), or its whole profile over depth "jumps"
@@ -77,7 +77,7 @@ class Rule:
             raise ValueError(f"expected stop: true or false, got {self.stop!r} in {self.name!r}")
 
     def concerns(self, metric: str, subset: str | None) -> bool:
-        """Whether the rule is on this metric and subset; a scalar has no subset, and no rule on subsets is on it."""
+        """Return whether the rule watches this metric and subset; a rule on subsets watches no scalar."""
         named = any(fnmatchcase(metric, _literal_settings(pattern)) for pattern in self.metrics)
         return named and (not self.subsets or subset in self.subsets)
 
@@ -86,8 +86,8 @@ RulesLike: TypeAlias = Sequence[Rule] | str | Path | None
 """Rules, a YAML file of them, "default", or None for no alerts."""
 
 
-def rules_from(given: RulesLike) -> tuple[Rule, ...]:
-    """The rules that are meant.
+def resolve_rules(given: RulesLike) -> tuple[Rule, ...]:
+    """Return the rules that an argument stands for.
 
     Raises:
         ValueError: a file that holds no rules; two rules of one name; something else than a rule.
@@ -103,7 +103,7 @@ def rules_from(given: RulesLike) -> tuple[Rule, ...]:
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
-    """The rules of a YAML file: a list, each with the fields of :class:`Rule`.
+    """Read the rules of a YAML file: a list, each with the fields of :class:`Rule`.
 
     Raises:
         ValueError: the file holds something else.
@@ -120,11 +120,11 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
         raise ValueError(f"{path}: {error}") from error
 
 
-def kept_rules(path: Path) -> tuple[Rule, ...]:
-    """The rules that a run was watched by, as its store has kept them.
+def stored_rules(path: Path) -> tuple[Rule, ...]:
+    """Read the rules that a run was watched by from its store.
 
-    Where it has none, or holds something else, these are the default ones; the log says so in the latter case, since a
-    run with a damaged file of rules is still to be looked at.
+    The default ones if the file does not exist or, with a warning in the log, cannot be read: a run with a damaged file
+    can still be shown.
     """
     try:
         return read_rules(path) if path.exists() else RULES
@@ -134,7 +134,7 @@ def kept_rules(path: Path) -> tuple[Rule, ...]:
 
 
 def as_yaml(rules: Iterable[Rule]) -> str:
-    """Rules as :func:`read_rules` takes them."""
+    """Return rules as text for :func:`read_rules`."""
     defaults = {field.name: field.default for field in fields(Rule)}
     listed = [{name: _plain(value) for name, value in vars(rule).items() if value != defaults[name]} for rule in rules]
     return yaml.safe_dump(listed, sort_keys=False, default_flow_style=None, width=120)
@@ -173,7 +173,7 @@ def _names(given: Any, what: str) -> tuple[str, ...]:
 
 
 def _literal_settings(pattern: str) -> str:
-    """The pattern with the brackets of settings, as in "two_nn[discard=*]", standing for themselves."""
+    """Return a pattern in which the brackets of settings, as in "two_nn[discard=*]", are literal."""
     return pattern.replace("[", "[[]") if base_name(pattern) != pattern else pattern
 
 
@@ -197,4 +197,4 @@ RULES: tuple[Rule, ...] = (
     Rule(name="profile jumps", when="jumps", bound=5.0, metrics=("two_nn", "anisotropy", "effective_rank")),
     Rule(name="loss rises", when="rises", bound=1.25, metrics=("train/loss",)),
 )
-"""Those that hold where nothing else is said."""
+"""The default rules."""

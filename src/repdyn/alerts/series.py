@@ -1,4 +1,4 @@
-"""What a rule looks at: the values of one metric at one step, layer by layer, and what came before them."""
+"""The values that rules watch: one metric at one step, layer by layer, and what came before."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Layers: TypeAlias = tuple[int | None, ...]
 """Numbers of layers, ascending; (None,) for a scalar."""
 
 HISTORY = 8
-"""Earlier changes of a profile that a change is held against, at most."""
+"""Earlier changes of a profile that a change is compared with, at most."""
 SPREADS = 2.0
 """Standard deviations of their difference by which two values must lie apart to count as different."""
 
 
 @dataclass(frozen=True)
 class SeriesKey:
-    """Which course of a run it is."""
+    """What identifies a series of a run."""
 
     metric: str
     subset: str | None
@@ -46,7 +46,7 @@ class Observation:
 
 
 class PastObservations:
-    """What came before a moment, layer by layer; nothing at first."""
+    """What was observed before a step, layer by layer; nothing at first."""
 
     def __init__(self, layers: Layers) -> None:
         self.layers = layers
@@ -63,7 +63,7 @@ class PastObservations:
         """The last changes of the profile above 0."""
 
     def change(self, now: Observation) -> float:
-        """Mean over layers of |value - before| / max(|value|, |before|), in [0, 2]; NaN where none has both.
+        """Return the mean over layers of |value - before| / max(|value|, |before|), in [0, 2]; NaN where none has both.
 
         Changes that do not exceed their noise count as none.
         """
@@ -77,16 +77,16 @@ class PastObservations:
         return float(relative[known].mean())
 
     def difference(self, now: Observation) -> np.ndarray:
-        """(n_layers) |value - before|; NaN where one of them is none."""
+        """Return |value - before| of shape (n_layers,); NaN where one of them is missing."""
         with np.errstate(invalid="ignore"):  # between two that are infinite
             return np.abs(now.values - self.values)
 
     def noise(self, now: Observation) -> np.ndarray:
-        """(n_layers) standard deviation of the difference; 0 where it is not known."""
+        """Return the standard deviation of the difference, of shape (n_layers,); 0 where it is not known."""
         return np.nan_to_num(np.hypot(now.spreads, self.spreads))
 
     def after(self, now: Observation) -> PastObservations:
-        """What came before the moment that follows."""
+        """Return the past of the next observation."""
         known = self.of(now.layers)
         past = known if self.layers == now.layers else self.of(_united(self.layers, now.layers))
         change, there = known.change(now), ~np.isnan(now.values)
@@ -101,7 +101,7 @@ class PastObservations:
         return past
 
     def of(self, layers: Layers) -> PastObservations:
-        """The same for these layers, in their order; those it does not know have no past."""
+        """Return the past of these layers, in their order; unknown ones have none."""
         past = PastObservations(layers)
         if layers == self.layers:
             new = old = slice(None)
@@ -119,8 +119,8 @@ def _united(some: Layers, others: Layers) -> Layers:
     return tuple(sorted({*some, *others}, key=lambda layer: -1 if layer is None else layer))
 
 
-def moments_of(frame: pd.DataFrame) -> Iterator[tuple[SeriesKey, list[Observation]]]:
-    """The courses of a run's metrics and scalars, each by step; values of single heads are left out.
+def observations(frame: pd.DataFrame) -> Iterator[tuple[SeriesKey, list[Observation]]]:
+    """Yield the observations of each metric and scalar of a run, by step; values of single heads are left out.
 
     Args:
         frame: rows of one run on one probe; columns as the fields of :class:`repdyn.store.schema.Row`.

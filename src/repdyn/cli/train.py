@@ -23,7 +23,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 
-from repdyn.alerts import Rule, RulesLike, rules_from
+from repdyn.alerts import Rule, RulesLike, resolve_rules
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
@@ -156,7 +156,7 @@ class TrainCLI(LightningCLI):
         fit = self.config[self.config.subcommand]
         try:
             validate_measurement(fit.tracker.metrics, fit.tracker.on_error)
-            rules_from(_rules(fit.tracker.alerts))
+            resolve_rules(_rules(fit.tracker.alerts))
         except (ValueError, OSError) as error:
             parser.error(f"tracker: {error}")
         # a checkpoint that somebody else made may hold code, which Lightning would run where nothing is said

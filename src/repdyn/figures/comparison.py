@@ -6,13 +6,10 @@ stacks of a model that has several are drawn like models of their own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
-from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -20,8 +17,8 @@ from matplotlib.figure import Figure
 from repdyn.figures.axes import RELATIVE_DEPTH, axis_of_lines, training_axis
 from repdyn.figures.captions import notes, wrapped
 from repdyn.figures.charts import Chart, Line, Panel
-from repdyn.figures.colours import run_looks
-from repdyn.figures.drawing import LEGEND_ROWS, draw, draw_all, save
+from repdyn.figures.compared_runs import ComparedRuns, count_kinds, end_checkpoints, legend_width
+from repdyn.figures.drawing import draw, draw_all
 from repdyn.figures.metric_panels import end_line, mean_line
 from repdyn.figures.overviews import about_tokens, arranged, board_size, required
 from repdyn.figures.panes import Pane, n_columns, single_panes
@@ -30,145 +27,30 @@ from repdyn.metrics.names import file_stem
 from repdyn.tables.designs import intervals, sampling_of_runs
 from repdyn.tables.families import family_of, has_own_figures, members_of, overview_families
 from repdyn.tables.frames import LayerMean, in_order, metrics_of, of_metric, select_steps
-from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, spans
-from repdyn.tables.style import KINDS, metric_title, metric_unit, subset_title
-from repdyn.utils.attempts import Attempt, attempts
+from repdyn.tables.runs import MeasuredRun, listed, spans
+from repdyn.tables.style import metric_title, metric_unit, subset_title
+from repdyn.utils.attempts import Attempt
 
 _MAX_COLUMNS = 3
 _MAX_MARKERS = 8
 _MAX_NAMES = 3
 _TITLE_WIDTH = 66
 _MAX_NAMES_LENGTH = 30
-_BAND = 0.1
-"""Opacity of the bands."""
 
 
-def profiles(frame: pd.DataFrame, metric: str) -> Figure:
+def profiles(compared: ComparedRuns, metric: str) -> Figure:
     """Draw a metric against relative depth, one line per run at its last measured step, one panel per token subset.
 
     The band is the 95 % interval over probes, where it is known. Layers without a value leave a gap, and the caption
     names them.
 
     Args:
-        frame: rows of several runs, each measured on one probe.
+        compared: the runs.
         metric: one that at least one of the runs was measured with.
 
     Raises:
-        ValueError: a run with several models or probes; runs that do not compare; ``metric`` not among their rows.
+        ValueError: ``metric`` not among their rows.
     """
-    return draw(_profiles_chart(_Comparison(frame), metric))
-
-
-def means_over_layers(frame: pd.DataFrame, metrics: Sequence[str] | None = None) -> Figure:
-    """Draw metrics averaged over layers against training, one line per run, one panel per metric and token subset.
-
-    Training is counted in tokens where all the drawn runs know theirs, else in steps; the axis is logarithmic and
-    shows its zero. Runs with one checkpoint are left out, and the title says how many. The band is the 95 % interval
-    of :func:`repdyn.tables.frames.layer_mean`. A run averaged over fewer layers than it has says so in the
-    legend, and where that is not so in every panel, in the panel's title.
-
-    Args:
-        frame: rows of several runs, each measured on one probe.
-        metrics: those that were not measured are left out; None for those of geometry and the user's own.
-
-    Raises:
-        ValueError: a run with several models or probes; runs that do not compare; no run with two checkpoints; none of
-            ``metrics`` among their rows.
-    """
-    return draw(_means_chart(_Comparison(frame), metrics))
-
-
-def compare_family(frame: pd.DataFrame, family: str) -> Figure:
-    """Draw the metrics of a family against relative depth, one line per run at its last measured step.
-
-    A panel for each metric and token subset; two classes of tokens that are compared with each other share one, the
-    second dashed. What lies between two layers is drawn between them.
-
-    Args:
-        frame: rows of several runs, each measured on one probe.
-        family: one of :data:`repdyn.metrics.FAMILIES`.
-
-    Raises:
-        ValueError: a run with several models or probes; runs that do not compare; no metric of the family among their
-            rows, or none with a value.
-    """
-    return draw(_family_chart(_Comparison(frame), family))
-
-
-def comparison_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> dict[str, Figure]:
-    """Return every comparison these runs have the rows for, by name.
-
-    A metric of geometry, or of the user's own, has its profiles and its place in the means over layers; any other
-    family has its profiles in one overview.
-
-    Args:
-        frame: rows of several runs, each measured on one probe.
-        attempt: keeps the errors of figures, so that the others are drawn; without it they are raised at once.
-
-    Raises:
-        ValueError: a run with several models or probes; runs that do not compare.
-    """
-    compared = _Comparison(frame)
-    at_end = compared.at_end
-    own = [metric for metric in sorted(at_end["metric"].unique()) if has_own_figures(metric)]
-    charts: dict[str, Callable[[], Chart]] = {
-        f"profiles_{file_stem(metric)}": partial(_profiles_chart, compared, metric) for metric in own
-    }
-    if any(run.rows.loc[run.rows["metric"].isin(own), "step"].nunique() > 1 for run in compared.runs):
-        charts["means_over_layers"] = partial(_means_chart, compared)
-    for family in overview_families(at_end.loc[at_end["value"].notna(), "metric"].unique()):
-        charts[f"compare_{family}"] = partial(_family_chart, compared, family)
-    return draw_all({name: partial(_drawn, make) for name, make in charts.items()}, attempt)
-
-
-def write_comparison(frame: pd.DataFrame, folder: Path, attempt: Attempt | None = None) -> list[Path]:
-    """Write every comparison as PNG (150 dpi) and SVG; the same rows give the same bytes.
-
-    Args:
-        frame: rows of several runs, each measured on one probe.
-        folder: made if it is missing; files of the same name are replaced.
-        attempt: keeps the errors for a caller who has more to do; raised here without it.
-
-    Returns:
-        The files written.
-
-    Raises:
-        ValueError: a run with several models or probes; runs that do not compare.
-        Exception: the error of the first figure that failed, once the others are written.
-    """
-    with attempts(attempt) as each:
-        return save(comparison_figures(frame, each), Path(folder), each)
-
-
-class _Comparison:
-    """Runs that compare, in their order, with the colour and marker of each.
-
-    Raises:
-        ValueError: a run with several models or probes; runs that do not compare.
-    """
-
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self.runs = measured_runs(frame)
-        if why := differences(self.runs):
-            raise ValueError(f"expected runs that compare, got {why}; choose among them")
-        self.looks = {key: {**look, "band_opacity": _BAND} for key, look in run_looks(self.runs).items()}
-        self.at_end = pd.concat([run.at_end() for run in self.runs])
-
-    def legend(self, runs: Sequence[MeasuredRun], suffixes: Sequence[str]) -> list[Line | str]:
-        """Return the runs under a heading for each kind, with what is added to the name of each."""
-        entries: list[Line | str] = []
-        for kind, members in groupby(zip(runs, suffixes, strict=True), key=lambda member: member[0].causal):
-            group = list(members)
-            entries.append(_plural(kind, len(group)))
-            entries += [Line(x=(), y=(), label=run.label + end, **self.looks[run.key]) for run, end in group]
-        return entries
-
-
-def _drawn(make: Callable[[], Chart]) -> Figure:
-    return draw(make())
-
-
-def _profiles_chart(compared: _Comparison, metric: str) -> Chart:
     drawn = [run for run in compared.runs if metric in metrics_of(run.rows)]
     if not drawn:
         measured = ", ".join(sorted(compared.at_end["metric"].unique()))
@@ -183,19 +65,34 @@ def _profiles_chart(compared: _Comparison, metric: str) -> Chart:
         lines = [end_line(run.series[metric, subset], **compared.looks[run.key]) for run in members]
         axis = axis_of_lines(metric, lines, "" if number % columns else metric_unit(metric))
         panels.append(Panel(title=subset_title(subset), x=RELATIVE_DEPTH, y=axis, lines=lines, widens_hidden=True))
-    when, suffixes = _ends(drawn)
+    when, suffixes = end_checkpoints(drawn)
     legend = compared.legend(drawn, suffixes)
-    return Chart(
-        title=f"{metric_title(metric)} over depth, {_numbers(drawn)}",
+    chart = Chart(
+        title=f"{metric_title(metric)} over depth, {count_kinds(drawn)}",
         caption=f"{notes(when, intervals(rows))}\n{sampling_of_runs(cells)}{_missing_layers(cells)}",
         panels=panels,
         columns=columns,
-        size=(max(7.2, 4.4 * columns + _legend_width(legend)), 4.6 * -(-len(panels) // columns)),
+        size=(max(7.2, 4.4 * columns + legend_width(legend)), 4.6 * -(-len(panels) // columns)),
         legend=legend,
     )
+    return draw(chart)
 
 
-def _means_chart(compared: _Comparison, metrics: Sequence[str] | None = None) -> Chart:
+def means_over_layers(compared: ComparedRuns, metrics: Sequence[str] | None = None) -> Figure:
+    """Draw metrics averaged over layers against training, one line per run, one panel per metric and token subset.
+
+    Training is counted in tokens where all the drawn runs know theirs, else in steps; the axis is logarithmic and
+    shows its zero. Runs with one checkpoint are left out, and the title says how many. The band is the 95 % interval
+    of :func:`repdyn.tables.frames.layer_mean`. A run averaged over fewer layers than it has says so in the
+    legend, and where that is not so in every panel, in the panel's title.
+
+    Args:
+        compared: the runs.
+        metrics: those that were not measured are left out; None for those of geometry and the user's own.
+
+    Raises:
+        ValueError: no run with two checkpoints; none of ``metrics`` among their rows.
+    """
     drawn = [run for run in compared.runs if len(run.steps) > 1]
     if not drawn:
         raise ValueError("expected a run with several checkpoints, got none; draw profiles instead")
@@ -227,41 +124,81 @@ def _means_chart(compared: _Comparison, metrics: Sequence[str] | None = None) ->
     n_left = len(compared.runs) - len(drawn)
     left = f"; {n_left} with one checkpoint left out" if n_left else ""
     shown = {run.label: run.rows.loc[run.rows["metric"].isin(wanted)] for run in drawn}
-    return Chart(
-        title=f"Mean over layers during training, {_numbers(drawn)}{left}",
+    chart = Chart(
+        title=f"Mean over layers during training, {count_kinds(drawn)}{left}",
         caption="\n".join(filter(None, [intervals(pd.concat(shown.values())), sampling_of_runs(shown)])),
         panels=panels,
-        size=(6.4 + _legend_width(legend), 1.3 + 2.4 * len(panels)),
+        size=(6.4 + legend_width(legend), 1.3 + 2.4 * len(panels)),
         shares_x=True,
         legend=legend,
     )
+    return draw(chart)
 
 
-def _family_chart(compared: _Comparison, family: str) -> Chart:
+def compare_family(compared: ComparedRuns, family: str) -> Figure:
+    """Draw the metrics of a family against relative depth, one line per run at its last measured step.
+
+    A panel for each metric and token subset; two classes of tokens that are compared with each other share one, the
+    second dashed. What lies between two layers is drawn between them.
+
+    Args:
+        compared: the runs.
+        family: one of :data:`repdyn.metrics.FAMILIES`.
+
+    Raises:
+        ValueError: no metric of the family among their rows, or none with a value.
+    """
     at_end = compared.at_end
     panes = required(single_panes(at_end, family), at_end, family)
     rows = at_end.loc[at_end["metric"].isin(members_of(at_end, family))]
     drawn = [run for run in compared.runs if any(family_of(metric) == family for metric in metrics_of(run.rows))]
     panels = [_family_panel(compared, pane, drawn) for pane in panes]
-    when, suffixes = _ends(drawn)
+    when, suffixes = end_checkpoints(drawn)
     legend = compared.legend(drawn, suffixes)
     dashed = "dashed: the second of two classes of tokens" if any(pane.pair for pane in panes) else ""
     depth = "relative depth 0 is the embedding output"
     text = notes(when, depth, dashed, about_tokens(panes), _compared_steps(rows), intervals(rows))
     cells = {run.label: run.at_end() for run in drawn}
     sampled = sampling_of_runs({name: of.loc[of["metric"].isin(rows["metric"])] for name, of in cells.items()})
-    return Chart(
-        title=f"{FAMILIES[family]} over depth, {_numbers(drawn)}",
+    chart = Chart(
+        title=f"{FAMILIES[family]} over depth, {count_kinds(drawn)}",
         caption=f"{text}\n{sampled}",
         panels=arranged(panels, panes),
         columns=n_columns(panes),
-        size=board_size(panes, _legend_width(legend)),
+        size=board_size(panes, legend_width(legend)),
         is_small=True,
         legend=legend,
     )
+    return draw(chart)
 
 
-def _family_panel(compared: _Comparison, pane: Pane, runs: Sequence[MeasuredRun]) -> Panel:
+def comparison_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> dict[str, Figure]:
+    """Return every comparison these runs have the rows for, by name.
+
+    A metric of geometry, or of the user's own, has its profiles and its place in the means over layers; any other
+    family has its profiles in one overview.
+
+    Args:
+        frame: rows of several runs, each measured on one probe.
+        attempt: keeps the errors of figures, so that the others are drawn; without it they are raised at once.
+
+    Raises:
+        ValueError: a run with several models or probes; runs that do not compare.
+    """
+    compared = ComparedRuns(frame)
+    at_end = compared.at_end
+    own = [metric for metric in sorted(at_end["metric"].unique()) if has_own_figures(metric)]
+    drawings: dict[str, Callable[[], Figure]] = {
+        f"profiles_{file_stem(metric)}": partial(profiles, compared, metric) for metric in own
+    }
+    if any(run.rows.loc[run.rows["metric"].isin(own), "step"].nunique() > 1 for run in compared.runs):
+        drawings["means_over_layers"] = partial(means_over_layers, compared)
+    for family in overview_families(at_end.loc[at_end["value"].notna(), "metric"].unique()):
+        drawings[f"compare_{family}"] = partial(compare_family, compared, family)
+    return draw_all(drawings, attempt)
+
+
+def _family_panel(compared: ComparedRuns, pane: Pane, runs: Sequence[MeasuredRun]) -> Panel:
     lines = [
         end_line(run.series[trace.metric, trace.subset], **compared.looks[run.key], dash=dash)
         for trace, dash in zip(pane.traces, ("-", "--"), strict=False)
@@ -271,37 +208,11 @@ def _family_panel(compared: _Comparison, pane: Pane, runs: Sequence[MeasuredRun]
     return Panel(x=replace(RELATIVE_DEPTH, label="relative depth"), lines=lines, widens_hidden=True)
 
 
-def _mean_line(compared: _Comparison, run: MeasuredRun, key: tuple[str, str], by_tokens: bool) -> Line:
+def _mean_line(compared: ComparedRuns, run: MeasuredRun, key: tuple[str, str], by_tokens: bool) -> Line:
     line = mean_line(run.series[key], **compared.looks[run.key])
     steps = list(line.x)
     x = run.tokens[steps].tolist() if by_tokens else steps
     return replace(line, x=x, marked=[steps.index(step) for step in select_steps(steps, _MAX_MARKERS)] if steps else [])
-
-
-def _legend_width(legend: Sequence[Line | str]) -> float:
-    """Return the width of the legend in inches, with room for headings."""
-    labels = [entry.label for entry in legend if isinstance(entry, Line)]
-    return math.ceil((len(labels) + len(KINDS)) / LEGEND_ROWS) * (0.7 + 0.085 * max(map(len, labels)))
-
-
-def _numbers(runs: Sequence[MeasuredRun]) -> str:
-    """Return how many there are of each kind."""
-    kinds = [(kind, len(list(members))) for kind, members in groupby(runs, key=lambda run: run.causal)]
-    return ", ".join(f"{number} {_plural(kind, number)}" for kind, number in kinds)
-
-
-def _plural(kind: bool | None, number: int) -> str:
-    return f"{KINDS[kind]}{'s' * (number > 1)}" if kind is not None else "of unknown kind"
-
-
-def _ends(runs: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
-    """Return which checkpoints the profiles are of, and what to add to the name of each run where they differ."""
-    last = {run.steps[-1] for run in runs if not run.finished}
-    if not last:
-        return "finished models", [""] * len(runs)
-    if len(last) == 1:
-        return f"at step {last.pop():,}{' or finished' * any(run.finished for run in runs)}", [""] * len(runs)
-    return "at the last measured step", ["" if run.finished else f", step {run.steps[-1]:,}" for run in runs]
 
 
 def _layers_used(means: Sequence[LayerMean]) -> str:

@@ -14,7 +14,7 @@ from repdyn.figures.charts import Chart
 from repdyn.figures.drawing import draw
 from repdyn.figures.metric_panels import MARKED, alerts_on, heads_panel, heatmap_panel
 from repdyn.store.schema import FINISHED
-from repdyn.tables.families import without_first
+from repdyn.tables.families import drop_first_comparison
 from repdyn.tables.frames import in_order, is_finished, of_heads, of_metric, of_training, select_steps, subsets_of
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title
@@ -43,7 +43,7 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str, alerts: Sequence[Aler
     if shown.empty:
         measured = ", ".join(subsets_of(rows, metric))
         raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {measured}")
-    comparable = without_first(shown)
+    comparable = drop_first_comparison(shown)
     series = MetricSeries(metric, subset, shown if comparable.empty else comparable)
     with_alert = {alert.step for alert in alerts_on(alerts, metric, subset)} & {*series.steps}
     steps = sorted({*select_steps(series.steps, _MAX_COLUMNS), *with_alert})

@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
-from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -22,7 +21,7 @@ from repdyn.figures.captions import notes, run_caption, run_title, wrapped
 from repdyn.figures.charts import Chart, Panel
 from repdyn.figures.colours import step_colours
 from repdyn.figures.convergence import GRADIENT, convergence
-from repdyn.figures.drawing import draw, draw_all, save
+from repdyn.figures.drawing import draw, draw_all
 from repdyn.figures.heatmaps import heads_heatmap, heatmap, measured_by_head
 from repdyn.figures.metric_panels import MARKED, alerts_on, loss_line, marks_on, mean_line, profile_lines
 from repdyn.figures.overviews import depth_overview, steps_overview
@@ -44,7 +43,7 @@ from repdyn.tables.frames import (
 from repdyn.tables.scalars import LOSS
 from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.style import SUBSET_COLOURS, metric_title, metric_unit, subset_title
-from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.attempts import Attempt
 
 MAX_STEPS = 8
 MAX_COLUMNS = 3
@@ -219,25 +218,3 @@ def _overviews(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert])
 def _heatmaps(rows: pd.DataFrame, metric: str, alerts: Sequence[Alert] = ()) -> dict[str, Callable[[], Figure]]:
     subsets = subsets_of(rows, metric)
     return {f"heatmap_{file_stem(metric)}_{one}": partial(heatmap, rows, metric, one, alerts) for one in subsets}
-
-
-def write_figures(
-    frame: pd.DataFrame, folder: Path, attempt: Attempt | None = None, alerts: Sequence[Alert] = ()
-) -> list[Path]:
-    """Write every figure as PNG (150 dpi) and SVG; the same rows give the same bytes.
-
-    Args:
-        frame: rows of one run.
-        folder: made where it is missing; files of the same name are replaced.
-        attempt: keeps the errors for a caller who has more to do; raised here without it.
-        alerts: of the run, to be marked.
-
-    Returns:
-        The files written.
-
-    Raises:
-        ValueError: rows of several runs, models, probes or stacks, or none.
-        Exception: the error of the first figure that failed, once the others are written.
-    """
-    with attempts(attempt) as each:
-        return save(all_figures(frame, each, alerts), Path(folder), each)

@@ -1,4 +1,4 @@
-"""A stored run into loggers, as if it were running now: the store is the truth, a logger one view of it."""
+"""Export of stored runs to loggers, with the names and steps of a live run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
-from repdyn.alerts import alerts_of, kept_rules
+from repdyn.alerts import alerts_of, stored_rules
 from repdyn.figures.run import all_figures
 from repdyn.publish.loggers import TOKENS_KEY, log_figures, log_rows
 from repdyn.publish.media import log_stored_media
@@ -31,14 +31,14 @@ Destination = Literal["wandb", "tensorboard", "csv"]
 DESTINATIONS: tuple[Destination, ...] = ("wandb", "tensorboard", "csv")
 
 
-def emit(store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None = None) -> int:
-    """Log what the store holds of a run: one row for each step, the figures, and where it all came from.
+def export_run(store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None = None) -> int:
+    """Log what the store holds of a run: one row for each step, the figures, and their provenance.
 
-    A figure or a logger that fails keeps none of the others from being served.
+    An error in one figure or logger does not affect the others.
 
-    The row of a step has the names a live run logs (:func:`repdyn.publish.loggers.keyed`), the scalars stored with it
-    (``train/loss``, ``seconds/forward``, ...) and, where they are known, its training tokens as ``repdyn/tokens``. The
-    step of a model of which only the end is published is 0, and its hyperparameter ``stage`` is "finished".
+    The row of a step has the names a live run logs (:func:`repdyn.publish.loggers.logged_values`), the scalars stored
+    with it (``train/loss``, ``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. The step
+    of a model of which only the end is published is 0, and its hyperparameter ``stage`` is "finished".
 
     Args:
         store: with at least one measured checkpoint of the run.
@@ -51,13 +51,13 @@ def emit(store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None
 
     Raises:
         ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
-        Exception: what the first failing figure or logger raised, once everything else is logged.
+        Exception: the error of the first figure or logger that failed, once everything else is logged.
     """
     frame = store.to_pandas(run)
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     origin = provenance(store, frame)
     values = frame.loc[frame["layer"].notna() | frame["reason"].isna()]  # the rest are failures
-    steps, rules = sorted(values["step"].unique().tolist()), kept_rules(store.alerts_path(run))
+    steps, rules = sorted(values["step"].unique().tolist()), stored_rules(store.alerts_path(run))
     with attempts() as attempt:
         for logger in loggers:
             with attempt():
@@ -75,7 +75,7 @@ def emit(store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None
 
 
 def _log_media(store: Store, run: str, loggers: Sequence[Logger], probe: str | None, attempt: Attempt) -> None:
-    """What W&B alone can show: tables, interactive figures, and a page about this run."""
+    """Log what only W&B can show: tables, interactive figures, and a page about this run."""
     if not any(isinstance(logger, WandbLogger) for logger in loggers):
         return
     with TemporaryDirectory() as folder:
@@ -95,16 +95,16 @@ def export_store(
     project: str = "repdyn",
     online: bool = False,
 ) -> Iterator[str]:
-    """Emit runs of a store, each into loggers of its own.
+    """Export runs of a store, each to loggers of its own.
 
     Args:
         store: with at least one measured checkpoint.
         runs: names; all runs of the store unless given.
         to: where to.
         probe: hash, or the beginning of one, of the probe to keep to. Without it a run that was measured on several
-            is emitted once for each.
+            is exported once for each.
         folder: for the loggers' files; ``emitted`` inside the store unless given.
-        project, online: as for :func:`opened`.
+        project, online: as for :func:`open_logger`.
 
     Yields:
         A line for each that is done, with the place where it can be looked at.
@@ -112,7 +112,7 @@ def export_store(
     Raises:
         ValueError: nothing is stored; no such run or probe; a package that is not installed.
         ConnectionError: W&B cannot be reached, or knows no account.
-        Exception: what the first failing figure or logger raised, once everything else is emitted.
+        Exception: the error of the first figure or logger that failed, once everything else is exported.
     """
     into = folder or store.path / "emitted"
     with attempts() as attempt:
@@ -122,14 +122,14 @@ def export_store(
                 continue
             for destination in dict.fromkeys(to):
                 done = "not everything"
-                with opened(destination, run, into, project=project, online=online) as (logger, place), attempt():
-                    number = emit(store, run, [logger], probe=found)
+                with open_logger(destination, run, into, project=project, online=online) as (logger, place), attempt():
+                    number = export_run(store, run, [logger], probe=found)
                     done = f"{number} checkpoint{'s' * (number > 1)}"
                 yield f"{run}: {done} in {place}"
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
-    """What a reader of a logger needs to find the run's rows again and to know what they are of.
+    """Return what a reader of a logger needs to find the run's rows again and to know what was measured.
 
     Args:
         store: the rows' own.
@@ -162,12 +162,12 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(
+def open_logger(
     to: Destination, run: str, folder: Path, *, project: str = "repdyn", online: bool = False
 ) -> Iterator[tuple[Logger, str]]:
-    """A logger for one emission of a run, and the place where it can be looked at; closed in the end.
+    """Open a logger for one export of a run; yield it with the place where it can be viewed, and close it in the end.
 
-    A second emission makes a second complete run beside the first: W&B keeps one of the same name in the same group,
+    A second export makes a second complete run: W&B keeps one of the same name in the same group,
     TensorBoard and CSV count up ``version_0``, ``version_1``.
 
     Args:
@@ -222,19 +222,19 @@ def _wandb_run(run: str, folder: Path, project: str, online: bool) -> Iterator[t
 
 
 def _scalars(rows: pd.DataFrame) -> dict[str, float]:
-    """What is known of a step beside its measurements."""
+    """Return the scalars of a step, and its training tokens."""
     scalars, tokens = rows.loc[rows["layer"].isna()], rows["tokens_seen"].dropna()
     values = dict(zip(scalars["metric"], scalars["value"].astype(float), strict=True))
     return values if tokens.empty else values | {TOKENS_KEY: float(tokens.to_numpy(float).max())}
 
 
 def _records(frame: pd.DataFrame) -> list[Row]:
-    """The rows as they were stored: where pandas holds NaN or NA, NaN for a number that is always there, else None."""
+    """Return the rows as they were stored, with None for the missing values of pandas in columns that may be null."""
     absent: dict[str, Any] = {field.name: None if field.nullable else math.nan for field in SCHEMA}
     records: list[dict[str, Any]] = frame.astype(object).to_dict("records")
     return [Row(**{name: absent[name] if pd.isna(value) else value for name, value in row.items()}) for row in records]
 
 
 def _as_path(run: str) -> Path:
-    """A run's name as folders: what would lead out of the parent folder is a name like any other."""
+    """Return a run's name as nested folders that cannot lead out of their parent."""
     return Path(*(Store("").folder_of(part).name for part in run.split("/") if part))

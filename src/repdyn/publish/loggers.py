@@ -1,4 +1,4 @@
-"""Rows and figures into the loggers of a Lightning trainer."""
+"""Logging of rows, figures and alerts to the loggers of a Lightning trainer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from repdyn.utils.attempts import Attempt, attempts
 STEP_KEY = "repdyn/step"
 """The x axis of everything logged to W&B from here."""
 TOKENS_KEY = "repdyn/tokens"
-"""Training tokens seen, for whoever prefers them as the x axis."""
+"""Training tokens seen, for use as the x axis."""
 
 # the names each W&B run knows already: to define one again costs a record in the run's file
 _defined: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
-def keyed(rows: Sequence[Row]) -> dict[str, float]:
-    """The values of one checkpoint under the names they are logged by.
+def logged_values(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the values of one checkpoint under the names they are logged by.
 
     ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part before the slash is
     a section of its own in W&B and TensorBoard. In a model with several stacks that of the stack comes before the
@@ -79,10 +79,10 @@ def log_rows(
     """Log the rows of one checkpoint to every logger; on ranks other than 0 do nothing.
 
     W&B rows carry ``repdyn/step`` as their x axis, whatever step W&B itself is at. A logger's ``prefix`` is not put
-    before the names in W&B. A logger that fails keeps none of the others from its rows.
+    before the names in W&B. An error in one logger does not affect the others.
 
     Args:
-        rows: of one run and one step; names as in :func:`keyed`.
+        rows: of one run and one step; names as in :func:`logged_values`.
         loggers: usually ``trainer.loggers``.
         step: optimizer steps taken.
         prefix: put before each name, to tell several trackers apart.
@@ -90,9 +90,9 @@ def log_rows(
 
     Raises:
         ValueError: two rows claim the same name.
-        Exception: what the first failing logger raised, once all have been served.
+        Exception: the error of the first logger that failed, once all others are done.
     """
-    values = {f"{prefix}{key}": value for key, value in keyed(rows).items()} | dict(also or {})
+    values = {f"{prefix}{key}": value for key, value in logged_values(rows).items()} | dict(also or {})
     with attempts() as attempt:
         for logger in loggers if values else ():
             with attempt():
@@ -101,17 +101,17 @@ def log_rows(
 
 @rank_zero_only
 def log_alerts(lines: Sequence[str], loggers: Iterable[Logger], step: int) -> None:
-    """Tell of alerts: W&B sends an alert to whoever has asked it to, TensorBoard shows the text.
+    """Log alerts: W&B notifies whoever has subscribed, TensorBoard shows the text.
 
-    A logger that fails keeps none of the others from being told.
+    An error in one logger does not affect the others.
 
     Args:
-        lines: from :func:`repdyn.tables.alert_text.told`; none of them, nothing to tell.
+        lines: from :func:`repdyn.tables.alert_text.told`; without any, nothing is logged.
         loggers: usually ``trainer.loggers``.
         step: optimizer steps taken.
 
     Raises:
-        Exception: what the first failing logger raised, once all have been served.
+        Exception: the error of the first logger that failed, once all others are done.
     """
     with attempts() as attempt:
         for logger in loggers if lines else ():
@@ -143,20 +143,20 @@ def log_figures(
     attempt: Attempt | None = None,
     prefix: str = "",
 ) -> None:
-    """Log figures as ``figures/NAME`` to W&B and TensorBoard; loggers without pictures are passed over.
+    """Log figures as ``figures/NAME`` to W&B and TensorBoard; other loggers are skipped.
 
-    A logger or figure that fails keeps none of the others from being logged.
+    An error in one logger or figure does not affect the others.
 
     Args:
         figures: by name; left open and unchanged.
         loggers: usually ``trainer.loggers``.
         step: optimizer steps taken.
-        stack: which the figures are of, where the model has several: it leads their names, ``figures/decoder/NAME``.
-        attempt: keeps the failures for a caller who has more to do; raised here without it.
+        stack: of the figures, if the model has several; put before their names, ``figures/decoder/NAME``.
+        attempt: keeps the errors for a caller who has more to do; raised here without it.
         prefix: put before each name, to tell several trackers apart.
 
     Raises:
-        Exception: what the first failing logger raised, once all have been served.
+        Exception: the error of the first logger that failed, once all others are done.
     """
     folder = "figures" if stack is None else f"figures/{stack}"
     named = {f"{folder}/{prefix}{name}": figure for name, figure in figures.items()}

@@ -1,4 +1,4 @@
-"""A run's tables, moving pictures and page as media of Weights & Biases, beside the still figures."""
+"""Tables, interactive figures and the report page of a run as media of Weights & Biases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from repdyn.alerts import Alert, alerts_of, kept_rules
+from repdyn.alerts import Alert, alerts_of, stored_rules
 from repdyn.metrics.names import file_stem
 from repdyn.publish.loggers import log_media
 from repdyn.report.figures import heatmap, means, profile
@@ -60,7 +60,7 @@ def log_stored_media(
     prefix: str = "",
     attempt: Attempt | None = None,
 ) -> None:
-    """:func:`log_run_media` of what a store holds of a run, each stack for itself where its model has several.
+    """Log the media of a stored run by :func:`log_run_media`, each stack for itself if its model has several.
 
     Args:
         store: with at least one measured checkpoint of the run.
@@ -69,16 +69,16 @@ def log_stored_media(
         probe: hash of the probe, needed where the run was measured on several.
         page: the report, where it has been written.
         prefix: put before each name, to tell several trackers apart.
-        attempt: keeps the failures for a caller who has more to do; raised here without it.
+        attempt: keeps the errors for a caller who has more to do; raised here without it.
 
     Raises:
         ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
-        Exception: what the first failing part raised, once all have been tried.
+        Exception: the error of the first part that failed, once all have been tried.
     """
     takers = [logger for logger in loggers if isinstance(logger, WandbLogger)]
     if not takers:
         return
-    frame, rules = store.to_pandas(run), kept_rules(store.alerts_path(run))
+    frame, rules = store.to_pandas(run), stored_rules(store.alerts_path(run))
     of_probe = frame if probe is None else frame.loc[frame["probe"] == probe]
     for rows in by_stack(of_probe).values():
         log_run_media(rows, takers, alerts=alerts_of(rows, rules), page=page, prefix=prefix, attempt=attempt)
@@ -95,7 +95,7 @@ def log_run_media(
     prefix: str = "",
     attempt: Attempt | None = None,
 ) -> None:
-    """Log what a run measured to W&B as tables, interactive figures and a page; other loggers are passed over.
+    """Log what a run measured to W&B as tables, interactive figures and a page; other loggers are skipped.
 
     ``tables/METRIC_SUBSET`` has a line for each layer and step (of as many log-spaced steps as fit 10,000 lines),
     ``tables/alerts`` and ``tables/findings`` one for each; ``interactive/`` has heatmap, profile with a slider and
@@ -108,10 +108,10 @@ def log_run_media(
         alerts: of these rows.
         page: the report, where it has been written.
         prefix: put before each name, to tell several trackers apart.
-        attempt: keeps the failures for a caller who has more to do; raised here without it.
+        attempt: keeps the errors for a caller who has more to do; raised here without it.
 
     Raises:
-        Exception: what the first failing part raised, once all have been tried.
+        Exception: the error of the first part that failed, once all have been tried.
     """
     takers = [logger for logger in loggers if isinstance(logger, WandbLogger)]
     if not takers:
@@ -152,7 +152,7 @@ def _parts(
 
 
 def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of as many log-spaced steps as W&B shows: of a longer table it would keep the beginning."""
+    """Return the rows of as many log-spaced steps as W&B shows; of a longer table it would show the beginning."""
     n_layers, steps = len(rows["layer"].unique()), sorted(rows["step"].unique().tolist())
     return rows.loc[rows["step"].isin(select_steps(steps, max(2, MAX_ROWS // n_layers)))]
 
@@ -164,7 +164,7 @@ def _listed(things: Iterable[object], columns: Sequence[str]) -> pd.DataFrame:
 def _table(frame: pd.DataFrame) -> Any:
     import wandb  # an optional dependency, present wherever a WandbLogger is
 
-    # W&B has no name for the missing values of pandas
+    # W&B does not accept the missing values of pandas
     plain = frame.astype(object).where(frame.notna(), None)
     return wandb.Table(columns=list(frame.columns), data=plain.to_numpy().tolist())
 
@@ -176,7 +176,7 @@ def _still(draw: Callable[..., Any], frame: pd.DataFrame, metric: str, subset: s
 
 
 def _moving(draw: Callable[..., Any], frame: pd.DataFrame, metric: str, subset: str) -> Any:
-    """As a page of its own: W&B draws figures of Plotly without their frames."""
+    """Return the figure as a page of its own: W&B draws figures of Plotly without their frames."""
     import wandb
 
     return wandb.Html(

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from repdyn.figures.axes import placed, training_axes, value_axis
-from repdyn.figures.colours import run_colours
 from repdyn.figures.metric_panels import profile_lines
 from repdyn.report.plotly_panels import PlotlyDict, band_traces, plotly_axis
-from repdyn.report.plots import (
-    heatmap_plot,
-    heatmaps_plot,
-    means_plot,
-    measured_with,
-    profile_plot,
-    profiles_plot,
-    training_plot,
-)
-from repdyn.report.runs import ReportRun, in_lines, report_runs
+from repdyn.report.plots import heatmap_plot, means_plot, profile_plot
+from repdyn.report.runs import ReportRun, report_runs
 from repdyn.report.themes import LIGHT, VALUE
-from repdyn.tables.designs import sampling_of_runs
 from repdyn.tables.frames import measurements, of_training, select_steps
-from repdyn.tables.runs import differences
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title
 
@@ -87,37 +75,7 @@ def means(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
     """
     of_training(frame, "profile")
     run, series = _single(frame, metric, subset)
-    return _figure(_with_axis_buttons(means_plot(run, series), [run]), run.title, series)
-
-
-def compared(frame: pd.DataFrame, metric: str, subset: str) -> dict[str, Figure]:
-    """Return figures of several runs: their last profiles, their means over layers, their heatmaps; by name.
-
-    Those that have nothing to show are left out.
-
-    Args:
-        frame: rows of several runs, each measured on one probe.
-        metric: one that at least one of the runs was measured with.
-        subset: a token subset it was measured on.
-
-    Raises:
-        ValueError: a run with several models or probes; runs that do not compare; no run with ``metric`` on ``subset``.
-    """
-    runs = report_runs(_cells(frame, metric, subset))
-    members = measured_with(runs, (metric, subset))
-    if not members:
-        raise ValueError(f"expected runs measured with {metric} ({subset}), got none; name another metric or subset")
-    if why := differences([run.measured for _, run, _ in members]):
-        raise ValueError(f"expected runs that compare, got {why}; choose among them")
-    colours = run_colours([run.measured for run in runs])
-    training = training_plot(members, colours)
-    plots = {
-        "profiles": profiles_plot(members, colours),
-        "training": training and _with_axis_buttons(training, runs),
-        "heatmaps": heatmaps_plot(members),
-    }
-    caption = in_lines(sampling_of_runs({run.label: run.measured.rows for _, run, _ in members}))
-    return {name: _figure(plot, caption, members[0][2]) for name, plot in plots.items() if plot is not None}
+    return _figure(_with_axis_buttons(means_plot(run, series), run), run.title, series)
 
 
 def _single(frame: pd.DataFrame, metric: str, subset: str) -> tuple[ReportRun, MetricSeries]:
@@ -139,31 +97,24 @@ def _cells(frame: pd.DataFrame, metric: str, subset: str) -> pd.DataFrame:
     return frame.loc[chosen | ~of_layers] if bool(chosen.any()) else frame
 
 
-def _with_axis_buttons(plot: PlotlyDict, runs: Sequence[ReportRun]) -> PlotlyDict:
-    """Return a plot along the training, with buttons for every axis that all of its runs have."""
+def _with_axis_buttons(plot: PlotlyDict, run: ReportRun) -> PlotlyDict:
+    """Return a plot along the training, with buttons for every axis that its run has."""
     steps = sorted({step for trace in plot["data"] for step in trace["x"]})
-    has_tokens = all(run.tokens for run in runs)
-    counts = [{step: run.tokens.get(step, np.nan) for step in steps} for run in runs] if has_tokens else []
-    known = sorted({float(count) for of_run in counts for count in of_run.values() if not np.isnan(count)})
-    axes = training_axes(steps, known)
-
-    def along(trace: PlotlyDict, name: str) -> np.ndarray:
-        tokens: Mapping[int, float] = counts[trace["meta"].get("entry", 0)] if name.startswith("tokens") else {}
-        return placed(np.array([tokens.get(step, step) for step in trace["x"]], float), axes[name].floor)
-
-    places = {name: [along(trace, name) for trace in plot["data"]] for name in axes}
-    # ticks of a logarithmic axis would stay on a linear one
-    layouts = {name: {"tickvals": None, "ticktext": None, **plotly_axis(axis)} for name, axis in axes.items()}
-    buttons = [
-        {
-            "label": name.replace("-", ", "),
-            "method": "update",
-            "args": [{"x": x}, {f"xaxis.{key}": value for key, value in layouts[name].items()}],
-        }
-        for name, x in places.items()
-    ]
+    counts = {step: run.tokens.get(step, np.nan) for step in steps} if run.tokens else {}
+    axes = training_axes(steps, sorted(count for count in counts.values() if not np.isnan(count)))
+    buttons, x = [], {}
+    for name, axis in axes.items():
+        of_step = counts if name.startswith("tokens") else {}
+        x[name] = [
+            placed(np.array([of_step.get(step, step) for step in trace["x"]], float), axis.floor)
+            for trace in plot["data"]
+        ]
+        # ticks of a logarithmic axis would stay on a linear one
+        layout = {"tickvals": None, "ticktext": None, **plotly_axis(axis)}
+        changes = [{"x": x[name]}, {f"xaxis.{key}": value for key, value in layout.items()}]
+        buttons.append({"label": name.replace("-", ", "), "method": "update", "args": changes})
     menu = {"buttons": buttons, "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}
-    traces = [{**trace, "x": x} for trace, x in zip(plot["data"], places["steps-log"], strict=True)]
+    traces = [{**trace, "x": places} for trace, places in zip(plot["data"], x["steps-log"], strict=True)]
     layout = {**plot["layout"], "xaxis": plotly_axis(axes["steps-log"]), "updatemenus": [menu]}
     return {"data": traces, "layout": layout}
 

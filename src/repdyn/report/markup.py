@@ -1,4 +1,4 @@
-"""HTML whose texts cannot break out of it: everything is escaped unless it was made here."""
+"""HTML in which every text is escaped unless it was made here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Markup(str):
 
 
 def tag(name: str, *content: str, **attributes: str) -> Markup:
-    """An element; an underscore at the end of an attribute's name is left out, one inside is a hyphen.
+    """Return an element; an underscore at the end of an attribute's name is left out, one inside is a hyphen.
 
     >>> tag("p", "a < b ", tag("b", "c"), class_="note")
     '<p class="note">a &lt; b <b>c</b></p>'
@@ -26,12 +26,12 @@ def tag(name: str, *content: str, **attributes: str) -> Markup:
 
 
 def joined(content: Iterable[str], between: str = "") -> Markup:
-    """Texts and elements one after the other."""
+    """Join texts and elements."""
     return Markup(between.join(one if isinstance(one, Markup) else html.escape(in_sight(one)) for one in content))
 
 
 def in_sight(text: str) -> str:
-    """A text with a sign in place of what would turn the order of the letters after it, without being seen.
+    """Replace the invisible characters that would reverse the order of the letters after them.
 
     >>> in_sight("a\\u202eb")
     'a\ufffdb'
@@ -42,14 +42,14 @@ def in_sight(text: str) -> str:
 def table(
     caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0, quiet: bool = False
 ) -> Markup:
-    """A table whose first column names its rows.
+    """Return a table whose first column names its rows.
 
     Args:
         caption: what it is.
         headings: of the columns.
         rows: texts or elements.
         numbers: how many of the last columns hold numbers.
-        quiet: whether the caption is for those alone who do not see the heading above.
+        quiet: whether the caption is for screen readers only.
     """
     first_number = len(headings) - numbers
     head = [tag("th", text, scope="col", **_number(at >= first_number)) for at, text in enumerate(headings)]
@@ -69,7 +69,7 @@ def table(
 
 
 def details(summary: str, *content: str) -> Markup:
-    """What can be opened."""
+    """Return an element that can be opened."""
     return tag("details", tag("summary", summary), *content)
 
 

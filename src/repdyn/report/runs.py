@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from repdyn.alerts import RULES, Alert, Rule, alerts_of, kept_rules
+from repdyn.alerts import RULES, Alert, Rule, alerts_of, stored_rules
 from repdyn.store import Store
 from repdyn.tables.designs import design_names, sampling
 from repdyn.tables.findings import JUDGED, Finding, findings
@@ -101,7 +101,7 @@ def report_data(
     names = _names(found)
     frames = [rows if names[key] == key[1] else rows.assign(run=names[key]) for key, rows in found.items()]
     frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
-    rules = {names[key]: kept_rules(key[0].alerts_path(key[1])) for key in found}
+    rules = {names[key]: stored_rules(key[0].alerts_path(key[1])) for key in found}
     return ReportData(report_runs(frame, rules, progress), frame)
 
 

@@ -1,4 +1,4 @@
-"""What a report says in words and tables: runs, findings, alerts, what was measured, what failed."""
+"""The texts and tables of a report: runs, findings, alerts, what was measured, what failed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pandas as pd
 
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.report.runs import ReportData, ReportRun
-from repdyn.tables.alert_text import happenings
-from repdyn.tables.costs import cost, failed
+from repdyn.tables.alert_text import alert_events
+from repdyn.tables.costs import cost_line, failure_line
 from repdyn.tables.criteria import MEANINGS, PAPER, VERSION
 from repdyn.tables.designs import sampling
 from repdyn.tables.effects import Verdict
-from repdyn.tables.families import commonest_reason, family_of, without_first
+from repdyn.tables.families import drop_first_comparison, family_of, most_common_reason
 from repdyn.tables.findings import Finding
 from repdyn.tables.frames import failures, metrics_of
 from repdyn.tables.runs import differences
@@ -26,14 +26,14 @@ ICONS: dict[Verdict, tuple[str, str]] = {
     "not shown": ("\u2212", "not-shown"),
     "cannot be judged": ("?", "unknown"),
 }
-"""Sign and class of each verdict; its words stand beside."""
+"""Sign and class of each verdict; its words follow."""
 
 MAX_ALERTS = 12
 MAX_FAILURES = 200
 
 
 def overview(data: ReportData) -> Markup:
-    """A line for each run."""
+    """Return a table with a line for each run."""
     rows = [
         (
             run.label,
@@ -55,14 +55,14 @@ def overview(data: ReportData) -> Markup:
 
 
 def stands_out(data: ReportData) -> Markup:
-    """The findings with their verdicts, then the alerts."""
+    """Return the findings with their verdicts, then the alerts."""
     judged = [run for run in data.runs if run.findings]
     parts = [_findings(judged)] if judged else [tag("p", "Neither anisotropy nor TwoNN was measured: no findings.")]
     return joined([*parts, _alerts(data.runs)])
 
 
 def measured(data: ReportData) -> Markup:
-    """With what, at what cost, and what has no value."""
+    """Return what was measured with which model, device and versions, and at what cost."""
     rows = [
         (
             run.label,
@@ -78,13 +78,13 @@ def measured(data: ReportData) -> Markup:
         for run in data.runs
     ]
     headings = ("run", "metrics", "dimension", "states in", "on", "attention", "versions", "last measured", "probe")
-    costs = [tag("li", tag("b", run.label), ": ", text) for run in data.runs if (text := cost(run.frame))]
+    costs = [tag("li", tag("b", run.label), ": ", text) for run in data.runs if (text := cost_line(run.frame))]
     parts = [table("With what it was measured", headings, rows, quiet=True), tag("ul", *costs) if costs else Markup()]
     return joined([*parts, *map(_metric_table, data.runs)])
 
 
 def failed_checkpoints(data: ReportData) -> Markup:
-    """Checkpoints that could not be measured, each with its reason."""
+    """Return the checkpoints that could not be measured, each with its reason."""
     missing = failures(data.frame).drop_duplicates(["run", "step", "checkpoint", "reason"])
     if missing.empty:
         return tag("p", "No checkpoint failed.")
@@ -93,28 +93,28 @@ def failed_checkpoints(data: ReportData) -> Markup:
         (run, f"{step:,}", "" if pd.isna(revision) else str(revision), metric, " ".join(reason.split()))
         for run, step, revision, metric, reason in missing[list(columns)].itertuples(index=False)
     ]
-    texts = ((name, failed(rows)) for name, rows in data.frame.groupby("run", sort=False))
+    texts = ((name, failure_line(rows)) for name, rows in data.frame.groupby("run", sort=False))
     summary = tag("ul", *(tag("li", tag("b", str(name)), ": ", text) for name, text in texts if text))
     more = len(rows) - MAX_FAILURES
-    told = tag("p", f"And {more} more; the store has them all.") if more > 0 else Markup()
+    note = tag("p", f"And {more} more; the store has them all.") if more > 0 else Markup()
     found = table(
-        "Failed checkpoints", ("run", "step", "revision", "first asked for", "reason"), rows[:MAX_FAILURES], quiet=True
+        "Failed checkpoints", ("run", "step", "revision", "first metric", "reason"), rows[:MAX_FAILURES], quiet=True
     )
-    return joined([summary, found, told])
+    return joined([summary, found, note])
 
 
 def without_value(data: ReportData) -> Markup:
-    """Metrics without a value somewhere, by reason."""
+    """Return the metrics that lack values, by reason."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for run in data.runs:
-        expected = without_first(run.measured.rows)
+        expected = drop_first_comparison(run.measured.rows)
         missing = expected.loc[expected["value"].isna()]
         sizes = expected.groupby(["metric", "subset"]).size()
         for key, cells in missing.groupby(["metric", "subset"], sort=False):
             of_all = f"{len(cells):,} of {sizes[key]:,}"
             metric, subset = key
             name = metric_title(metric) if subset == "all" else f"{metric_title(metric)} ({subset_title(subset)})"
-            found.setdefault((run.label, of_all, commonest_reason(cells)), []).append(name)
+            found.setdefault((run.label, of_all, most_common_reason(cells)), []).append(name)
     if not found:
         return tag("p", "Every measured metric has a value at every layer and step.")
     rows = [(label, ", ".join(names), of_all, reason) for (label, of_all, reason), names in found.items()]
@@ -151,8 +151,8 @@ def _verdict(finding: Finding) -> Markup:
 
 
 def _alerts(runs: Sequence[ReportRun]) -> Markup:
-    """By run and rule, as they are told everywhere; some in sight, the others behind."""
-    found = {run: sorted(happenings(run.alerts), key=_rule) for run in runs}
+    """List alerts by run and rule; the first few are visible, the others can be opened."""
+    found = {run: sorted(alert_events(run.alerts), key=_rule) for run in runs}
     lines = [
         tag("li", tag("b", rule), f", {run.label}: " if len(runs) > 1 else ": ", _alert_line(list(of_rule)))
         for run, happened in found.items()

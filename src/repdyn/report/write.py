@@ -1,4 +1,4 @@
-"""Writing the report: what stores hold as one page."""
+"""Writes the report: stores as one page."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def write_report(
     """Write one page about what stores hold: no network, opens from disk, written whole or not at all.
 
     Args:
-        stores: each with at least one measured checkpoint; one that is given twice is there once.
+        stores: each with at least one measured checkpoint; duplicates are ignored.
         path: of the page; its folder is made where it is missing.
         runs: names; all runs unless given.
-        probe: hash, or the beginning of one, of the probe to keep to. Without it a run that was measured on several is
-            there once for each.
-        title: heading of the page; named after the runs unless given.
+        probe: hash, or the beginning of one, of the only probe to show. Without it a run that was measured on several
+            is there once for each.
+        title: heading of the page; by default, the names of the runs.
         refresh_seconds: of a run that goes on: how often the page looks for a newer one in its place. What the reader
             has chosen stays.
         progress: wraps the iteration over runs, as a progress bar does.
@@ -60,14 +60,14 @@ def write_report(
     chosen = list({store.path.resolve(): store for store in given}.values())
     data = report_data(chosen, runs, probe, progress)
     text = page(data, title or _title(data), _sources(chosen), refresh_seconds)
-    # a name may hold what no text can
+    # a name may contain what cannot be encoded
     content = text.encode(errors="backslashreplace")
     write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
     return Path(path)
 
 
 def page(data: ReportData, title: str, sources: str, refresh_seconds: float | None = None) -> str:
-    """The page itself."""
+    """Return the page."""
     now, packer = datetime.now(UTC), Packer()
     live = None
     if refresh_seconds is not None:
@@ -119,7 +119,7 @@ def _plotly() -> str:
 
 @cache
 def _policy() -> str:
-    """What the page may do: run its own scripts and nothing that a name or a reason smuggles in, reach nobody."""
+    """Return the security policy of the page: its own scripts only, and no network."""
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (_asset("page.early.js"), _asset("page.js"), _library()))
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "

@@ -10,17 +10,17 @@ from repdyn.alerts import Alert
 from repdyn.tables.runs import spans
 
 
-def told(alerts: Iterable[Alert]) -> list[str]:
-    """A line for each step, rule and metric, with the numbers of the layer that changed most.
+def alert_lines(alerts: Iterable[Alert]) -> list[str]:
+    """Return a line for each step, rule and metric, with the numbers of the layer that changed most.
 
     Args:
         alerts: in the order of :func:`repdyn.alerts.alerts_of`.
     """
-    return [f"step {step:,}, {rule}: {words}" for step, rule, words in happenings(alerts)]
+    return [f"step {step:,}, {rule}: {words}" for step, rule, words in alert_events(alerts)]
 
 
-def happenings(alerts: Iterable[Alert]) -> list[tuple[int, str, str]]:
-    """What :func:`told` tells, as step, rule and words."""
+def alert_events(alerts: Iterable[Alert]) -> list[tuple[int, str, str]]:
+    """Return step, rule and text of each line."""
     return [(step, rule, _words(list(group))) for (step, rule, _), group in groupby(alerts, key=_kind)]
 
 
@@ -37,7 +37,7 @@ def _words(alerts: Sequence[Alert]) -> str:
 
 
 def _change(alert: Alert) -> float:
-    """How far apart value and value before are, as a ratio; 0 where there is none."""
+    """Return the ratio of value and value before, as the size of its logarithm; 0 if one of them is missing."""
     sizes = abs(alert.value), abs(alert.before)
     if not all(math.isfinite(size) and size > 0 for size in sizes):
         return 0.0

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 
 def gradient(alignment: ArrayLike) -> np.ndarray:
-    """What each step adds to the alignment: ``G_l = A_{l+1} - A_l``.
+    """Return what each step adds to the alignment: ``G_l = A_{l+1} - A_l``.
 
     Args:
         alignment: A_0 ... A_L, (..., L + 1) mean cosines of each layer to the last one.
@@ -27,7 +27,7 @@ def gradient(alignment: ArrayLike) -> np.ndarray:
 
 
 def average_rate(alignment: ArrayLike) -> np.ndarray:
-    """The mean of the gradient, ``(A_L - A_0) / L``, which does not depend on the layers between.
+    """Return the mean of the gradient, ``(A_L - A_0) / L``, which does not depend on the layers between.
 
     Args:
         alignment: as for :func:`gradient`.
@@ -46,7 +46,7 @@ def average_rate(alignment: ArrayLike) -> np.ndarray:
 
 
 def isotonic_fit(steps: ArrayLike) -> np.ndarray:
-    """The non-decreasing sequence over depth that is nearest to a gradient by least squares.
+    """Return the non-decreasing sequence over depth that is nearest to a gradient by least squares.
 
     Where the gradient falls with depth the fit is constant, the mean of what it pools; its mean is the gradient's. A
     pooled mean lies above the smallest of what it pools: the fit is no lower bound, see :func:`lower_envelope`.
@@ -65,13 +65,13 @@ def isotonic_fit(steps: ArrayLike) -> np.ndarray:
     >>> isotonic_fit([0.5, 0.25, 0.25, 1.0]).round(4).tolist()
     [0.3333, 0.3333, 0.3333, 1.0]
     """
-    from scipy.optimize import isotonic_regression  # slow to import, and wanted by few of those who import this
+    from scipy.optimize import isotonic_regression  # slow to import, and rarely needed
 
     return isotonic_regression(_steps(steps)).x
 
 
 def lower_envelope(steps: ArrayLike) -> np.ndarray:
-    """The largest non-decreasing sequence over depth that is nowhere above a gradient: ``min over j >= l of G_j``.
+    """Return the largest non-decreasing sequence over depth nowhere above a gradient: ``min over j >= l of G_j``.
 
     Args:
         steps: G_0 ... G_{L-1}, (L,), from :func:`gradient`.

@@ -1,4 +1,4 @@
-"""What the checkpoints of a run cost and which of them failed, in one line each."""
+"""One line on what the checkpoints of a run cost, and one on which of them failed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MAX_KINDS = 2
 _MAX_REASON = 72
 
 
-def cost(frame: pd.DataFrame) -> str | None:
-    """Medians over checkpoints of each phase's seconds, and the sum of bytes fetched; None where none are stored.
+def cost_line(frame: pd.DataFrame) -> str | None:
+    """Return the median seconds of each phase, and the bytes downloaded; None if none are stored.
 
     Args:
         frame: rows of one run, scalars among them.
@@ -34,8 +34,8 @@ def cost(frame: pd.DataFrame) -> str | None:
     return f"{text}; {_size(fetched)} fetched" if fetched else text
 
 
-def failed(frame: pd.DataFrame) -> str | None:
-    """How many checkpoints failed, at which steps and why, by kind of reason; None where all succeeded.
+def failure_line(frame: pd.DataFrame) -> str | None:
+    """Return how many checkpoints failed, at which steps and why, by kind of reason; None if all succeeded.
 
     Args:
         frame: rows of one run, among them those that :func:`repdyn.tables.frames.failures` picks.
@@ -65,7 +65,7 @@ def _group(group: pd.DataFrame) -> str:
 
 
 def _named(reason: str) -> str:
-    """In one line, and without commits: whoever needs them finds them in the store.
+    """Return a reason in one line and without commits, which the store has.
 
     >>> _named("the hub has no such revision\\nof lab/model@0123abc (404)")
     'the hub has no such revision of lab/model (404)'
@@ -74,7 +74,8 @@ def _named(reason: str) -> str:
 
 
 def _size(n_bytes: float) -> str:
-    """
+    """Return a number of bytes in short.
+
     >>> _size(2.14e9), _size(140e6)
     ('2.1 GB', '140 MB')
     """

@@ -22,7 +22,7 @@ def family_of(metric: str) -> str:
 
 
 def has_own_figures(metric: str) -> bool:
-    """Whether a metric has figures for itself, as those of geometry and the user's own have, and no place in overviews.
+    """Return whether a metric has figures of its own, as those of geometry and the user's have, instead of overviews.
 
     >>> has_own_figures("anisotropy"), has_own_figures("norm"), has_own_figures("my_metric")
     (True, False, True)
@@ -32,13 +32,13 @@ def has_own_figures(metric: str) -> bool:
 
 
 def overview_families(metrics: Iterable[str]) -> list[str]:
-    """The families whose metrics are drawn in overviews, in the order in which they are shown."""
+    """Return the families whose metrics are drawn in overviews, in the order in which they are shown."""
     there = {family_of(metric) for metric in metrics if not has_own_figures(metric)}
     return [family for family in FAMILIES if family in there]
 
 
 def members_of(rows: pd.DataFrame, family: str) -> list[str]:
-    """The measured metrics of a family.
+    """Return the measured metrics of a family.
 
     Raises:
         ValueError: none was measured.
@@ -51,17 +51,17 @@ def members_of(rows: pd.DataFrame, family: str) -> list[str]:
 
 
 def is_between(metric: str) -> bool:
-    """Whether a value lies between a layer and the next."""
+    """Return whether a value lies between a layer and the next."""
     return metric_info(metric).position == "between"
 
 
 def compares_checkpoints(metric: str) -> bool:
-    """Whether a value compares a checkpoint with an earlier one, so that the first has none."""
+    """Return whether a value compares a checkpoint with an earlier one, so that the first has none."""
     return "previous_checkpoint" in metric_info(metric).captures
 
 
 def places(metric: str, layers: Sequence[int]) -> np.ndarray:
-    """Where on an axis of layers the values of a metric are drawn: halfway to the next where they lie between two.
+    """Return positions on an axis of layers: halfway to the next layer for a metric between two.
 
     >>> places("anisotropy", [0, 1]).tolist(), places("step_length", [0, 1]).tolist()
     ([0.0, 1.0], [0.5, 1.5])
@@ -70,13 +70,13 @@ def places(metric: str, layers: Sequence[int]) -> np.ndarray:
 
 
 def defined_subsets(rows: pd.DataFrame, metric: str) -> list[str]:
-    """The token subsets on which a metric has a value at some layer and step; in any order."""
+    """Return the token subsets on which a metric has a value at some layer and step; in any order."""
     cells = of_metric(rows, metric)
     return cells.loc[cells["value"].notna(), "subset"].unique().tolist()
 
 
 def undefined(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """The metrics of overviews without a value anywhere, by reason; with the subset where they have one on others."""
+    """Return the metrics of overviews that have no value anywhere on some subset, by reason."""
     valued = rows.loc[rows["value"].notna(), ["metric", "subset"]].drop_duplicates()
     empty = rows.loc[rows["value"].isna()]
     found: dict[str, list[str]] = {}
@@ -85,21 +85,21 @@ def undefined(rows: pd.DataFrame) -> dict[str, list[str]]:
             continue
         cells, there = of_metric(empty, metric), set(of_metric(valued, metric)["subset"])
         for subset in in_order(set(cells["subset"]) - there):
-            reason = commonest_reason(cells.loc[cells["subset"] == subset])
+            reason = most_common_reason(cells.loc[cells["subset"] == subset])
             name = f"{metric} ({subset})" if there else metric
             if name not in found.setdefault(reason, []):
                 found[reason].append(name)
     return found
 
 
-def without_first(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without those of the first step that would need an earlier checkpoint: their lack is no failure."""
+def drop_first_comparison(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without those of the first step that would need an earlier checkpoint."""
     comparing = [metric for metric in rows["metric"].unique() if compares_checkpoints(metric)]
     at_first = rows["step"] == rows["step"].min()
     return rows.loc[~(rows["metric"].isin(comparing) & at_first & rows["value"].isna())]
 
 
-def commonest_reason(missing: pd.DataFrame) -> str:
-    """Why most of these rows have no value, without the batch in which that showed."""
+def most_common_reason(missing: pd.DataFrame) -> str:
+    """Return the most common reason why these rows have no value, without the number of the batch."""
     reason = missing["reason"].fillna("no reason given").value_counts().index[0]
     return re.sub(r"^batch \d+: ", "", str(reason))

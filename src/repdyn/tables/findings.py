@@ -59,7 +59,7 @@ _Judge: TypeAlias = Callable[[pd.DataFrame, str, str, float | None], tuple[Verdi
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _Snapshot:
     """The blocks at one step."""
 
     step: int
@@ -149,7 +149,7 @@ def _bell(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> tupl
         Claim("middle/first", Effect.of(middle, blocks[1]), above=criteria.MORE),
         Claim("middle/last", Effect.of(middle, blocks[number]), above=criteria.MORE),
     ]
-    return conjunction(claim.verdict for claim in claims), _told(claims)
+    return conjunction(claim.verdict for claim in claims), _evidence(claims)
 
 
 def _uniform(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> tuple[Verdict, str]:
@@ -157,25 +157,25 @@ def _uniform(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> t
     _require_blocks(blocks, criteria.UNIFORM_BLOCKS)
     low, high = (choose(blocks, key=lambda layer: blocks[layer].value) for choose in (min, max))
     claim = Claim("highest/lowest", Effect.of(blocks[high], blocks[low]), below=criteria.UNIFORM_RANGE)
-    return claim.verdict, f"{_told([claim])}; blocks {high}, {low}"
+    return claim.verdict, f"{_evidence([claim])}; blocks {high}, {low}"
 
 
 def _growth(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> tuple[Verdict, str]:
-    course = _course(rows, metric, subset)
-    first, half, last = _ends_and_half(course)
+    snapshots = _snapshots(rows, metric, subset)
+    first, half, last = _ends_and_half(snapshots)
     claims = [
         Claim("last/first", Effect.of(last.mean, first.mean), above=criteria.MORE),
         Claim("last/half", Effect.of(last.mean, half.mean), above=-criteria.MORE, below=criteria.MORE),
     ]
-    evidence = f"{_told(claims)}; half {half.step:,}{_left_out(rows, metric, subset, course)}"
+    evidence = f"{_evidence(claims)}; half {half.step:,}{_left_out(rows, metric, subset, snapshots)}"
     return conjunction(claim.verdict for claim in claims), evidence
 
 
 def _dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | None) -> tuple[Verdict, str]:
-    course = _course(rows, metric, subset)
-    first, half, last = _ends_and_half(course)
+    snapshots = _snapshots(rows, metric, subset)
+    first, half, last = _ends_and_half(snapshots)
     # where the mean is highest at an end, the highest between the ends does not exceed that end
-    peak = max(course[1:-1], key=lambda moment: moment.mean.value)
+    peak = max(snapshots[1:-1], key=lambda snapshot: snapshot.mean.value)
     claims = [
         Claim("highest/first", Effect.of(peak.mean, first.mean), above=criteria.MORE),
         Claim("highest/last", Effect.of(peak.mean, last.mean), above=criteria.MORE),
@@ -187,7 +187,7 @@ def _dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | No
     verdicts: list[Verdict] = [claim.verdict for claim in claims]
     verdict = conjunction([*verdicts, majority(fall)])
     parts = [
-        _told(claims),
+        _evidence(claims),
         f"{fall.count('shown')} of {len(fall)} blocks fall" + (f", {unclear} may" if unclear else ""),
         f"highest at step {peak.step:,}, half {half.step:,}",
         "warm-up not known" if warm_up is None else f"warm-up to step {warm_up:,.0f}",
@@ -195,14 +195,14 @@ def _dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | No
     if verdict == "shown" and warm_up is not None and peak.step <= criteria.WARM_UPS * warm_up:
         verdict = "cannot be judged"
         parts.append(f"highest within {criteria.WARM_UPS:g} times the warm-up")
-    return verdict, "; ".join(parts) + _left_out(rows, metric, subset, course)
+    return verdict, "; ".join(parts) + _left_out(rows, metric, subset, snapshots)
 
 
-def _told(claims: Sequence[Claim]) -> str:
-    """The effects, and which of the claims their intervals leave open."""
-    told = ", ".join(map(str, claims))
+def _evidence(claims: Sequence[Claim]) -> str:
+    """Return the effects, and which of the claims their intervals leave open."""
+    text = ", ".join(map(str, claims))
     unclear = [claim.name for claim in claims if claim.verdict == "cannot be judged"]
-    return f"{told}; the interval of {' and of '.join(unclear)} leaves it open" if unclear else told
+    return f"{text}; the interval of {' and of '.join(unclear)} leaves it open" if unclear else text
 
 
 def _last_profile(rows: pd.DataFrame, metric: str, subset: str) -> dict[int, Estimate]:
@@ -224,8 +224,8 @@ def _require_blocks(blocks: dict[int, Estimate], number: int) -> None:
         raise CannotBeJudgedError(f"needs {number} blocks with a value; got blocks {_listed(blocks)}")
 
 
-def _course(rows: pd.DataFrame, metric: str, subset: str) -> list[_Moment]:
-    """The blocks that have a value at every step at which any has one."""
+def _snapshots(rows: pd.DataFrame, metric: str, subset: str) -> list[_Snapshot]:
+    """Return the blocks that have a value at every step at which any has one."""
     blocks = _blocks_of(rows, metric, subset)
     if len(blocks["step"].unique()) < 2:
         raise CannotBeJudgedError("one checkpoint")
@@ -235,24 +235,24 @@ def _course(rows: pd.DataFrame, metric: str, subset: str) -> list[_Moment]:
         raise CannotBeJudgedError(f"no block has a value of {metric} at every measured step")
     errors, numbers = (grid(blocks, metric, subset, name).loc[values.index] for name in ("std_error", "n_batches"))
     return [
-        _Moment(step, tuple(map(Estimate, *(cells[step].tolist() for cells in (values, errors, numbers)))))
+        _Snapshot(step, tuple(map(Estimate, *(cells[step].tolist() for cells in (values, errors, numbers)))))
         for step in values.columns.tolist()
     ]
 
 
-def _ends_and_half(course: Sequence[_Moment]) -> tuple[_Moment, _Moment, _Moment]:
-    first, last = course[0], course[-1]
+def _ends_and_half(snapshots: Sequence[_Snapshot]) -> tuple[_Snapshot, _Snapshot, _Snapshot]:
+    first, last = snapshots[0], snapshots[-1]
     if first is last or first.step > criteria.EARLY * last.step:
         raise CannotBeJudgedError(f"no value before step {first.step:,} of {last.step:,}; the course may begin earlier")
-    half = min(course, key=lambda moment: abs(moment.step - last.step / 2))
+    half = min(snapshots, key=lambda snapshot: abs(snapshot.step - last.step / 2))
     low, high = criteria.HALF
     if not low * last.step <= half.step <= high * last.step:
         raise CannotBeJudgedError(f"no step measured near half of step {last.step:,}")
     return first, half, last
 
 
-def _left_out(rows: pd.DataFrame, metric: str, subset: str, course: Sequence[_Moment]) -> str:
-    measured, used = len(_blocks_of(rows, metric, subset)["layer"].unique()), len(course[0].blocks)
+def _left_out(rows: pd.DataFrame, metric: str, subset: str, snapshots: Sequence[_Snapshot]) -> str:
+    measured, used = len(_blocks_of(rows, metric, subset)["layer"].unique()), len(snapshots[0].blocks)
     return f"; over {used} of {measured} blocks" if used < measured else ""
 
 

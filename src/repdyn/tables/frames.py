@@ -1,4 +1,4 @@
-"""The tables behind the views: the rows of one run, cut by stack of blocks, checked, and cut by layer and step."""
+"""The tables behind the views: the rows of one run, checked, and selected by stack, layer and step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CELL = ["step", "layer", "metric", "subset"]
 
 
 def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
-    """The rows of one run by the stack of blocks they are of; None stands for blocks that have no such name.
+    """Return the rows of one run by stack of blocks; None stands for blocks that have no such name.
 
     Stacks are not one model to the views: each counts its layers from 0, and one may be causal where the other is not.
 
@@ -46,13 +46,13 @@ def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
 
 
 def stack_of(rows: pd.DataFrame) -> str | None:
-    """The stack of blocks that ``rows`` of one stack are of; None where it has no name."""
+    """Return the name of the stack of blocks of ``rows``; None if it has no name."""
     named = rows["stack"].dropna()
     return None if named.empty else str(named.iloc[0])
 
 
 def measurements(frame: pd.DataFrame) -> pd.DataFrame:
-    """The geometry of one run, or of one of its stacks: the rows that have a layer, sorted by step and layer.
+    """Return the measured rows of one run, or of one of its stacks, sorted by step and layer.
 
     Values of single attention heads are not among them; :func:`of_heads` has those. A metric that knows no token subset
     is filed under "all". The column ``margin`` is half of the 95 % interval, which is symmetric about the value; NaN
@@ -76,7 +76,7 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
-    """The values of single attention heads, as :func:`measurements` gives the layers'; empty where there are none.
+    """Return the values of single attention heads, as :func:`measurements` those of layers; empty if there are none.
 
     Raises:
         ValueError: as :func:`measurements`; a metric measured twice of one head.
@@ -86,7 +86,7 @@ def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_training(frame: pd.DataFrame, instead: str) -> pd.DataFrame:
-    """:func:`measurements` of a run that has steps; of a finished model ``instead`` names what draws it.
+    """Return the :func:`measurements` of a run that has steps; the error for a finished model names ``instead``.
 
     Raises:
         ValueError: as :func:`measurements`; a finished model.
@@ -101,23 +101,23 @@ def of_training(frame: pd.DataFrame, instead: str) -> pd.DataFrame:
 
 
 def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
-    """The scalar of the run called ``name`` against step, NaN left out; empty when it was never stored."""
+    """Return the scalar called ``name`` against step, without NaN; empty if it was never stored."""
     rows = frame.loc[frame["layer"].isna() & (frame["metric"] == name)]
     return pd.Series(rows["value"].to_numpy(float), index=rows["step"].to_numpy()).dropna().sort_index()
 
 
 def failures(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that say why a checkpoint could not be measured: without a layer, with a reason."""
+    """Return the rows that say why a checkpoint could not be measured: without a layer, with a reason."""
     return frame.loc[frame["layer"].isna() & frame["reason"].notna()]
 
 
 def is_finished(rows: pd.DataFrame) -> bool:
-    """Whether the rows are of a model of which only the end is published, so that its step 0 is no step."""
+    """Return whether the rows are of a finished model, whose step 0 is not a step of a training."""
     return all(_finished(rows))
 
 
 def tokens_by_step(rows: pd.DataFrame) -> pd.Series:
-    """Training tokens against step, ascending; empty unless every row knows them."""
+    """Return training tokens against step, ascending; empty unless every row has them."""
     if bool(rows["tokens_seen"].isna().any()):
         return pd.Series(dtype=float)
     steps = rows.drop_duplicates("step").sort_values("step")
@@ -125,19 +125,19 @@ def tokens_by_step(rows: pd.DataFrame) -> pd.Series:
 
 
 def of_metric(rows: pd.DataFrame, metric: str, subset: str | None = None) -> pd.DataFrame:
-    """The rows of ``metric``, on every subset unless one is named."""
+    """Return the rows of ``metric``, on every subset unless one is named."""
     chosen = (rows["metric"] == metric) & (True if subset is None else rows["subset"] == subset)
     return rows.loc[chosen]
 
 
 def metrics_of(rows: pd.DataFrame) -> list[str]:
-    """The metrics in ``rows``: those of the table of metrics in its order, then others by name."""
+    """Return the metrics in ``rows``: known ones in the order of the registry, then others by name."""
     places = {name: place for place, name in enumerate(METRICS)}
     return sorted(rows["metric"].unique(), key=lambda name: (places.get(base_name(name), len(places)), name))
 
 
 def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
-    """The token subsets ``metric`` was taken on, "all" first.
+    """Return the token subsets ``metric`` was measured on, "all" first.
 
     Raises:
         ValueError: ``metric`` is not in ``rows``; the message names those that are.
@@ -149,12 +149,12 @@ def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
 
 
 def in_order(subsets: Iterable[str]) -> list[str]:
-    """Token subsets as they are shown: those of :data:`NO_CLASSES`, then any other by name."""
+    """Return token subsets in the order in which they are shown: those of :data:`NO_CLASSES`, then others by name."""
     return _in_order(subsets, NO_CLASSES)
 
 
 def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") -> pd.DataFrame:
-    """``column`` of ``metric`` on ``subset`` by layer (index) and step (columns); NaN where nothing was measured.
+    """Return ``column`` of ``metric`` on ``subset`` by layer (index) and step (columns), NaN where not measured.
 
     Raises:
         ValueError: ``metric`` was not measured on ``subset``.
@@ -210,7 +210,7 @@ def layer_mean(rows: pd.DataFrame, metric: str, subset: str) -> LayerMean:
 
 
 def select_steps(steps: Sequence[int], limit: int) -> list[int]:
-    """At most ``limit`` of the sorted ``steps``: the first, the last, and log-spaced ones between.
+    """Return at most ``limit`` of the sorted ``steps``: the first, the last, and log-spaced ones between.
 
     >>> select_steps(range(0, 1001), 5)
     [0, 5, 31, 177, 1000]
@@ -225,7 +225,7 @@ def select_steps(steps: Sequence[int], limit: int) -> list[int]:
 
 
 def causality(rows: pd.DataFrame) -> bool | None:
-    """True for a decoder, False for an encoder, None when the rows do not say or do not agree."""
+    """Return True for a decoder, False for an encoder, None if the rows do not say or do not agree."""
     known = {bool(value) for value in rows["causal"].dropna()}
     return known.pop() if len(known) == 1 else None
 

@@ -1,4 +1,4 @@
-"""Several runs side by side: each checked, named in short, and in the order of a comparison.
+"""Several runs: each checked, with a short name, in the order of a comparison.
 
 The stacks of a model that has several stand there like models of their own.
 """
@@ -53,7 +53,7 @@ class MeasuredRun:
 
     @property
     def key(self) -> Key:
-        """What no other of a comparison has."""
+        """Unique in a comparison."""
         return self.name, self.stack
 
     @property
@@ -83,13 +83,13 @@ class MeasuredRun:
         return metric_series(self.rows)
 
     def at_end(self) -> pd.DataFrame:
-        """The rows of each metric at the last step it was measured at."""
+        """Return the rows of each metric at the last step it was measured at."""
         last = self.rows.groupby(["metric", "subset"])["step"].transform("max")
         return self.rows.loc[self.rows["step"] == last]
 
 
 def measured_runs(frame: pd.DataFrame) -> list[MeasuredRun]:
-    """The runs in ``frame``: decoders, encoders, then those of unknown kind; each by size, then by name.
+    """Return the runs in ``frame``: decoders, encoders, then those of unknown kind; each by size, then by name.
 
     Of a model with several stacks each is there on its own, under the size of the whole. Runs without a single
     measurement are left out.
@@ -111,12 +111,12 @@ def measured_runs(frame: pd.DataFrame) -> list[MeasuredRun]:
 
 
 def never_measured(frame: pd.DataFrame) -> list[str]:
-    """Runs of which nothing but failures is stored, by name."""
+    """Return the runs that have no measurement, by name."""
     return sorted(set(frame["run"]) - set(frame.loc[frame["layer"].notna(), "run"]))
 
 
 def differences(runs: Sequence[MeasuredRun]) -> str | None:
-    """Why the values of these runs do not compare; None where they do.
+    """Return why the values of these runs do not compare; None if they do.
 
     Estimates change with the sampling design, the number of vectors and a metric's settings. Means over a class of
     tokens do not change with the number, and tokenizers do not find equally many.
@@ -167,7 +167,7 @@ def _of_different_settings(runs: Sequence[MeasuredRun]) -> str | None:
 
 
 def short_names(runs: Sequence[str], published: Sequence[str] = ()) -> dict[str, str]:
-    """Names without the leading parts that tell nothing apart: those all runs share, and owners of published models.
+    """Return names without the leading parts that all runs share, and without the owners of published models.
 
     >>> short_names(["lab/a/1", "lab/b/1"])
     {'lab/a/1': 'a/1', 'lab/b/1': 'b/1'}
@@ -186,7 +186,8 @@ def short_names(runs: Sequence[str], published: Sequence[str] = ()) -> dict[str,
 
 
 def listed(names: Mapping[str, Sequence[str]]) -> str:
-    """
+    """Return each key with its names.
+
     >>> listed({"4,096": ["a", "b"], "512": ["c"]})
     '4,096 (a, b), 512 (c)'
     """
@@ -194,7 +195,8 @@ def listed(names: Mapping[str, Sequence[str]]) -> str:
 
 
 def spans(layers: Sequence[int]) -> str:
-    """
+    """Return numbers of layers as ranges.
+
     >>> spans([0]), spans([0, 4, 5, 6])
     ('0', '0, 4-6')
     """
@@ -204,7 +206,7 @@ def spans(layers: Sequence[int]) -> str:
 
 
 def _is_published(rows: pd.DataFrame) -> bool:
-    """Whether the weights came from a repository of the owner the run is named after, not from a local path."""
+    """Return whether the weights came from a repository of the owner the run is named after, not from a local path."""
     owner = str(rows["run"].iloc[0]).partition("/")[0]
     origins = rows["checkpoint"].dropna().unique().tolist()
     return any(origin.startswith(f"{owner}/") and "@" in origin for origin in origins)

@@ -1,4 +1,4 @@
-"""Names of the scalars of a training that are stored beside its measurements."""
+"""Names of the scalars of a training that are stored with its measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs of a store are meant, and on which probe."""
+"""Selection of runs and probes of a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from repdyn.store import Store
 def select(
     store: Store, runs: Sequence[str] | None = None, probe: str | None = None
 ) -> dict[tuple[str, str], pd.DataFrame]:
-    """The rows of each run and probe, scalars and failures among them.
+    """Return the rows of each run and probe, scalars and failures among them.
 
     Args:
         store: with measurements.
@@ -45,7 +45,7 @@ def select(
 
 
 def is_measured(rows: pd.DataFrame) -> bool:
-    """Whether there is a measurement among the rows, not only scalars and failures."""
+    """Return whether there is a measurement among the rows, not only scalars and failures."""
     return bool(rows["layer"].notna().any())
 
 
@@ -60,14 +60,14 @@ def _known(store: Store, names: Sequence[str] | None) -> list[str]:
 
 
 def _closest(name: str, there: Sequence[str]) -> str:
-    """The run a mistyped name resembles, by its whole name or its last part."""
+    """Suggest the run that a mistyped name resembles, by its whole name or its last part."""
     by_name = {run.rpartition("/")[2].lower(): run for run in there} | {run.lower(): run for run in there}
     close = difflib.get_close_matches(name.lower(), by_name, n=1)
     return f"did you mean {by_name[close[0]]!r}?" if close else f"it has {', '.join(there)}"
 
 
 def _elsewhere(store: Store) -> str:
-    """Stores nearby, for whom a run's folder stands for its store."""
+    """Suggest stores nearby, in case the folder of a run was given."""
     inside = {path.parent.parent for path in store.path.glob("*/*/step*.parquet")}
     around = {store.path.parent for _ in store.path.glob("step*.parquet")}
     found = ", ".join(str(path) for path in sorted(inside | around))

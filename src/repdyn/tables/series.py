@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.tables.designs import intervals
-from repdyn.tables.families import commonest_reason, places
+from repdyn.tables.families import most_common_reason, places
 from repdyn.tables.frames import LayerMean, grid, in_order, layer_mean, metrics_of, of_heads
 
 _COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
@@ -86,7 +86,7 @@ class MetricSeries:
         found: dict[tuple[int, int], str] = {}
         for _, alike in missing.groupby("reason", dropna=False):
             cells = zip(alike["layer"].tolist(), alike["step"].tolist(), strict=True)
-            found |= dict.fromkeys(cells, commonest_reason(alike))
+            found |= dict.fromkeys(cells, most_common_reason(alike))
         return tuple(tuple(found.get((layer, step), "") for step in self.steps) for layer in self.layers)
 
     @cached_property

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from repdyn.alerts import Rule, alerts_of, kept_rules
+from repdyn.alerts import Rule, alerts_of, stored_rules
 from repdyn.store import Store
-from repdyn.tables.alert_text import told
+from repdyn.tables.alert_text import alert_lines
 from repdyn.tables.selection import is_measured, select
 from repdyn.tables.style import plain
 
@@ -22,7 +22,7 @@ def print_alerts(
     rules: Sequence[Rule] | None = None,
     console: Console | None = None,
 ) -> int:
-    """Print what rules find in the runs of a store.
+    """Print the alerts of the runs of a store.
 
     Args:
         store: with at least one measured checkpoint.
@@ -32,28 +32,28 @@ def print_alerts(
         console: where to; standard output unless given.
 
     Returns:
-        Number of lines that tell of an alert.
+        Number of lines with an alert.
 
     Raises:
-        ValueError: nothing is stored; no such run or probe; rules in the store that do not read.
+        ValueError: nothing is stored; no such run or probe; rules in the store that cannot be read.
     """
     console = console or Console()
-    n_told = 0
+    n_lines = 0
     for (run, found), frame in select(store, runs, probe).items():
         heading = f"{run} (probe {found[:8]})"
         if not is_measured(frame):
-            _say(console, f"{heading}: nothing measured")
+            _print(console, f"{heading}: nothing measured")
             continue
-        watched = kept_rules(store.alerts_path(run)) if rules is None else rules
-        lines = told(alerts_of(frame, watched))
+        used_rules = stored_rules(store.alerts_path(run)) if rules is None else rules
+        lines = alert_lines(alerts_of(frame, used_rules))
         n_steps = frame.loc[frame["layer"].notna(), "step"].nunique()
-        looked = f"{n_steps} checkpoint{'s' * (n_steps > 1)}, {len(watched)} rules"
-        _say(console, f"{heading}: {f'{len(lines)} alerts' if lines else 'no alert'}; {looked}")
+        scope = f"{n_steps} checkpoint{'s' * (n_steps > 1)}, {len(used_rules)} rules"
+        _print(console, f"{heading}: {f'{len(lines)} alerts' if lines else 'no alert'}; {scope}")
         for line in lines:
-            _say(console, f"  {line}")
-        n_told += len(lines)
-    return n_told
+            _print(console, f"  {line}")
+        n_lines += len(lines)
+    return n_lines
 
 
-def _say(console: Console, line: str) -> None:
+def _print(console: Console, line: str) -> None:
     console.print(Text(plain(line, console)), soft_wrap=True)

@@ -65,9 +65,9 @@ def _table(runs: Sequence[MeasuredRun], frame: pd.DataFrame, console: Console, w
 
 
 def shortened(names: Sequence[str], width: int, ellipsis: str) -> list[str]:
-    """Names of at most ``width`` characters, long ones without a part near their middle, different ones kept different.
+    """Return names of at most ``width`` characters, cut near their middle such that different ones stay different.
 
-    Where that cannot be they are wrapped, at hyphens as far as possible.
+    If that is impossible they are wrapped, preferably at hyphens.
 
     >>> shortened(["pythia-70m", "bloom-560m-intermediate", "bloom-560m-intermodal"], 12, "...")
     ['pythia-70m', 'bloom...iate', 'bloom...odal']
@@ -111,7 +111,7 @@ def _numbers(run: MeasuredRun, with_failed: bool) -> list[str]:
 
 
 def _mean_at_end(run: MeasuredRun, metric: str, subset: str) -> str:
-    """Four characters of the last mean over layers, as the figures draw it, and a mark where it is over fewer."""
+    """Return the last mean over layers in four characters, and a mark if it is over fewer layers."""
     means = _means(run, metric, subset)
     if means is None:
         return short_value(math.nan)
@@ -127,7 +127,7 @@ def _means(run: MeasuredRun, metric: str, subset: str) -> LayerMean | None:
 
 
 def _fewer(runs: Sequence[MeasuredRun], console: Console) -> list[Text]:
-    """What the mark on a mean stands for: how many layers the means of each run are over, where they are marked."""
+    """Explain the mark on a mean: how many layers the marked means of each run are over."""
     by_count: dict[str, list[str]] = {}
     for run in runs:
         found = {mean: means for mean in _MEANS if (means := _means(run, *mean)) and means.n_used < means.n_layers}
@@ -144,7 +144,7 @@ def _fewer(runs: Sequence[MeasuredRun], console: Console) -> list[Text]:
 
 
 def _marks(frame: pd.DataFrame) -> list[Text]:
-    """One cell for each finding, in it one mark for each subset it is judged on."""
+    """Return a cell for each finding, with a mark for each subset it is judged on."""
     found = findings(frame)
     cells = []
     for name in _HEADINGS:
@@ -165,7 +165,7 @@ def _legend() -> list[Text]:
 
 
 def _sampled(runs: Sequence[MeasuredRun], console: Console) -> list[Text]:
-    """The sampling designs, of the metrics whose means are in the table."""
+    """Describe the sampling of the metrics whose means are in the table."""
     metrics = [metric for metric, _ in _MEANS]
     rows = {run.label: run.rows.loc[run.rows["metric"].isin(metrics)] for run in runs}
     if all(of_one.empty for of_one in rows.values()):

@@ -1,4 +1,4 @@
-"""A line in the terminal for every metric of a run: how its mean over layers went, and what it cost."""
+"""A line in the terminal for every metric of a run: its mean over layers during training, and its cost."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from repdyn.tables.style import plain, short_subset_title, sparkline
 _SPARKLINE = 7
 _SHARED = (
     "means over layers of all tokens, where no others are named; s: seconds per checkpoint, of which what several "
-    "metrics share (neighbours, spectrum, ranks in the vocabulary) is charged to the first that asks"
+    "metrics share (neighbours, spectrum, ranks in the vocabulary) counts for the first that uses it"
 )
 
 
-def beyond_default(rows: pd.DataFrame) -> bool:
-    """Whether more was measured than what is measured unless something is asked for."""
+def measures_more_than_default(rows: pd.DataFrame) -> bool:
+    """Return whether more than the default metrics was measured."""
     return not set(map(base_name, rows["metric"].unique())) <= set(DEFAULT_METRICS)
 
 
 def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
-    """Median over checkpoints of the seconds that each metric took on all layers and token subsets together.
+    """Return the median over checkpoints of the seconds each metric took on all layers and token subsets together.
 
     Args:
-        rows: from :func:`repdyn.tables.frames.measurements`; those of single heads are made along with their layer's.
+        rows: from :func:`repdyn.tables.frames.measurements`.
     """
     took = rows.pivot_table(index="step", columns="metric", values="seconds", aggfunc="sum")
     return took.median()
@@ -64,8 +64,8 @@ def _table(rows: pd.DataFrame, several: bool, unicode: bool) -> Table:
     for metric in _by_family(rows):
         family, took = family_of(metric), float(seconds.loc[metric])
         cost = (f"{took:,.2f}", f"{took / whole:.0%}" if whole else "")
-        course = map(Text, _course(rows, metric, several, unicode))  # brackets in a name would be read as markup
-        table.add_row(family if family != before else "", *course, *cost)
+        cells = map(Text, _mean_cells(rows, metric, several, unicode))  # brackets in a name would be read as markup
+        table.add_row(family if family != before else "", *cells, *cost)
         before = family
     table.add_row("", "all", *[""] * (len(table.columns) - 4), f"{whole:,.2f}", "")
     return table
@@ -76,7 +76,7 @@ def _by_family(rows: pd.DataFrame) -> list[str]:
     return sorted(metrics_of(rows), key=lambda metric: places.get(family_of(metric), len(places)))
 
 
-def _course(rows: pd.DataFrame, metric: str, several: bool, unicode: bool) -> Iterator[str]:
+def _mean_cells(rows: pd.DataFrame, metric: str, several: bool, unicode: bool) -> Iterator[str]:
     """Name, mean over layers at the ends, curve between them; of the first subset that has a value."""
     subset = in_order(defined_subsets(rows, metric) or of_metric(rows, metric)["subset"].unique())[0]
     yield metric if subset == "all" else f"{metric} ({short_subset_title(subset)})"

@@ -13,7 +13,7 @@ from repdyn.metrics import DEFAULT_METRICS, FAMILIES, METRICS, Metric
 from repdyn.metrics.names import written
 from repdyn.tables.style import family_title, metric_unit, plain
 
-_BESIDES = {
+_CAPTURES = {
     "following": "the next layer",
     "last": "the last layer",
     "previous_checkpoint": "the checkpoint measured before",
@@ -110,13 +110,13 @@ def _lies(metric: Metric) -> str:
 
 
 def _needs(metric: Metric) -> str:
-    """What it takes beside the layer's own states; empty where nothing."""
-    select_inputs = [words for beside, words in _BESIDES.items() if beside in metric.captures]
-    select_inputs += sorted(metric.captures - _BESIDES.keys())
+    """Return what a metric needs in addition to the layer's states."""
+    needed = [words for capture, words in _CAPTURES.items() if capture in metric.captures]
+    needed += sorted(metric.captures - _CAPTURES.keys())
     if metric.probe_requires:
-        select_inputs.append(f"{metric.probe_requires} of the tokens")
+        needed.append(f"{metric.probe_requires} of the tokens")
     if metric.whole_spectrum:
-        select_inputs.append("the whole spectrum")
+        needed.append("the whole spectrum")
     if metric.neighbours:
-        select_inputs.append(f"{metric.n_neighbours} neighbours of each vector")
-    return ", ".join(select_inputs)
+        needed.append(f"{metric.n_neighbours} neighbours of each vector")
+    return ", ".join(needed)

@@ -1,4 +1,4 @@
-"""One screen in the terminal: what was measured, what it says, what it cost."""
+"""The summary of a run on one screen of a terminal: what was measured, the findings, the cost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rich.text import Text
 
 from repdyn.alerts import Alert
 from repdyn.store.schema import FINISHED
-from repdyn.tables.alert_text import told
-from repdyn.tables.costs import cost, failed
+from repdyn.tables.alert_text import alert_lines
+from repdyn.tables.costs import cost_line, failure_line
 from repdyn.tables.criteria import MEANINGS, VERSION
 from repdyn.tables.designs import sampling
 from repdyn.tables.effects import Verdict
-from repdyn.tables.families import commonest_reason, undefined, without_first
+from repdyn.tables.families import drop_first_comparison, most_common_reason, undefined
 from repdyn.tables.findings import COLOURS, Finding, findings
 from repdyn.tables.frames import (
     causality,
@@ -34,7 +34,7 @@ from repdyn.tables.frames import (
     subsets_of,
 )
 from repdyn.tables.style import KINDS, of_stack, plain, short_value, sparkline
-from repdyn.terminal.metric_lines import beyond_default, print_every_metric
+from repdyn.terminal.metric_lines import measures_more_than_default, print_every_metric
 
 MAX_LINES = 36
 _MIN_ROWS, _MAX_ROWS = 3, 13
@@ -64,8 +64,8 @@ def print_summary(
 
     Args:
         frame: rows of one run; where its model has several stacks of one of them, which the head names.
-        figures: files written, of which the folder is named.
-        alerts: of the run, of which the first few are told.
+        figures: files written, whose folder is named.
+        alerts: of the run, of which the first few are printed.
         tracking_seconds: wall-clock seconds spent measuring.
         kernel_seconds: how many of them went into the metrics themselves, the rest being the model's forward passes.
         total_seconds: wall-clock seconds of the training, measuring included.
@@ -94,7 +94,7 @@ def print_summary(
     table = _table(rows, max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken)), sparklines=unicode)
     for part in [*before, table, *after]:
         console.print(part if unicode else _ascii(part, console), highlight=False)
-    if beyond_default(rows):
+    if measures_more_than_default(rows):
         console.print()
         print_every_metric(rows, console)
 
@@ -174,12 +174,12 @@ def _evidence(text: str) -> Padding:
 
 def _left_out(rows: pd.DataFrame) -> Iterator[Text]:
     others = _curves(rows)[_MAX_CURVES:]
-    if others and not beyond_default(rows):
+    if others and not measures_more_than_default(rows):
         yield Text(f"also measured: {', '.join(f'{metric} ({subset})' for metric, subset in others)}")
 
 
 def _alerts(alerts: Sequence[Alert]) -> Iterator[Text]:
-    lines = told(alerts)
+    lines = alert_lines(alerts)
     for line in lines[:_MAX_ALERTS]:
         yield Text(f"alert at {line}", style="red")
     if (more := len(lines) - _MAX_ALERTS) > 0:
@@ -187,24 +187,24 @@ def _alerts(alerts: Sequence[Alert]) -> Iterator[Text]:
 
 
 def _missing(rows: pd.DataFrame) -> Iterator[Text]:
-    """What is left out here and there; what has no value at all is named with the metrics."""
-    expected = without_first(rows)
+    """Report missing values, except of metrics without any value, which are listed with the metrics."""
+    expected = drop_first_comparison(rows)
     nowhere = [name for names in undefined(rows).values() for name in names]
     missing = expected.loc[expected["value"].isna()]
     named = missing["metric"].isin(nowhere) | (missing["metric"] + " (" + missing["subset"] + ")").isin(nowhere)
     missing = missing.loc[~named]
     if len(missing):
-        reason = commonest_reason(missing)
+        reason = most_common_reason(missing)
         yield Text(f"warning: {len(missing)} of {len(rows)} values are left out, mostly: {reason}", style="yellow")
 
 
 def _failed(frame: pd.DataFrame) -> Iterator[Text]:
-    if text := failed(frame):
+    if text := failure_line(frame):
         yield Text(f"warning: {text}", style="yellow")
 
 
 def _cost(frame: pd.DataFrame) -> Iterator[Text]:
-    if text := cost(frame):
+    if text := cost_line(frame):
         yield Text(text)
 
 

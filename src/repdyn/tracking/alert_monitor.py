@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 import pandas as pd
 from lightning.pytorch.loggers import Logger
 
-from repdyn.alerts import Rule, Watcher, kept_rules, write_rules
+from repdyn.alerts import Rule, Watcher, stored_rules, write_rules
 from repdyn.publish.loggers import log_alerts
 from repdyn.store import Store
 from repdyn.store.schema import Row, to_pandas, to_table
-from repdyn.tables.alert_text import told
+from repdyn.tables.alert_text import alert_lines
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class AlertMonitor:
             OSError, ValueError: the store cannot be written, or its rows cannot be read.
         """
         path = store.alerts_path(run)
-        if not (path.exists() and kept_rules(path) == self._rules):
+        if not (path.exists() and stored_rules(path) == self._rules):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_rules(self._rules, path)
         if self._rules and resumed and store.steps(run):
@@ -66,7 +66,7 @@ class AlertMonitor:
             self._watcher.see(self._stored.loc[self._stored["step"] < step])
             self._stored = None
         found = self._watcher.see(to_pandas(to_table(rows)))
-        lines = [f"{self._origin}{line}" for line in told(found)]
+        lines = [f"{self._origin}{line}" for line in alert_lines(found)]
         self._unpublished = [line for line in lines if line not in self._logged]
         self._logged = set(lines)
         for line in self._unpublished:

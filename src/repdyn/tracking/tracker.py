@@ -9,7 +9,7 @@ from types import TracebackType
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
-from repdyn.alerts import RulesLike, rules_from
+from repdyn.alerts import RulesLike, resolve_rules
 from repdyn.alerts.rules import DEFAULT
 from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
 from repdyn.capture.forward import Forward
@@ -105,7 +105,7 @@ class Tracker:
             run=run or Path(store).resolve().name,
             store=self._store,
             loggers=lambda: given_loggers,
-            rules=rules_from(alerts),
+            rules=resolve_rules(alerts),
             report=report,
         )
 

@@ -1,0 +1,67 @@
+"""Runs that are drawn in one figure: how each looks, and how the legend and the captions name them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+
+import pandas as pd
+
+from repdyn.figures.charts import Line
+from repdyn.figures.colours import run_looks
+from repdyn.figures.drawing import LEGEND_ROWS
+from repdyn.tables.runs import MeasuredRun, differences, measured_runs
+from repdyn.tables.style import KINDS
+
+BAND_OPACITY = 0.1
+
+
+class ComparedRuns:
+    """Runs that compare, in their order, with the colour and marker of each.
+
+    Raises:
+        ValueError: a run with several models or probes; runs that do not compare.
+    """
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.runs = measured_runs(frame)
+        if why := differences(self.runs):
+            raise ValueError(f"expected runs that compare, got {why}; choose among them")
+        self.looks = {key: {**look, "band_opacity": BAND_OPACITY} for key, look in run_looks(self.runs).items()}
+        self.at_end = pd.concat([run.at_end() for run in self.runs])
+
+    def legend(self, runs: Sequence[MeasuredRun], suffixes: Sequence[str]) -> list[Line | str]:
+        """Return the runs under a heading for each kind, with what is added to the name of each."""
+        entries: list[Line | str] = []
+        for kind, members in groupby(zip(runs, suffixes, strict=True), key=lambda member: member[0].causal):
+            group = list(members)
+            entries.append(_plural(kind, len(group)))
+            entries += [Line(x=(), y=(), label=run.label + end, **self.looks[run.key]) for run, end in group]
+        return entries
+
+
+def legend_width(legend: Sequence[Line | str]) -> float:
+    """Return the width of the legend in inches, with room for headings."""
+    labels = [entry.label for entry in legend if isinstance(entry, Line)]
+    return math.ceil((len(labels) + len(KINDS)) / LEGEND_ROWS) * (0.7 + 0.085 * max(map(len, labels)))
+
+
+def count_kinds(runs: Sequence[MeasuredRun]) -> str:
+    """Return how many there are of each kind."""
+    kinds = [(kind, len(list(members))) for kind, members in groupby(runs, key=lambda run: run.causal)]
+    return ", ".join(f"{number} {_plural(kind, number)}" for kind, number in kinds)
+
+
+def _plural(kind: bool | None, number: int) -> str:
+    return f"{KINDS[kind]}{'s' * (number > 1)}" if kind is not None else "of unknown kind"
+
+
+def end_checkpoints(runs: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
+    """Return which checkpoints the profiles are of, and what to add to the name of each run where they differ."""
+    last = {run.steps[-1] for run in runs if not run.finished}
+    if not last:
+        return "finished models", [""] * len(runs)
+    if len(last) == 1:
+        return f"at step {last.pop():,}{' or finished' * any(run.finished for run in runs)}", [""] * len(runs)
+    return "at the last measured step", ["" if run.finished else f", step {run.steps[-1]:,}" for run in runs]
