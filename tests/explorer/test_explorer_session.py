@@ -192,7 +192,7 @@ def test_half_a_character_is_read_as_a_question_mark(session):
 
 
 def test_a_sentence_is_read_once_and_forgotten_after_four_others(session, monkeypatch):
-    read, whole = [], session_module.read_sentence
+    read, whole = [], session_module.capture_sentence
     monkeypatch.setattr(session_module, "capture_sentence", lambda *given: read.append(given[1]) or whole(*given))
     for place in range(3):
         session.token(SENTENCE, place)
@@ -204,7 +204,7 @@ def test_a_sentence_is_read_once_and_forgotten_after_four_others(session, monkey
 
 
 def test_readers_take_turns(session, monkeypatch):
-    at_once, most, whole = [0], [0], session_module.read_sentence
+    at_once, most, whole = [0], [0], session_module.capture_sentence
     counting = threading.Lock()
 
     def slowly(*given):
