@@ -129,7 +129,7 @@ def test_paths_are_those_of_the_study_of_anatomy(session):
     assert remarks == []
     assert [one.place for one in found] == [3, 3]
     for subject, seen in zip(session.models, found, strict=True):
-        ((_, one, other),) = sentence_trajectories(subject, (SENTENCE, OTHER))
+        [(one, other)] = sentence_trajectories(subject, (SENTENCE, OTHER)).values()
         assert seen.one.tokens == tuple(token_names(subject.tokenizer, encode_sentence(subject, SENTENCE)))
         assert np.allclose(seen.one.states, one.states, atol=1e-6)
         assert np.allclose(seen.other.states, other.states, atol=1e-6)
