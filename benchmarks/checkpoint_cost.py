@@ -20,11 +20,11 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.text.source import load_corpus
 from repdyn.hub.weights import Loading
 from repdyn.sweep.checkpoint import Settings, Task, Timing, measure_checkpoint
-from repdyn.sweep.downloads import Fetched
+from repdyn.sweep.downloads import LocalFiles
 from repdyn.sweep.targets import Target
+from repdyn.text.source import load_corpus
 
 # width, layers, heads of the published configurations
 SIZES = {"14m": (128, 6, 4), "31m": (256, 6, 8), "70m": (512, 6, 8), "160m": (768, 12, 12), "410m": (1024, 24, 16)}
@@ -50,7 +50,7 @@ def time_once(folder: Path, step: int) -> Timing:
     probe = Probe.from_texts([load_corpus("builtin").data.decode()], byte_tokenizer())
     task = Task(Target("benchmark", step, f"step{step}", path=folder), probe)
     settings = Settings(loading=Loading(dtype="float32"))
-    return measure_checkpoint(task, Fetched(folder, 0, 0.0), open_store(folder / "store"), settings)
+    return measure_checkpoint(task, LocalFiles(folder, 0, 0.0), open_store(folder / "store"), settings)
 
 
 def main() -> None:

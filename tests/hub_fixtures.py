@@ -16,7 +16,7 @@ from huggingface_hub import constants
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.models import build_model
-from repdyn.sweep.downloads import AHEAD
+from repdyn.sweep.downloads import PREFETCH_THREAD
 
 SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
 
@@ -54,7 +54,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> 
         huggingface_hub.close_session()  # a client made earlier would keep its proxies and connections
         yield server
     for thread in threading.enumerate():
-        if thread.name.startswith(AHEAD):  # a download that was given up would close the next test's connections
+        if thread.name.startswith(PREFETCH_THREAD):  # a download that was given up would close the next test's connections
             thread.join()
     huggingface_hub.close_session()
 

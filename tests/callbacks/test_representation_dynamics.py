@@ -16,7 +16,7 @@ from repdyn.hub.client import Hub
 from repdyn.metrics import METRICS
 from repdyn.store.schema import Checkpoint
 from repdyn.sweep.checkpoint import Settings, Task
-from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import sweep
 
@@ -83,7 +83,7 @@ def test_checkpoints_saved_live_give_the_live_numbers(tmp_path, probe, family):
     tasks = [Task(target, kept) for target in find_checkpoints(tmp_path / "saved", "swept")]
     assert [task.target.step for task in tasks] == [0, 3, 6, 8]
     swept = open_store(tmp_path / "swept")
-    sweep(tasks, swept, Settings("all"), Downloads(tmp_path / "downloads", Hub()))
+    sweep(tasks, swept, Settings("all"), Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
     measured = live.store.to_pandas()
     assert set(measured.loc[measured.layer.notna(), "metric"]) == set(METRICS)
     pd.testing.assert_series_equal(values(swept.to_pandas()), values(measured), check_exact=True)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from repdyn.hub import revisions
-from repdyn.hub.revisions import Revision, compile_pattern, match, parse, select, whole_number
+from repdyn.hub.revisions import Revision, compile_pattern, match_revisions, parse_revision, select_revisions, whole_number
 
 PYTHIA = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *range(1000, 143001, 1000)]
 
@@ -78,7 +78,7 @@ def test_numbers_with_units_are_exact(text, value):
     ],
 )
 def test_without_a_pattern_the_step_is_the_number_that_is_called_so(name, step, tokens, stage):
-    assert parse(name) == Revision(name, step, tokens, stage)
+    assert parse_revision(name) == Revision(name, step, tokens, stage)
 
 
 @pytest.mark.parametrize(
@@ -99,21 +99,21 @@ def test_without_a_pattern_the_step_is_the_number_that_is_called_so(name, step, 
     ],
 )
 def test_names_without_a_step_are_none(name):
-    assert parse(name) is None
+    assert parse_revision(name) is None
 
 
 def test_a_pattern_matches_the_whole_name():
     pattern = r"step(?P<step>\d+)"
-    assert parse("step8", pattern) == Revision("step8", 8)
-    assert parse("step8-old", pattern) is None
-    assert parse("my-step8", pattern) is None
-    assert parse("final", r"(?:step(?P<step>\d+)|final)") is None
+    assert parse_revision("step8", pattern) == Revision("step8", 8)
+    assert parse_revision("step8-old", pattern) is None
+    assert parse_revision("my-step8", pattern) is None
+    assert parse_revision("final", r"(?:step(?P<step>\d+)|final)") is None
 
 
 def test_tokens_come_from_the_name_or_else_from_the_batch():
-    assert parse("step8", r"step(?P<step>\d+)", 2**21) == Revision("step8", 8, 2**24)
-    assert parse("step8-5B", r"step(?P<step>\d+)(?:-(?P<tokens>\w+))?", 2**21) == Revision("step8-5B", 8, 5 * 10**9)
-    assert parse("step8", r"step(?P<step>\d+)(?:-(?P<tokens>\w+))?", 2**21) == Revision("step8", 8, 2**24)
+    assert parse_revision("step8", r"step(?P<step>\d+)", 2**21) == Revision("step8", 8, 2**24)
+    assert parse_revision("step8-5B", r"step(?P<step>\d+)(?:-(?P<tokens>\w+))?", 2**21) == Revision("step8-5B", 8, 5 * 10**9)
+    assert parse_revision("step8", r"step(?P<step>\d+)(?:-(?P<tokens>\w+))?", 2**21) == Revision("step8", 8, 2**24)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_tokens_come_from_the_name_or_else_from_the_batch():
     ids=["syntax", "no step", "unknown group"],
 )
 def test_patterns_that_cannot_work_are_refused(pattern, message):
-    for use in (lambda: compile_pattern(pattern), lambda: parse("step1", pattern)):
+    for use in (lambda: compile_pattern(pattern), lambda: parse_revision("step1", pattern)):
         with pytest.raises(ValueError, match=whole(message)):
             use()
 
@@ -142,16 +142,16 @@ def test_patterns_that_cannot_work_are_refused(pattern, message):
 def test_a_number_that_is_not_whole_names_the_revision():
     message = r"expected a whole number such as 1000, 240k, 1.5T as step of 'step1.5', got '1.5'"
     with pytest.raises(ValueError, match=message):
-        parse("step1.5", r"step(?P<step>.+)")
+        parse_revision("step1.5", r"step(?P<step>.+)")
     with pytest.raises(ValueError, match=r"as tokens of 'step1-many', got 'many'"):
-        parse("step1-many", r"step(?P<step>\d+)-(?P<tokens>.+)")
+        parse_revision("step1-many", r"step(?P<step>\d+)-(?P<tokens>.+)")
 
 
 def test_match_sorts_and_keeps_what_does_not_match():
-    found, others = match(["main", "step16", "step0", "step8", "refs-old", "step8"], r"step(?P<step>\d+)", 10)
+    found, others = match_revisions(["main", "step16", "step0", "step8", "refs-old", "step8"], r"step(?P<step>\d+)", 10)
     assert found == [Revision("step0", 0, 0), Revision("step8", 8, 80), Revision("step16", 16, 160)]
     assert others == ["main", "refs-old"]
-    assert match([]) == ([], [])
+    assert match_revisions([]) == ([], [])
 
 
 def test_match_refuses_two_names_of_one_step():
@@ -161,8 +161,8 @@ def test_match_refuses_two_names_of_one_step():
         r"name one stage with a narrower pattern, such as 'stage1-step(?P<step>\d+).*'"
     )
     with pytest.raises(ValueError, match=whole(message)):
-        match(names)
-    narrower = match(names, r"stage1-step(?P<step>\d+).*")
+        match_revisions(names)
+    narrower = match_revisions(names, r"stage1-step(?P<step>\d+).*")
     assert (steps(narrower[0]), narrower[1]) == ([1000, 2000], ["stage2-step1000"])
 
 
@@ -183,7 +183,7 @@ def test_match_refuses_two_names_of_one_step():
 )
 def test_select_on_the_steps_of_pythia(spec, chosen):
     assert len(PYTHIA) == 154
-    assert steps(select(named(PYTHIA), spec)) == chosen
+    assert steps(select_revisions(named(PYTHIA), spec)) == chosen
 
 
 @pytest.mark.parametrize(
@@ -200,14 +200,14 @@ def test_select_on_the_steps_of_pythia(spec, chosen):
     ],
 )
 def test_log_takes_what_is_near_a_power_of_two(given, chosen):
-    assert steps(select(named(given), "log")) == chosen
+    assert steps(select_revisions(named(given), "log")) == chosen
 
 
 def test_select_sorts_and_takes_names_before_steps():
     places = [Revision("0", 900), Revision("step100", 100), Revision("step0", 0)]
-    assert steps(select(places, "all")) == [0, 100, 900]
-    assert steps(select(places, "0")) == [900]
-    assert steps(select(places, "step0,100")) == [0, 100]
+    assert steps(select_revisions(places, "all")) == [0, 100, 900]
+    assert steps(select_revisions(places, "0")) == [900]
+    assert steps(select_revisions(places, "step0,100")) == [0, 100]
 
 
 FORMS = 'expected "all", "log", "every:10", or names or steps separated by commas such as "step0,step1000,143000"'
@@ -227,7 +227,7 @@ FORMS = 'expected "all", "log", "every:10", or names or steps separated by comma
 )
 def test_select_refuses(spec, message):
     with pytest.raises(ValueError, match=whole(message)):
-        select(named(PYTHIA), spec)
+        select_revisions(named(PYTHIA), spec)
 
 
 def test_examples_in_docstrings_hold():

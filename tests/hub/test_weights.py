@@ -16,7 +16,7 @@ from repdyn.hub.client import Hub, RemoteFile
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.weights import Loading, choose_files, load_model
 from repdyn.sweep.checkpoint import Settings, Task
-from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import sweep
 
@@ -161,7 +161,7 @@ def test_both_stacks_of_an_encoder_decoder_come_through_a_sweep(tmp_path):
     probe = Probe.from_tokens(tokens, max_vectors=192, batch_vectors=96)
     tasks = [Task(target, probe) for target in find_checkpoints(tmp_path / "checkpoints", "t5")]
     store = open_store(tmp_path / "store")
-    report = sweep(tasks, store, Settings(), Downloads(tmp_path / "downloads", Hub()))
+    report = sweep(tasks, store, Settings(), Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
     assert [task.target.step for task in report.measured] == [0, 10]
     rows = store.to_pandas("t5").query("layer.notna() and metric == 'two_nn' and step == 10")
     assert rows.groupby("stack")["layer"].max().to_dict() == {"encoder": 2, "decoder": 3}

@@ -20,14 +20,13 @@ from repdyn.capture.blocks import find_blocks
 from repdyn.cli.train import TrainCLI
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
-from repdyn.hub.revisions import compile_pattern, match, parse, whole_number
-from repdyn.hub.revisions import select as select_revisions
+from repdyn.hub.revisions import compile_pattern, match_revisions, parse_revision, select_revisions, whole_number
 from repdyn.hub.weights import Loading, load_model
 from repdyn.metrics import resolve
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.options import n_bytes, parser
 from repdyn.sweep.probes import ProbeText
-from repdyn.sweep.suites import find_histories, read_suite
+from repdyn.sweep.suites import find_models, read_suite
 from repdyn.tracking.schedule import Schedule
 
 FUZZ = settings(
@@ -131,7 +130,7 @@ def test_yaml_that_is_more_than_a_suite(tmp_path, content, message):
 def test_yaml_that_is_no_utf_8(tmp_path):
     (tmp_path / "mine.yaml").write_bytes(b"title: \xff\xfe")
     with pytest.raises(ValueError, match="expected YAML in .*mine.yaml, got something that does not parse"):
-        find_histories([str(tmp_path / "mine.yaml")])
+        find_models([str(tmp_path / "mine.yaml")])
 
 
 @pytest.mark.parametrize(
@@ -166,7 +165,7 @@ def test_numbers_that_no_store_holds(text):
 @given(st.lists(st.text(st.sampled_from("step-_=./0123456789kMBTtokensagecheckpoint٣é \n"), max_size=60), max_size=6))
 def test_names_of_any_kind_are_sorted_out(names):
     names = list(dict.fromkeys(names))
-    found, refusal = attempt(lambda: match(names))
+    found, refusal = attempt(lambda: match_revisions(names))
     if refusal is None:
         places, others = found
         assert sorted([place.name for place in places] + others) == sorted(names)
@@ -178,14 +177,14 @@ def test_names_of_any_kind_are_sorted_out(names):
 @pytest.mark.parametrize("name", ["stage1" + "-step" * 20_000, "step" * 50_000, "tokens" * 40_000, "1" * 100_000 + "x"])
 def test_a_name_without_end_is_no_checkpoint_and_takes_no_time(name):
     start = time.process_time()
-    assert parse(name) is None
+    assert parse_revision(name) is None
     assert time.process_time() - start < 1
 
 
 @FUZZ
 @given(st.text(max_size=20))
 def test_a_choice_of_revisions_of_any_kind(spec):
-    places, _ = match(["step1", "step2"])
+    places, _ = match_revisions(["step1", "step2"])
     chosen, refusal = attempt(lambda: select_revisions(places, spec))
     assert set(chosen) <= set(places) if refusal is None else refusal.startswith("expected ")
 

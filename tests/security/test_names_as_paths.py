@@ -19,11 +19,11 @@ from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.weights import Loading, load_model
 from repdyn.store import MeasurementKey
-from repdyn.sweep.checkpoint import Settings, Task, file_failure
-from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.checkpoint import Settings, Task, store_failure
+from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import sweep
-from repdyn.sweep.suites import History, Published
+from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel
 from repdyn.sweep.targets import Target, select_targets
 
 NAMES = ["../../x", "..", ".", "/etc/x", "a/../../b", "a/b", "a\\b", "nul\0", "new\nline", "~", "x" * 400, "é" * 200]
@@ -148,9 +148,9 @@ def test_a_file_outside_of_its_repository_is_not_fetched(listing, outside, path)
     commit = listing(path)
     target = Target("lab/model", 8, "step8", repository="lab/model", commit=commit)
     with (
-        Downloads(outside / "downloads", Hub(), with_code=True).opened() as downloads,
+        Downloads(Hub(), DownloadLimits(outside / "downloads", with_code=True)).opened() as downloads,
         pytest.raises(
-            CheckpointError, match="the hub listed no file inside of the repository, but .*; nothing is fetched"
+            CheckpointError, match="expected a path inside the repository from the hub, got .*; nothing is downloaded"
         ),
     ):
         downloads.fetch(target, lambda n, of: None)
@@ -163,8 +163,8 @@ def test_a_file_outside_of_its_repository_is_not_fetched(listing, outside, path)
         (b'[{"type": "file"}]', "the answer made no sense while lab/model@"),
         (b"<html>", "the answer made no sense while lab/model@"),
         (b"\xff", "the answer made no sense while lab/model@"),
-        (b'[{"type": "file", "path": "a", "oid": "b", "size": "9"}]', "the hub told no size of a file, but '9'"),
-        (b'[{"type": "file", "path": "a", "oid": "b", "size": -9}]', "the hub told no size of a file, but -9"),
+        (b'[{"type": "file", "path": "a", "oid": "b", "size": "9"}]', "expected the size of a file from the hub, got '9'"),
+        (b'[{"type": "file", "path": "a", "oid": "b", "size": -9}]', "expected the size of a file from the hub, got -9"),
     ],
     ids=["numbers", "no path", "a page", "bytes", "a text as size", "a negative size"],
 )
@@ -180,7 +180,7 @@ def test_a_listing_of_other_things_than_files(hub: HubServer, family, monkeypatc
 def test_a_commit_is_forty_digits(hub: HubServer, family, monkeypatch, commit):
     hub.publish("lab/model", "step8", family[8])
     hub.repositories["lab/model"].branches["step8"] = commit
-    with pytest.raises(CheckpointError, match="the hub told no commit, 40 hexadecimal digits, but "):
+    with pytest.raises(CheckpointError, match="expected a commit of 40 hexadecimal digits from the hub, got "):
         Hub().refs("lab/model")
     known = {"id": "lab/model", "sha": commit, "siblings": [], "tags": [], "private": False, "disabled": False}
     body = json.dumps(known).encode()
@@ -188,7 +188,7 @@ def test_a_commit_is_forty_digits(hub: HubServer, family, monkeypatch, commit):
         hub.repositories["lab/model"], "info", lambda *_: (200, body, {"Content-Type": "application/json"})
     )
     hub.repositories["lab/model"].branches["main"] = next(iter(hub.repositories["lab/model"].commits))
-    with pytest.raises(CheckpointError, match="the hub told no commit, 40 hexadecimal digits, but "):
+    with pytest.raises(CheckpointError, match="expected a commit of 40 hexadecimal digits from the hub, got "):
         Hub().commit("lab/model", "main")
 
 
@@ -196,20 +196,20 @@ def test_a_commit_is_forty_digits(hub: HubServer, family, monkeypatch, commit):
 def test_a_branch_cannot_steer_the_terminal(hub: HubServer, family, name):
     hub.publish("lab/model", "step8", family[8])
     hub.repositories["lab/model"].branches[name] = COMMIT
-    with pytest.raises(CheckpointError, match="the hub told no name of a branch or tag, but "):
+    with pytest.raises(CheckpointError, match="expected the name of a branch or tag from the hub, got "):
         Hub().refs("lab/model")
 
 
 @pytest.mark.parametrize("revision", ["../../step8", "/step8", "a/../../../step8"])
 def test_a_revision_with_separators_is_measured_inside(hub: HubServer, family, outside, revision):
     hub.publish("lab/model", revision, family[8])
-    history = History("m", "", "lab/model", "lab/model", r".*step(?P<step>\d+)")
-    (target,) = select_targets(history, Hub()).targets
+    model = PublishedModel("m", "", "lab/model", "lab/model", r".*step(?P<step>\d+)")
+    (target,) = select_targets(model, Hub()).targets
     assert target.revision == revision
     probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
     task, store = Task(target, probe), open_store(outside / "store")
-    file_failure(task, store, Settings(), "no")
-    report = sweep([task], store, Settings(), Downloads(outside / "downloads", Hub()))
+    store_failure(task, store, Settings(), "no")
+    report = sweep([task], store, Settings(), Downloads(Hub(), DownloadLimits(outside / "downloads")))
     assert report.measured == [task]
     assert set(store.to_pandas()["revision"]) == {revision}
 
@@ -224,11 +224,11 @@ def test_a_repository_is_a_name(hub: HubServer, repository):
 
 def test_a_listed_checkpoint_in_a_subfolder_outside(hub: HubServer, family, outside):
     hub.publish("lab/model", "main", family[8])
-    at = Published("lab/model", "main", "../../family/step8", 8, None, None)
-    history = History("m", "", "lab/model", checkpoints=(at,))
-    (target,) = select_targets(history, Hub()).targets
+    at = PublishedCheckpoint("lab/model", "main", "../../family/step8", 8, None, None)
+    model = PublishedModel("m", "", "lab/model", checkpoints=(at,))
+    (target,) = select_targets(model, Hub()).targets
     with (
-        Downloads(outside / "downloads", Hub()).opened() as downloads,
+        Downloads(Hub(), DownloadLimits(outside / "downloads")).opened() as downloads,
         pytest.raises(CheckpointError, match=r"it has no ../../family/step8/config.json"),
     ):
         downloads.fetch(target, lambda n, of: None)
@@ -244,7 +244,7 @@ SHARD = "model-00001-of-00001.safetensors"
             {"weight_map": {"a": "../step0/model.safetensors"}},
             "names '../step0/model.safetensors', which is no file of",
         ),
-        ({"weight_map": {"a": SHARD, "b": "/etc/x"}}, "names '/etc/x', which is no file of weights beside it"),
+        ({"weight_map": {"a": SHARD, "b": "/etc/x"}}, "names '/etc/x', which is no weight file of this folder"),
         ({"weight_map": {"a": "config.json"}}, "names 'config.json', which is no file of weights"),
         ({"weight_map": {"a": 5}}, "names '5', which is no file of weights"),
         ({"weight_map": [SHARD]}, "is no index of weights: it has no weight_map"),
@@ -266,7 +266,7 @@ def test_links_in_the_folder_for_downloads_are_not_followed(outside):
     root = outside / "downloads" / "repdyn-downloads"
     root.mkdir(parents=True)
     (root / "0123456789ab").symlink_to(victim)
-    with Downloads(outside / "downloads", Hub()).opened():
+    with Downloads(Hub(), DownloadLimits(outside / "downloads")).opened():
         pass
     assert (victim / "file").exists()
 

@@ -25,12 +25,12 @@ from repdyn.hub.local import load_lightning
 from repdyn.hub.weights import Loading, load_model
 from repdyn.store import MeasurementKey
 from repdyn.sweep.checkpoint import Settings, Task
-from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints
-from repdyn.sweep.loop import Report, sweep
+from repdyn.sweep.loop import SweepResult, sweep
 from repdyn.sweep.probes import ProbeText
 
-CODE = "holds code that would run when it is read"
+CODE = "contains code that would run when it is read"
 
 
 class _Touch:
@@ -52,12 +52,14 @@ def marker(tmp_path: Path):
 
 
 @pytest.fixture
-def sweep_of(tmp_path: Path) -> Callable[[Path], Report]:
-    def run(folder: Path) -> Report:
+def sweep_of(tmp_path: Path) -> Callable[[Path], SweepResult]:
+    def run(folder: Path) -> SweepResult:
         probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
         tasks = [Task(target, probe) for target in find_checkpoints(folder, "run")]
         settings = Settings(loading=Loading(dtype="auto"))
-        return sweep(tasks, open_store(tmp_path / "store"), settings, Downloads(tmp_path / "downloads", Hub()))
+        return sweep(
+            tasks, open_store(tmp_path / "store"), settings, Downloads(Hub(), DownloadLimits(tmp_path / "downloads"))
+        )
 
     return run
 
@@ -81,7 +83,7 @@ def test_weights_in_a_local_folder(family, marker, sweep_of, tmp_path, legacy):
     assert [(task.target.step, reason) for task, reason in report.failed] == [
         (
             8,
-            "the checkpoint does not load: a file of it is damaged, or holds code that would run when it is read, beside the weights",
+            "the checkpoint does not load: a file is damaged, or contains code that would run when it is read",
         )
     ]
     assert len(report.measured) == 2
@@ -137,7 +139,7 @@ def test_a_lightning_checkpoint_does_not_say_what_is_called_with_its_hyperparame
     [
         (
             {"hyper_parameters": {"n_layers": 10**9}},
-            "it asks for 1000000000 layers, more than the 10000 that are built",
+            "it has 1000000000 layers, more than the 10000 that are supported",
         ),
         ({"hyper_parameters": {"hidden_size": 1 << 16}}, "its weights are not those of the model that its hyperparam"),
         ({"hyper_parameters": {"family": "../../x"}}, "does not load as a checkpoint of repdyn.models.LanguageModel"),
@@ -238,7 +240,7 @@ def test_code_of_a_tokenizer_is_not_run_in_a_sweep(tokenizer_with_code, family, 
 def test_compiled_code_of_another_repository_is_not_fetched(hub: HubServer, family, key):
     path = family[8] / "config.json"
     path.write_text(path.read_text().replace("{", f'{{"{key}": "lab/kernels",', 1))
-    with pytest.raises(CheckpointError, match="it asks for code of another repository, 'lab/kernels'; read that, then"):
+    with pytest.raises(CheckpointError, match="it requires code of another repository, 'lab/kernels'; read that, then"):
         load_model(family[8], Loading())
     assert hub.requests == []
 
@@ -246,5 +248,5 @@ def test_compiled_code_of_another_repository_is_not_fetched(hub: HubServer, fami
 def test_an_adapter_does_not_bring_another_model(family, tmp_path):
     shutil.copytree(family[0], tmp_path / "another")
     (family[8] / "adapter_config.json").write_text(f'{{"base_model_name_or_path": "{tmp_path / "another"}"}}')
-    with pytest.raises(CheckpointError, match=r"it is an adapter \(adapter_config.json\), whose model lies elsewhere"):
+    with pytest.raises(CheckpointError, match=r"it is an adapter \(adapter_config.json\) of another model"):
         load_model(family[8], Loading())

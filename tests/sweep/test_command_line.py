@@ -215,7 +215,7 @@ def test_offline_mode(hub, commits, command, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     huggingface_hub.close_session()
     status, _, err = command("lab/model")
-    assert (status, err) == (3, "stopped: the hub may not be asked, because HF_HUB_OFFLINE is set; unset it\n")
+    assert (status, err) == (3, "stopped: the hub cannot be used, because HF_HUB_OFFLINE is set; unset it\n")
 
 
 def test_no_network_half_way(hub, commits, command, monkeypatch):

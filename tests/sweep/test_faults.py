@@ -21,9 +21,9 @@ from repdyn.hub.client import Hub
 from repdyn.hub.errors import CancelledError, CheckpointError, SweepStoppedError
 from repdyn.store import Store
 from repdyn.sweep.checkpoint import Settings, Task
-from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.loop import Report, partition_tasks, sweep
-from repdyn.sweep.suites import History
+from repdyn.sweep.downloads import DownloadLimits, Downloads
+from repdyn.sweep.loop import SweepResult, partition_tasks, sweep
+from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import select_targets
 
 SETTINGS = Settings()
@@ -43,8 +43,8 @@ def published(hub: HubServer, family: dict[int, Path], probe: Probe) -> Callable
     def publish() -> list[Task]:
         for step, folder in family.items():
             hub.publish("lab/model", f"step{step}", folder)
-        history = History("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)")
-        return [Task(target, probe) for target in select_targets(history, Hub()).targets]
+        model = PublishedModel("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)")
+        return [Task(target, probe) for target in select_targets(model, Hub()).targets]
 
     return publish
 
@@ -56,10 +56,10 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def downloads(tmp_path: Path) -> Downloads:
-    return Downloads(tmp_path / "downloads", Hub(), timeout_seconds=30)
+    return Downloads(Hub(), DownloadLimits(tmp_path / "downloads", timeout_seconds=30))
 
 
-def assert_only_the_middle_one_failed(report: Report, tasks: list[Task], store: Store, reason: str) -> None:
+def assert_only_the_middle_one_failed(report: SweepResult, tasks: list[Task], store: Store, reason: str) -> None:
     assert report.measured == [tasks[0], tasks[2]]
     assert [task for task, _ in report.failed] == [tasks[1]]
     assert reason in report.failed[0][1]
@@ -136,8 +136,8 @@ def test_a_busy_hub_is_asked_again_for_branches_and_commits_too(hub, published, 
 def test_a_download_that_takes_too_long(hub, published, store, tmp_path):
     tasks = published()
     hub.fault(FILE.format(commit=tasks[1].target.commit), "slow", bytes_per_second=10_000)
-    slow = Downloads(tmp_path / "downloads", Hub(), timeout_seconds=0.4)
-    reason = "its download took longer than --timeout 0.4 seconds"
+    slow = Downloads(Hub(), DownloadLimits(tmp_path / "downloads", timeout_seconds=0.4))
+    reason = "the download took longer than --timeout 0.4 seconds"
     assert_only_the_middle_one_failed(sweep(tasks, store, SETTINGS, slow), tasks, store, reason)
 
 
@@ -267,7 +267,7 @@ def test_no_network_ends_the_sweep_and_records_no_failure(hub, published, store,
     sweep(tasks[:1], store, SETTINGS, downloads)
     hub.__exit__()
     with pytest.raises(SweepStoppedError, match=r"no connection to http://127.0.0.1:\d+ .*the same command goes on"):
-        sweep(tasks[1:], store, SETTINGS, Downloads(downloads._root, Hub()))
+        sweep(tasks[1:], store, SETTINGS, Downloads(Hub(), DownloadLimits(downloads._root)))
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks[1:]
 
 
@@ -317,7 +317,7 @@ def test_a_mistaken_choice_of_layers_does_not_stand_in_the_way_of_the_right_one(
 def test_a_cancelled_download_ends_with_the_next_piece(hub, published, tmp_path):
     tasks = published()
     hub.fault("safetensors", "slow", bytes_per_second=20_000)
-    downloads = Downloads(tmp_path / "downloads", Hub())
+    downloads = Downloads(Hub(), DownloadLimits(tmp_path / "downloads"))
     with downloads.opened(), ThreadPoolExecutor(1) as pool:
         future = pool.submit(downloads.fetch, tasks[0].target, lambda n, of: None)
         time.sleep(0.3)

@@ -28,7 +28,7 @@ GEOMETRY = ["run", "step", "layer", "metric", "subset", "value", "std", "n_uniqu
 SCRIPT = Path(__file__).parents[2] / "analyze_checkpoints.py"
 
 
-class Published:
+class PublishedCheckpoint:
     """A trained run on a hub, and the command that sweeps it."""
 
     def __init__(self, hub: HubServer, folder: Path) -> None:
@@ -74,7 +74,7 @@ class Published:
         """The same in this process, undisturbed and without figures."""
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("signal.signal", lambda *_: None)
-            patched.setattr(cli, "is_still_working", lambda: False)
+            patched.setattr(cli, "is_prefetching", lambda: False)
             patched.setattr(cli, "show_store", lambda *_: None)
             patched.setattr(cli, "write_report", lambda _, path: path)
             with pytest.raises(SystemExit, match="^0$"):
@@ -91,15 +91,15 @@ class Published:
 
 
 @pytest.fixture
-def published(hub: HubServer, tmp_path: Path) -> Published:
-    return Published(hub, tmp_path)
+def published(hub: HubServer, tmp_path: Path) -> PublishedCheckpoint:
+    return PublishedCheckpoint(hub, tmp_path)
 
 
 def finished(store: Path) -> int:
     return len(list(store.glob("*/step*.parquet")))
 
 
-def watch(process: subprocess.Popen, published: Published, until: Callable[[], bool]) -> int:
+def watch(process: subprocess.Popen, published: PublishedCheckpoint, until: Callable[[], bool]) -> int:
     """Wait, and return the most that lay on disk meanwhile, in bytes."""
     peak = 0
     while process.poll() is None and not until():

@@ -25,9 +25,9 @@ from repdyn.models import LanguageModel, build_model
 from repdyn.store import Store
 from repdyn.store.schema import Checkpoint
 from repdyn.sweep.checkpoint import Settings, Task
-from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints, left_out
-from repdyn.sweep.loop import Report, partition_tasks, sweep
+from repdyn.sweep.loop import SweepResult, partition_tasks, sweep
 
 SETTINGS = Settings(loading=Loading(dtype="auto"))
 SIZES = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
@@ -53,10 +53,10 @@ def run(tmp_path, probe) -> Path:
 def measured(tmp_path, probe):
     """Sweeps what is found in a folder and not in the store yet."""
 
-    def measured(folder: Path, store: Store, settings: Settings = SETTINGS) -> Report:
+    def measured(folder: Path, store: Store, settings: Settings = SETTINGS) -> SweepResult:
         tasks = [Task(target, probe) for target in find_checkpoints(folder, "swept")]
         waiting = partition_tasks(tasks, store, settings).waiting
-        return sweep(waiting, store, settings, Downloads(tmp_path / "downloads", Hub()))
+        return sweep(waiting, store, settings, Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
 
     return measured
 

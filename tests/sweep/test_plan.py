@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from repdyn.hub.client import Hub
-from repdyn.sweep.plan import Part, gigabytes, listed, notes, print_plan, print_suites
-from repdyn.sweep.suites import History, shipped_suites
+from repdyn.sweep.plan import ModelPlan, gigabytes, shorten_list, selection_notes, print_plan, print_suites
+from repdyn.sweep.suites import PublishedModel, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
 
 
@@ -25,7 +25,7 @@ def printed(act, *arguments) -> str:
 def selection(hub, family) -> Selection:
     for step, folder in family.items():
         hub.publish("lab/model", f"step{step}", folder)
-    return select_targets(History("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)"), Hub())
+    return select_targets(PublishedModel("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)"), Hub())
 
 
 def numbers(shown: str, run: str) -> list[str]:
@@ -38,11 +38,11 @@ def test_a_line_for_each_model(hub, family, selection):
     beside = sum((family[0] / name).stat().st_size for name in ("config.json", "generation_config.json"))
     n_requests = len(hub.requests)
     other = Selection("lab/other", selection.targets[:1])
-    shown = printed(print_plan, [Part(selection, selection.targets[1:], 1, 0), Part(other, [], 0, 1)], Hub())
+    shown = printed(print_plan, [ModelPlan(selection, selection.targets[1:], 1, 0), ModelPlan(other, [], 0, 1)], Hub())
     size, both = gigabytes(weights + beside), gigabytes(2 * (weights + beside))
     assert numbers(shown, "lab/model") == ["step0, step8, step16", "1", "0", "2", both, size]
     assert numbers(shown, "lab/other") == ["step0", "0", "1", "0", "0 GB", "0 GB"]
-    assert f"in all {both} to fetch" in shown
+    assert f"{both} to download in total" in shown
     asked = hub.requests[n_requests:]
     assert len(asked) == 2
     assert all(path.startswith("/api/models/lab/model/tree/") for _, path in asked)
@@ -53,7 +53,7 @@ def test_what_would_fail_is_said(hub, family, selection):
     commit = hub.publish("lab/model", "step8", family[8])
     unreadable = Target("lab/model", 8, "step8", repository="lab/model", commit=commit)
     missing = Target("lab/model", 9, "step9", repository="lab/model", missing="the hub has no such revision")
-    part = Part(selection, [selection.targets[0], unreadable, missing], 0, 0)
+    part = ModelPlan(selection, [selection.targets[0], unreadable, missing], 0, 0)
     shown = printed(print_plan, [part], Hub()).splitlines()
     assert shown[-2].startswith("would fail: lab/model step8: it has no weights that can be read")
     assert shown[-1] == "would fail: lab/model step9: the hub has no such revision"
@@ -62,29 +62,29 @@ def test_what_would_fail_is_said(hub, family, selection):
 def test_what_lies_here_already_is_not_to_be_fetched(selection, family):
     huggingface_hub.snapshot_download("lab/model", revision=selection.targets[0].commit)
     local = Selection("here", (Target("here", 0, "step0", path=family[0]),))
-    parts = [Part(selection, selection.targets[:1], 0, 0), Part(local, local.targets, 0, 0)]
+    parts = [ModelPlan(selection, selection.targets[:1], 0, 0), ModelPlan(local, local.targets, 0, 0)]
     shown = printed(print_plan, parts, Hub())
     assert numbers(shown, "lab/model")[-3:] == numbers(shown, "here")[-3:] == ["1", "0 GB", "0 GB"]
 
 
 def test_names_are_not_taken_for_markup():
-    part = Part(Selection("[bold]run", (Target("[bold]run", 0, "[red]step0"),)), [], 1, 0)
+    part = ModelPlan(Selection("[bold]run", (Target("[bold]run", 0, "[red]step0"),)), [], 1, 0)
     assert numbers(printed(print_plan, [part], Hub()), "[bold]run") == ["[red]step0", "1", "0", "0", "0 GB", "0 GB"]
 
 
 def test_notes():
     nothing = Selection("lab/model", (Target("lab/model", 0, "step0"),))
-    assert notes(nothing) == []
+    assert selection_notes(nothing) == []
     something = Selection("lab/model", nothing.targets, others=("main", "v1"), absent=tuple(range(10)))
-    assert notes(something) == [
+    assert selection_notes(something) == [
         "lab/model: described, but not on the hub: 0, 1, 2, 3, 4 .. 9 (10)",
         "lab/model: not checkpoints by the pattern, or without a step in their names, and left out: main, v1",
     ]
 
 
 def test_words():
-    assert listed([str(number) for number in range(6)]) == "0, 1, 2, 3, 4, 5"
-    assert listed([str(number) for number in range(7)]) == "0, 1, 2, 3, 4 .. 6 (7)"
+    assert shorten_list([str(number) for number in range(6)]) == "0, 1, 2, 3, 4, 5"
+    assert shorten_list([str(number) for number in range(7)]) == "0, 1, 2, 3, 4 .. 6 (7)"
     assert [gigabytes(n) for n in (0, 10**7, 999_999, 3.649e12)] == ["0 GB", "0.01 GB", "0.001 GB", "3649 GB"]
 
 

@@ -25,7 +25,7 @@ from repdyn.probe.design import INDEPENDENT
 from repdyn.probe.word_classes import CLASSES
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.probes import ProbeText, hub_probe, local_probe
-from repdyn.sweep.suites import History, Published
+from repdyn.sweep.suites import PublishedModel, PublishedCheckpoint
 from repdyn.sweep.targets import Selection, select_targets
 
 CONTEXT = 12
@@ -65,14 +65,14 @@ def save(tmp_path) -> Callable[..., Path]:
     return save
 
 
-def chosen(history: History) -> tuple[History, Selection]:
-    return history, select_targets(history, Hub())
+def chosen(model: PublishedModel) -> tuple[PublishedModel, Selection]:
+    return model, select_targets(model, Hub())
 
 
-def model(**fields) -> History:
+def model(**fields) -> PublishedModel:
     described: dict[str, Any] = {"name": "model", "suite": "", "run": "lab/model", "repository": "lab/model"}
     described["revisions"] = r"step(?P<step>\d+)"
-    return History(**described | fields)
+    return PublishedModel(**described | fields)
 
 
 def lengths(probe: Probe) -> set[int]:
@@ -127,7 +127,7 @@ def test_a_named_tokenizer_is_not_replaced_by_another_one(hub, save, text):
 
 def test_one_repository_for_each_checkpoint_the_last_of_them_missing(hub, save, text):
     hub.publish("lab/seed-0k", "main", save("early", tokens=tokenizer()))
-    places = [Published(f"lab/seed-{step}k", "main", "", step, None, None) for step in (0, 20)]
+    places = [PublishedCheckpoint(f"lab/seed-{step}k", "main", "", step, None, None) for step in (0, 20)]
     described = model(repository=None, revisions=None, checkpoints=tuple(places))
     assert lengths(hub_probe(*chosen(described), text, Hub())) == {CONTEXT}
     del hub.repositories["lab/seed-0k"]

@@ -24,15 +24,15 @@ def console(terminal: bool) -> tuple[Console, io.StringIO]:
     return Console(file=written, force_terminal=terminal, width=100), written
 
 
-def run(board: ProgressDisplay, tasks: list[Task]) -> None:
-    with board:
-        board.fetching(tasks[0])
-        board.fetched(0, 4_000_000)
-        board.fetched(3_000_000, 4_000_000)
-        board.measuring(tasks[0])
-        board.progress("kernels", 0.5)
-        board.finished(tasks[0], "download 1.0 s")
-        board.finished(tasks[1], f"failed: {'because ' * 40}[/]", failed=True)
+def run(display: ProgressDisplay, tasks: list[Task]) -> None:
+    with display:
+        display.fetching(tasks[0])
+        display.fetched(0, 4_000_000)
+        display.fetched(3_000_000, 4_000_000)
+        display.measuring(tasks[0])
+        display.progress("kernels", 0.5)
+        display.finished(tasks[0], "download 1.0 s")
+        display.finished(tasks[1], f"failed: {'because ' * 40}[/]", failed=True)
 
 
 def test_without_a_terminal_there_is_one_line_for_each_checkpoint(tasks):
@@ -54,12 +54,12 @@ def test_in_a_terminal_there_are_bars_too(tasks):
 
 def test_bytes_are_counted_anew_for_each_download(tasks):
     there, _ = console(terminal=True)
-    board = ProgressDisplay(2, there)
+    display = ProgressDisplay(2, there)
     for _ in range(2):
-        board.fetching(tasks[0])
-        board.fetched(0, 2_000_000_000)
-        board.fetched(500_000_000, 2_000_000_000)
-        assert board._bars.tasks[board._download].fields["text"] == "lab/model step8: 0.50 of 2.00 GB"
+        display.fetching(tasks[0])
+        display.fetched(0, 2_000_000_000)
+        display.fetched(500_000_000, 2_000_000_000)
+        assert display._bars.tasks[display._download].fields["text"] == "lab/model step8: 0.50 of 2.00 GB"
 
 
 def test_quiet(tasks, capsys):

@@ -31,12 +31,12 @@ from repdyn.hub.weights import Loading
 from repdyn.models import build_model
 from repdyn.store import Store
 from repdyn.sweep import ray_engine
-from repdyn.sweep.checkpoint import Settings, Task, file_failure
-from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.loop import Report, partition_tasks, sweep
+from repdyn.sweep.checkpoint import Settings, Task, store_failure
+from repdyn.sweep.downloads import DownloadLimits, Downloads
+from repdyn.sweep.loop import SweepResult, partition_tasks, sweep
 from repdyn.sweep.options import parser
 from repdyn.sweep.ray_engine import sweep_with_ray
-from repdyn.sweep.suites import History
+from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import select_targets
 
 # read when Ray is imported; without them it would keep a token in the user's home
@@ -149,14 +149,14 @@ def options(tmp_path: Path) -> Callable[..., Namespace]:
 
 
 def find_tasks(probe: Probe) -> list[Task]:
-    history = History("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)")
-    return [Task(target, probe) for target in select_targets(history, Hub()).targets]
+    model = PublishedModel("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)")
+    return [Task(target, probe) for target in select_targets(model, Hub()).targets]
 
 
-def undisturbed(tasks: list[Task], folder: Path, settings: Settings = SETTINGS) -> tuple[Report, Store]:
+def undisturbed(tasks: list[Task], folder: Path, settings: Settings = SETTINGS) -> tuple[SweepResult, Store]:
     """What one process finds, without Ray."""
     store = open_store(folder / "undisturbed")
-    return sweep(tasks, store, settings, Downloads(folder / "undisturbed_downloads", Hub())), store
+    return sweep(tasks, store, settings, Downloads(Hub(), DownloadLimits(folder / "undisturbed_downloads"))), store
 
 
 def assert_equal(one: Store, other: Store) -> None:
@@ -284,14 +284,14 @@ def test_a_lost_worker_s_checkpoint_is_measured_by_another_or_else_recorded(
     assert sorted(step for step, _ in killed) == [0, 8, 8]
     assert len({pid for _, pid in killed}) == 3
     assert ended.value.code == cli.FAILED
-    reason = "its worker was lost 2 times, most likely for want of memory (WorkerCrashedError); try fewer --workers"
+    reason = "its worker was lost 2 times, most likely out of memory (WorkerCrashedError); try fewer --workers"
     assert f"not measured: lab/model step8: {reason}" in capsys.readouterr().err
     assert partition_tasks(tasks, store, SETTINGS).failed_before == [tasks[1]]
     assert downloads_by_step(hub, tasks) == dict.fromkeys(STEPS, 1) | {0: 2, 8: 2}, "something was measured twice"
     assert left_in(tmp_path / "downloads") == []
 
     alone = undisturbed(tasks[:1] + tasks[2:], tmp_path)[1]
-    file_failure(tasks[1], alone, SETTINGS, reason)
+    store_failure(tasks[1], alone, SETTINGS, reason)
     assert_equal(store, alone)
 
 
@@ -307,7 +307,7 @@ def test_a_mistake_that_fails_all_alike_ends_the_sweep(cluster, hub, tasks, stor
 def test_no_network_in_a_worker_ends_the_sweep_with_a_plain_message(tasks, store, options, monkeypatch, capfd):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # in the workers; here it was read long ago
     with pytest.raises(
-        SweepStoppedError, match="^the hub may not be asked, because HF_HUB_OFFLINE is set; unset it$"
+        SweepStoppedError, match="^the hub cannot be used, because HF_HUB_OFFLINE is set; unset it$"
     ) as raised:
         sweep_with_ray(tasks, store, SETTINGS, Hub(), options("--workers", "1"))
     assert type(raised.value) is SweepStoppedError
@@ -433,7 +433,7 @@ def test_without_ray_the_command_says_what_to_install(options, store, monkeypatc
 def test_nothing_to_do_starts_no_cluster_and_ray_tells_nobody(options, store, monkeypatch):
     monkeypatch.setattr(ray, "init", None)
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
-    assert sweep_with_ray([], store, SETTINGS, Hub(), options()) == Report()
+    assert sweep_with_ray([], store, SETTINGS, Hub(), options()) == SweepResult()
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert os.environ["RAY_task_oom_retries"] == "3"  # noqa: SIM112
 
@@ -487,7 +487,7 @@ def test_a_task_that_fits_no_machine_is_refused_rather_than_waited_for(options):
 )
 def test_a_task_takes_its_part_of_the_disk_s_budget(options, machines, max_disk, budget, gigabytes, taken):
     chosen = options("--max-disk", max_disk)
-    bounds = ray_engine._bounds(machines, chosen)
+    bounds = ray_engine._download_limits(machines, chosen)
     assert bounds.budget_bytes == budget * 1e9
     resources = ray_engine._resources(int(gigabytes * 1e9), machines, bounds, chosen)
     assert resources == {"num_cpus": 4, "num_gpus": 0, "resources": {"disk_gb": pytest.approx(taken, abs=1e-9)}}
@@ -496,5 +496,5 @@ def test_a_task_takes_its_part_of_the_disk_s_budget(options, machines, max_disk,
 def test_a_task_takes_a_share_of_the_smallest_machine_and_a_gpu(options):
     chosen = options("--device", "cuda", "--workers", "3")
     machines = [{"CPU": 64, "GPU": 8}, {"CPU": 16, "GPU": 1}]
-    bounds = ray_engine._bounds(machines, chosen)
+    bounds = ray_engine._download_limits(machines, chosen)
     assert ray_engine._resources(10, machines, bounds, chosen) == {"num_cpus": 5, "num_gpus": 1, "resources": {}}

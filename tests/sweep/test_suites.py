@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import repdyn
-from repdyn.hub.revisions import DEFAULT_PATTERN, match, parse, select
-from repdyn.sweep.suites import History, Published, Suite, find_histories, read_suite, shipped_suites
+from repdyn.hub.revisions import DEFAULT_PATTERN, match_revisions, parse_revision, select_revisions
+from repdyn.sweep.suites import PublishedModel, PublishedCheckpoint, Suite, find_models, read_suite, shipped_suites
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "configs" / "suites"
@@ -19,7 +19,7 @@ PYTHIA = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *range(1000, 143001, 1000))
 
 
 @pytest.fixture(scope="module")
-def models() -> dict[str, History]:
+def models() -> dict[str, PublishedModel]:
     return {model.name: model for suite in shipped_suites().values() for model in suite.models}
 
 
@@ -49,21 +49,21 @@ def test_a_shipped_suite_loads_and_is_headed_by_its_command(name):
     lines = (FOLDER / f"{name}.yaml").read_text().splitlines()
     command = re.fullmatch(r"# python analyze_checkpoints.py --suite '?([\w.*-]+)'?(?: --revisions (\S+))?", lines[0])
     assert command
-    meant = find_histories([command[1]])
+    meant = find_models([command[1]])
     assert meant
     assert {model.suite for model in meant} == {name}
     assert {"GB"} <= set(re.findall(r"\w+", " ".join(line for line in lines if line.startswith("#"))))
     if command[2]:
-        promised, _ = match([f"step{step}" for step in meant[0].expected])
-        assert len(select(promised, command[2])) <= 30
+        promised, _ = match_revisions([f"step{step}" for step in meant[0].expected])
+        assert len(select_revisions(promised, command[2])) <= 30
     assert max(map(len, lines)) <= 120
 
 
 def test_names_are_distinct_over_all_suites_and_so_are_runs():
-    histories = [model for suite in shipped_suites().values() for model in suite.models]
-    assert len({model.name for model in histories}) == len(histories)
-    assert len({model.run for model in histories}) == len(histories)
-    same = {model.name for model in histories} & set(NAMES)
+    models = [model for suite in shipped_suites().values() for model in suite.models]
+    assert len({model.name for model in models}) == len(models)
+    assert len({model.run for model in models}) == len(models)
+    same = {model.name for model in models} & set(NAMES)
     assert all(len(shipped_suites()[name].models) == 1 for name in same)
 
 
@@ -84,7 +84,7 @@ def test_pythia():
         *(f"pythia-{size}-deduped" for size in sizes[2:]),
     ]
     assert len(PYTHIA) == 154
-    assert suite.models[2] == History(
+    assert suite.models[2] == PublishedModel(
         name="pythia-70m",
         suite="pythia",
         run="EleutherAI/pythia-70m",
@@ -140,20 +140,20 @@ SEEN = [
 
 @pytest.mark.parametrize(("model", "name", "step", "tokens", "stage"), SEEN, ids=[f"{row[0]}:{row[1]}" for row in SEEN])
 def test_published_names_are_read(models, model, name, step, tokens, stage):
-    history = models[model]
-    found = parse(name, history.revisions, history.tokens_per_step)
+    model = models[model]
+    found = parse_revision(name, model.revisions, model.tokens_per_step)
     assert (found and (found.step, found.tokens_seen, found.stage)) == (None if step is None else (step, tokens, stage))
 
 
 def test_every_suite_of_revisions_is_in_the_table_of_names():
     by_revision = {name for name, suite in shipped_suites().items() if any(model.revisions for model in suite.models)}
-    seen = {model.suite for row in SEEN for model in find_histories([row[0]])}
+    seen = {model.suite for row in SEEN for model in find_models([row[0]])}
     assert by_revision == seen
 
 
 @pytest.mark.parametrize("row", [row for row in SEEN if row[0].startswith("olmo2") and row[3]], ids=lambda row: row[1])
 def test_the_batch_agrees_with_the_tokens_that_olmo_names_round_up(row):
-    billions = parse(row[1], DEFAULT_PATTERN)
+    billions = parse_revision(row[1], DEFAULT_PATTERN)
     assert billions
     assert billions.tokens_seen == -(-row[3] // 10**9) * 10**9
 
@@ -187,7 +187,7 @@ def test_multiberts_have_a_repository_for_each_checkpoint(models):
     thousands = [*range(0, 201, 20), *range(300, 2001, 100)]
     assert [at.step for at in seed.checkpoints] == [1000 * thousand for thousand in thousands]
     assert len(thousands) == 29
-    assert seed.checkpoints[1] == Published("google/multiberts-seed_3-step_20k", "main", "", 20000, None, None)
+    assert seed.checkpoints[1] == PublishedCheckpoint("google/multiberts-seed_3-step_20k", "main", "", 20000, None, None)
     assert seed.run == "google/multiberts-seed_3"
     assert [model.name for model in shipped_suites()["multiberts"].models] == [f"multiberts-seed{n}" for n in range(5)]
 
@@ -227,16 +227,16 @@ def test_finished_models_are_one_checkpoint_each(models):
     ids=str,
 )
 def test_find_histories(names, found):
-    assert [model.name for model in find_histories(names)] == found
+    assert [model.name for model in find_models(names)] == found
 
 
 def test_find_histories_reads_a_file(write):
     path = write("name: mine", "repository: me/model", "revisions: 'step(?P<step>\\d+)'")
-    assert find_histories([str(path)]) == [
-        History(name="mine", suite="mine", run="me/model", repository="me/model", revisions=r"step(?P<step>\d+)")
+    assert find_models([str(path)]) == [
+        PublishedModel(name="mine", suite="mine", run="me/model", repository="me/model", revisions=r"step(?P<step>\d+)")
     ]
     with pytest.raises(FileNotFoundError, match=r"none\.yaml"):
-        find_histories(["none.yaml"])
+        find_models(["none.yaml"])
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_find_histories_suggests(name, hint):
         rf"file ending in \.yaml, got {re.escape(repr(name))}"
     )
     with pytest.raises(ValueError, match=message) as refusal:
-        find_histories([name])
+        find_models([name])
     assert re.search(hint, str(refusal.value))
 
 
@@ -280,18 +280,18 @@ def test_all_that_a_model_may_say(write):
     assert (model.run, model.tokenizer, model.tokens_per_step) == ("runs/1.4b/3", "me/1.4b-tokens", 2000)
     assert (model.repository, model.revisions, model.subfolders, model.expected) == (None, None, None, ())
     assert model.checkpoints == (
-        Published("me/final", "main", "", 0, 0, "start"),
-        Published("me/1.4b", "seed3", "at-5k", 5000, 10**7, None),
-        Published("me/1.4b", "seed3", "at-10k", 10000, 2 * 10**7, None),
-        Published("me/1.4b", "seed3", "at-20k", 20000, 4 * 10**7, None),
+        PublishedCheckpoint("me/final", "main", "", 0, 0, "start"),
+        PublishedCheckpoint("me/1.4b", "seed3", "at-5k", 5000, 10**7, None),
+        PublishedCheckpoint("me/1.4b", "seed3", "at-10k", 10000, 2 * 10**7, None),
+        PublishedCheckpoint("me/1.4b", "seed3", "at-20k", 20000, 4 * 10**7, None),
     )
 
 
 def test_placeholders_in_a_pattern_stand_for_their_letters(write):
     path = write("name: m", "for: {size: [1.4b]}", "repository: me/m", "subfolders: '{size}/step(?P<step>\\d{1,6})'")
     (model,) = read_suite(path).models
-    assert parse("1.4b/step10", model.subfolders)
-    assert parse("1x4b/step10", model.subfolders) is None
+    assert parse_revision("1.4b/step10", model.subfolders)
+    assert parse_revision("1x4b/step10", model.subfolders) is None
 
 
 PATTERN = "revisions: 'step(?P<step>\\d+)'"
@@ -433,7 +433,7 @@ def test_the_example_of_the_page_loads(tmp_path):
     (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "suites.md").read_text(), re.DOTALL)
     path = tmp_path / "mine.yaml"
     path.write_text(example)
-    models = find_histories([str(path)])
+    models = find_models([str(path)])
     assert [model.name for model in models] == ["mine-small", "mine-large", "uploaded", "three-repositories"]
     assert models[0].expected == (0, 100, *range(1000, 20001, 1000))
     assert [at.step for at in models[-1].checkpoints] == [0, 10000, 20000]

@@ -13,10 +13,10 @@ from repdyn.hub.errors import SweepStoppedError
 from repdyn.hub.weights import Loading
 from repdyn.sweep import loop
 from repdyn.sweep.checkpoint import Settings, Task
-from repdyn.sweep.downloads import Downloads
+from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import check_comparable, partition_tasks, sweep
-from repdyn.sweep.suites import History
+from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import select_targets
 
 SETTINGS = Settings()
@@ -34,8 +34,8 @@ def tasks(hub, family, probe) -> list[Task]:
     """Three checkpoints of one repository, as tasks."""
     for step, folder in family.items():
         hub.publish("lab/model", f"step{step}", folder)
-    history = History("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)", tokens_per_step=10)
-    return [Task(target, probe) for target in select_targets(history, Hub()).targets]
+    model = PublishedModel("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)", tokens_per_step=10)
+    return [Task(target, probe) for target in select_targets(model, Hub()).targets]
 
 
 def geometry(store, run="lab/model"):
@@ -45,7 +45,7 @@ def geometry(store, run="lab/model"):
 
 def test_published_checkpoints_give_the_numbers_of_the_same_files_at_hand(hub, family, tasks, probe, tmp_path):
     store = open_store(tmp_path / "store")
-    report = sweep(tasks, store, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
+    report = sweep(tasks, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
     assert [task.target.step for task in report.measured] == [0, 8, 16]
     frame = geometry(store)
     assert frame["tokens_seen"].unique().tolist() == [0, 80, 160]
@@ -53,13 +53,13 @@ def test_published_checkpoints_give_the_numbers_of_the_same_files_at_hand(hub, f
     assert set(frame["checkpoint"]) == {f"lab/model@{task.target.commit}" for task in tasks}
     local = [Task(target, probe) for target in find_checkpoints(next(iter(family.values())).parent, "lab/model")]
     at_hand = open_store(tmp_path / "at_hand")
-    sweep(local, at_hand, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
+    sweep(local, at_hand, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
     np.testing.assert_array_equal(geometry(at_hand)["value"], frame["value"])
 
 
 def test_what_it_took_is_stored_with_each_checkpoint(tasks, tmp_path):
     store = open_store(tmp_path / "store")
-    sweep(tasks, store, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
+    sweep(tasks, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
     frame = store.to_pandas()
     costs = frame[frame["layer"].isna()].pivot(index="step", columns="metric", values="value")
     assert list(costs) == ["bytes/download", "seconds/download", "seconds/forward", "seconds/kernels", "seconds/load"]
@@ -68,12 +68,12 @@ def test_what_it_took_is_stored_with_each_checkpoint(tasks, tmp_path):
 
 def test_nothing_measured_is_fetched_or_measured_again(hub, tasks, tmp_path):
     store = open_store(tmp_path / "store")
-    sweep(tasks[:2], store, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
+    sweep(tasks[:2], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
     before = {path: path.stat().st_mtime_ns for path in store.path.rglob("*.parquet")}
     n_requests = len(hub.requests)
     agenda = partition_tasks(tasks, store, SETTINGS)
     assert (len(agenda.done), agenda.waiting) == (2, tasks[2:])
-    sweep(agenda.waiting, store, SETTINGS, Downloads(tmp_path / "downloads", Hub()))
+    sweep(agenda.waiting, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
     fetched = [path for method, path in hub.requests[n_requests:] if method == "GET" and "/resolve/" in path]
     assert all(tasks[2].target.commit in path for path in fetched)
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -84,7 +84,7 @@ def test_nothing_measured_is_fetched_or_measured_again(hub, tasks, tmp_path):
 
 def test_one_weight_format_is_fetched_and_deleted_afterwards(hub, tasks, tmp_path):
     downloads = tmp_path / "downloads"
-    sweep(tasks, open_store(tmp_path / "store"), SETTINGS, Downloads(downloads, Hub()))
+    sweep(tasks, open_store(tmp_path / "store"), SETTINGS, Downloads(Hub(), DownloadLimits(downloads)))
     fetched = {Path(path).name for method, path in hub.requests if method == "GET" and "/resolve/" in path}
     assert fetched == {"config.json", "generation_config.json", "model.safetensors"} or fetched == {
         "config.json",
@@ -107,21 +107,21 @@ def test_the_disk_budget_is_never_exceeded(tasks, tmp_path, monkeypatch):
         return folder
 
     monkeypatch.setattr(Downloads, "_reserve", watched)
-    report = sweep(tasks, open_store(tmp_path / "wide"), SETTINGS, Downloads(tmp_path / "d", Hub()))
+    report = sweep(tasks, open_store(tmp_path / "wide"), SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     assert max(peaks) == 2 * size  # prefetching, but never more than one ahead
     peaks.clear()
-    narrow = Downloads(tmp_path / "d", Hub(), budget_bytes=int(1.5 * size))
+    narrow = Downloads(Hub(), DownloadLimits(tmp_path / "d", budget_bytes=int(1.5 * size)))
     report = sweep(tasks, open_store(tmp_path / "narrow"), SETTINGS, narrow)
     assert (len(report.measured), max(peaks)) == (3, size)
 
 
 def test_a_checkpoint_larger_than_the_budget_fails_for_this_budget(tasks, tmp_path):
     store = open_store(tmp_path / "store")
-    report = sweep(tasks[:1], store, SETTINGS, Downloads(tmp_path / "d", Hub(), budget_bytes=1000))
+    report = sweep(tasks[:1], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d", budget_bytes=1000)))
     assert "GB, more than the 1e-06 GB of --max-disk" in report.failed[0][1]
     # another budget may have room for it, so nothing stands in its way
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
-    sweep(tasks, store, SETTINGS, Downloads(tmp_path / "d", Hub()))
+    sweep(tasks, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     assert len(partition_tasks(tasks, store, SETTINGS).done) == 3
     assert not list(store.path.rglob("*failed*"))
 
@@ -137,7 +137,7 @@ def test_the_next_checkpoint_is_fetched_while_one_is_measured(tasks, tmp_path, m
         return fetched
 
     monkeypatch.setattr(Downloads, "fetch", noted)
-    sweep(tasks, open_store(tmp_path / "store"), SETTINGS, Downloads(tmp_path / "d", Hub()))
+    sweep(tasks, open_store(tmp_path / "store"), SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     assert events.index("fetched 8") < events.index("measured 0")
     assert events.index("fetched 16") > events.index("measured 0")
 
@@ -156,12 +156,12 @@ def test_what_another_process_has_in_hand_is_left_to_it(tasks, tmp_path):
     store = open_store(tmp_path / "store")
     claim = store.claim(SETTINGS.key(tasks[1]))
     assert claim is not None
-    report = sweep(tasks, store, SETTINGS, Downloads(tmp_path / "d", Hub()))
+    report = sweep(tasks, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     assert (report.measured, report.elsewhere) == ([tasks[0], tasks[2]], [tasks[1]])
     claim.release()
-    sweep(tasks[1:2], store, SETTINGS, Downloads(tmp_path / "d", Hub()))
+    sweep(tasks[1:2], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     # measured meanwhile by another: not again
-    assert sweep(tasks[1:2], store, SETTINGS, Downloads(tmp_path / "d", Hub())).elsewhere == tasks[1:2]
+    assert sweep(tasks[1:2], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d"))).elsewhere == tasks[1:2]
 
 
 def test_what_lies_in_the_hubs_own_cache_is_used_and_kept(hub, tasks, tmp_path):
@@ -171,7 +171,7 @@ def test_what_lies_in_the_hubs_own_cache_is_used_and_kept(hub, tasks, tmp_path):
     huggingface_hub.snapshot_download(target.repository, revision=target.commit)
     n_requests = len(hub.requests)
     store = open_store(tmp_path / "store")
-    sweep(tasks[:1], store, SETTINGS, Downloads(tmp_path / "d", Hub(), budget_bytes=1))
+    sweep(tasks[:1], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d", budget_bytes=1)))
     assert not [path for _, path in hub.requests[n_requests:] if "/resolve/" in path]
     assert list((tmp_path / "hub_cache").rglob("model.safetensors"))
 
@@ -189,9 +189,9 @@ def test_folders_of_killed_processes_are_removed_and_all_others_kept(tasks, tmp_
         (folder / "model.safetensors.incomplete").write_bytes(b"0" * 100)
     (own / "0123456789ab.lock").touch()
     before = sorted((tmp_path / "d").rglob("precious.py")) + sorted((tmp_path / "d").glob("*.lock"))
-    with Downloads(tmp_path / "d", Hub()).opened():
+    with Downloads(Hub(), DownloadLimits(tmp_path / "d")).opened():
         living = list(own.glob("*.lock"))
-        sweep(tasks[:1], open_store(tmp_path / "store"), SETTINGS, Downloads(tmp_path / "d", Hub()))
+        sweep(tasks[:1], open_store(tmp_path / "store"), SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
         assert not any(folder.exists() for folder in dead)
         assert list(own.glob("*.lock")) == living
     assert [path.name for path in own.iterdir()] == [".purge"]
@@ -201,17 +201,19 @@ def test_folders_of_killed_processes_are_removed_and_all_others_kept(tasks, tmp_
 
 def test_one_curve_is_not_made_of_what_does_not_compare(tasks, family, tmp_path):
     store = open_store(tmp_path / "store")
-    sweep(tasks[:1], store, SETTINGS, Downloads(tmp_path / "d", Hub()))
+    sweep(tasks[:1], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     check_comparable(tasks, store, SETTINGS)
     with pytest.raises(ValueError, match="expected one layers for the run 'lab/model', but .* holds it with ''"):
         check_comparable(tasks, store, Settings(layers="layers.*"))
     positions = Settings(token_positions=slice(2, None))
-    with pytest.raises(ValueError, match="holds it with .., and .*token_positions.*2:.* is asked for now"):
+    with pytest.raises(ValueError, match="holds it with .., and this sweep uses .*token_positions.*2:"):
         check_comparable(tasks, store, positions)
     assert partition_tasks(tasks, store, positions).waiting == tasks
-    report = sweep(tasks[:1], open_store(tmp_path / "other"), positions, Downloads(tmp_path / "d", Hub()))
+    report = sweep(
+        tasks[:1], open_store(tmp_path / "other"), positions, Downloads(Hub(), DownloadLimits(tmp_path / "d"))
+    )
     assert "leave token_positions= out" in report.failed[0][1]
-    with pytest.raises(ValueError, match="one dtype .* with 'float32', and 'bfloat16' is asked for now; give another"):
+    with pytest.raises(ValueError, match="one dtype .* with 'float32', and this sweep uses 'bfloat16'; give another"):
         check_comparable(tasks, store, Settings(loading=Loading(dtype="bfloat16")))
     local = [Task(target, tasks[0].probe) for target in find_checkpoints(family[0].parent, "lab/model")]
     with pytest.raises(
@@ -222,12 +224,12 @@ def test_one_curve_is_not_made_of_what_does_not_compare(tasks, family, tmp_path)
 
 def test_a_damaged_file_is_measured_anew(tasks, tmp_path):
     store = open_store(tmp_path / "store")
-    sweep(tasks[:1], store, SETTINGS, Downloads(tmp_path / "d", Hub()))
+    sweep(tasks[:1], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     (path,) = store.path.glob("*/step*.parquet")
     path.write_bytes(path.read_bytes()[:-30])
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
     check_comparable(tasks, store, SETTINGS)
-    sweep(tasks, store, SETTINGS, Downloads(tmp_path / "d", Hub()))
+    sweep(tasks, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     assert store.steps("lab/model") == [0, 8, 16]
     assert geometry(store)["step"].nunique() == 3
 
@@ -235,11 +237,11 @@ def test_a_damaged_file_is_measured_anew(tasks, tmp_path):
 def test_a_sweep_whose_checkpoints_all_fail_alike_ends(hub, family, probe, tmp_path):
     for step in range(7):
         hub.publish("lab/many", f"step{step}", family[8])
-    history = History("many", "", "lab/many", "lab/many", r"step(?P<step>\d+)")
-    tasks = [Task(target, probe) for target in select_targets(history, Hub()).targets]
+    model = PublishedModel("many", "", "lab/many", "lab/many", r"step(?P<step>\d+)")
+    tasks = [Task(target, probe) for target in select_targets(model, Hub()).targets]
     store = open_store(tmp_path / "store")
     with pytest.raises(SweepStoppedError, match="the first 5 checkpoints all failed alike: .*'blocks.*' matches none"):
-        sweep(tasks, store, Settings(layers="blocks.*"), Downloads(tmp_path / "d", Hub()))
+        sweep(tasks, store, Settings(layers="blocks.*"), Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     assert len(partition_tasks(tasks, store, Settings(layers="blocks.*")).failed_before) == 5
 
 
@@ -248,7 +250,7 @@ def test_giving_up_does_not_wait_for_a_silent_hub(hub, tasks, tmp_path, monkeypa
     monkeypatch.setattr(loop, "measure_checkpoint", interrupted)
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        sweep(tasks, open_store(tmp_path / "store"), SETTINGS, Downloads(tmp_path / "d", Hub()))
+        sweep(tasks, open_store(tmp_path / "store"), SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     assert time.monotonic() - start < 5
     assert not list((tmp_path / "d").rglob("*.safetensors"))
 

@@ -11,7 +11,7 @@ from synthetic_runs import DENSE, NO_DESIGN, fill, make_row
 
 from repdyn import Probe
 from repdyn.sweep.checkpoint import Task
-from repdyn.sweep.loop import other_designs
+from repdyn.sweep.loop import describe_other_designs
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.targets import Target
 
@@ -24,25 +24,25 @@ def task_of(design: str) -> Task:
 def test_values_by_another_design_are_named_and_stay_apart(tmp_path):
     task, dense = task_of("independent"), task_of("dense")
     store = fill(tmp_path, [make_row(run="lab/model", probe=dense.probe.hash, **DENSE)])
-    (told,) = other_designs([task, task], store)
+    (told,) = describe_other_designs([task, task], store)
     assert f"holds lab/model on the probe {dense.probe.hash} (sampling design dense)" in told
-    assert f"on {task.probe.hash} (sampling design independent), makes a curve of its own" in told
-    assert other_designs([dense], store) == []
+    assert f"on {task.probe.hash} (sampling design independent), form a separate curve" in told
+    assert describe_other_designs([dense], store) == []
 
 
 def test_values_from_before_designs_had_names_are_named_too(tmp_path):
     store = fill(tmp_path, [make_row(run="lab/model", probe="old", **NO_DESIGN)])
-    (told,) = other_designs([task_of("independent")], store)
+    (told,) = describe_other_designs([task_of("independent")], store)
     assert "old (sampling design not recorded)" in told
 
 
 def test_neighbours_in_the_own_window_that_count_are_warned_of_once():
     written = io.StringIO()
-    board, task = ProgressDisplay(2, Console(file=written, width=100)), task_of("dense")
+    display, task = ProgressDisplay(2, Console(file=written, width=100)), task_of("dense")
     row = make_row(metric="two_nn", own_window_excluded=False, same_window_share=0.5, **DENSE)
-    board.warn_of_own_windows(task, [replace(row, same_window_share=0.05)])
+    display.warn_of_own_windows(task, [replace(row, same_window_share=0.05)])
     assert written.getvalue() == ""
     for _ in range(2):
-        board.warn_of_own_windows(task, [row])
+        display.warn_of_own_windows(task, [row])
     assert written.getvalue().count("the nearest neighbour of 50% of the vectors of layer 0") == 1
     assert written.getvalue().startswith("lab/model step8: ")

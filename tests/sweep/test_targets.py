@@ -12,7 +12,7 @@ import pytest
 from repdyn import open_store
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
-from repdyn.sweep.suites import History, Published
+from repdyn.sweep.suites import PublishedModel, PublishedCheckpoint
 from repdyn.sweep.targets import Selection, Target, select_targets
 
 STEP = r"step(?P<step>\d+)"
@@ -43,17 +43,17 @@ def pythia(publish) -> dict[str, str]:
 STEPS = ("step0", "step1", "step512", "step1000", "step2000")
 
 
-def history(**fields) -> History:
+def model(**fields) -> PublishedModel:
     described: dict[str, Any] = {"name": "pythia", "suite": "", "run": "lab/pythia", "repository": "lab/pythia"}
-    return History(**described | fields)
+    return PublishedModel(**described | fields)
 
 
-def listed(*checkpoints: Published, **fields) -> History:
-    return history(**{"repository": None, "checkpoints": checkpoints, "run": "lab/one-by-one"} | fields)
+def listed(*checkpoints: PublishedCheckpoint, **fields) -> PublishedModel:
+    return model(**{"repository": None, "checkpoints": checkpoints, "run": "lab/one-by-one"} | fields)
 
 
-def at(repository: str, step: int, revision: str = "main", subfolder: str = "") -> Published:
-    return Published(repository, revision, subfolder, step, None, None)
+def at(repository: str, step: int, revision: str = "main", subfolder: str = "") -> PublishedCheckpoint:
+    return PublishedCheckpoint(repository, revision, subfolder, step, None, None)
 
 
 def names(selection: Selection) -> list[str]:
@@ -61,7 +61,7 @@ def names(selection: Selection) -> list[str]:
 
 
 def test_one_branch_for_each_step(pythia):
-    found = select_targets(history(revisions=STEP, tokens_per_step=2_097_152), Hub())
+    found = select_targets(model(revisions=STEP, tokens_per_step=2_097_152), Hub())
     assert found.run == "lab/pythia"
     assert [(target.revision, target.step, target.tokens_seen) for target in found.targets] == [
         ("step0", 0, 0),
@@ -81,7 +81,7 @@ def test_tags_and_branches(publish):
     branch = publish("lab/pythia", "step1", {"config.json": "branch"})
     publish("lab/pythia", "step1", {"config.json": "tag"}, tag=True)
     tag = publish("lab/pythia", "step2", {"config.json": "tag"}, tag=True)
-    found = select_targets(history(revisions=STEP), Hub())
+    found = select_targets(model(revisions=STEP), Hub())
     assert [(target.step, target.commit) for target in found.targets] == [(1, branch), (2, tag)]
 
 
@@ -89,13 +89,13 @@ def test_revisions_that_say_stage_and_tokens(publish):
     for name in ("stage1-step1000-tokens5B", "stage2-ingredient1-step1000-tokens9B", "main"):
         publish("lab/olmo", name)
     pattern = r"(?P<stage>stage1)-step(?P<step>\d+)-tokens(?P<tokens>\d+B)"
-    (found,) = select_targets(history(repository="lab/olmo", revisions=pattern), Hub()).targets
+    (found,) = select_targets(model(repository="lab/olmo", revisions=pattern), Hub()).targets
     assert (found.step, found.tokens_seen, found.stage) == (1000, 5_000_000_000, "stage1")
 
 
 def test_a_revision_with_a_slash_in_its_name(publish):
     commit = publish("lab/pythia", "runs/a/step7")
-    (found,) = select_targets(history(revisions=rf".*/{STEP}"), Hub()).targets
+    (found,) = select_targets(model(revisions=rf".*/{STEP}"), Hub()).targets
     assert (found.revision, found.commit) == ("runs/a/step7", commit)
     (found,) = select_targets(listed(at("lab/pythia", 7, "runs/a/step7")), Hub()).targets
     assert (found.revision, found.commit, found.missing) == ("runs/a/step7", commit, None)
@@ -104,7 +104,7 @@ def test_a_revision_with_a_slash_in_its_name(publish):
 def test_what_is_no_checkpoint_and_what_is_not_there_is_listed(pythia, publish):
     publish("lab/pythia", "v1.0", tag=True)
     expected = (0, 1, 2, 4, 512, 1000, 2000, 3000)
-    found = select_targets(history(revisions=STEP, expected=expected), Hub(), "step0")
+    found = select_targets(model(revisions=STEP, expected=expected), Hub(), "step0")
     assert sorted(found.others) == ["main", "v1.0"]
     assert found.absent == (2, 4, 3000)
     assert names(found) == ["step0"]
@@ -122,7 +122,7 @@ def test_what_is_no_checkpoint_and_what_is_not_there_is_listed(pythia, publish):
     ],
 )
 def test_some_of_the_revisions(pythia, revisions, chosen):
-    assert names(select_targets(history(revisions=STEP), Hub(), revisions)) == chosen
+    assert names(select_targets(model(revisions=STEP), Hub(), revisions)) == chosen
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_some_of_the_revisions(pythia, revisions, chosen):
 )
 def test_mistyped_revisions(pythia, revisions, message):
     with pytest.raises(ValueError, match=message):
-        select_targets(history(revisions=STEP), Hub(), revisions)
+        select_targets(model(revisions=STEP), Hub(), revisions)
 
 
 def test_two_revisions_of_one_step(pythia, publish):
@@ -147,8 +147,8 @@ def test_two_revisions_of_one_step(pythia, publish):
         ValueError,
         match="expected one checkpoint for each step, got 'step512' and 'step512-fixed' for step 512; name one stage",
     ):
-        select_targets(history(), Hub())
-    assert names(select_targets(history(revisions=STEP), Hub())) == list(STEPS)
+        select_targets(model(), Hub())
+    assert names(select_targets(model(revisions=STEP), Hub())) == list(STEPS)
 
 
 def test_nothing_matches(pythia):
@@ -156,7 +156,7 @@ def test_nothing_matches(pythia):
         ValueError,
         match=r"expected revisions of lab/pythia that match 'global_step.*', found none among main, step0, step1, .*; check the pattern",
     ):
-        select_targets(history(revisions=r"global_step(?P<step>\d+)"), Hub())
+        select_targets(model(revisions=r"global_step(?P<step>\d+)"), Hub())
 
 
 def test_one_repository_for_each_checkpoint_one_of_them_missing(publish):
@@ -199,7 +199,7 @@ def test_listed_checkpoints_have_names_that_tell_them_apart(hub, checkpoints, ex
 def test_folders_of_the_main_branch(publish):
     files = {f"{folder}/config.json": "{}" for folder in ("checkpoint-20", "checkpoint-5", "runs/checkpoint-9")}
     commit = publish("lab/uploaded", "main", files | {"config.json": "{}", "checkpoint-7/notes.txt": ""})
-    found = select_targets(history(repository="lab/uploaded", subfolders=r"checkpoint-(?P<step>\d+)"), Hub())
+    found = select_targets(model(repository="lab/uploaded", subfolders=r"checkpoint-(?P<step>\d+)"), Hub())
     assert [(target.step, target.subfolder, target.revision) for target in found.targets] == [
         (5, "checkpoint-5", "checkpoint-5"),
         (20, "checkpoint-20", "checkpoint-20"),
@@ -210,15 +210,15 @@ def test_folders_of_the_main_branch(publish):
 
 def test_a_repository_that_is_not_there(hub):
     with pytest.raises(CheckpointError, match="the hub knows no repository lab/pythia \\(404\\); if it is private"):
-        select_targets(history(revisions=STEP), Hub())
+        select_targets(model(revisions=STEP), Hub())
     with pytest.raises(ValueError, match="expected a repository or a list of checkpoints for pythia, got neither"):
-        select_targets(history(repository=None), Hub())
+        select_targets(model(repository=None), Hub())
 
 
 def test_without_a_connection_nothing_is_called_missing(hub):
     hub.__exit__()
     huggingface_hub.close_session()
-    for described in (history(revisions=STEP), listed(at("lab/x", 0))):
+    for described in (model(revisions=STEP), listed(at("lab/x", 0))):
         with pytest.raises(SweepStoppedError, match="no connection to http://127.0.0.1"):
             select_targets(described, Hub())
 

@@ -26,10 +26,10 @@ from repdyn.publish.results import show_store
 from repdyn.report import PAGE, write_report
 from repdyn.store import Store, open_store
 from repdyn.sweep.checkpoint import Settings, Task
-from repdyn.sweep.downloads import Downloads, is_still_working
-from repdyn.sweep.loop import Report, check_comparable, other_designs, partition_tasks, sweep
+from repdyn.sweep.downloads import DownloadLimits, Downloads, is_prefetching
+from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_designs, partition_tasks, sweep
 from repdyn.sweep.options import Shard, parser
-from repdyn.sweep.plan import Part, notes, print_plan, print_suites
+from repdyn.sweep.plan import ModelPlan, print_plan, print_suites, selection_notes
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.sources import Source, sources
 from repdyn.utils.redaction import redacted
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoint
     except KeyboardInterrupt:
         console.print("stopped; what is measured is stored, and the same command goes on from there")
         status = INTERRUPTED
-    if is_still_working():
+    if is_prefetching():
         # a download that a silent hub keeps waiting would hold up the exit for a minute; its files are gone already
         sys.stdout.flush()
         os._exit(status)
@@ -74,7 +74,7 @@ def _run(options: Namespace, console: Console) -> int:
     hub, settings = Hub(), _settings(options)
     found, problems = sources(options, hub)
     store = open_store(options.store or _default_store(options))
-    for note in (note for source in found for note in notes(source.selection)):
+    for note in (note for source in found for note in selection_notes(source.selection)):
         _say(console, note)
     found = _share(found, options.shard) if options.shard else found
     if options.dry_run:
@@ -84,7 +84,7 @@ def _run(options: Namespace, console: Console) -> int:
         return _status([*problems, *without_probe], console)
     tasks, without_probe = _tasks(found)
     check_comparable(tasks, store, settings)
-    for note in other_designs(tasks, store):
+    for note in describe_other_designs(tasks, store):
         _say(console, note)
     agenda = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
     if agenda.done:
@@ -92,11 +92,11 @@ def _run(options: Namespace, console: Console) -> int:
     report = _measure(agenda.waiting, store, settings, hub, options)
     # the other process may have failed or died meanwhile
     left = partition_tasks(report.elsewhere, store, settings, retry_failed=True).waiting
-    again = _measure(left, store, settings, hub, options) if left else Report()
-    failed = [f"{_name(task)}: {reason}" for task, reason in report.failed + again.failed]
-    failed += [f"{_name(task)}: failed before; --retry-failed tries it again" for task in agenda.failed_before]
+    again = _measure(left, store, settings, hub, options) if left else SweepResult()
+    failed = [f"{task.target}: {reason}" for task, reason in report.failed + again.failed]
+    failed += [f"{task.target}: failed before; --retry-failed tries it again" for task in agenda.failed_before]
     in_hand = partition_tasks(again.elsewhere, store, settings).waiting
-    failed += [f"{_name(task)}: another process has it in hand" for task in in_hand]
+    failed += [f"{task.target}: another process has it in hand" for task in in_hand]
     shown = _show(found, store, options, console)
     status = _status([*problems, *without_probe, *failed], console)
     return status if shown else FAILED
@@ -128,18 +128,18 @@ def _default_store(options: Namespace) -> Path:
 
 def _parts(
     found: Sequence[Source], store: Store, settings: Settings, options: Namespace
-) -> tuple[list[Part], list[str]]:
+) -> tuple[list[ModelPlan], list[str]]:
     parts, problems = [], []
     for source in found:
         selection = source.selection
         if not store.folder_of(selection.run).exists():
             # nothing can be done yet, so there is no need to make the probe, which may mean a download
-            parts.append(Part(selection, selection.targets, 0, 0))
+            parts.append(ModelPlan(selection, selection.targets, 0, 0))
             continue
         tasks, without_probe = _tasks([source])
         agenda = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
         waiting = [task.target for task in agenda.waiting]
-        parts.append(Part(selection, waiting, len(agenda.done), len(agenda.failed_before)))
+        parts.append(ModelPlan(selection, waiting, len(agenda.done), len(agenda.failed_before)))
         problems += without_probe
     return parts, problems
 
@@ -162,18 +162,12 @@ def _share(found: Sequence[Source], shard: Shard) -> list[Source]:
     return [replace(at, selection=replace(at.selection, targets=targets)) for at, targets in parts if targets]
 
 
-def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace) -> Report:
+def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace) -> SweepResult:
     if options.engine == "ray":
         from repdyn.sweep.ray_engine import sweep_with_ray  # an optional dependency
 
         return sweep_with_ray(tasks, store, settings, hub, options)
-    downloads = Downloads(
-        options.downloads,
-        hub,
-        budget_bytes=options.max_disk,
-        timeout_seconds=options.timeout,
-        with_code=options.trust_remote_code,
-    )
+    downloads = Downloads(hub, DownloadLimits.from_options(options))
     return sweep(tasks, store, settings, downloads, ProgressDisplay(len(tasks)))
 
 
@@ -201,10 +195,6 @@ def _status(problems: Sequence[str], console: Console) -> int:
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
     console.print(redacted(text), style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def _name(task: Task) -> str:
-    return f"{task.target.run} {task.target.revision}"
 
 
 def _interrupt(signum: int, frame: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What can go wrong with one checkpoint, and what ends a whole sweep."""
+"""Errors of one checkpoint, and errors that end a whole sweep."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from repdyn.utils.redaction import redacted
 
 
 class CheckpointError(Exception):
-    """This checkpoint cannot be measured: its failure is recorded, and the sweep goes on with the next."""
+    """A checkpoint that cannot be measured; the failure is stored, and the sweep continues with the next one."""
 
 
 class OutOfBoundsError(CheckpointError):
-    """An option of this sweep forbids the checkpoint; that says nothing of another sweep, and is not recorded."""
+    """A checkpoint that exceeds a limit of this sweep; not stored, since another sweep may have other limits."""
 
 
 class SweepStoppedError(Exception):
-    """Nothing further can be measured (no network, no disk): the sweep ends, and the same command goes on later."""
+    """Nothing more can be measured (no network, no disk space); the same command resumes the sweep later."""
 
 
 class CancelledError(Exception):
-    """The download was given up because the sweep ends."""
+    """A download cancelled because the sweep ends."""
 
 
 _LONGEST = 400
@@ -48,16 +48,16 @@ _OUT_OF_MEMORY = (
 
 @contextmanager
 def hub_errors(what: str, endpoint: str) -> Iterator[None]:
-    """Turn what the hub's client raises into what it means for a sweep.
+    """Convert exceptions of the hub client into CheckpointError or SweepStoppedError.
 
     Args:
-        what: the repository, or repository@commit, that was asked for.
-        endpoint: the hub's address.
+        what: the requested repository, or repository@commit.
+        endpoint: address of the hub.
     """
     try:
         yield
     except (CheckpointError, SweepStoppedError, CancelledError, HFValidationError):
-        raise  # the last is a name that no repository can have, a mistake of the command
+        raise  # the last is an invalid repository name, an error of the command
     except GatedRepoError as error:
         raise CheckpointError(
             f"access to {what} is gated; accept its conditions on {endpoint}, then log in with 'hf auth login'"
@@ -87,7 +87,7 @@ def hub_errors(what: str, endpoint: str) -> Iterator[None]:
 
 @contextmanager
 def model_errors(what: str) -> Iterator[None]:
-    """Turn anything that goes wrong with loading or measuring one model into a CheckpointError."""
+    """Convert any exception while loading or measuring one model into a CheckpointError."""
     try:
         yield
     except (CheckpointError, SweepStoppedError):
@@ -103,7 +103,7 @@ def model_errors(what: str) -> Iterator[None]:
 
 
 def _broken(error: Exception) -> str:
-    # a portal or proxy that answers in the hub's stead does not speak its language
+    # a portal or proxy may answer instead of the hub
     return "the connection broke off" if isinstance(error, httpx2.HTTPError) else "the answer made no sense"
 
 
@@ -115,7 +115,7 @@ def _answer(error: HfHubHTTPError) -> str:
 
 
 def _without_connection(what: str, endpoint: str, error: Exception) -> Exception:
-    """No connection at all ends the sweep; a server that answers, but not with the file, fails one checkpoint."""
+    """Return the error for a failed connection: no connection ends the sweep, a bad answer fails one checkpoint."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, HfHubHTTPError):
@@ -124,7 +124,7 @@ def _without_connection(what: str, endpoint: str, error: Exception) -> Exception
             return CheckpointError(f"the hub did not answer in time when asked for {what}")
         cause = cause.__cause__
     if isinstance(error, OfflineModeIsEnabled):
-        return SweepStoppedError("the hub may not be asked, because HF_HUB_OFFLINE is set; unset it")
+        return SweepStoppedError("the hub cannot be used, because HF_HUB_OFFLINE is set; unset it")
     return SweepStoppedError(
         f"no connection to {endpoint} ({_in_one_line(error)}); what is measured is stored, and the same command goes "
         "on from there"
@@ -132,12 +132,12 @@ def _without_connection(what: str, endpoint: str, error: Exception) -> Exception
 
 
 def _described(error: BaseException) -> str:
-    if type(error).__name__ == "UnpicklingError":  # torch would advise to run the code
-        return "a file of it is damaged, or holds code that would run when it is read, beside the weights"
+    if type(error).__name__ == "UnpicklingError":  # the message of torch recommends running the code
+        return "a file is damaged, or contains code that would run when it is read"
     return f"{type(error).__name__}: {_in_one_line(error)}"
 
 
 def _in_one_line(error: BaseException) -> str:
-    # before it is shortened: half a token has not the form of one. Control characters would steer the terminal.
+    # Redacted before it is shortened, since half a token is not recognised as one; control characters affect terminals.
     text = "".join(character if character.isprintable() else " " for character in redacted(str(error)))
     return shorten(text, _LONGEST, placeholder=" ...") or type(error).__name__

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from repdyn.hub.errors import CheckpointError, model_errors
-from repdyn.hub.weights import MOST_LAYERS
+from repdyn.hub.weights import MAX_LAYERS
 from repdyn.models import LanguageModel
 
 LIGHTNING = ".ckpt"
@@ -18,30 +18,30 @@ _ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
 
 
 def checkpoints_folder(folder: Path) -> Path:
-    """Where a run's folder has its checkpoints; any other path as it is. Absolute."""
+    """Return the absolute path of the checkpoints in a run's folder; any other path unchanged."""
     inside = folder / "hf_checkpoints"
     return inside.absolute() if inside.is_dir() else folder.absolute()
 
 
 def model_folders(folder: Path) -> list[Path]:
-    """Subfolders with a model, by name; of a folder and links to it the folder, and none that is still being saved."""
+    """List the subfolders with a model; without symbolic links to others of them, and without unfinished ones."""
     found = [path.parent for path in folder.glob("[!.]*/config.json")]
     return sorted({path.resolve(): path for path in sorted(found, key=lambda path: not path.is_symlink())}.values())
 
 
 def load_lightning(path: Path) -> nn.Module:
-    """The model inside a Lightning checkpoint of :class:`repdyn.models.LanguageModel`, read without running pickles.
+    """Load the model from a Lightning checkpoint of :class:`repdyn.models.LanguageModel`, without running pickles.
 
     Raises:
         CheckpointError: the file is damaged, or holds another module.
     """
     with model_errors(f"{path} does not load as a checkpoint of repdyn.models.LanguageModel"):
         content = lightning_content(path)
-        # not load_from_checkpoint, which lets the file name what is to be called with its hyperparameters
+        # not load_from_checkpoint, with which the file chooses what is called with its hyperparameters
         given = {name: content["hyper_parameters"][name] for name in _ARGUMENTS if name in content["hyper_parameters"]}
-        if (n_layers := given.get("n_layers", 0)) > MOST_LAYERS:
-            raise CheckpointError(f"it asks for {n_layers} layers, more than the {MOST_LAYERS} that are built")
-        with torch.device("meta"):  # a size that is not that of the weights would fill the memory
+        if (n_layers := given.get("n_layers", 0)) > MAX_LAYERS:
+            raise CheckpointError(f"it has {n_layers} layers, more than the {MAX_LAYERS} that are supported")
+        with torch.device("meta"):  # sizes that do not match the weights could fill the memory
             sizes = {name: tensor.shape for name, tensor in LanguageModel(**given).state_dict().items()}
         if sizes != {name: tensor.shape for name, tensor in content["state_dict"].items()}:
             raise CheckpointError("its weights are not those of the model that its hyperparameters describe")
@@ -51,8 +51,8 @@ def load_lightning(path: Path) -> nn.Module:
 
 
 def lightning_content(path: Path) -> dict[str, Any]:
-    """What is in a Lightning checkpoint: tensors and plain values, no pickled code."""
+    """Read a Lightning checkpoint: tensors and plain values, no pickled code."""
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(content, dict):
-        raise CheckpointError(f"it holds no checkpoint of Lightning, but {type(content).__name__}")
+        raise CheckpointError(f"expected a Lightning checkpoint, got {type(content).__name__}")
     return content

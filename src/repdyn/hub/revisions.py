@@ -1,4 +1,4 @@
-"""Names of published checkpoints: which step each of them says, and which of them a sweep takes."""
+"""Parse the training step from the names of published checkpoints, and select some of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import pairwise
 
 _ZEROS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
 _GROUPS = ("step", "tokens", "stage")
-# A number with a unit, or a whole one, that no letter and no further digit belongs to: "240k", not the 1 of "v1.0".
+# A number, with or without a unit, that no letter or digit follows: "240k", not the 1 of "v1.0".
 _END = r"(?![A-Za-z0-9]|\.\d)"
 _NUMBER = rf"[0-9]+(?:\.[0-9]+(?=[kmbtKMBT]))?[kmbtKMBT]?{_END}"
 _LARGEST = (1 << 63) - 1
@@ -23,31 +23,31 @@ DEFAULT_PATTERN = (
     r"(?:(?P<stage>stage\d.*?)[-_](?=step))?"
     rf"(?:.*(?:step|checkpoint|ckpt|iter|iteration)s?[-_=]?|(?={_NUMBER}$))(?P<step>{_NUMBER}).*"
 )
-"""For names that no suite describes: a number after "step", "checkpoint", "ckpt" or "iter", or nothing but a number;
-tokens and stage where named. Any other number may mean the model's size or version."""
+"""Default pattern: a number after "step", "checkpoint", "ckpt" or "iter", or nothing but a number; tokens and stage if
+present. Any other number may be the size or version of the model."""
 
 _FORMS = '"all", "log", "every:10", or names or steps separated by commas such as "step0,step1000,143000"'
 
 
 @dataclass(frozen=True)
 class Revision:
-    """A branch, tag or folder that holds a checkpoint, and what its name says."""
+    """A branch, tag or folder with a checkpoint, parsed."""
 
     name: str
     step: int
-    """Optimizer steps taken, in the unit and from the start the publisher counts them."""
+    """Optimizer steps, as the publisher counts them."""
     tokens_seen: int | None = None
     stage: str | None = None
 
 
 def whole_number(text: str, what: str) -> int:
-    """An integer that may be written with a unit: k, M, B or T.
+    """Parse a whole number that may have a unit: k, M, B or T.
 
     >>> whole_number("240k", "step"), whole_number("1.5T", "tokens"), whole_number("007", "step")
     (240000, 1500000000000, 7)
 
     Raises:
-        ValueError: it is none; ``what`` says which number of what it was to be.
+        ValueError: not a whole number; ``what`` names it in the message.
     """
     parts = re.fullmatch(r"(\d{1,40}(?:\.\d{1,40})?)([kmbt]?)", text, re.ASCII | re.IGNORECASE)
     value = Fraction(parts[1]) * 10 ** _ZEROS[parts[2].lower()] if parts else None
@@ -60,10 +60,10 @@ def whole_number(text: str, what: str) -> int:
 
 @cache
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A pattern for whole names, with a group ``step`` and perhaps ``tokens`` and ``stage``.
+    """Compile a pattern with a group ``step`` and optional groups ``tokens`` and ``stage``.
 
     Raises:
-        ValueError: it is no regular expression, has no such group, or another one.
+        ValueError: an invalid regular expression, no group ``step``, or an unknown group.
     """
     try:
         compiled = re.compile(pattern)
@@ -78,45 +78,45 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     return compiled
 
 
-def parse(name: str, pattern: str = DEFAULT_PATTERN, tokens_per_step: int | None = None) -> Revision | None:
-    r"""What a name says, or None where the pattern does not match the whole of it.
+def parse_revision(name: str, pattern: str = DEFAULT_PATTERN, tokens_per_step: int | None = None) -> Revision | None:
+    r"""Parse a name; None if the pattern does not match all of it.
 
-    >>> parse("stage1-step1000-tokens5B")
+    >>> parse_revision("stage1-step1000-tokens5B")
     Revision(name='stage1-step1000-tokens5B', step=1000, tokens_seen=5000000000, stage='stage1')
-    >>> parse("step512", r"step(?P<step>\d+)", tokens_per_step=2097152).tokens_seen
+    >>> parse_revision("step512", r"step(?P<step>\d+)", tokens_per_step=2097152).tokens_seen
     1073741824
-    >>> parse("main") is None
+    >>> parse_revision("main") is None
     True
 
     Args:
-        name: of a branch, tag or folder.
-        pattern: a regular expression with the group ``step``, and perhaps ``tokens`` and ``stage``.
-        tokens_per_step: gives the tokens where the name does not.
+        name: branch, tag or folder.
+        pattern: regular expression with the group ``step``, and optionally ``tokens`` and ``stage``.
+        tokens_per_step: for names without the number of tokens.
 
     Raises:
-        ValueError: the pattern is not of this form, or what its groups found is no whole number.
+        ValueError: an invalid pattern, or a group that matches no whole number.
     """
-    # no branch's name is longer, and matching takes time that grows with the square of it
+    # branch names are not longer, and matching takes quadratic time
     found = compile_pattern(pattern).fullmatch(name) if len(name) <= _LONGEST_NAME else None
-    said = found.groupdict() if found else {}
-    if said.get("step") is None:
+    groups = found.groupdict() if found else {}
+    if groups.get("step") is None:
         return None
-    step = whole_number(said["step"], f"step of {name!r}")
+    step = whole_number(groups["step"], f"step of {name!r}")
     tokens = None if tokens_per_step is None else whole_number(str(tokens_per_step * step), f"tokens of {name!r}")
-    if said.get("tokens") is not None:
-        tokens = whole_number(said["tokens"], f"tokens of {name!r}")
-    return Revision(name, step, tokens, said.get("stage"))
+    if groups.get("tokens") is not None:
+        tokens = whole_number(groups["tokens"], f"tokens of {name!r}")
+    return Revision(name, step, tokens, groups.get("stage"))
 
 
-def match(
+def match_revisions(
     names: Iterable[str], pattern: str = DEFAULT_PATTERN, tokens_per_step: int | None = None
 ) -> tuple[list[Revision], list[str]]:
-    """The names that are checkpoints, by ascending step, and those that are not; arguments as for :func:`parse`.
+    """Split names into checkpoints, by ascending step, and others; the arguments are those of :func:`parse_revision`.
 
     Raises:
-        ValueError: as :func:`parse`, or two names have the same step.
+        ValueError: as :func:`parse_revision`, or two names have the same step.
     """
-    read = {name: parse(name, pattern, tokens_per_step) for name in names}
+    read = {name: parse_revision(name, pattern, tokens_per_step) for name in names}
     found = sorted((place for place in read.values() if place), key=lambda place: (place.step, place.name))
     for one, other in pairwise(found):
         if one.step == other.step:
@@ -127,21 +127,23 @@ def match(
     return found, [name for name, place in read.items() if place is None]
 
 
-def select(revisions: Sequence[Revision], spec: str) -> list[Revision]:
-    """Some of the checkpoints, by ascending step.
+def select_revisions(revisions: Sequence[Revision], spec: str) -> list[Revision]:
+    """Select checkpoints, by ascending step.
 
     >>> steps = [Revision(f"step{step}", step) for step in (0, 1, 2, 5, 6, 7, 8, 9)]
-    >>> [place.step for place in select(steps, "log")], [place.step for place in select(steps, "every:3")]
-    ([0, 1, 2, 5, 8, 9], [0, 5, 8, 9])
+    >>> [place.step for place in select_revisions(steps, "log")]
+    [0, 1, 2, 5, 8, 9]
+    >>> [place.step for place in select_revisions(steps, "every:3")]
+    [0, 5, 8, 9]
 
     Args:
-        revisions: with distinct steps, as :func:`match` gives them.
+        revisions: with distinct steps, as :func:`match_revisions` gives them.
         spec: "all"; "log": the first, the last, and for each power of two the nearest step within a factor of
             the square root of 2; "every:10": every tenth, the first and the last; or names or steps separated by
             commas.
 
     Raises:
-        ValueError: another form, or a name or step that is not there.
+        ValueError: an invalid ``spec``, or an unknown name or step.
     """
     ordered = sorted(revisions, key=lambda place: place.step)
     every = re.fullmatch(r"every:0*([1-9]\d*)", spec)

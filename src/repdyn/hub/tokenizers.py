@@ -9,9 +9,9 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from repdyn.hub.client import Files, Hub, no_progress
+from repdyn.hub.client import Files, Hub, unmonitored
 from repdyn.hub.errors import CheckpointError, model_errors
-from repdyn.hub.weights import code_refused
+from repdyn.hub.weights import remote_code_errors
 from repdyn.utils.quiet import without_reports
 
 _TOKENIZER_FILES = re.compile(
@@ -40,7 +40,7 @@ class HubFolder:
     def fetch(self, files: Files, hub: Hub, folder: Path) -> Path:
         """Download some of its files and return the local folder that holds them."""
         named = {self._prefix + name: file for name, file in files.items()}
-        hub.download(self.repository, self.revision, named, folder, no_progress())
+        hub.download(self.repository, self.revision, named, folder, unmonitored())
         return folder / self.subfolder
 
     @property
@@ -95,7 +95,7 @@ def load_tokenizer(folder: Path, model: str, *, trust_remote_code: bool) -> PreT
         CheckpointError: it does not load; the message names ``model``.
     """
     what = f"the tokenizer of {model}"
-    with model_errors(f"{what} does not load"), code_refused(what), without_reports():
+    with model_errors(f"{what} does not load"), remote_code_errors(what), without_reports():
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
 
 

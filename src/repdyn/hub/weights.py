@@ -1,4 +1,4 @@
-"""The weights of one checkpoint: which files to fetch, and a model made of them that is what was published."""
+"""Select the weight files of a checkpoint and load the model from them."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ from repdyn.hub.client import Files, RemoteFile
 from repdyn.hub.errors import CheckpointError, model_errors
 from repdyn.utils.quiet import without_reports
 
-# One format is enough; the first that a commit has is taken. Pickles are only read with weights_only=True.
+# The first format that a commit has is used. Pickles are only read with weights_only=True.
 _FORMATS = (
     re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
     re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?"),
 )
-_BESIDE = ("config.json", "generation_config.json")
-# What a checkpoint of a head model may lack without loss: it comes after every block.
+_CONFIG_FILES = ("config.json", "generation_config.json")
+# Modules after the last block, which the checkpoint of a model with a head may lack.
 _AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")
 
-MOST_LAYERS = 10_000
-"""Of any model; a configuration that asks for more is mistaken, and building them would fill the memory."""
+MAX_LAYERS = 10_000
+"""Largest number of layers that is built: a larger one is an error of the configuration, and would fill the memory."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-"""Precisions a model can be turned into, beside "auto"."""
+"""Precisions that a model can be converted to."""
 
 
 @dataclass(frozen=True)
 class Loading:
-    """How models are loaded.
+    """How to load models.
 
     Args:
-        device: where a model runs; with a device map, where its input goes.
-        dtype: precision of the weights, "auto" for the one they were published in. Kernels compute in float32 and
-            float64 whatever it is.
-        device_map: "auto" lets accelerate spread a model that is larger than the GPU over GPU, memory and disk; or the
-            place of each module.
-        trust_remote_code: run the Python code a repository brings along.
+        device: device of the model; with a device map, device of its input.
+        dtype: precision of the weights; "auto" keeps the published one. Kernels always compute in float32 and float64.
+        device_map: "auto" spreads a model that is larger than the GPU over GPU, memory and disk with accelerate; or a
+            device for each module.
+        trust_remote_code: run Python code that comes with the model.
     """
 
     device: str = "cpu"
@@ -54,15 +53,15 @@ class Loading:
 
 
 def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
-    """The files to fetch of a commit: one weight format, and the configuration.
+    """Select the files to download: the weights in one format, and the configuration.
 
     Args:
-        files: every file of the commit.
-        subfolder: where in the repository the checkpoint lies.
-        with_code: fetch Python files too.
+        files: all files of the commit.
+        subfolder: the checkpoint's folder in the repository.
+        with_code: include Python files.
 
     Raises:
-        CheckpointError: no configuration, or no weights in a format that is read.
+        CheckpointError: no configuration, or no weights in a supported format.
     """
     prefix = f"{subfolder}/" if subfolder else ""
     here = {name.removeprefix(prefix): name for name in files if name.startswith(prefix)}
@@ -72,7 +71,7 @@ def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) 
         weights = [name for name in here if form.fullmatch(name)]
         if any(not name.endswith(".json") for name in weights):
             code = [name for name in here if with_code and name.endswith(".py")]
-            chosen = _without_doubles(weights) + [name for name in _BESIDE if name in here] + code
+            chosen = _preferred_weights(weights) + [name for name in _CONFIG_FILES if name in here] + code
             return {here[name]: files[here[name]] for name in chosen}
     others = sorted(name for name in here if "/" not in name)
     raise CheckpointError(
@@ -82,27 +81,26 @@ def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) 
 
 
 def load_model(folder: Path, loading: Loading, offload_folder: Path | None = None) -> nn.Module:
-    """The bare model (no head) of a checkpoint, in evaluation mode, every weight of it from the checkpoint.
+    """Load a model without its head, in evaluation mode, with every weight from the checkpoint.
 
     Args:
-        folder: with configuration and weights.
-        loading: how.
-        offload_folder: where a device map may put weights on disk; to be kept as long as the model.
+        folder: the checkpoint, with configuration and weights.
+        loading: device, precision and placement.
+        offload_folder: where a device map may put weights on disk; must exist as long as the model.
 
     Raises:
-        CheckpointError: the files do not load, do not fit into memory, leave a weight of the model at random, or hold
-            a weight that is not finite.
+        CheckpointError: the files do not load or do not fit into memory, a weight is missing, or one is not finite.
     """
     with model_errors("the checkpoint does not load"):
         _require_weights_inside(folder)
         _require_memory(folder, loading)
     placement = {"device_map": loading.device_map, "offload_folder": offload_folder} if loading.device_map else {}
-    with model_errors("the checkpoint does not load"), code_refused(), without_reports():
+    with model_errors("the checkpoint does not load"), remote_code_errors(), without_reports():
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=loading.trust_remote_code)
         if not loading.trust_remote_code:
             _check_no_remote_code(config)
         _require_few_layers(config)
-        # The precision the weights were saved in is the one a live run measures them in.
+        # "auto" is the precision in which a live run measures.
         model, report = AutoModel.from_pretrained(
             folder,
             config=config,
@@ -120,7 +118,7 @@ def load_model(folder: Path, loading: Loading, offload_folder: Path | None = Non
 
 
 @contextmanager
-def code_refused(what: str = "it") -> Iterator[None]:
+def remote_code_errors(what: str = "it") -> Iterator[None]:
     """Name the option that allows remote code, where transformers names an argument of its own."""
     try:
         yield
@@ -133,11 +131,10 @@ def code_refused(what: str = "it") -> Iterator[None]:
 
 
 def _require_weights_inside(folder: Path) -> None:
-    """Refuse weights that lie elsewhere: they would be loaded as if they were this checkpoint's."""
+    """Check that the weights are in this folder: others would be loaded as if they were this checkpoint's."""
     if (folder / "adapter_config.json").exists():
         raise CheckpointError(
-            "it is an adapter (adapter_config.json), whose model lies elsewhere; merge the two and sweep what comes of "
-            "that"
+            "it is an adapter (adapter_config.json) of another model; merge the two and sweep the result"
         )
     for path in folder.glob("*.index.json"):
         if not any(form.fullmatch(path.name) for form in _FORMATS):
@@ -148,36 +145,34 @@ def _require_weights_inside(folder: Path) -> None:
             raise CheckpointError(f"{path.name} is no index of weights: it has no weight_map")
         for name in sorted({str(name) for name in shards.values()}):
             if name != Path(name).name or not any(form.fullmatch(name) for form in _FORMATS):
-                raise CheckpointError(f"{path.name} names {name!r:.80}, which is no file of weights beside it")
+                raise CheckpointError(f"{path.name} names {name!r:.80}, which is no weight file of this folder")
 
 
 def _check_no_remote_code(config: PreTrainedConfig) -> None:
-    """An attention implementation with a slash is a repository of compiled code, which is fetched and run."""
+    """Check the attention implementation: one with a slash is a repository of compiled code that would be run."""
     parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
     named = [getattr(part, f"_{what}_implementation", None) for part in parts for what in ("attn", "experts")]
     if elsewhere := next((str(name) for name in named if "/" in str(name)), None):
         raise CheckpointError(
-            f"it asks for code of another repository, {elsewhere!r:.80}; read that, then allow it with "
+            f"it requires code of another repository, {elsewhere!r:.80}; read that, then allow it with "
             "--trust-remote-code"
         )
 
 
 def _require_few_layers(config: PreTrainedConfig) -> None:
     n_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
-    if isinstance(n_layers, int) and n_layers > MOST_LAYERS:
-        raise CheckpointError(
-            f"its configuration asks for {n_layers} layers, more than the {MOST_LAYERS} that are built"
-        )
+    if isinstance(n_layers, int) and n_layers > MAX_LAYERS:
+        raise CheckpointError(f"its configuration has {n_layers} layers, more than the {MAX_LAYERS} that are supported")
 
 
-def _without_doubles(names: list[str]) -> list[str]:
-    """A whole file and the same weights in shards are the same thing twice; the whole one is taken."""
+def _preferred_weights(names: list[str]) -> list[str]:
+    """Prefer a single file to shards with the same weights."""
     whole = [name for name in names if "-of-" not in name and not name.endswith(".json")]
     return whole or names
 
 
 def _require_memory(folder: Path, loading: Loading) -> None:
-    """Refuse a model that cannot fit: Linux would kill the process rather than refuse the memory."""
+    """Check that the model fits into memory: Linux would kill the process otherwise."""
     if loading.device_map is not None:
         return
     here = {path.name: RemoteFile(path.stat().st_size, None) for path in folder.iterdir()}
@@ -192,7 +187,7 @@ def _require_memory(folder: Path, loading: Loading) -> None:
 
 
 def _bytes_in_memory(path: Path, dtype: str) -> float:
-    """What the weights of a file take once they are loaded in a precision; 0 for other files."""
+    """Return the memory that the weights of a file take in a precision; 0 for other files."""
     if path.suffix == ".bin":
         return path.stat().st_size
     if path.suffix != ".safetensors":

@@ -1,4 +1,4 @@
-"""What a probe is made of: sequences of tokens, classes and topics of tokens, their checks, hash and batches."""
+"""Validation, hash and batches of a probe's tokens, classes and topics."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torch import Tensor
 
 SUBSETS = ("all", "no_sink")
 NO_MASSIVE = "no_massive"
-"""The subset that each layer has its own tokens of: all but those whose vectors there are of massive norm."""
+"""The subset without vectors of massive norm, which each layer selects for itself."""
 SMALLEST_BATCH = 3
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class ProbeBatch:
-    """A few sequences of the probe as a model takes them: both tensors (n_sequences, length), right-padded."""
+    """A batch of the probe's sequences as model input: both tensors (n_sequences, length), right-padded."""
 
     input_ids: Tensor
     attention_mask: Tensor
     positions: np.ndarray
-    """(n_valid,) where in the padded batch, flattened, each token stands."""
+    """(n_valid,) index of each token in the flattened padded batch."""
     tokens: np.ndarray
-    """(n_valid,) the number in the probe of each of these tokens."""
+    """(n_valid,) index of each of these tokens in the probe."""
 
 
 def token_subset(subset: str) -> str:
@@ -37,21 +37,21 @@ def token_subset(subset: str) -> str:
     return "all" if subset == NO_MASSIVE else subset
 
 
-def sinks_of(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> Tensor:
-    """(n_tokens,) bool: the first position of every sequence, and all special tokens."""
+def sink_mask(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> Tensor:
+    """Return (n_tokens,) bool: the first position of every sequence, and all special tokens."""
     is_sink = torch.from_numpy(np.isin(tokens.numpy(), special_ids))
     is_sink[torch.cumsum(lengths, 0) - lengths] = True
     return is_sink
 
 
-def batches_of(
+def padded_batches(
     tokens: Tensor, lengths: Tensor, pad_id: int, n_sequences: int, read: Tensor | None = None
 ) -> Iterator[ProbeBatch]:
-    """Sequences in batches of at most ``n_sequences``; see :meth:`repdyn.Probe.batches`."""
+    """Yield batches of at most ``n_sequences`` sequences; see :meth:`repdyn.Probe.batches`."""
     starts = torch.cumsum(lengths, 0) - lengths
     waiting = torch.arange(len(lengths))
     if read is not None:
-        # sequences read to about the same place stand together; those that need not be read are left out
+        # sequences of similar length are batched together; those without a selected token are left out
         waiting = torch.argsort(read, stable=True)
         waiting = waiting[read[waiting] > 0]
     extent = lengths if read is None else read
@@ -60,7 +60,7 @@ def batches_of(
         while count == int(extent[waiting[:count]].max()) > 1:
             count -= 1
         some, waiting = waiting[:count], waiting[count:]
-        # all are read as far as the one that is read farthest, so that cutting brings no padding about
+        # all sequences of a batch are cut at the same position, so that cutting adds no padding
         columns = torch.arange(int(extent[some].max()))
         mask = columns < lengths[some, None]
         numbers = (starts[some, None] + columns)[mask]
@@ -72,7 +72,7 @@ def batches_of(
 def content_hash(
     tokens: Tensor, lengths: Tensor, plan: list[Any], classes: Mapping[str, Tensor], topics: Tensor | None
 ) -> str:
-    """16 hexadecimal digits naming all of it; classes and topics have a say only where there are any."""
+    """Return 16 hexadecimal digits of a SHA-256; classes and topics are hashed only if present."""
     digest = hashlib.sha256()
     digest.update(json.dumps(plan).encode())
     for tensor in (lengths, tokens):
@@ -86,8 +86,8 @@ def content_hash(
     return digest.hexdigest()[:16]
 
 
-def sequences_of(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
-    """Tokens (n_tokens,) and lengths (n_sequences,), both int64, of padded ids; see :meth:`repdyn.Probe.from_tokens`.
+def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
+    """Return tokens (n_tokens,) and lengths (n_sequences,), both int64; see :meth:`repdyn.Probe.from_tokens`.
 
     Raises:
         ValueError: wrong shape or type, or padding between tokens.
@@ -111,7 +111,7 @@ def sequences_of(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Te
 
 def _validate_padding(mask: Tensor) -> None:
     """Raise ValueError where the true values of a row, (n_sequences, length), do not form one run."""
-    # Real tokens that form one run flip the mask at most twice, the borders of the row counted as padding.
+    # A mask with one run of tokens changes at most twice, counting the borders of the row as padding.
     flips = torch.diff(torch.nn.functional.pad(mask.int(), (1, 1)), dim=1).ne(0).sum(dim=1)
     if bool((flips > 2).any()):
         row = int(flips.gt(2).nonzero()[0])
@@ -122,7 +122,7 @@ def _validate_padding(mask: Tensor) -> None:
 
 
 def validate_sequences(tokens: Tensor, lengths: Tensor) -> None:
-    """Raise ValueError unless tokens (n_tokens,) and lengths (n_sequences,) are int64 and belong together."""
+    """Raise ValueError unless tokens (n_tokens,) and lengths (n_sequences,) are int64 and consistent."""
     for name, tensor in {"tokens": tokens, "lengths": lengths}.items():
         if tensor.ndim != 1 or tensor.dtype != torch.int64:
             raise ValueError(
@@ -141,7 +141,7 @@ def validate_sequences(tokens: Tensor, lengths: Tensor) -> None:
 
 
 def validate_classes(classes: Mapping[str, Tensor], n_tokens: int) -> None:
-    """Raise ValueError unless each class has a name that a subset may have, and one bool for each token."""
+    """Raise ValueError unless each class has a valid name and one bool per token."""
     for name, members in classes.items():
         if not isinstance(name, str) or not _CLASS_NAME.fullmatch(name) or name in {*SUBSETS, NO_MASSIVE}:
             raise ValueError(
@@ -156,7 +156,7 @@ def validate_classes(classes: Mapping[str, Tensor], n_tokens: int) -> None:
 
 
 def validate_topics(topics: Tensor | None, n_tokens: int) -> None:
-    """Raise ValueError unless there are none, or one int64 for each token, -1 for no topic, and not all of them -1."""
+    """Raise ValueError unless topics are None, or one int64 >= -1 per token (-1 for no topic), not all -1."""
     if topics is None:
         return
     if not isinstance(topics, Tensor) or topics.dtype != torch.int64 or topics.shape != (n_tokens,):
@@ -176,13 +176,13 @@ def _described(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def as_classes(classes: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Copies of the members of classes, as tensors on the CPU."""
+def class_tensors(classes: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Copy the members of each class to a CPU tensor."""
     return {name: torch.as_tensor(members).cpu().clone() for name, members in classes.items()}
 
 
-def as_topics(topics: Any) -> Tensor:
-    """A copy of topics on the CPU: int64 of integers of any kind, anything else as it is."""
+def topic_tensor(topics: Any) -> Tensor:
+    """Copy topics to a CPU tensor, integers of any type as int64."""
     given = torch.as_tensor(topics).cpu().clone()
     is_whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
     return given.long() if is_whole else given
@@ -191,12 +191,12 @@ def as_topics(topics: Any) -> Tensor:
 def validate_subset_sizes(
     available: Mapping[str, int], batch_vectors: int, n_batches: int, whole: Collection[str] = SUBSETS
 ) -> None:
-    """Raise ValueError unless some subsets have whole batches, and each other one at least batches of 3.
+    """Raise ValueError unless every subset has enough tokens for its batches.
 
     Args:
-        available: tokens of each subset of a probe.
-        batch_vectors, n_batches: its plan.
-        whole: the subsets that must fill their batches.
+        available: number of tokens in each subset.
+        batch_vectors, n_batches: the sampling plan.
+        whole: subsets that need full batches; all others need at least 3 tokens per batch.
     """
     if batch_vectors < SMALLEST_BATCH or n_batches < 1:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The file a probe is kept in: safetensors with the plan in its header."""
+"""Read and write probe files: safetensors with the sampling plan in the header."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ _LARGEST_ID = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class ProbeContent:
-    """What the file of a probe says; the tensors as they were found, everything else of the type it must have."""
+    """The content of a probe file; the tensors are not validated yet, everything else has the right type."""
 
     tokens: Tensor
     lengths: Tensor
     settings: Mapping[str, Any]
     """special_ids, batch_vectors, n_batches, seed, pad_id, name and design."""
     hash: str
-    """As the file claims it."""
+    """The hash that the file claims."""
     classes: Mapping[str, Tensor]
     """By name; empty where there are none."""
     topics: Tensor | None
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Everything but the hash, by the names that :class:`repdyn.Probe` has for it."""
+        """Everything but the hash, by the field names of :class:`repdyn.Probe`."""
         tensors = {"tokens": self.tokens, "lengths": self.lengths, "classes": self.classes, "topics": self.topics}
         return {**tensors, **self.settings}
 
 
 def write_probe(path: str | Path, content: ProbeContent) -> None:
-    """Write the parts of a probe; the file of one without classes and topics has no trace of them."""
+    """Write a probe file; classes and topics only if there are any."""
     tensors = {"tokens": content.tokens, "lengths": content.lengths}
-    # a byte each, because a bool read from a damaged file may be neither true nor false
+    # uint8, because a bool read from a damaged file may be neither true nor false
     tensors |= {f"{_CLASS}{name}": members.to(torch.uint8) for name, members in content.classes.items()}
     tensors |= {} if content.topics is None else {_TOPICS: content.topics}
     save_file(tensors, path, metadata={_PLAN: json.dumps(content.settings), "hash": content.hash})
 
 
 def read_probe(path: str | Path) -> ProbeContent:
-    """Read what :func:`write_probe` wrote.
+    """Read a file that :func:`write_probe` wrote.
 
     Raises:
-        ValueError: the file is no such file, or says something else.
-        OSError: there is none, or it cannot be read.
+        ValueError: not a probe file, or one with invalid content.
+        OSError: the file is missing or cannot be read.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"expected a probe written by Probe.save, found no file at {path}")
@@ -81,17 +81,17 @@ def read_probe(path: str | Path) -> ProbeContent:
                 },
                 topics=file.get_tensor(_TOPICS) if _TOPICS in names else None,
             )
-    except (SafetensorError, _NoProbeError) as error:
+    except (SafetensorError, _InvalidProbeError) as error:
         raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
 
 
-class _NoProbeError(Exception):
-    """A part of the file is not what a probe has."""
+class _InvalidProbeError(Exception):
+    """The file has an invalid part."""
 
 
 def _members(name: str, stored: Tensor) -> Tensor:
     if stored.dtype != torch.uint8 or bool((stored > 1).any()):
-        raise _NoProbeError(f"expected zeros and ones of torch.uint8 in {briefly(name)}, got other {stored.dtype}")
+        raise _InvalidProbeError(f"expected zeros and ones of torch.uint8 in {briefly(name)}, got other {stored.dtype}")
     return stored.bool()
 
 
@@ -99,37 +99,37 @@ def _settings(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _NoProbeError(f"its plan is no JSON: {error}") from error
+        raise _InvalidProbeError(f"its plan is no JSON: {error}") from error
     wanted = {"special_ids", *_COUNTS, "pad_id", "name", "design"}
     if isinstance(found, dict):
-        found = {"design": DENSE.rule, **found}  # what files had before designs were named
+        found = {"design": DENSE.rule, **found}  # older files name no design
     if not isinstance(found, dict) or set(found) != wanted:
         got = briefly(sorted(found) if isinstance(found, dict) else found)
-        raise _NoProbeError(f"expected a plan of {', '.join(sorted(wanted))}, got {got}")
+        raise _InvalidProbeError(f"expected a plan of {', '.join(sorted(wanted))}, got {got}")
     for name in _COUNTS:
         if not _is_whole(found[name], 0, _LARGEST_COUNT):
-            raise _NoProbeError(
+            raise _InvalidProbeError(
                 f"expected a whole number from 0 to {_LARGEST_COUNT} as {name}, got {briefly(found[name])}"
             )
     special_ids = found["special_ids"]
     ids = [found["pad_id"], *special_ids] if isinstance(special_ids, list) else [None]
     if not all(_is_whole(token, -_LARGEST_ID, _LARGEST_ID) for token in ids):
-        raise _NoProbeError(
+        raise _InvalidProbeError(
             f"expected token ids as pad_id and in special_ids, got {briefly(found['pad_id'])} and "
             f"{briefly(special_ids)}"
         )
     if not isinstance(found["name"], str):
-        raise _NoProbeError(f"expected a text as name, got {briefly(found['name'])}")
+        raise _InvalidProbeError(f"expected a text as name, got {briefly(found['name'])}")
     return {**found, "special_ids": tuple(special_ids), "design": _design(found["design"])}
 
 
 def _design(rule: object) -> Design:
     if not isinstance(rule, dict):
-        raise _NoProbeError(f"expected a sampling design, got {briefly(rule)}")
+        raise _InvalidProbeError(f"expected a sampling design, got {briefly(rule)}")
     try:
         return design_from_rule(rule)
     except ValueError as error:
-        raise _NoProbeError(str(error)) from error
+        raise _InvalidProbeError(str(error)) from error
 
 
 def _is_whole(value: object, smallest: int, largest: int) -> bool:

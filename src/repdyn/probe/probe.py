@@ -17,10 +17,10 @@ from torch import Tensor
 from repdyn.probe.content import (
     SUBSETS,
     ProbeBatch,
-    as_classes,
-    as_topics,
+    class_tensors,
     content_hash,
-    sequences_of,
+    topic_tensor,
+    unpad,
     validate_classes,
     validate_sequences,
     validate_subset_sizes,
@@ -121,7 +121,7 @@ class Probe(SampledTokens):
                 unknown design.
         """
         design = design_named(design)
-        tokens, lengths = sequences_of(input_ids, attention_mask)
+        tokens, lengths = unpad(input_ids, attention_mask)
         return cls(
             tokens=tokens,
             lengths=lengths,
@@ -226,7 +226,7 @@ class Probe(SampledTokens):
         Raises:
             ValueError: a name that no class may have, another type or length, or too few tokens in a class.
         """
-        return replace(self, classes={**self.classes, **as_classes(classes)})
+        return replace(self, classes={**self.classes, **class_tensors(classes)})
 
     def with_words(self, words: TokenWords, classes: Sequence[str]) -> Probe:
         """The probe with classes of words beside those it has; first positions and special tokens are in none of them.
@@ -249,7 +249,7 @@ class Probe(SampledTokens):
             topics: (n_tokens,) integers in the order of ``tokens``, -1 for none: a tensor, an array or a list. Others,
                 and topics of no token at all, raise ValueError.
         """
-        return replace(self, topics=as_topics(topics))
+        return replace(self, topics=topic_tensor(topics))
 
     def save(self, path: str | Path) -> None:
         """Write the probe to a safetensors file, from which :meth:`load` gives an equal one (equal hash)."""

@@ -1,4 +1,4 @@
-"""Drawing metric batches from windows, so that the points of a batch share as little context as the probe allows."""
+"""Draw metric batches from windows, so that the vectors of a batch share as little context as possible."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.probe.content import SMALLEST_BATCH, SUBSETS, ProbeBatch, batches_of, sinks_of
+from repdyn.probe.content import SMALLEST_BATCH, SUBSETS, ProbeBatch, padded_batches, sink_mask
 from repdyn.probe.design import Design
 
 
 class SampledTokens:
-    """The part of a probe that says which tokens are measured together, and which have to be read for it."""
+    """The sampling plan of a probe: which tokens form the batches of each subset."""
 
     tokens: Tensor
     lengths: Tensor
@@ -28,33 +28,35 @@ class SampledTokens:
 
     @property
     def subsets(self) -> tuple[str, ...]:
-        """Names of the token subsets that can be measured."""
+        """Return the names of the token subsets."""
         return (*SUBSETS, *self.classes)
 
     @cached_property
     def is_sink(self) -> Tensor:
         """(n_tokens,) bool: first positions of sequences and special tokens, which ``no_sink`` leaves out."""
-        return sinks_of(self.tokens, self.lengths, self.special_ids)
+        return sink_mask(self.tokens, self.lengths, self.special_ids)
 
     def sample(self, subset: str) -> np.ndarray:
-        """Token numbers of every metric batch of a subset, (n_batches, m): m is ``batch_vectors``, or what a class has
-        for each batch where that is less. ValueError where there is no such subset."""
+        """Return the token indices of every metric batch of a subset, (n_batches, m).
+
+        m is ``batch_vectors``, or fewer for a class with too few tokens. Raises ValueError for an unknown subset.
+        """
         return self._drawn(subset)[0]
 
     def has_disjoint_batches(self, subset: str = "all") -> bool:
         """Return whether no two batches of a subset take vectors of one window, so that their values are independent.
 
-        False by a design that pools the windows, and where the windows are too few or too unequal to be dealt out.
+        False for a design that pools the windows, and if the windows are too few or too unequal.
         """
         return self._drawn(subset)[1]
 
     @cached_property
     def window_of_token(self) -> np.ndarray:
-        """(n_tokens,) the number of the window that each token stands in."""
+        """(n_tokens,) index of the window of each token."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths.numpy())
 
     def _drawn(self, subset: str) -> tuple[np.ndarray, bool]:
-        """The token numbers of every batch of a subset, and whether the batches take windows of their own."""
+        """Return the token indices of every batch of a subset, and whether the batches use disjoint windows."""
         if subset not in self._samples:
             members = self.members(subset)
             batches = self._dealt(members, self.batch_vectors if subset in SUBSETS else SMALLEST_BATCH)
@@ -68,7 +70,7 @@ class SampledTokens:
         return self._samples[subset]
 
     def _dealt(self, members: np.ndarray, least: int) -> list[np.ndarray] | None:
-        """The tokens of each batch, windows dealt out to the batches; None where one has less than it must have."""
+        """Return the tokens of each batch from disjoint windows; None if a batch would have fewer than ``least``."""
         if not self.design.disjoint_windows or len(self.lengths) < self.n_batches:
             return None
         batches = draw_evenly(members, self.window_of_token, self._batch_of_window)
@@ -92,7 +94,7 @@ class SampledTokens:
             read: (n_sequences,) how many tokens of each sequence are needed; those of similar need stand together, and
                 a batch is cut where the neediest ends. None for the whole probe in its order.
         """
-        return batches_of(self.tokens, self.lengths, self.pad_id, n_sequences, read)
+        return padded_batches(self.tokens, self.lengths, self.pad_id, n_sequences, read)
 
     def tokens_needed(self, sampled: np.ndarray, causal: bool) -> Tensor:
         """How many tokens of each window a model has to read to reach the sampled ones, (n_sequences,) int64.

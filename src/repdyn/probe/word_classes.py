@@ -1,13 +1,12 @@
-"""Words behind tokens, and the classes of words that a probe can know: function and content, frequent and rare.
+"""Map tokens to words, and words to classes: function and content, frequent and rare.
 
-A word is a run of letters, with apostrophes inside: "don't", "naïve". Letters that stand right beside a digit, an
-underscore or the like ("20th", "m²") are no word. Case does not count. A token belongs to the first word that it
-shares a character with; special tokens, punctuation and numbers belong to none. This suits languages that put spaces
-between words, and function words are known of English alone.
+A word is a sequence of letters, possibly with apostrophes inside: "don't", "naïve". Letters next to a digit or an
+underscore ("20th", "m²") form no word. Case is ignored. A token belongs to the first word that it shares a character
+with; special tokens, punctuation and numbers belong to none. This suits languages with spaces between words; function
+words are only known for English.
 
-How frequent a word is, is counted in the very texts that a probe is made of. Lists of frequencies in the language at
-large (wordfreq, say, whose data ends in 2021) would be one more dependency of tens of megabytes, and would have nothing
-to say of another language, of code, or of a made-up vocabulary.
+Word frequencies are counted in the texts of the probe itself. General frequency lists such as wordfreq would add a
+large dependency, and would not cover other languages, code, or artificial vocabularies.
 """
 
 from __future__ import annotations
@@ -35,32 +34,32 @@ NO_WORD = -1
 FREQUENT, RARE = 0.5, 0.9
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
 _LETTER = r"[^\W\d_]"
-# Possessive, so that nothing is given back to make a word out of the first letters of "abc1".
+# Possessive quantifiers, so that backtracking makes no word of the first letters of "abc1".
 _WORD = re.compile(rf"(?<!\w){_LETTER}++(?:['{_APOSTROPHE}]{_LETTER}++)*+(?!\w)")
 _FAR = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Where the words of a text stand: arrays (n_words,) of int64, ascending."""
+    """The positions of the words of a text: arrays (n_words,) of int64, ascending."""
 
     starts: np.ndarray
-    """Number of each word's first character."""
+    """Index of each word's first character."""
     ends: np.ndarray
-    """Number of the character after its last one."""
+    """Index of the character after its last one."""
     numbers: np.ndarray
-    """Which word of the lexicon each is."""
+    """Index of each word in the lexicon."""
 
-    def touched(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """The number of the first word that each range of characters shares one with, -1 where there is none."""
-        # one more word, which nothing touches, stands for those behind the last
+    def first_word_in(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Return the first word that overlaps each range of characters, -1 if there is none."""
+        # a sentinel word after the last one, which no range overlaps
         first = np.searchsorted(self.ends, starts, side="right")
         touches = np.append(self.starts, _FAR)[first] < ends
         return np.where(touches, np.append(self.numbers, NO_WORD)[first], NO_WORD)
 
 
 class Lexicon:
-    """The words met so far, numbered in the order they were met, and how often each was."""
+    """The words read so far, in order of first occurrence, with their counts."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -75,7 +74,7 @@ class Lexicon:
         return np.array([self._counts[number] for number in range(len(self.words))], dtype=np.int64)
 
     def read(self, text: str) -> Spans:
-        """Find the words of one more text, and count them."""
+        """Find and count the words of a text."""
         # arrays, because lists of so many numbers would take ten times the memory of the text
         starts, ends, numbers = array("q"), array("q"), array("q")
         for found in _WORD.finditer(text):
@@ -91,13 +90,13 @@ class Lexicon:
         return Spans(*(np.array(column, dtype=np.int64) for column in (starts, ends, numbers)))
 
     def classes(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Which words are in each class, (n_words,) bool.
+        """Return which words are in each class, (n_words,) bool.
 
         Args:
             names: among :data:`CLASSES`.
 
         Raises:
-            ValueError: frequent or rare ones are asked for, and the texts are too short to tell them apart.
+            ValueError: frequent or rare words are requested, and the texts are too short to distinguish them.
         """
         found: dict[str, np.ndarray] = {}
         if not {"function", "content"}.isdisjoint(names):
@@ -130,7 +129,7 @@ class TokenWords:
     lexicon: Lexicon
 
     def classes(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """Which tokens belong to words of each class, (n_tokens,) bool.
+        """Return which tokens belong to words of each class, (n_tokens,) bool.
 
         Args:
             names: among :data:`CLASSES`.
@@ -144,7 +143,7 @@ class TokenWords:
                 f"{self.lexicon.counts.sum()} words of the texts; give prose, and where it is prose, update the "
                 "package tokenizers: old versions do not tell where the tokens of some models stand"
             )
-        # the word that does not exist has the number -1, which is the place of the last one
+        # index -1, no word, selects the False appended at the end
         of_words = {name: np.append(words, False) for name, words in self.lexicon.classes(names).items()}
         return {name: torch.from_numpy(words[self.numbers]) for name, words in of_words.items()}
 
@@ -172,7 +171,7 @@ def validate_word_classes(names: Sequence[str]) -> None:
 
 
 def frequency_cuts(counts: Iterable[int], frequent: float = FREQUENT, rare: float = RARE) -> tuple[int, int]:
-    """How often a word must occur to be frequent, and how often it may occur and still be rare.
+    """Return the lowest count of a frequent word and the highest count of a rare one.
 
     With the words in order of their frequency, the frequent ones are those from the first to the one at which the share
     ``frequent`` of the running words is reached; the rare ones are those from the one at which the share ``rare`` is
@@ -210,10 +209,10 @@ def frequency_cuts(counts: Iterable[int], frequent: float = FREQUENT, rare: floa
 
 
 def words_of_tokens(text: str, tokenizer: PreTrainedTokenizerBase, lexicon: Lexicon) -> tuple[list[int], np.ndarray]:
-    """A text's token ids, without special tokens, and the word of each in the lexicon, (n_tokens,) int64, -1 for none.
+    """Return a text's token ids, without special tokens, and the word of each, (n_tokens,) int64, -1 for none.
 
     Raises:
-        ValueError: the tokenizer does not tell where its tokens stand in a text.
+        ValueError: the tokenizer gives no character offsets.
     """
     if not tokenizer.is_fast:
         raise ValueError(
@@ -224,19 +223,19 @@ def words_of_tokens(text: str, tokenizer: PreTrainedTokenizerBase, lexicon: Lexi
     encoded = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
     ids = cast("list[int]", encoded["input_ids"])
     offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
-    return ids, lexicon.read(text).touched(offsets[:, 0], offsets[:, 1])
+    return ids, lexicon.read(text).first_word_in(offsets[:, 0], offsets[:, 1])
 
 
 def words_of_bytes(data: bytes, lexicon: Lexicon) -> np.ndarray:
-    """The word in the lexicon of each byte of a text in UTF-8, (len(data),) int64, -1 for none.
+    """Return the word of each byte of a UTF-8 text, (len(data),) int64, -1 for none.
 
     >>> words_of_bytes("Né à 9".encode(), Lexicon()).tolist()
     [0, 0, 0, -1, 1, 1, -1, -1]
     """
-    # what is no UTF-8 becomes one character for each byte, which is no letter
+    # each byte that is not valid UTF-8 becomes one character, which is no letter
     text = data.decode(errors="surrogateescape")
     places = np.arange(len(text))
-    of_characters = lexicon.read(text).touched(places, places + 1)
+    of_characters = lexicon.read(text).first_word_in(places, places + 1)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     n_bytes = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
     n_bytes[(codes >= 0xDC80) & (codes <= 0xDCFF)] = 1

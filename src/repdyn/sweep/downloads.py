@@ -6,6 +6,7 @@ import re
 import shutil
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,9 +18,8 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-from repdyn.hub.client import Hub, Watch, total_bytes
-from repdyn.hub.errors import CancelledError, CheckpointError, OutOfBoundsError, SweepStoppedError
-from repdyn.hub.weights import choose_files
+from repdyn.hub.client import DownloadMonitor, Hub, total_bytes
+from repdyn.hub.errors import CancelledError, OutOfBoundsError, SweepStoppedError
 from repdyn.sweep.targets import Target
 
 # Left free on the disk: whoever fills it to the last byte breaks other programs.
@@ -28,7 +28,7 @@ _SOON_SECONDS = 1.0
 # What processes keep for themselves inside the folder that the user names.
 _OWN = re.compile(r"[0-9a-f]{12}(\.lock)?")
 
-AHEAD = "repdyn-ahead"
+PREFETCH_THREAD = "repdyn-ahead"
 """How the names of threads begin that fetch the next checkpoint."""
 
 Item = TypeVar("Item")
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Fetched:
+class LocalFiles:
     """A checkpoint's files on this machine."""
 
     folder: Path
@@ -46,31 +46,33 @@ class Fetched:
     """Wall-clock time of the download."""
 
 
+@dataclass(frozen=True)
+class DownloadLimits:
+    """Where a process downloads to, and how much."""
+
+    folder: Path
+    """Shared by all processes; each uses a subfolder of its own."""
+    budget_bytes: int | None = None
+    """Most that one process keeps on disk at any time; None for no limit."""
+    timeout_seconds: float = 3600
+    """Longest time for the download of one checkpoint."""
+    with_code: bool = False
+    """Whether Python files of a repository are downloaded too."""
+
+    @classmethod
+    def from_options(cls, options: Namespace) -> DownloadLimits:
+        """Read the limits from the options of the command line."""
+        return cls(options.downloads.absolute(), options.max_disk, options.timeout, options.trust_remote_code)
+
+
 class Downloads:
-    """A process's own folder for downloads. Folders that killed processes left behind are removed first.
+    """A process's own folder for downloads. Folders that killed processes left behind are removed first."""
 
-    Args:
-        folder: holds the folders of all processes.
-        budget_bytes: most that this process keeps on disk at any time; None for no limit.
-        timeout_seconds: of one checkpoint's download.
-        with_code: fetch the Python files of a repository too, for who trusts them.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        hub: Hub,
-        *,
-        budget_bytes: int | None = None,
-        timeout_seconds: float = 3600,
-        with_code: bool = False,
-    ) -> None:
-        # never the folder itself: what else lies there is not ours to remove
-        self._root = folder / "repdyn-downloads"
+    def __init__(self, hub: Hub, limits: DownloadLimits) -> None:
+        # a subfolder, because other files in the folder are not ours to remove
+        self._root = limits.folder / "repdyn-downloads"
         self._hub = hub
-        self._budget_bytes = budget_bytes
-        self._timeout_seconds = timeout_seconds
-        self._with_code = with_code
+        self._limits = limits
         self._held: dict[Path, int] = {}
         self._changed = Condition()
         self._cancelled = Event()
@@ -98,7 +100,7 @@ class Downloads:
             lock.release()
             Path(lock.lock_file).unlink(missing_ok=True)
 
-    def fetch(self, target: Target, on_bytes: Callable[[int, int], None]) -> Fetched:
+    def fetch(self, target: Target, on_bytes: Callable[[int, int], None]) -> LocalFiles:
         """Put a checkpoint's files on disk, waiting until the budget has room for them.
 
         Args:
@@ -111,26 +113,23 @@ class Downloads:
             CancelledError: :meth:`cancel` was called.
         """
         if target.path is not None:
-            return Fetched(target.path, 0, 0.0)
-        if target.missing:
-            raise CheckpointError(target.missing)
-        there = self._hub.files(target.repository, target.commit)
-        files = choose_files(there, target.subfolder, with_code=self._with_code)
+            return LocalFiles(target.path, 0, 0.0)
+        files = target.remote_files(self._hub, with_code=self._limits.with_code)
         if cached := self._hub.cached(target.repository, target.commit, files):
-            return Fetched(cached / target.subfolder, 0, 0.0)
+            return LocalFiles(cached / target.subfolder, 0, 0.0)
         total = total_bytes(files)
         folder = self._reserve(total)
         on_bytes(0, total)
         start = time.perf_counter()
-        watch = Watch(self._timeout_seconds, self._cancelled, lambda n: on_bytes(n, total))
+        monitor = DownloadMonitor(self._limits.timeout_seconds, self._cancelled, lambda n: on_bytes(n, total))
         try:
-            self._hub.download(target.repository, target.commit, files, folder, watch)
+            self._hub.download(target.repository, target.commit, files, folder, monitor)
         except BaseException:
             self._remove(folder)
             raise
-        return Fetched(folder / target.subfolder, total, time.perf_counter() - start)
+        return LocalFiles(folder / target.subfolder, total, time.perf_counter() - start)
 
-    def release(self, fetched: Fetched) -> None:
+    def release(self, fetched: LocalFiles) -> None:
         """Remove what was fetched for a checkpoint; files that were here before stay."""
         for folder in list(self._held):
             if fetched.folder.is_relative_to(folder):
@@ -143,9 +142,10 @@ class Downloads:
             self._changed.notify_all()
 
     def _reserve(self, n_bytes: int) -> Path:
-        if self._budget_bytes is not None and n_bytes > self._budget_bytes:
+        budget = self._limits.budget_bytes
+        if budget is not None and n_bytes > budget:
             raise OutOfBoundsError(
-                f"its files take {n_bytes / 1e9:.3g} GB, more than the {self._budget_bytes / 1e9:.3g} GB of --max-disk"
+                f"its files take {n_bytes / 1e9:.3g} GB, more than the {budget / 1e9:.3g} GB of --max-disk"
             )
         with self._changed:
             self._changed.wait_for(lambda: self._cancelled.is_set() or self._fits(n_bytes))
@@ -158,7 +158,7 @@ class Downloads:
 
     def _fits(self, n_bytes: int) -> bool:
         held = sum(self._held.values())
-        within_budget = self._budget_bytes is None or held + n_bytes <= self._budget_bytes
+        within_budget = self._limits.budget_bytes is None or held + n_bytes <= self._limits.budget_bytes
         # with something still held the disk may only be full for now
         return within_budget and (not self._held or n_bytes + _MARGIN_BYTES <= self._free_bytes())
 
@@ -204,7 +204,7 @@ def prefetch(
         items: any number.
         give_up: called where the caller stops early; must make the work that is under way end soon.
     """
-    pool = ThreadPoolExecutor(1, thread_name_prefix=AHEAD)
+    pool = ThreadPoolExecutor(1, thread_name_prefix=PREFETCH_THREAD)
     try:
         following = [pool.submit(work, item) for item in items[:1]]
         for index, item in enumerate(items):
@@ -220,10 +220,10 @@ def prefetch(
     pool.shutdown()
 
 
-def is_still_working() -> bool:
+def is_prefetching() -> bool:
     """Whether work that was given up has not come to its end yet."""
     return any(thread.is_alive() for thread in _given_up())
 
 
 def _given_up() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith(AHEAD)]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(PREFETCH_THREAD)]

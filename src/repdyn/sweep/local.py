@@ -10,7 +10,7 @@ from pathlib import Path
 
 from repdyn.hub.errors import CheckpointError, model_errors
 from repdyn.hub.local import LIGHTNING, checkpoints_folder, lightning_content, model_folders
-from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, parse, whole_number
+from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, parse_revision, whole_number
 from repdyn.store.schema import FINISHED
 from repdyn.sweep.targets import Target
 
@@ -91,7 +91,7 @@ def _lightning_files(folder: Path) -> list[Path]:
 
 def _place(path: Path) -> Revision | None:
     """What a checkpoint's name, or for Lightning its content, says of its step; None where it says nothing."""
-    by_name = parse(path.resolve().name, DEFAULT_PATTERN)
+    by_name = parse_revision(path.resolve().name, DEFAULT_PATTERN)
     if path.suffix != LIGHTNING:
         return by_name
     try:

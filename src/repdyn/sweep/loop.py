@@ -1,4 +1,4 @@
-"""The sweep: fetch, measure, delete, next, the next one being fetched while the current one is measured."""
+"""Measure checkpoints one after another, downloading the next while the current one is measured."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from repdyn.hub.errors import CheckpointError, OutOfBoundsError, SweepStoppedErr
 from repdyn.store import Store, read_rows
 from repdyn.store.schema import Row
 from repdyn.store.state_cache import KEPT
-from repdyn.sweep.checkpoint import Settings, Task, file_failure, is_comparing, measure_checkpoint
-from repdyn.sweep.downloads import Downloads, Fetched, prefetch
+from repdyn.sweep.checkpoint import Settings, Task, is_comparing, measure_checkpoint, store_failure
+from repdyn.sweep.downloads import Downloads, LocalFiles, prefetch
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.targets import place_of
 from repdyn.tables.designs import NOT_RECORDED
 
-ALIKE = 5
-"""So many failures for one reason, and nothing measured, end a sweep."""
+MAX_IDENTICAL_FAILURES = 5
+"""A sweep ends when this many checkpoints fail for the same reason and none succeeds."""
 
 
 @dataclass
-class Report:
-    """What a sweep did."""
+class SweepResult:
+    """The outcome of a sweep."""
 
     measured: list[Task] = field(default_factory=list)
     failed: list[tuple[Task, str]] = field(default_factory=list)
-    """With the reason, which is in the store too."""
+    """Each with its reason, which is also stored."""
     elsewhere: list[Task] = field(default_factory=list)
-    """Left to another process, which has them in hand or has just measured them."""
+    """Claimed or just measured by another process."""
 
-    def add(self, other: Report) -> None:
+    def add(self, other: SweepResult) -> None:
         self.measured += other.measured
         self.failed += other.failed
         self.elsewhere += other.elsewhere
@@ -41,33 +41,33 @@ class Report:
 
 @dataclass(frozen=True)
 class TaskList:
-    """The tasks of a sweep, by what the store says of them."""
+    """The tasks of a sweep, grouped by their state in the store."""
 
     waiting: list[Task]
     done: list[Task]
     failed_before: list[Task]
-    """Not tried again unless that is asked for."""
+    """Only retried on request."""
 
 
 def partition_tasks(tasks: Iterable[Task], store: Store, settings: Settings, *, retry_failed: bool = False) -> TaskList:
-    """Which checkpoints are still to be measured."""
-    agenda = TaskList([], [], [])
+    """Group tasks into those to measure, those done, and those that failed in an earlier sweep."""
+    task_list = TaskList([], [], [])
     for task in tasks:
         key = settings.key(task)
         if key in store:
-            agenda.done.append(task)
+            task_list.done.append(task)
         elif key.failed in store and not retry_failed:
-            agenda.failed_before.append(task)
+            task_list.failed_before.append(task)
         else:
-            agenda.waiting.append(task)
-    return agenda
+            task_list.waiting.append(task)
+    return task_list
 
 
 def check_comparable(tasks: Iterable[Task], store: Store, settings: Settings) -> None:
-    """Keep one curve from being made of what does not compare.
+    """Check that new values are comparable with those stored for the same run.
 
     Raises:
-        ValueError: a run of this name is in the store with other blocks, in another precision, or from another place.
+        ValueError: the store has this run with other blocks, in another precision, or from another location.
     """
     for run, targets in groupby(tasks, lambda task: task.target.run):
         rows = _rows_of(store, run)
@@ -86,29 +86,29 @@ def check_comparable(tasks: Iterable[Task], store: Store, settings: Settings) ->
             if value is not None and stored[what] - {value}:
                 raise ValueError(
                     f"expected one {what} for the run {run!r}, but {store.path} holds it with "
-                    f"{', '.join(map(repr, sorted(stored[what])))}, and {value!r} is asked for now; give another "
+                    f"{', '.join(map(repr, sorted(stored[what])))}, and this sweep uses {value!r}; give another "
                     "--store, or another --name"
                 )
 
 
-def other_designs(tasks: Iterable[Task], store: Store) -> list[str]:
-    """Say of which runs the store has values by another sampling design: they stay apart from those of this sweep."""
-    told = []
+def describe_other_designs(tasks: Iterable[Task], store: Store) -> list[str]:
+    """Describe the runs that the store has on other probes; their values form separate curves."""
+    messages = []
     for run, of_run in groupby(tasks, lambda task: task.target.run):
         probes = {task.probe.hash: task.probe.design.name for task in of_run}
         others = {row.probe: row.design or NOT_RECORDED for row in _rows_of(store, run) if row.probe not in probes}
         if others:
             known = ", ".join(f"{probe} (sampling design {design})" for probe, design in sorted(others.items()))
-            asked = ", ".join(f"{probe} (sampling design {design})" for probe, design in sorted(probes.items()))
-            told.append(
-                f"{store.path} holds {run} on the probe {known}; what is measured now, on {asked}, makes a curve of "
-                "its own, which --probe of repdyn figures and repdyn report chooses"
+            current = ", ".join(f"{probe} (sampling design {design})" for probe, design in sorted(probes.items()))
+            messages.append(
+                f"{store.path} holds {run} on the probe {known}; the new values, on {current}, form a "
+                "separate curve; select one with --probe in repdyn figures and repdyn report"
             )
-    return told
+    return messages
 
 
 def _rows_of(store: Store, run: str) -> list[Row]:
-    """What is stored of a run's geometry, as far as it can be read: what cannot is measured anew."""
+    """Read a run's layer values; unreadable files are skipped, since their checkpoints are measured again."""
     rows = []
     for path in store.folder_of(run).glob("step*.parquet"):
         with suppress(ValueError):
@@ -117,31 +117,35 @@ def _rows_of(store: Store, run: str) -> list[Row]:
 
 
 def sweep(
-    tasks: Sequence[Task], store: Store, settings: Settings, downloads: Downloads, board: ProgressDisplay | None = None
-) -> Report:
-    """Measure checkpoints one after the other; stop it at any time and call it again with those not in the store.
+    tasks: Sequence[Task],
+    store: Store,
+    settings: Settings,
+    downloads: Downloads,
+    display: ProgressDisplay | None = None,
+) -> SweepResult:
+    """Measure checkpoints one after another; it can be stopped at any time and called again with the remaining ones.
 
     Args:
         tasks: what to measure, usually :attr:`TaskList.waiting`.
         store: where rows and failures go.
         settings: how each is measured.
-        downloads: where weights lie meanwhile, and within which bounds.
-        board: shows progress.
+        downloads: fetches the weights and removes them once they are measured.
+        display: shows progress.
 
     Raises:
         SweepStoppedError: no connection, or no space on the disk; what was measured is in the store.
         ValueError: another process is at work in the store, and a metric compares checkpoints.
     """
-    board = board or ProgressDisplay(len(tasks), shown=False)
-    report = Report()
-    with _alone_where_checkpoints_are_compared(tasks, store, settings):
-        _sweep(tasks, store, settings, downloads, board, report)
+    display = display or ProgressDisplay(len(tasks), shown=False)
+    report = SweepResult()
+    with _exclusive_if_comparing(tasks, store, settings):
+        _sweep(tasks, store, settings, downloads, display, report)
     return report
 
 
 @contextmanager
-def _alone_where_checkpoints_are_compared(tasks: Sequence[Task], store: Store, settings: Settings) -> Iterator[None]:
-    """Two processes would compare with, and forget, one another's checkpoints."""
+def _exclusive_if_comparing(tasks: Sequence[Task], store: Store, settings: Settings) -> Iterator[None]:
+    """Hold a lock if a metric compares checkpoints: two processes would delete each other's cached states."""
     if not any(is_comparing(task, settings) for task in tasks):
         yield
         return
@@ -152,7 +156,7 @@ def _alone_where_checkpoints_are_compared(tasks: Sequence[Task], store: Store, s
     except Timeout as error:
         raise ValueError(
             f"expected one process at a time in {store.path} for metrics that compare a checkpoint with the one before "
-            "(cka_previous), but another is at work; leave them out, wait, or give another --store"
+            "(cka_previous), but another one is running; leave them out, wait, or give another --store"
         ) from error
     with held:
         yield
@@ -163,43 +167,43 @@ def _sweep(
     store: Store,
     settings: Settings,
     downloads: Downloads,
-    board: ProgressDisplay,
-    report: Report,
+    display: ProgressDisplay,
+    report: SweepResult,
 ) -> None:
     for probe in {task.probe.hash: task.probe for task in tasks}.values():
         store.save_probe(probe)
-    with board, downloads.opened():
-        take = _Taking(store, settings, downloads, board)
-        with closing(prefetch(take, tasks, downloads.cancel)) as taken_ones:
-            for task, future in taken_ones:
-                taken = future.result()
-                if taken is None:
+    with display, downloads.opened():
+        claim_and_fetch = _Claim(store, settings, downloads, display)
+        with closing(prefetch(claim_and_fetch, tasks, downloads.cancel)) as claims:
+            for task, future in claims:
+                claimed = future.result()
+                if claimed is None:
                     report.elsewhere.append(task)
-                    board.finished(task, "left to another process")
+                    display.finished(task, "left to another process")
                     continue
                 try:
-                    _finish(task, taken, store, settings, board, report)
+                    _finish(task, claimed, store, settings, display, report)
                 finally:
-                    taken.release(downloads)
+                    claimed.release(downloads)
                 abort_on_repeated_failure(report)
 
 
-def abort_on_repeated_failure(report: Report) -> None:
-    """A mistake of the command fails every checkpoint; hundreds need not be fetched to learn it."""
+def abort_on_repeated_failure(report: SweepResult) -> None:
+    """Raise SweepStoppedError if all checkpoints so far failed alike, as they do after a wrong option."""
     reasons = {reason for _, reason in report.failed}
-    if len(report.failed) == ALIKE and len(reasons) == 1 and not report.measured:
+    if len(report.failed) == MAX_IDENTICAL_FAILURES and len(reasons) == 1 and not report.measured:
         raise SweepStoppedError(
-            f"the first {ALIKE} checkpoints all failed alike: {reasons.pop()}; once that is mended, --retry-failed "
-            "tries them again"
+            f"the first {MAX_IDENTICAL_FAILURES} checkpoints all failed alike: {reasons.pop()}; fix the cause, then "
+            "repeat the sweep with --retry-failed"
         )
 
 
 @dataclass(frozen=True)
-class _Taken:
-    """A checkpoint that is this process's to measure: its files, or why they cannot be had."""
+class _ClaimedCheckpoint:
+    """A checkpoint claimed by this process, with its files or the reason why they cannot be fetched."""
 
     claim: BaseFileLock
-    fetched: Fetched | None
+    fetched: LocalFiles | None
     failure: CheckpointError | None = None
 
     def release(self, downloads: Downloads) -> None:
@@ -209,15 +213,15 @@ class _Taken:
 
 
 @dataclass(frozen=True)
-class _Taking:
-    """Claims and fetches one checkpoint; None where another process was first."""
+class _Claim:
+    """Claim and fetch one checkpoint; None if another process has claimed it."""
 
     store: Store
     settings: Settings
     downloads: Downloads
-    board: ProgressDisplay
+    display: ProgressDisplay
 
-    def __call__(self, task: Task) -> _Taken | None:
+    def __call__(self, task: Task) -> _ClaimedCheckpoint | None:
         key = self.settings.key(task)
         claim = self.store.claim(key)
         if claim is None:
@@ -226,29 +230,34 @@ class _Taking:
             if key in self.store:
                 claim.release()
                 return None
-            self.board.fetching(task)
-            return _Taken(claim, self.downloads.fetch(task.target, self.board.fetched))
+            self.display.fetching(task)
+            return _ClaimedCheckpoint(claim, self.downloads.fetch(task.target, self.display.fetched))
         except CheckpointError as error:
-            return _Taken(claim, None, error)
+            return _ClaimedCheckpoint(claim, None, error)
         except BaseException:
             claim.release()
             raise
 
 
 def _finish(
-    task: Task, taken: _Taken, store: Store, settings: Settings, board: ProgressDisplay, report: Report
+    task: Task,
+    claimed: _ClaimedCheckpoint,
+    store: Store,
+    settings: Settings,
+    display: ProgressDisplay,
+    report: SweepResult,
 ) -> None:
     try:
-        if taken.fetched is None:
-            raise taken.failure or CheckpointError("its files are not there")
-        board.measuring(task)
-        timing = measure_checkpoint(task, taken.fetched, store, settings, board.progress)
+        if claimed.fetched is None:
+            raise claimed.failure or CheckpointError("its files are missing")
+        display.measuring(task)
+        timing = measure_checkpoint(task, claimed.fetched, store, settings, display.progress)
     except CheckpointError as error:
         if not isinstance(error, OutOfBoundsError):
-            file_failure(task, store, settings, str(error))
+            store_failure(task, store, settings, str(error))
         report.failed.append((task, str(error)))
-        board.finished(task, f"failed: {error}", failed=True)
+        display.finished(task, f"failed: {error}", failed=True)
     else:
         report.measured.append(task)
-        board.finished(task, str(timing))
-        board.warn_of_own_windows(task, store.read(settings.key(task)))
+        display.finished(task, str(timing))
+        display.warn_of_own_windows(task, store.read(settings.key(task)))

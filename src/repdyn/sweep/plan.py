@@ -1,9 +1,8 @@
-"""What a sweep would do: for --dry-run."""
+"""Print what a sweep would do, for --dry-run and --list-suites."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -13,18 +12,16 @@ from rich.table import Table
 
 from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CheckpointError
-from repdyn.hub.weights import choose_files
 from repdyn.sweep.suites import shipped_suites
-from repdyn.sweep.targets import Selection, Target
+from repdyn.sweep.targets import Selection, Target, concurrently
 from repdyn.utils.redaction import redacted
 
-_LOOKUPS = 8
 _LISTED = 6
 
 
 @dataclass(frozen=True)
-class Part:
-    """One model's share of a sweep."""
+class ModelPlan:
+    """What a sweep would do for one model."""
 
     selection: Selection
     waiting: Sequence[Target]
@@ -32,12 +29,12 @@ class Part:
     n_failed_before: int
 
 
-def print_plan(parts: Sequence[Part], hub: Hub, console: Console) -> None:
-    """A line for each model: how many checkpoints are done, how many are to be measured, and what they weigh."""
+def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console) -> None:
+    """Print for each model how many checkpoints are done, how many remain, and the size of their download."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("model", "checkpoints"):
         table.add_column(column)
-    for column in ("done", "failed before", "to do", "to fetch", "largest"):
+    for column in ("done", "failed before", "to do", "download", "largest"):
         table.add_column(column, justify="right")
     total = 0
     problems: list[str] = []
@@ -46,7 +43,7 @@ def print_plan(parts: Sequence[Part], hub: Hub, console: Console) -> None:
         problems += reasons
         total += sum(sizes)
         counts = (part.n_done, part.n_failed_before, len(part.waiting))
-        names = listed([target.revision for target in part.selection.targets])
+        names = shorten_list([target.revision for target in part.selection.targets])
         table.add_row(
             escape(part.selection.run),
             escape(names),
@@ -56,7 +53,7 @@ def print_plan(parts: Sequence[Part], hub: Hub, console: Console) -> None:
         )
     console.print(table)
     console.print(
-        f"in all {gigabytes(total)} to fetch; on disk at a time: at most the two largest, or what --max-disk allows",
+        f"{gigabytes(total)} to download in total; on disk at once: at most the two largest, or what --max-disk allows",
         soft_wrap=True,
     )
     for problem in problems:
@@ -64,30 +61,30 @@ def print_plan(parts: Sequence[Part], hub: Hub, console: Console) -> None:
 
 
 def print_suites(console: Console) -> None:
-    """The suites that come with the package, and their models."""
+    """Print the suites that come with the package, and their models."""
     for suite in shipped_suites().values():
         console.print(f"[bold]{suite.name}[/bold]  {suite.title}", highlight=False, soft_wrap=True)
         console.print(Padding(", ".join(model.name for model in suite.models), (0, 0, 0, 4)), highlight=False)
 
 
-def notes(selection: Selection) -> list[str]:
-    """What of a repository is not as its description says, in words."""
+def selection_notes(selection: Selection) -> list[str]:
+    """Describe how a repository differs from its description."""
     lines = []
     if selection.absent:
-        steps = listed([str(step) for step in selection.absent])
+        steps = shorten_list([str(step) for step in selection.absent])
         lines.append(f"{selection.run}: described, but not on the hub: {steps}")
     if selection.others:
         lines.append(
             f"{selection.run}: not checkpoints by the pattern, or without a step in their names, and left out: "
-            f"{listed(selection.others)}"
+            f"{shorten_list(selection.others)}"
         )
     return lines
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names with their middle left out where there are many.
+def shorten_list(names: Sequence[str]) -> str:
+    """Join names with commas, leaving out the middle of a long list.
 
-    >>> listed(["a", "b"]), listed([str(n) for n in range(20)])
+    >>> shorten_list(["a", "b"]), shorten_list([str(n) for n in range(20)])
     ('a, b', '0, 1, 2, 3, 4 .. 19 (20)')
     """
     if len(names) <= _LISTED:
@@ -107,16 +104,11 @@ def gigabytes(n_bytes: float) -> str:
 
 def _sizes(targets: Sequence[Target], hub: Hub) -> tuple[list[int], list[str]]:
     def size(target: Target) -> int | str:
-        if target.path is not None:
-            return 0
         try:
-            if target.missing:
-                raise CheckpointError(target.missing)
-            files = choose_files(hub.files(target.repository, target.commit), target.subfolder)
+            files = target.remote_files(hub)
             return 0 if hub.cached(target.repository, target.commit, files) else total_bytes(files)
         except CheckpointError as error:
-            return f"{target.run} {target.revision}: {error}"
+            return f"{target}: {error}"
 
-    with ThreadPoolExecutor(_LOOKUPS) as pool:
-        found = list(pool.map(size, targets))
+    found = concurrently(size, targets)
     return [n for n in found if isinstance(n, int)], [reason for reason in found if isinstance(reason, str)]

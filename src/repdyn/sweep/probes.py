@@ -22,10 +22,10 @@ from repdyn.hub.tokenizers import (
     load_tokenizer,
     matching_files,
 )
-from repdyn.hub.weights import code_refused
+from repdyn.hub.weights import remote_code_errors
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, design_named
-from repdyn.sweep.suites import History
+from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import Selection, Target
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
 from repdyn.utils.quiet import without_reports
@@ -93,7 +93,7 @@ class ProbeText:
 
 
 def hub_probe(
-    history: History,
+    model: PublishedModel,
     selection: Selection,
     text: ProbeText,
     hub: Hub,
@@ -104,7 +104,7 @@ def hub_probe(
     """The probe of a published history.
 
     Args:
-        history: its tokenizer is taken where it names one; else that of the repository's main branch, or else that of
+        model: its tokenizer is taken where it names one; else that of the repository's main branch, or else that of
             one of the newest checkpoints.
         selection: the checkpoints; the newest that has a configuration tells the model's context.
         text: what to make it of.
@@ -123,9 +123,9 @@ def hub_probe(
     with TemporaryDirectory(prefix="repdyn-probe-") as temporary:
         config = _hub_config(newest, hub, Path(temporary) / "config", trust_remote_code)
         if tokenizer is None:
-            places = _tokenizer_places(history, newest)
-            tokenizer = fetch_tokenizer(history.name, places, hub, Path(temporary) / "tokenizer", trust_remote_code)
-        return text.probe(history.name, tokenizer, config, trust_remote_code=trust_remote_code)
+            places = _tokenizer_places(model, newest)
+            tokenizer = fetch_tokenizer(model.name, places, hub, Path(temporary) / "tokenizer", trust_remote_code)
+        return text.probe(model.name, tokenizer, config, trust_remote_code=trust_remote_code)
 
 
 def local_probe(
@@ -173,11 +173,11 @@ def _has_tokenizer(folder: Path) -> bool:
     return folder.is_dir() and has_tokenizer(path.name for path in folder.iterdir())
 
 
-def _tokenizer_places(history: History, newest: Sequence[Target]) -> list[HubFolder]:
+def _tokenizer_places(model: PublishedModel, newest: Sequence[Target]) -> list[HubFolder]:
     """Where the tokenizer may be; where the history names one, nowhere else."""
-    if history.tokenizer:
-        return [HubFolder(history.tokenizer)]
-    own = [HubFolder(history.repository)] if history.repository else []
+    if model.tokenizer:
+        return [HubFolder(model.tokenizer)]
+    own = [HubFolder(model.repository)] if model.repository else []
     beside = [HubFolder(at.repository, at.commit, at.subfolder) for at in newest]
     above = [HubFolder(at.repository, at.commit) for at in newest]
     return list(dict.fromkeys([*own, *beside, *above]))
@@ -200,5 +200,5 @@ def _local_config(path: Path, with_code: bool) -> PreTrainedConfig:
 
 
 def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
-    with model_errors("its configuration does not load"), code_refused(), without_reports():
+    with model_errors("its configuration does not load"), remote_code_errors(), without_reports():
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=with_code)

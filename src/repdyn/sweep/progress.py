@@ -1,4 +1,4 @@
-"""Progress of a sweep in the terminal: all checkpoints, the download, the checkpoint in hand."""
+"""Show the progress of a sweep in the terminal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from repdyn.utils.redaction import redacted
 
 
 class ProgressDisplay:
-    """Three bars where there is a terminal; and, for logs too, one line for each checkpoint that is finished.
+    """Progress bars for all checkpoints, the download and the current checkpoint; in a log file, a line per checkpoint.
 
     Args:
-        n_checkpoints: to be measured.
-        console: where to; standard error unless given.
-        shown: False keeps quiet altogether.
+        n_checkpoints: number of checkpoints to measure.
+        console: output; standard error by default.
+        shown: False prints nothing.
     """
 
     def __init__(self, n_checkpoints: int, console: Console | None = None, *, shown: bool = True) -> None:
@@ -48,39 +48,35 @@ class ProgressDisplay:
         self._bars.stop()
 
     def fetching(self, task: Task) -> None:
-        """A checkpoint's files are asked for."""
-        self._bars.reset(self._download, total=None, text=_name(task), visible=task.target.path is None)
+        """Show that a checkpoint is being downloaded."""
+        self._bars.reset(self._download, total=None, text=str(task.target), visible=task.target.path is None)
 
     def fetched(self, n_bytes: int, of_bytes: int) -> None:
-        """So many more bytes of all have arrived."""
+        """Advance the download by ``n_bytes`` of ``of_bytes``."""
         self._bars.update(self._download, advance=n_bytes, total=of_bytes)
         bar = self._bars.tasks[self._download]
         name = bar.fields["text"].partition(": ")[0]
         self._bars.update(self._download, text=f"{name}: {bar.completed / 1e9:.2f} of {of_bytes / 1e9:.2f} GB")
 
     def measuring(self, task: Task) -> None:
-        """A checkpoint is being loaded and measured."""
-        self._bars.reset(self._checkpoint, total=1.0, text=_name(task), visible=True)
+        """Show that a checkpoint is being loaded and measured."""
+        self._bars.reset(self._checkpoint, total=1.0, text=str(task.target), visible=True)
 
     def progress(self, what: str, share: float) -> None:
-        """As :func:`repdyn.measure` tells it."""
+        """Show progress as reported by :func:`repdyn.measure`."""
         self._bars.update(self._checkpoint, description=what, completed=share)
 
     def finished(self, task: Task, text: str, *, failed: bool = False) -> None:
-        """A checkpoint is done with, one way or the other."""
+        """Print the outcome of a checkpoint."""
         self._finished += 1
         self._bars.update(self._all, completed=self._finished, text=f"{self._finished} of {self._n}")
-        line = escape(f"[{self._finished}/{self._n}] {_name(task)}: {redacted(text)}")
+        line = escape(f"[{self._finished}/{self._n}] {task.target}: {redacted(text)}")
         self._console.print(f"[yellow]{line}[/yellow]" if failed else line, highlight=False, soft_wrap=True)
 
     def warn_of_own_windows(self, task: Task, rows: Sequence[Row]) -> None:
-        """Print once of each run what :func:`repdyn.tables.designs.own_window_warning` finds in a checkpoint's rows."""
+        """Print the warning of :func:`repdyn.tables.designs.own_window_warning`, once per run."""
         run = task.target.run
-        if run not in self._warned_of and (told := own_window_warning(rows)):
+        if run not in self._warned_of and (warning := own_window_warning(rows)):
             self._warned_of.add(run)
-            line = escape(redacted(f"{_name(task)}: {told}"))
+            line = escape(redacted(f"{task.target}: {warning}"))
             self._console.print(f"[yellow]{line}[/yellow]", highlight=False, soft_wrap=True)
-
-
-def _name(task: Task) -> str:
-    return f"{task.target.run} {task.target.revision}"

@@ -1,4 +1,4 @@
-"""A sweep over several workers, GPUs or machines at once: one Ray task for each checkpoint."""
+"""Sweep with several workers, GPUs or machines at once: one Ray task per checkpoint."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import socket
 import threading
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,48 +18,29 @@ import torch
 
 from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CheckpointError
-from repdyn.hub.weights import choose_files
 from repdyn.probe import Probe
 from repdyn.store import Store
-from repdyn.sweep.checkpoint import Settings, Task, file_failure
-from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.loop import Report, abort_on_repeated_failure, sweep
+from repdyn.sweep.checkpoint import Settings, Task, store_failure
+from repdyn.sweep.downloads import DownloadLimits, Downloads
+from repdyn.sweep.loop import SweepResult, abort_on_repeated_failure, sweep
 from repdyn.sweep.progress import ProgressDisplay
-from repdyn.sweep.targets import Target
+from repdyn.sweep.targets import Target, concurrently
 
 DISK = "disk_gb"
-"""The resource that keeps the weights on one machine's disk within bounds."""
+"""Name of the Ray resource that bounds the weights on one machine's disk."""
 TRIES_AFTER_A_LOST_WORKER = 3
-_LOOKUPS = 8
 _OBJECT_STORE_BYTES = 256_000_000  # the tasks share nothing but probes
 _PARTS = 10_000  # Ray counts resources in ten-thousandths
 _ANSWER_SECONDS = 10
 _END_SECONDS = 10
 
 Machine: TypeAlias = Mapping[str, float]
-"""What one machine of a cluster has, by the name of the resource."""
+"""The resources of one machine of a cluster, by name."""
 
 
-@dataclass(frozen=True)
-class _Bounds:
-    """What a worker may take for downloads."""
-
-    folder: Path
-    budget_bytes: int | None
-    timeout_seconds: float
-    with_code: bool
-
-    def downloads(self, hub: Hub) -> Downloads:
-        return Downloads(
-            self.folder,
-            hub,
-            budget_bytes=self.budget_bytes,
-            timeout_seconds=self.timeout_seconds,
-            with_code=self.with_code,
-        )
-
-
-def sweep_with_ray(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace) -> Report:
+def sweep_with_ray(
+    tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace
+) -> SweepResult:
     """Measure checkpoints on the Ray cluster that RAY_ADDRESS names, or else on one started here.
 
     A task takes a GPU where the device is one, its share of a machine's CPUs (one in ``workers``) and, with
@@ -71,7 +51,7 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, settings: Settings, hub:
         tasks: what to measure.
         store: on a file system that all machines share.
         settings: how each is measured.
-        hub: where sizes are asked for.
+        hub: lists the sizes of the checkpoints.
         options: of the command line: workers, device, max_disk, downloads, timeout, trust_remote_code.
 
     Raises:
@@ -79,86 +59,86 @@ def sweep_with_ray(tasks: Sequence[Task], store: Store, settings: Settings, hub:
         SweepStoppedError: no connection, no space on a disk, or one reason for which all fail.
     """
     _validate_device(options.device)
-    ray = _imported()
-    report = Report()
+    ray = _import_ray()
+    report = SweepResult()
     if not tasks:
         return report
     sizes = _sizes(tasks, hub, options)
-    with _cluster(ray, options), ProgressDisplay(len(tasks)) as board:
+    with _cluster(ray, options), ProgressDisplay(len(tasks)) as display:
         machines = _machines(ray, options)
-        bounds = _bounds(machines, options)
+        limits = _download_limits(machines, options)
         remote = ray.remote(max_retries=TRIES_AFTER_A_LOST_WORKER)(_measure_there)
         probes = {task.probe.hash: ray.put(task.probe) for task in tasks}
         waiting = {}
         try:
             for task, size in zip(tasks, sizes, strict=True):
-                call = remote.options(**_resources(size, machines, bounds, options))
+                call = remote.options(**_resources(size, machines, limits, options))
                 probe = probes[task.probe.hash]
-                waiting[call.remote(task.target, probe, store.path.absolute(), settings, hub.endpoint, bounds)] = task
+                waiting[call.remote(task.target, probe, store.path.absolute(), settings, hub.endpoint, limits)] = task
             while waiting:
                 (finished,), _ = ray.wait(list(waiting), num_returns=1)
                 task = waiting.pop(finished)
                 outcome = _outcome(ray, finished, task, store, settings)
                 report.add(outcome)
-                _tell(board, task, outcome)
+                _show(display, task, outcome)
                 for measured in outcome.measured:
-                    board.warn_of_own_windows(measured, store.read(settings.key(measured)))
+                    display.warn_of_own_windows(measured, store.read(settings.key(measured)))
                 abort_on_repeated_failure(report)
         finally:
-            _end(ray, list(waiting))
-            _remove_leftovers(bounds, hub)
+            _cancel(ray, list(waiting))
+            _remove_leftovers(limits, hub)
     return report
 
 
 def _measure_there(
-    target: Target, probe: Probe, store: Path, settings: Settings, endpoint: str, bounds: _Bounds
-) -> Report:
-    """In a worker: a sweep of one checkpoint."""
-    return sweep([Task(target, probe)], Store(store), settings, bounds.downloads(Hub(endpoint)))
+    target: Target, probe: Probe, store: Path, settings: Settings, endpoint: str, limits: DownloadLimits
+) -> SweepResult:
+    """Sweep one checkpoint, in a worker."""
+    return sweep([Task(target, probe)], Store(store), settings, Downloads(Hub(endpoint), limits))
 
 
-def _outcome(ray: Any, call: Any, task: Task, store: Store, settings: Settings) -> Report:
+def _outcome(ray: Any, call: Any, task: Task, store: Store, settings: Settings) -> SweepResult:
     try:
         there = ray.get(call)
         # the tasks it names are copies
         failed = [(task, reason) for _, reason in there.failed]
-        return Report([task] * len(there.measured), failed, [task] * len(there.elsewhere))
+        return SweepResult([task] * len(there.measured), failed, [task] * len(there.elsewhere))
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError) as error:
         # a process that the system kills for its memory looks the same
         reason = (
-            f"its worker was lost {1 + TRIES_AFTER_A_LOST_WORKER} times, most likely for want of memory "
+            f"its worker was lost {1 + TRIES_AFTER_A_LOST_WORKER} times, most likely out of memory "
             f"({type(error).__name__}); try fewer --workers"
         )
-        file_failure(task, store, settings, reason)
-        return Report(failed=[(task, reason)])
+        store_failure(task, store, settings, reason)
+        return SweepResult(failed=[(task, reason)])
 
 
-def _tell(board: ProgressDisplay, task: Task, outcome: Report) -> None:
+def _show(display: ProgressDisplay, task: Task, outcome: SweepResult) -> None:
     if outcome.failed:
-        board.finished(task, f"failed: {outcome.failed[0][1]}", failed=True)
+        display.finished(task, f"failed: {outcome.failed[0][1]}", failed=True)
     else:
-        board.finished(task, "measured" if outcome.measured else "left to another process")
+        display.finished(task, "measured" if outcome.measured else "left to another process")
 
 
-def _end(ray: Any, calls: list[Any]) -> None:
-    """Drop what waits and kill what runs."""
+def _cancel(ray: Any, calls: list[Any]) -> None:
+    """Cancel waiting tasks and kill running ones."""
     for call in calls:
         ray.cancel(call, force=True)
     if calls:
         ray.wait(calls, num_returns=len(calls), timeout=_END_SECONDS)
 
 
-def _remove_leftovers(bounds: _Bounds, hub: Hub) -> None:
-    """Remove what killed workers had fetched on this machine; on others the next worker does."""
-    with bounds.downloads(hub).opened():
+def _remove_leftovers(limits: DownloadLimits, hub: Hub) -> None:
+    """Remove the downloads of killed workers on this machine; on others the next worker does it."""
+    with Downloads(hub, limits).opened():
         pass
 
 
 @contextmanager
 def _cluster(ray: Any, options: Namespace) -> Iterator[None]:
-    """Ray, connected; the disk budget of a cluster started here is this machine's."""
+    """Connect to Ray; a cluster started here takes this machine's disk budget."""
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         _connect(ray, os.environ.get("RAY_ADDRESS") or "local", options)
@@ -187,19 +167,19 @@ def _connect(ray: Any, address: str, options: Namespace) -> None:
     except OSError as error:
         raise ValueError(
             f"expected a Ray cluster at RAY_ADDRESS, {address!r}, got no connection ({error}); start it with ray start "
-            "--head, set RAY_AUTH_MODE=token if it asks for Ray's token, or unset RAY_ADDRESS"
+            "--head, set RAY_AUTH_MODE=token if it requires Ray's token, or unset RAY_ADDRESS"
         ) from error
 
 
 def _require_answer(address: str) -> None:
-    """Ray itself would go on asking an address where nothing answers for a quarter of an hour."""
+    """Fail at once if nothing answers: Ray itself would retry for a quarter of an hour."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
 
 
 def _machines(ray: Any, options: Namespace) -> list[Machine]:
-    """Those that can take a task; a task that fits nowhere would wait for ever."""
+    """Return the machines that can run a task; one that fits nowhere would wait forever."""
     needed = {}
     if options.max_disk:
         needed[DISK] = f"start each with ray start --resources='{{\"{DISK}\": 200}}', or leave --max-disk out"
@@ -215,28 +195,28 @@ def _machines(ray: Any, options: Namespace) -> list[Machine]:
     return able
 
 
-def _bounds(machines: Sequence[Machine], options: Namespace) -> _Bounds:
-    budget = None
-    if options.max_disk:
-        budget = min(options.max_disk, int(1e9 * max(machine[DISK] for machine in machines)))
-    return _Bounds(options.downloads.absolute(), budget, options.timeout, options.trust_remote_code)
+def _download_limits(machines: Sequence[Machine], options: Namespace) -> DownloadLimits:
+    limits = DownloadLimits.from_options(options)
+    if limits.budget_bytes is None:
+        return limits
+    return replace(limits, budget_bytes=min(limits.budget_bytes, int(1e9 * max(machine[DISK] for machine in machines))))
 
 
-def _resources(size: int, machines: Sequence[Machine], bounds: _Bounds, options: Namespace) -> dict[str, Any]:
-    """What a task takes of a machine.
+def _resources(size: int, machines: Sequence[Machine], limits: DownloadLimits, options: Namespace) -> dict[str, Any]:
+    """Return the resources that a task requests.
 
     Args:
         size: of its files, in bytes.
         machines: that can take it.
-        bounds: how much of the disk all tasks of a machine may take.
+        limits: how much of the disk all tasks of a machine may take.
         options: of the command line.
     """
     n_cpus = int(min(machine["CPU"] for machine in machines))
     resources = {}
-    if bounds.budget_bytes:
+    if limits.budget_bytes:
         # One that is larger than the budget must get its turn too, to be recorded as such. A machine counts whole
         # gigabytes, so the share in the budget is what is taken of them.
-        share = min(1.0, size / bounds.budget_bytes)
+        share = min(1.0, size / limits.budget_bytes)
         resources[DISK] = max(machine[DISK] for machine in machines) * math.ceil(share * _PARTS) / _PARTS
     return {
         "num_cpus": max(1, n_cpus // options.workers),
@@ -246,19 +226,15 @@ def _resources(size: int, machines: Sequence[Machine], bounds: _Bounds, options:
 
 
 def _sizes(tasks: Sequence[Task], hub: Hub, options: Namespace) -> list[int]:
-    """Bytes to fetch for each task, as far as there is a budget for them."""
+    """Return the bytes to download for each task; zeros without a disk budget."""
     if not options.max_disk:
         return [0] * len(tasks)
-    with ThreadPoolExecutor(_LOOKUPS) as pool:
-        return list(pool.map(lambda task: _size(task.target, hub, options.trust_remote_code), tasks))
+    return concurrently(lambda task: _size(task.target, hub, options.trust_remote_code), tasks)
 
 
 def _size(target: Target, hub: Hub, with_code: bool) -> int:
-    if target.path is not None or target.missing:
-        return 0
     try:
-        files = hub.files(target.repository, target.commit)
-        return total_bytes(choose_files(files, target.subfolder, with_code=with_code))
+        return total_bytes(target.remote_files(hub, with_code=with_code))
     except CheckpointError:
         return 0  # the worker meets the same failure and records it
 
@@ -271,8 +247,8 @@ def _validate_device(device: str) -> None:
         )
 
 
-def _imported() -> Any:
-    """Ray, told to report nothing to its makers and to give up on a task that always runs out of memory."""
+def _import_ray() -> Any:
+    """Import Ray with usage statistics off and with a limit on retries after out-of-memory errors."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_task_oom_retries", str(TRIES_AFTER_A_LOST_WORKER))
     try:

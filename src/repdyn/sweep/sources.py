@@ -13,14 +13,14 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.local import checkpoints_folder
-from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, match, select
+from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, match_revisions, select_revisions
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS
 from repdyn.probe.word_classes import class_names
 from repdyn.store.schema import FINISHED
 from repdyn.sweep.local import find_checkpoints, left_out
 from repdyn.sweep.probes import ProbeText, hub_probe, local_probe
-from repdyn.sweep.suites import History, Published, find_histories, shipped_suites
+from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel, find_models, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
 from repdyn.text.source import DEFAULT_TEXT
 
@@ -49,14 +49,14 @@ def sources(options: Namespace, hub: Hub) -> tuple[list[Source], list[str]]:
     """
     _validate_options(options)
     if options.suite:
-        return _listed(find_histories(options.suite), options, hub)
+        return _listed(find_models(options.suite), options, hub)
     if _is_here(options.source):
         return [_local(Path(options.source), options, hub)], []
     try:
-        history = _repository(options, hub)
+        model = _repository(options, hub)
     except CheckpointError as error:
         return [], [f"{options.source}: {error}"]
-    return _listed([history], options, hub)
+    return _listed([model], options, hub)
 
 
 def _validate_options(options: Namespace) -> None:
@@ -93,44 +93,44 @@ def _asks_for_text(options: Namespace) -> bool:
     return bool(class_names(options.classes)) or any(option is not None for option in asked)
 
 
-def _listed(histories: Sequence[History], options: Namespace, hub: Hub) -> tuple[list[Source], list[str]]:
-    _check_distinct_runs(histories, options.name)
+def _listed(models: Sequence[PublishedModel], options: Namespace, hub: Hub) -> tuple[list[Source], list[str]]:
+    _check_distinct_runs(models, options.name)
     found, problems, mistakes = [], [], []
-    for history in histories:
-        described = replace(history, run=options.name or history.run, tokenizer=options.tokenizer or history.tokenizer)
+    for model in models:
+        described = replace(model, run=options.name or model.run, tokenizer=options.tokenizer or model.tokenizer)
         try:
             selection = select_targets(described, hub, options.revisions)
         except CheckpointError as error:
-            problems.append(f"{history.name}: {error}")
+            problems.append(f"{model.name}: {error}")
         except ValueError as error:
-            mistakes.append((history, error))
+            mistakes.append((model, error))
         else:
             found.append(Source(selection, _probe_maker(described, selection, options, hub)))
     if mistakes and not found:
         raise mistakes[0][1]
     # what fits some models and not others, a step that one of them lacks, is no reason to measure none
-    return found, [*problems, *(f"{history.name}: {error}" for history, error in mistakes)]
+    return found, [*problems, *(f"{model.name}: {error}" for model, error in mistakes)]
 
 
-def _check_distinct_runs(histories: Sequence[History], name: str | None) -> None:
-    if name and len(histories) > 1:
-        raise ValueError(f"expected one model with --name, got {len(histories)}; leave --name out")
-    by_run: dict[str, History] = {}
-    for history in histories:
-        other = by_run.setdefault(history.run, history)
-        if other is not history:
+def _check_distinct_runs(models: Sequence[PublishedModel], name: str | None) -> None:
+    if name and len(models) > 1:
+        raise ValueError(f"expected one model with --name, got {len(models)}; leave --name out")
+    by_run: dict[str, PublishedModel] = {}
+    for model in models:
+        other = by_run.setdefault(model.run, model)
+        if other is not model:
             raise ValueError(
-                f"expected another run for each model, got {history.run!r} for {other.name} of {other.suite} and for "
-                f"{history.name} of {history.suite}; sweep them apart into two stores"
+                f"expected another run for each model, got {model.run!r} for {other.name} of {other.suite} and for "
+                f"{model.name} of {model.suite}; sweep them apart into two stores"
             )
 
 
-def _probe_maker(history: History, selection: Selection, options: Namespace, hub: Hub) -> Callable[[], Probe]:
+def _probe_maker(model: PublishedModel, selection: Selection, options: Namespace, hub: Hub) -> Callable[[], Probe]:
     def make() -> Probe:
         if options.probe:
             return Probe.load(options.probe)
         return hub_probe(
-            history,
+            model,
             selection,
             _text(options),
             hub,
@@ -141,7 +141,7 @@ def _probe_maker(history: History, selection: Selection, options: Namespace, hub
     return make
 
 
-def _repository(options: Namespace, hub: Hub) -> History:
+def _repository(options: Namespace, hub: Hub) -> PublishedModel:
     """A repository that no suite describes: a training history if its revisions carry steps, else a finished model."""
     name = options.source
     described = [at for suite in shipped_suites().values() for at in suite.models if at.repository == name]
@@ -155,16 +155,16 @@ def _repository(options: Namespace, hub: Hub) -> History:
         )
     pattern = options.pattern or DEFAULT_PATTERN
     try:
-        found, _ = match(list(hub.refs(name)), pattern)
+        found, _ = match_revisions(list(hub.refs(name)), pattern)
     except CheckpointError as error:
         if not isinstance(error.__cause__, RepositoryNotFoundError):
             raise
         # as a rule a mistyped folder or repository
         raise ValueError(f"expected a folder that exists, or a hub repository, got {name!r}: {error}") from error
-    history = History(name=name, suite="", run=name, repository=name, revisions=pattern)
+    model = PublishedModel(name=name, suite="", run=name, repository=name, revisions=pattern)
     if found or options.pattern:
-        return history
-    return replace(history, revisions=None, checkpoints=(Published(name, "main", "", 0, None, FINISHED),))
+        return model
+    return replace(model, revisions=None, checkpoints=(PublishedCheckpoint(name, "main", "", 0, None, FINISHED),))
 
 
 def _local(folder: Path, options: Namespace, hub: Hub) -> Source:
@@ -173,7 +173,7 @@ def _local(folder: Path, options: Namespace, hub: Hub) -> Source:
     targets = find_checkpoints(folder, run)
     by_step = {target.step: target for target in targets}
     places = [Revision(at.revision, at.step, at.tokens_seen, at.stage) for at in targets]
-    chosen = tuple(by_step[place.step] for place in select(places, options.revisions))
+    chosen = tuple(by_step[place.step] for place in select_revisions(places, options.revisions))
     selection = Selection(run, chosen, others=tuple(left_out(folder, targets)))
     return Source(selection, lambda: _local_probe(folder, chosen, options, hub))
 

@@ -26,7 +26,7 @@ _MOST_ITEMS = 100_000
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedCheckpoint:
     """One checkpoint that is listed by itself."""
 
     repository: str
@@ -38,7 +38,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class History:
+class PublishedModel:
     """The published checkpoints of one training run of one model.
 
     They are the branches and tags of ``repository`` whose names match ``revisions``, or its folders that match
@@ -52,7 +52,7 @@ class History:
     repository: str | None = None
     revisions: str | None = None
     subfolders: str | None = None
-    checkpoints: tuple[Published, ...] = ()
+    checkpoints: tuple[PublishedCheckpoint, ...] = ()
     """By ascending step, no two alike."""
     tokens_per_step: int | None = None
     expected: tuple[int, ...] = ()
@@ -68,7 +68,7 @@ class Suite:
     name: str
     title: str
     card: str
-    models: tuple[History, ...]
+    models: tuple[PublishedModel, ...]
 
 
 def read_suite(path: str | Path) -> Suite:
@@ -101,7 +101,7 @@ def shipped_suites() -> dict[str, Suite]:
     return {path.stem: read_suite(path) for path in sorted(_SHIPPED.glob("*.yaml"))}
 
 
-def find_histories(names: Sequence[str]) -> list[History]:
+def find_models(names: Sequence[str]) -> list[PublishedModel]:
     """The models that are meant, each once, in the order named.
 
     Args:
@@ -113,10 +113,10 @@ def find_histories(names: Sequence[str]) -> list[History]:
         OSError: a named file cannot be read.
     """
     suites = shipped_suites()
-    return list(dict.fromkeys(history for name in names for history in _meant(name, suites)))
+    return list(dict.fromkeys(model for name in names for model in _meant(name, suites)))
 
 
-def _meant(name: str, suites: Mapping[str, Suite]) -> list[History]:
+def _meant(name: str, suites: Mapping[str, Suite]) -> list[PublishedModel]:
     if name.endswith((".yaml", ".yml")):
         return list(read_suite(name).models)
     if name in suites:
@@ -134,7 +134,7 @@ def _meant(name: str, suites: Mapping[str, Suite]) -> list[History]:
     return found
 
 
-def _history(entry: _Entry, suite: str) -> History:
+def _history(entry: _Entry, suite: str) -> PublishedModel:
     name = entry.required("name")
     if not _NAME.fullmatch(name):
         raise entry.error("a name of letters, digits and . _ + -", name, "rename it")
@@ -149,7 +149,7 @@ def _history(entry: _Entry, suite: str) -> History:
     run = entry.text("run") or (repositories.pop() if len(repositories) == 1 else None)
     if run is None:
         raise entry.error("the key run for checkpoints of several repositories", "none", "name the run")
-    return History(
+    return PublishedModel(
         name=name,
         suite=suite,
         run=run,
@@ -167,7 +167,7 @@ def _steps(entry: _Entry) -> tuple[int, ...]:
     return tuple(sorted({whole_number(str(step), f"step in {entry.where}") for step in entry.values("expected")}))
 
 
-def _checkpoints(model: _Entry, tokens_per_step: int | None) -> tuple[Published, ...]:
+def _checkpoints(model: _Entry, tokens_per_step: int | None) -> tuple[PublishedCheckpoint, ...]:
     """The checkpoints that a model lists by themselves; none where it does not."""
     if "checkpoints" not in model.fields:
         return ()
@@ -187,12 +187,12 @@ def _checkpoints(model: _Entry, tokens_per_step: int | None) -> tuple[Published,
     return tuple(found)
 
 
-def _published(entry: _Entry, tokens_per_step: int | None) -> Published:
+def _published(entry: _Entry, tokens_per_step: int | None) -> PublishedCheckpoint:
     step = whole_number(entry.required("step"), f"step in {entry.where}")
     tokens = entry.number("tokens")
     if tokens is None and tokens_per_step is not None:
         tokens = tokens_per_step * step
-    return Published(
+    return PublishedCheckpoint(
         entry.required("repository"),
         entry.text("revision") or "main",
         entry.text("subfolder") or "",

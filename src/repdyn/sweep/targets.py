@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
-from repdyn.hub.client import Hub
+from repdyn.hub.client import Files, Hub
 from repdyn.hub.errors import CheckpointError
-from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, match, select
+from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, match_revisions, select_revisions
+from repdyn.hub.weights import choose_files
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint
-from repdyn.sweep.suites import History, Published
+from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel
 
-_LOOKUPS = 8
+_CONCURRENT_LOOKUPS = 8
+T = TypeVar("T")
+Result = TypeVar("Result")
+
+
+def concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list[Result]:
+    """Apply a function that waits for the hub to each item, several at a time, in order."""
+    with ThreadPoolExecutor(_CONCURRENT_LOOKUPS) as pool:
+        return list(pool.map(look_up, items))
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,21 @@ class Target:
             return str(self.path)
         commit = f"@{self.commit}" if self.commit else ""
         return f"{self.repository}{commit}{f'/{self.subfolder}' if self.subfolder else ''}"
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.revision}"
+
+    def remote_files(self, hub: Hub, *, with_code: bool = False) -> Files:
+        """List the files to download; none for a local path.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, or has no weights that can be read.
+        """
+        if self.path is not None:
+            return {}
+        if self.missing:
+            raise CheckpointError(self.missing)
+        return choose_files(hub.files(self.repository, self.commit), self.subfolder, with_code=with_code)
 
     @property
     def place(self) -> str:
@@ -90,11 +115,11 @@ class Selection:
     """Steps that the description promises and the repository does not have."""
 
 
-def select_targets(history: History, hub: Hub, revisions: str = "all") -> Selection:
+def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> Selection:
     """The checkpoints of a published history.
 
     Args:
-        history: from a suite, or made up for one repository.
+        model: from a suite, or made up for one repository.
         hub: asked for branches, tags, folders and commits.
         revisions: "all", "log", "every:10", or names or steps separated by commas.
 
@@ -102,55 +127,55 @@ def select_targets(history: History, hub: Hub, revisions: str = "all") -> Select
         ValueError: ``revisions`` names what is not there, or nothing matches the history's pattern.
         CheckpointError: the repository cannot be listed.
     """
-    if history.checkpoints:
-        return _select_listed(history, hub, revisions)
-    if history.repository is None:
-        raise ValueError(f"expected a repository or a list of checkpoints for {history.name}, got neither")
-    commits = _places(history, hub)
-    pattern = history.revisions or history.subfolders or DEFAULT_PATTERN
-    found, others = match(list(commits), pattern, history.tokens_per_step)
+    if model.checkpoints:
+        return _select_listed(model, hub, revisions)
+    if model.repository is None:
+        raise ValueError(f"expected a repository or a list of checkpoints for {model.name}, got neither")
+    commits = _places(model, hub)
+    pattern = model.revisions or model.subfolders or DEFAULT_PATTERN
+    found, others = match_revisions(list(commits), pattern, model.tokens_per_step)
     if not found:
         raise ValueError(
-            f"expected revisions of {history.repository} that match {pattern!r}, found none among "
+            f"expected revisions of {model.repository} that match {pattern!r}, found none among "
             f"{', '.join(sorted(commits)[:8]) or 'none at all'}; check the pattern"
         )
     targets = [
         Target(
-            history.run,
+            model.run,
             place.step,
             place.name,
             place.tokens_seen,
             place.stage,
-            repository=history.repository,
+            repository=model.repository,
             commit=commits[place.name],
-            subfolder=place.name if history.subfolders else "",
+            subfolder=place.name if model.subfolders else "",
         )
-        for place in select(found, revisions)
+        for place in select_revisions(found, revisions)
     ]
-    absent = sorted(set(history.expected) - {place.step for place in found})
-    return Selection(history.run, tuple(targets), tuple(others), tuple(absent))
+    absent = sorted(set(model.expected) - {place.step for place in found})
+    return Selection(model.run, tuple(targets), tuple(others), tuple(absent))
 
 
-def _places(history: History, hub: Hub) -> dict[str, str]:
+def _places(model: PublishedModel, hub: Hub) -> dict[str, str]:
     """The commit of each place a checkpoint may be at: branches and tags, or the folders of the main branch."""
-    repository = str(history.repository)
-    if not history.subfolders:
+    repository = str(model.repository)
+    if not model.subfolders:
         return hub.refs(repository)
     commit = hub.commit(repository, "main")
     folders = {path.rpartition("/")[0] for path in hub.files(repository, commit) if path.endswith("/config.json")}
     return dict.fromkeys(sorted(folders), commit)
 
 
-def _select_listed(history: History, hub: Hub, revisions: str) -> Selection:
+def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection:
     """Checkpoints that the description lists one by one, each with its own repository; those missing stay in sight."""
-    by_step = {at.step: at for at in history.checkpoints}
-    names = zip(_names(history.checkpoints), history.checkpoints, strict=True)
+    by_step = {at.step: at for at in model.checkpoints}
+    names = zip(_names(model.checkpoints), model.checkpoints, strict=True)
     found = [Revision(name, at.step, at.tokens_seen, at.stage) for name, at in names]
 
     def look_up(place: Revision) -> Target:
         at = by_step[place.step]
         target = Target(
-            history.run,
+            model.run,
             at.step,
             place.name,
             at.tokens_seen,
@@ -163,11 +188,10 @@ def _select_listed(history: History, hub: Hub, revisions: str) -> Selection:
         except CheckpointError as error:
             return replace(target, missing=str(error))
 
-    with ThreadPoolExecutor(_LOOKUPS) as pool:
-        return Selection(history.run, tuple(pool.map(look_up, select(found, revisions))))
+    return Selection(model.run, tuple(concurrently(look_up, select_revisions(found, revisions))))
 
 
-def _names(checkpoints: Sequence[Published]) -> list[str]:
+def _names(checkpoints: Sequence[PublishedCheckpoint]) -> list[str]:
     """What tells listed checkpoints apart, as short as may be: where each lies in its repository, if they share it, or
     else the repository's name, and with its owner only where that is needed."""
     if len({at.repository for at in checkpoints}) == 1:
