@@ -8,7 +8,14 @@ import re
 import pytest
 
 from repdyn.hub import revisions
-from repdyn.hub.revisions import Revision, compile_pattern, match_revisions, parse_revision, select_revisions, whole_number
+from repdyn.hub.revisions import (
+    Revision,
+    compile_pattern,
+    match_revisions,
+    parse_revision,
+    select_revisions,
+    whole_number,
+)
 
 PYTHIA = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *range(1000, 143001, 1000)]
 
@@ -112,7 +119,9 @@ def test_a_pattern_matches_the_whole_name():
 
 def test_tokens_come_from_the_name_or_else_from_the_batch():
     assert parse_revision("step8", r"step(?P<step>\d+)", 2**21) == Revision("step8", 8, 2**24)
-    assert parse_revision("step8-5B", r"step(?P<step>\d+)(?:-(?P<tokens>\w+))?", 2**21) == Revision("step8-5B", 8, 5 * 10**9)
+    assert parse_revision("step8-5B", r"step(?P<step>\d+)(?:-(?P<tokens>\w+))?", 2**21) == Revision(
+        "step8-5B", 8, 5 * 10**9
+    )
     assert parse_revision("step8", r"step(?P<step>\d+)(?:-(?P<tokens>\w+))?", 2**21) == Revision("step8", 8, 2**24)
 
 

@@ -163,8 +163,14 @@ def test_a_file_outside_of_its_repository_is_not_fetched(listing, outside, path)
         (b'[{"type": "file"}]', "the answer made no sense while lab/model@"),
         (b"<html>", "the answer made no sense while lab/model@"),
         (b"\xff", "the answer made no sense while lab/model@"),
-        (b'[{"type": "file", "path": "a", "oid": "b", "size": "9"}]', "expected the size of a file from the hub, got '9'"),
-        (b'[{"type": "file", "path": "a", "oid": "b", "size": -9}]', "expected the size of a file from the hub, got -9"),
+        (
+            b'[{"type": "file", "path": "a", "oid": "b", "size": "9"}]',
+            "expected the size of a file from the hub, got '9'",
+        ),
+        (
+            b'[{"type": "file", "path": "a", "oid": "b", "size": -9}]',
+            "expected the size of a file from the hub, got -9",
+        ),
     ],
     ids=["numbers", "no path", "a page", "bytes", "a text as size", "a negative size"],
 )
@@ -242,11 +248,11 @@ SHARD = "model-00001-of-00001.safetensors"
     [
         (
             {"weight_map": {"a": "../step0/model.safetensors"}},
-            "names '../step0/model.safetensors', which is no file of",
+            "names '../step0/model.safetensors', which is no weight",
         ),
         ({"weight_map": {"a": SHARD, "b": "/etc/x"}}, "names '/etc/x', which is no weight file of this folder"),
-        ({"weight_map": {"a": "config.json"}}, "names 'config.json', which is no file of weights"),
-        ({"weight_map": {"a": 5}}, "names '5', which is no file of weights"),
+        ({"weight_map": {"a": "config.json"}}, "names 'config.json', which is no weight file"),
+        ({"weight_map": {"a": 5}}, "names '5', which is no weight file"),
         ({"weight_map": [SHARD]}, "is no index of weights: it has no weight_map"),
         ([], "is no index of weights: it has no weight_map"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from repdyn.hub.client import Hub
-from repdyn.sweep.plan import ModelPlan, gigabytes, shorten_list, selection_notes, print_plan, print_suites
+from repdyn.sweep.plan import ModelPlan, gigabytes, print_plan, print_suites, selection_notes, shorten_list
 from repdyn.sweep.suites import PublishedModel, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
 

@@ -25,7 +25,7 @@ from repdyn.probe.design import INDEPENDENT
 from repdyn.probe.word_classes import CLASSES
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.probes import ProbeText, hub_probe, local_probe
-from repdyn.sweep.suites import PublishedModel, PublishedCheckpoint
+from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel
 from repdyn.sweep.targets import Selection, select_targets
 
 CONTEXT = 12

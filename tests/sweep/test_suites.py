@@ -10,7 +10,7 @@ import yaml
 
 import repdyn
 from repdyn.hub.revisions import DEFAULT_PATTERN, match_revisions, parse_revision, select_revisions
-from repdyn.sweep.suites import PublishedModel, PublishedCheckpoint, Suite, find_models, read_suite, shipped_suites
+from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel, Suite, find_models, read_suite, shipped_suites
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "configs" / "suites"
@@ -187,7 +187,9 @@ def test_multiberts_have_a_repository_for_each_checkpoint(models):
     thousands = [*range(0, 201, 20), *range(300, 2001, 100)]
     assert [at.step for at in seed.checkpoints] == [1000 * thousand for thousand in thousands]
     assert len(thousands) == 29
-    assert seed.checkpoints[1] == PublishedCheckpoint("google/multiberts-seed_3-step_20k", "main", "", 20000, None, None)
+    assert seed.checkpoints[1] == PublishedCheckpoint(
+        "google/multiberts-seed_3-step_20k", "main", "", 20000, None, None
+    )
     assert seed.run == "google/multiberts-seed_3"
     assert [model.name for model in shipped_suites()["multiberts"].models] == [f"multiberts-seed{n}" for n in range(5)]
 

@@ -217,7 +217,8 @@ def test_one_curve_is_not_made_of_what_does_not_compare(tasks, family, tmp_path)
         check_comparable(tasks, store, Settings(loading=Loading(dtype="bfloat16")))
     local = [Task(target, tasks[0].probe) for target in find_checkpoints(family[0].parent, "lab/model")]
     with pytest.raises(
-        ValueError, match="one place for the run 'lab/model', but .* holds it with 'lab', and '/.*family'"
+        ValueError,
+        match="one place for the run 'lab/model', but .* holds it with 'lab', and this sweep uses '/.*family'",
     ):
         check_comparable(local, store, SETTINGS)
 

@@ -12,7 +12,7 @@ import pytest
 from repdyn import open_store
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
-from repdyn.sweep.suites import PublishedModel, PublishedCheckpoint
+from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel
 from repdyn.sweep.targets import Selection, Target, select_targets
 
 STEP = r"step(?P<step>\d+)"
