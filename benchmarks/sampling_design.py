@@ -37,8 +37,8 @@ from sampling.study import (
 )
 from tqdm import tqdm
 
-from repdyn.text.source import load_corpus
 from repdyn.probe.design import INDEPENDENT
+from repdyn.text.source import load_corpus
 from repdyn.utils.atomic_files import write_atomically
 
 _LENGTHS = (40, 128, 256)

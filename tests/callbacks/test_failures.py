@@ -134,7 +134,10 @@ def strategy(kind: type, **attributes: object) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("trainer", "message"),
     [
-        (strategy(DeepSpeedStrategy), "be run outside of the training step, got DeepSpeedStrategy; use DDP or FSDP, or save"),
+        (
+            strategy(DeepSpeedStrategy),
+            "be run outside of the training step, got DeepSpeedStrategy; use DDP or FSDP, or save",
+        ),
         (
             strategy(ModelParallelStrategy, _device_mesh=_TwoByTwo()),
             r"run by one device, got ModelParallelStrategy\(tensor_parallel_size=2\); shard with data_parallel_size alone",

@@ -187,7 +187,9 @@ def test_rows_tell_choices_apart(probe):
     choices = [None, slice(2, None), slice(None, -2), last_tokens, one_too_few]
     assert len({metric_set("all", token_positions=choice) for choice in choices}) == len(choices)
     assert metric_set("all") == metric_set("all", token_positions=None)
-    assert layer_choice({"encoder": "e.*"}, slice(2, None)) == '{"layers": {"encoder": ["e.*"]}, "token_positions": "2:"}'
+    assert (
+        layer_choice({"encoder": "e.*"}, slice(2, None)) == '{"layers": {"encoder": ["e.*"]}, "token_positions": "2:"}'
+    )
 
 
 @pytest.mark.parametrize("written", ["2:", ":-4", "1:-1", "-8:", "::2"])

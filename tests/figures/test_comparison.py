@@ -8,7 +8,7 @@ from synthetic_runs import SAMPLED
 
 from repdyn.figures.compared_runs import ComparedRuns
 from repdyn.figures.comparison import comparison_figures, means_over_layers, profiles
-from repdyn.figures.drawing import save
+from repdyn.figures.files import save
 from repdyn.utils.attempts import attempts
 
 STEPS = (0, 1, 8, 64, 512)

@@ -7,7 +7,7 @@ from synthetic_runs import SAMPLED
 
 from repdyn.figures.compared_runs import ComparedRuns
 from repdyn.figures.comparison import compare_family, comparison_figures, means_over_layers
-from repdyn.figures.drawing import save
+from repdyn.figures.files import save
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from PIL import Image
 from synthetic_families import make_run_of_everything
 from synthetic_runs import DENSE, NO_DESIGN, SAMPLED
 
-from repdyn.figures.drawing import save
+from repdyn.figures.files import save
 from repdyn.figures.run import all_figures, heatmap, mean_over_layers, profile_over_depth
 from repdyn.tables.frames import by_stack, layer_mean, measurements
 from repdyn.utils.attempts import attempts

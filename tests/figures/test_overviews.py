@@ -8,7 +8,7 @@ from synthetic_families import PYTHIA, make_everything
 from synthetic_runs import SAMPLED
 
 from repdyn.figures.captions import compared
-from repdyn.figures.drawing import save
+from repdyn.figures.files import save
 from repdyn.figures.overviews import depth_overview, steps_overview
 from repdyn.tables.frames import by_stack, measurements
 

@@ -208,6 +208,6 @@ def test_groups_on_another_device_are_refused():
         Cloud(torch.eye(4), groups=torch.zeros(4, dtype=torch.long, device="meta"))
 
 
-def test_groups_beside_a_cloud_are_refused():
-    with pytest.raises(ValueError, match=r"^expected groups beside a tensor of points, got them beside a Cloud; take"):
+def test_groups_with_a_cloud_raise():
+    with pytest.raises(ValueError, match=r"^expected groups with a tensor of points, got them with a Cloud; take"):
         two_nn(Cloud(torch.eye(4)), groups=torch.arange(4))

@@ -55,7 +55,7 @@ def axis_of_lines(metric: str, lines: Sequence[Line], label: str | None = None) 
     """Return the axis for lines of a metric with their bands."""
     values = [np.asarray(line.y, float) for line in lines]
     margins = [np.full(len(line.y), np.nan) if line.margin is None else line.margin for line in lines]
-    return value_axis(metric, *(np.concatenate([[np.nan], *arrays]) for arrays in (values, margins)), label)
+    return value_axis(metric, np.concatenate([[np.nan], *values]), np.concatenate([[np.nan], *margins]), label)
 
 
 def log_start(metric: str, values: np.ndarray) -> float | None:

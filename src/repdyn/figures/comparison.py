@@ -18,7 +18,8 @@ from repdyn.figures.axes import RELATIVE_DEPTH, axis_of_lines, training_axis
 from repdyn.figures.captions import notes, wrapped
 from repdyn.figures.charts import Chart, Line, Panel
 from repdyn.figures.compared_runs import ComparedRuns, count_kinds, end_checkpoints, legend_width
-from repdyn.figures.drawing import draw, draw_all
+from repdyn.figures.drawing import draw
+from repdyn.figures.files import draw_all
 from repdyn.figures.metric_panels import end_line, mean_line
 from repdyn.figures.overviews import about_tokens, arranged, board_size, required
 from repdyn.figures.panes import Pane, n_columns, single_panes
@@ -210,7 +211,7 @@ def _family_panel(compared: ComparedRuns, pane: Pane, runs: Sequence[MeasuredRun
 
 def _mean_line(compared: ComparedRuns, run: MeasuredRun, key: tuple[str, str], by_tokens: bool) -> Line:
     line = mean_line(run.series[key], **compared.looks[run.key])
-    steps = list(line.x)
+    steps = [int(step) for step in line.x]
     x = run.tokens[steps].tolist() if by_tokens else steps
     return replace(line, x=x, marked=[steps.index(step) for step in select_steps(steps, _MAX_MARKERS)] if steps else [])
 

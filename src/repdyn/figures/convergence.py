@@ -64,9 +64,9 @@ def _alignment_panel(rows: pd.DataFrame, subset: str, step: int) -> Panel:
     if values.empty:
         return Panel(title=f"{title}: not measured", y=unit)
     first, last = values.index[0], values.index[-1]
-    ends = values[[first, last]].to_numpy(float)
+    ends = float(values.iloc[0]), float(values.iloc[-1])
     rate = (ends[1] - ends[0]) / (last - first) if last > first else np.nan
-    look = {"colour": "0.45", "dash": "--", "width": 1.2, "marker": ""}
+    look: dict[str, Any] = {"colour": "0.45", "dash": "--", "width": 1.2, "marker": ""}
     return Panel(
         title=f"{title}\nat layer {first}: {ends[0]:.3g}; average rate {rate:.3g} per layer",
         y=unit,

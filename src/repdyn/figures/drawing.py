@@ -1,4 +1,4 @@
-"""Charts drawn by matplotlib, and written to files.
+"""Charts drawn by matplotlib.
 
 Everything goes through matplotlib's object interface: no global state, no display, safe inside a training process.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
-from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,8 +22,6 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, short_count, styled
-from repdyn.utils.atomic_files import write_atomically
-from repdyn.utils.attempts import Attempt, attempts
 
 LEGEND_ROWS = 20
 """Names below each other in the legend of a chart, at most."""
@@ -76,63 +73,14 @@ def entitle(figure: Figure, text: str, caption: str) -> None:
     figure.suptitle("\n".join(wrapped), fontsize=10.5)
 
 
-def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
-    """Return the figures that could be drawn, by name; ``attempt`` keeps or raises the errors of the others."""
-    figures = {}
-    for name, draw_one in drawings.items():
-        with attempt():
-            figures[name] = draw_one()
-    return figures
-
-
-@styled
-def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = None) -> list[Path]:
-    """Write figures, by the stem of their file, as PNG (150 dpi) and SVG; the same figures give the same bytes.
-
-    Args:
-        figures: to be written; one that fails keeps none of the others from being written.
-        folder: made if it is missing; files of the same name are replaced.
-        attempt: keeps the errors for a caller who has more to do; raised here without it.
-
-    Returns:
-        The files written.
-
-    Raises:
-        Exception: the error of the first figure that could not be written, once the others are written.
-    """
-    written = []
-    with attempts(attempt) as each:
-        with each():
-            folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            png, svg = folder / f"{name}.png", folder / f"{name}.svg"
-            with each():
-                write_atomically(png, lambda path, one=figure: one.savefig(path, dpi=150))
-                written.append(png)
-                with _fixed_layout(figure):
-                    write_atomically(svg, lambda path, one=figure: one.savefig(path, metadata={"Date": None}))
-                written.append(svg)
-    return written
-
-
-@contextmanager
-def _fixed_layout(figure: Figure) -> Iterator[None]:
-    """Keep the parts of a figure where they are: placing those of many panels takes longer than drawing them."""
-    engine = figure.get_layout_engine()
-    figure.set_layout_engine("none")
-    try:
-        yield
-    finally:
-        figure.set_layout_engine(engine)
-
-
 def _draw_lines(axes: Axes, panel: Panel) -> None:
     for line in _widened(panel.lines) if panel.widens_hidden else panel.lines:
         _draw_line(axes, line)
     if panel.gap:
         heights = [dict(zip(line.x, line.y, strict=True)) for line in panel.gap]
         x = sorted(set.intersection(*map(set, heights)))
-        axes.fill_between(x, *([line[at] for at in x] for line in heights), color="0.8", alpha=0.5, linewidth=0)
+        low, high = ([line[at] for at in x] for line in heights)
+        axes.fill_between(x, low, high, color="0.8", alpha=0.5, linewidth=0)
     if panel.legend == "right":
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), fontsize=8, handlelength=1.2, borderaxespad=0.2)
     elif panel.legend:
@@ -151,7 +99,7 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_line(axes: Axes, line: Line) -> None:
-    look = {"color": line.colour, "label": line.label or None}
+    look: dict[str, Any] = {"color": line.colour, "label": line.label or None}
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
     if line.kind == "steps":
         # broken where a layer is missing
@@ -168,7 +116,8 @@ def _draw_line(axes: Axes, line: Line) -> None:
     elif line.kind == "points":
         axes.errorbar(x, y, yerr=line.margin, elinewidth=0.9, **look)
     else:
-        axes.plot(x, y, **look, **({"markerfacecolor": "none"} if line.dash == "none" else {}))
+        look |= {"markerfacecolor": "none"} if line.dash == "none" else {}
+        axes.plot(x, y, **look)
         if line.margin is not None:
             low, high = y - line.margin, y + line.margin
             axes.fill_between(x, low, high, color=line.colour, alpha=line.band_opacity, linewidth=0)
@@ -288,7 +237,7 @@ def _draw_legend(figure: Figure, chart: Chart) -> None:
             [],
             color=entry.colour,
             label=entry.label,
-            linestyle=entry.dash,
+            linestyle=cast(Any, entry.dash),
             marker=entry.marker or None,
             markersize=entry.marker_size,
             markerfacecolor="none" if entry.dash == "none" else None,

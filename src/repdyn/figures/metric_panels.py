@@ -90,7 +90,7 @@ def alerts_on(alerts: Iterable[Alert], metric: str, subset: str | None = None) -
 
 def marks_on(alerts: Iterable[Alert], line: Line | None) -> list[Mark]:
     """Return a mark for each step with an alert, at the value of a line against step where it has one."""
-    values = {} if line is None else dict(zip(line.x, line.y.tolist(), strict=True))
+    values = {} if line is None else dict(zip(line.x, np.asarray(line.y, float).tolist(), strict=True))
     messages: dict[int, list[str]] = {}
     for alert in alerts:
         messages.setdefault(alert.step, []).append(alert.message)

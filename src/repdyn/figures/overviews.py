@@ -231,7 +231,7 @@ def _colours_of(pane: Pane) -> list[str]:
 
 
 def _step_legend(colours: Mapping[int, str]) -> list[Line]:
-    return [Line(x=(), y=(), colour=colour, label=f"{step:,}") for step, colour in reversed(colours.items())]
+    return [Line(x=(), y=(), colour=colour, label=f"{step:,}") for step, colour in reversed(list(colours.items()))]
 
 
 def _about_places(panes: Sequence[Pane]) -> str:

@@ -21,7 +21,8 @@ from repdyn.figures.captions import notes, run_caption, run_title, wrapped
 from repdyn.figures.charts import Chart, Panel
 from repdyn.figures.colours import step_colours
 from repdyn.figures.convergence import GRADIENT, convergence
-from repdyn.figures.drawing import draw, draw_all
+from repdyn.figures.drawing import draw
+from repdyn.figures.files import draw_all
 from repdyn.figures.heatmaps import heads_heatmap, heatmap, measured_by_head
 from repdyn.figures.metric_panels import MARKED, alerts_on, loss_line, marks_on, mean_line, profile_lines
 from repdyn.figures.overviews import depth_overview, steps_overview

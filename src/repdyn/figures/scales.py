@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -103,7 +104,7 @@ def _layer_lines(rows: pd.DataFrame, colour: str) -> list[Line]:
     """The estimates of one layer at one step: a line over scales, and points for those at one scale."""
     ks = [_scale_of(*cell) for cell in zip(rows["metric"], rows["settings"], strict=True)]
     rows = rows.assign(k=ks).sort_values("k")
-    groups = [(rows.loc[rows["metric"].isin(GRIDE)], {"kind": "points"})]
+    groups: list[tuple[pd.DataFrame, dict[str, Any]]] = [(rows.loc[rows["metric"].isin(GRIDE)], {"kind": "points"})]
     groups += [
         (of_metric(rows, metric), {"marker": marker, "dash": "none", "marker_size": 6})
         for metric, (_, marker) in _SINGLE_SCALE.items()

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from repdyn.alerts import alerts_of, stored_rules
 from repdyn.figures.comparison import comparison_figures
-from repdyn.figures.drawing import save
+from repdyn.figures.files import save
 from repdyn.figures.run import all_figures
 from repdyn.publish.loggers import log_figures
 from repdyn.store import Store

@@ -53,7 +53,8 @@ def plotly_panel(panel: Panel, *, height: int = HEIGHT, has_bands: bool = True) 
         traces += [trace | {"yaxis": "y2"} for trace in _line_traces(panel.loss, panel, has_bands)]
     floor = panel.y.floor
     heights = [mark for mark in panel.marks if mark.y is not None]
-    traces += _mark_traces(heights, [mark.x for mark in heights], [float(placed(mark.y, floor)) for mark in heights])
+    shown = placed(np.array([mark.y for mark in heights], float), floor).tolist()
+    traces += _mark_traces(heights, [mark.x for mark in heights], shown)
     if panel.loss is not None:
         on_loss = [mark for mark in panel.loss_marks if mark.y is not None]
         found = _mark_traces(on_loss, [mark.x for mark in on_loss], [mark.y for mark in on_loss])

@@ -62,7 +62,8 @@ class ReportRun:
     @cached_property
     def tokens(self) -> dict[int, float]:
         """Training tokens by step; empty unless every row knows them."""
-        return {} if self.finished else {int(step): count for step, count in self.measured.tokens.items()}
+        tokens = self.measured.tokens
+        return {} if self.finished else dict(zip(tokens.index.astype(int).tolist(), tokens.tolist(), strict=True))
 
     @cached_property
     def findings(self) -> list[Finding]:

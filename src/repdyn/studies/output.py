@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from repdyn.figures.drawing import save
+from repdyn.figures.files import save
 from repdyn.utils.atomic_files import write_atomically
 
 

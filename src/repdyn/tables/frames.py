@@ -226,8 +226,8 @@ def select_steps(steps: Sequence[int], limit: int) -> list[int]:
 
 def causality(rows: pd.DataFrame) -> bool | None:
     """Return True for a decoder, False for an encoder, None if the rows do not say or do not agree."""
-    known = {bool(value) for value in rows["causal"].dropna()}
-    return known.pop() if len(known) == 1 else None
+    known = rows["causal"].dropna().unique()
+    return bool(known[0]) if len(known) == 1 else None
 
 
 def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
@@ -249,11 +249,9 @@ def _checked(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
 
 
 def _require_one_stack(rows: pd.DataFrame) -> None:
-    stacks = list(by_stack(rows))
-    if len(stacks) > 1:
-        names = ", ".join(repr(name) for name in stacks)
+    if len(stacks := list(by_stack(rows))) > 1:
         raise ValueError(
-            f"expected the rows of one stack of blocks, got {len(stacks)}: {names}; "
+            f"expected the rows of one stack of blocks, got {len(stacks)}: {', '.join(map(repr, stacks))}; "
             f"select one, for example by_stack(frame)[{stacks[0]!r}]"
         )
 
@@ -290,15 +288,13 @@ def _require_steps_or_end(rows: pd.DataFrame) -> None:
 
 
 def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
-    repeated = rows[rows.duplicated(cell, keep=False)]
-    if repeated.empty:
+    if (repeated := rows[rows.duplicated(cell, keep=False)]).empty:
         return
     first = repeated.iloc[0]
     same = repeated[(repeated[cell] == first[cell]).all(axis="columns")]
-    settings = " and ".join(sorted(same["settings"].astype(str)))
-    head = f", head {first['head']}" if "head" in cell else ""
+    place = ", ".join(f"{name} {first[name]}" for name in ("step", "layer", "head") if name in cell)
     raise ValueError(
         f"expected one value per {', '.join(cell[:-1])} and {cell[-1]}, got {len(same)} of {first['metric']} "
-        f"({first['subset']}) at step {first['step']}, layer {first['layer']}{head}, with settings {settings}; "
+        f"({first['subset']}) at {place}, with settings {' and '.join(sorted(same['settings'].astype(str)))}; "
         "select one of them"
     )

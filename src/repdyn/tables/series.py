@@ -66,7 +66,8 @@ class MetricSeries:
 
     @cached_property
     def steps_with_values(self) -> list[int]:
-        return [step for step, known in zip(self.steps, ~np.isnan(self.values).all(axis=0), strict=True) if known]
+        known = ~np.isnan(self.values).all(axis=0)
+        return [step for step, is_known in zip(self.steps, known.tolist(), strict=True) if is_known]
 
     @cached_property
     def layer_mean(self) -> LayerMean:

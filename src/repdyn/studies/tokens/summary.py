@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from repdyn.studies.charts import select
 from repdyn.studies.output import print_line, print_table, print_title
@@ -59,7 +58,7 @@ def print_density(table: pd.DataFrame) -> None:
     print_line(f"mean cosine to the {NEIGHBOURS} nearest other input embeddings: {', '.join(means)}")
     if len(classes) == 2:
         share = higher_share(classes["function"], classes["content"])
-        frequency = stats.spearmanr(table["count"], table["density"]).statistic
+        frequency = table["count"].corr(table["density"], method="spearman")
         print_line(
             f"the embedding of a function word is in the denser place in {share:.1%} of all pairs with a content word; "
             f"rank correlation of density and occurrences {frequency:.2f}"

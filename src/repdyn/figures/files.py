@@ -1,0 +1,63 @@
+"""Figures drawn one by one and written to files, the others kept if one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from repdyn.tables.style import styled
+from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.attempts import Attempt, attempts
+
+
+def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
+    """Return the figures that could be drawn, by name; ``attempt`` keeps or raises the errors of the others."""
+    figures = {}
+    for name, draw_one in drawings.items():
+        with attempt():
+            figures[name] = draw_one()
+    return figures
+
+
+@styled
+def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = None) -> list[Path]:
+    """Write figures, by the stem of their file, as PNG (150 dpi) and SVG; the same figures give the same bytes.
+
+    Args:
+        figures: to be written; one that fails keeps none of the others from being written.
+        folder: made if it is missing; files of the same name are replaced.
+        attempt: keeps the errors for a caller who has more to do; raised here without it.
+
+    Returns:
+        The files written.
+
+    Raises:
+        Exception: the error of the first figure that could not be written, once the others are written.
+    """
+    written = []
+    with attempts(attempt) as each:
+        with each():
+            folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+            with each():
+                write_atomically(png, lambda path, one=figure: one.savefig(path, dpi=150))
+                written.append(png)
+                with _fixed_layout(figure):
+                    write_atomically(svg, lambda path, one=figure: one.savefig(path, metadata={"Date": None}))
+                written.append(svg)
+    return written
+
+
+@contextmanager
+def _fixed_layout(figure: Figure) -> Iterator[None]:
+    """Keep the parts of a figure where they are: placing those of many panels takes longer than drawing them."""
+    engine = figure.get_layout_engine()
+    figure.set_layout_engine("none")
+    try:
+        yield
+    finally:
+        figure.set_layout_engine(engine)
