@@ -52,11 +52,6 @@ class SavePretrainedCheckpoint(ScheduledCallback):
     def state_key(self) -> str:
         return self._generate_state_key(dirpath=str(self._given_dirpath), model=self.model)
 
-    @property
-    def _legacy_state_key(self) -> str:  # type: ignore[override]
-        """The key in checkpoints of versions in which this class was called HuggingFaceCheckpoints."""
-        return self.state_key.replace(type(self).__qualname__, "HuggingFaceCheckpoints", 1)
-
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
         validate_not_sharded(trainer)

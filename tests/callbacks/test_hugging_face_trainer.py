@@ -240,7 +240,7 @@ def test_evaluation_alone_measures_nothing(tmp_path, probe):
     assert attached.store is None
 
 
-def test_alerts_on_the_loss_are_raised_when_it_is_told(tmp_path, probe, caplog):
+def test_alerts_on_the_loss_are_raised_once_it_is_known(tmp_path, probe, caplog):
     rules = [
         Rule(name="high", when="above", bound=0.0, metrics=("train/loss",), stop=True),
         Rule(name="any", when="above", bound=0.0, metrics=("anisotropy",), subsets=("all",)),
@@ -253,7 +253,7 @@ def test_alerts_on_the_loss_are_raised_when_it_is_told(tmp_path, probe, caplog):
     assert [text.partition(":")[0] for text in said] == [
         "alert at step 0, any",
         "alert at step 2, high",
-        "the training is to stop at step 2, as asked for by",
+        "the training is to stop at step 2, as requested by",
     ]
     store = open_store(tmp_path / "job" / "repdyn")
     found = alerts_of(store.to_pandas(), stored_rules(store.alerts_path("job")))

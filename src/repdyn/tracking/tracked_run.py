@@ -135,7 +135,7 @@ class TrackedRun:
                 reason for the missing rows, and the training goes on.
         """
         config, ranks = self.config, self._ranks
-        with self._handling_errors(step):
+        with self._timing(), self._handling_errors(step):
             key = self._key(step)
             checkpoint = Checkpoint(self.run, class_name(model), step, tokens_seen)
             try:
@@ -217,14 +217,20 @@ class TrackedRun:
 
     @contextmanager
     def _handling_errors(self, step: int | None, never_raise: bool = False) -> Iterator[None]:
-        """Time the tracking that runs inside, isolate the RNG from it, and handle its errors."""
-        start = time.perf_counter()
+        """Isolate the RNG from what runs inside, and handle its errors."""
         try:
             with isolate_rng():
                 yield
         except Exception as error:
             self._handle_error(error, step, never_raise)
-        self.tracking_seconds += time.perf_counter() - start
+
+    @contextmanager
+    def _timing(self) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.tracking_seconds += time.perf_counter() - start
 
     def _handle_error(self, error: Exception, step: int | None, never_raise: bool = False) -> None:
         if self.config.on_error == "raise" and not never_raise:
