@@ -224,11 +224,11 @@ def test_twins_can_be_kept(save_model, tmp_path, capsys):
 def test_the_overview_of_a_table_with_a_known_spectrum():
     deviations = np.repeat(np.eye(3) * np.sqrt([6.0, 3, 1]), 2, axis=0) * np.tile([1, -1], 3)[:, None]
     one = measurements.measure_table(table_of(torch.from_numpy(deviations), beyond=7), pairs=100, seed=0)
-    [line] = measurements.overview([one]).to_dict("records")
+    [line] = measurements.overview_table([one]).to_dict("records")
     assert (line["rows"], line["dim"], line["pairs"], line["all_pairs"]) == (6, 3, 15, True)
     assert line["left_out"] == "7 beyond"
     assert [line[f"components_{share}"] for share in (50, 90, 95, 99)] == [1, 2, 3, 3]
-    np.testing.assert_allclose(measurements.curves([one])["cumulative_share"], [0.6, 0.9, 1])
+    np.testing.assert_allclose(measurements.dimension_curve_table([one])["cumulative_share"], [0.6, 0.9, 1])
 
 
 def test_a_table_of_one_row():
@@ -236,16 +236,16 @@ def test_a_table_of_one_row():
     assert one.values["norm"].tolist() == [5]
     assert set(one.values) == {"norm", "cosine with mean"}
     assert one.n_pairs == 0
-    assert measurements.curves([one]).empty
+    assert measurements.dimension_curve_table([one]).empty
 
 
 def test_the_token_that_starts_a_text_beside_position_0():
     words = table_of(torch.tensor([[1.0, 0], [1, 1]]))
     places = table_of(torch.tensor([[0.0, 2], [2, 0]]), "position")
     places = EmbeddingTable("position", "position", "p", places.rows, ("0", "1"), {})
-    assert measurements.start_and_position(words, places, "w1") == pytest.approx(np.sqrt(0.5))
-    assert np.isnan(measurements.start_and_position(words, places, "[CLS]"))
-    assert np.isnan(measurements.start_and_position(words, places, None))
+    assert measurements.start_cosine(words, places, "w1") == pytest.approx(np.sqrt(0.5))
+    assert np.isnan(measurements.start_cosine(words, places, "[CLS]"))
+    assert np.isnan(measurements.start_cosine(words, places, None))
 
 
 # figures
@@ -271,7 +271,7 @@ def test_the_picture_of_a_helix_says_its_period():
 def test_the_picture_of_noise_says_that_nothing_turns():
     components = principal(torch.randn(200, 16, generator=torch.Generator().manual_seed(0)))
     figure = path_figure("model", components, find_rotation(components))
-    assert "no plane of the first principal components turns clearly" in figure.get_suptitle()
+    assert "no plane of the first principal components rotates clearly" in figure.get_suptitle()
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_names_of_paths_do_not_cover_each_other():
 def test_a_token_left_out_for_its_length_is_said():
     one, other = journeys()
     one.states[2, 0] *= 1000
-    assert "; left out for their length: [CLS]" in paths_figure("model", one, other).get_suptitle()
+    assert "; left out for their norm: [CLS]" in paths_figure("model", one, other).get_suptitle()
 
 
 # real weights
