@@ -1,5 +1,7 @@
 """The notebooks of the documentation run, and are committed with their output."""
 
+import os
+import sys
 from pathlib import Path
 
 import nbformat
@@ -20,12 +22,15 @@ def test_committed_with_output_and_small(path):
     assert all(cell.execution_count for cell in cells)
     assert any("image/png" in output.get("data", {}) for cell in cells for output in cell.outputs)
     assert not any(output.output_type == "error" for cell in cells for output in cell.outputs)
+    assert not any("Warning" in output.get("text", "") for cell in cells for output in cell.outputs)
 
 
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs(path, tmp_path):
+def test_runs(path, tmp_path, monkeypatch):
+    # cells call the command repdyn, which lies beside this interpreter also where its environment is not activated
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(
         notebook, timeout=250, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}

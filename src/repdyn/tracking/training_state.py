@@ -58,7 +58,9 @@ def scalar_rows(
         if value is None:
             continue
         try:
-            rows.append(scalar_row(checkpoint, name, float(value), probe=probe))
+            # a loss that still has its graph is converted with a warning unless it is detached
+            number = float(value.detach() if isinstance(value, Tensor) else value)
+            rows.append(scalar_row(checkpoint, name, number, probe=probe))
         except (RuntimeError, TypeError, ValueError) as error:
             on_error(ValueError(f"expected the {title} as one number, got {type(value).__name__}: {error}"))
     return rows
