@@ -417,7 +417,7 @@ def test_a_cluster_that_is_not_there(tasks, store, options, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     message = (
         r"^expected a Ray cluster at RAY_ADDRESS, '127.0.0.1:9', got no connection \(.*refused\); start it with ray start "
-        "--head, set RAY_AUTH_MODE=token if it asks for Ray's token, or unset RAY_ADDRESS$"
+        "--head, set RAY_AUTH_MODE=token if it requires Ray's token, or unset RAY_ADDRESS$"
     )
     with pytest.raises(ValueError, match=message):
         sweep_with_ray(tasks, store, SETTINGS, Hub(), options())

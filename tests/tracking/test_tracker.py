@@ -214,3 +214,10 @@ def test_another_probe_is_refused_where_a_training_goes_on(tmp_path, small_probe
 def test_what_cannot_work_is_refused_at_once(small_probe, settings, message):
     with pytest.raises(ValueError, match=message):
         Tracker(HandWritten(), small_probe, **settings)
+
+
+def test_a_loss_with_its_graph_is_stored_without_a_warning(tmp_path, small_probe, without_figures, recwarn):
+    loop = Loop()
+    with Tracker(loop.model, small_probe, schedule=1, store=tmp_path / "mine", on_error="raise") as tracker:
+        tracker.step(loss=loop.step().requires_grad_())
+    assert not [warning for warning in recwarn if "requires_grad" in str(warning.message)]
