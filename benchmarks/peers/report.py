@@ -17,7 +17,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from peers.contenders import QUANTITIES, Contender, Quantity
 from peers.rounds import PRODUCT, Row, Timing, memory_method
-from repdyn.figures.drawing import entitle, save
+from repdyn.figures.drawing import entitle
+from repdyn.figures.files import save
 from repdyn.tables.style import SUBSET_COLOURS, styled
 
 OURS = "repdyn"
