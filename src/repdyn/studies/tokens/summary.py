@@ -58,7 +58,7 @@ def print_density(table: pd.DataFrame) -> None:
     print_line(f"mean cosine to the {NEIGHBOURS} nearest other input embeddings: {', '.join(means)}")
     if len(classes) == 2:
         share = higher_share(classes["function"], classes["content"])
-        frequency = table[["count", "density"]].corr(method="spearman").iloc[0, 1]
+        frequency = pd.Series(table["count"]).corr(pd.Series(table["density"]), method="spearman")
         print_line(
             f"the embedding of a function word is in the denser place in {share:.1%} of all pairs with a content word; "
             f"rank correlation of density and occurrences {frequency:.2f}"
