@@ -35,11 +35,11 @@ from repdyn.store.schema import Checkpoint, Row, provenance, scalar_row
 
 _PROBE = "0123456789abcdef"
 _PARTS = {
-    "read the store": ("views/selection.py", "select"),
-    "check the rows": ("views/runs.py", "measured_runs"),
-    "tables": ("report/courses.py", "courses_of"),
+    "read the store": ("tables/selection.py", "select"),
+    "check the rows": ("tables/runs.py", "measured_runs"),
+    "tables": ("tables/series.py", "metric_series"),
     "alerts": ("alerts/evaluation.py", "alerts_of"),
-    "figures": ("report/tree.py", "tree_of"),
+    "figures": ("report/tree.py", "page_tree"),
     "words and tables of HTML": ("report/sections.py", None),
     "compress": ("report/packing.py", "_as_text"),
     "write": ("repdyn/utils/atomic_files.py", "write_atomically"),

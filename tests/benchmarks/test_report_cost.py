@@ -40,3 +40,11 @@ def test_steps_are_powers_of_two_and_then_thousands(cost):
     assert len(steps) == 154
     assert steps[:4] + steps[-1:] == [0, 1, 2, 4, 143000]
     assert cost._steps(5) == [0, 1, 2, 4, 8]
+
+
+def test_every_part_names_a_function_of_the_package(cost):
+    source = BENCHMARKS.parent / "src" / "repdyn"
+    for name, function in cost._PARTS.values():
+        path = source / name.removeprefix("repdyn/")
+        assert path.is_file(), name
+        assert function is None or f"def {function}(" in path.read_text(), (name, function)
