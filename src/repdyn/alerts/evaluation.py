@@ -43,12 +43,12 @@ class Alert:
 
     @property
     def message(self) -> str:
-        """What happened and where, in one line without the step."""
+        """A line that says what happened and where, without the step."""
         return f"{self.subject}{'' if self.layer is None else f' of layer {self.layer}'} {self.words}: {self.detail}"
 
     @property
     def subject(self) -> str:
-        """What it happened to, without the layer."""
+        """The metric, stack and token subset it happened to."""
         known = ", ".join(filter(None, [self.stack, self.subset]))
         return f"{self.metric} ({known})" if known else self.metric
 

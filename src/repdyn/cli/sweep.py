@@ -187,7 +187,7 @@ def _show(found: Sequence[Source], store: Store, options: Namespace, console: Co
 
 
 def _status(problems: Sequence[str], console: Console) -> int:
-    """What could not be measured, in words and as an exit status."""
+    """Print what could not be measured, and return the exit status."""
     for problem in problems:
         _say(console, f"not measured: {problem}", style="yellow")
     return FAILED if problems else 0

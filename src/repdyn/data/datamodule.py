@@ -126,7 +126,7 @@ class TextDataModule(LightningDataModule):
 
     @property
     def description(self) -> str:
-        """What the text is, for logs: name, size and hash."""
+        """A description of the text, for logs: name, size and hash."""
         corpus = self._text.corpus
         return f"{corpus.name}: {len(corpus.data):,} bytes of text, sha256 {corpus.sha256[:12]}"
 

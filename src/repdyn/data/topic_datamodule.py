@@ -103,7 +103,7 @@ class TopicDataModule(LightningDataModule):
 
     @property
     def description(self) -> str:
-        """What the documents are, for logs."""
+        """A description of the documents, for logs."""
         return f"{self.n_documents:,} documents that a topic model wrote: {self._told}, seed {self.seed}"
 
     def train_dataloader(self) -> DataLoader[Any]:

@@ -19,7 +19,7 @@ def is_loopback(host: str) -> bool:
 
 
 def announcement(host: str, address: str, asked: int) -> str:
-    """Where the page is, in words.
+    """Return the message that names the address of the page.
 
     Args:
         host: address it is bound to.

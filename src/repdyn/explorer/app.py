@@ -48,7 +48,7 @@ class Page:
         return tables.remarks(missing), near, similarity, rank
 
     def paths(self, sentence: str, place: int | None, other: str) -> tuple[go.Figure, str]:
-        """Two sentences in their planes, and why one is missing."""
+        """Return two sentences in their planes, and why one is missing."""
         try:
             if not other.strip():
                 raise ValueError(_TWO)

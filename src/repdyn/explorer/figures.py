@@ -40,7 +40,7 @@ _SENDING = ["sendChartToCloud", "sendDataToCloud"]
 
 
 def across_layers(seen: Sequence[TokenSeen], quantity: Quantity) -> go.Figure:
-    """One colour for each checkpoint, solid after the block, dotted after the attention.
+    """Draw one colour per checkpoint, solid after the block, dotted after the attention.
 
     A state after the attention stands half a layer before that after its block, where it is on the way. Ranks have a
     logarithmic scale, of rank + 1.
@@ -126,7 +126,7 @@ def paths(seen: Sequence[PathsSeen]) -> go.Figure:
 
 
 def _paths(one: PathsSeen) -> Iterator[_Path]:
-    """Those of both sentences; a token that both have is named once."""
+    """Return the paths of both sentences; a token that both have is named once."""
     pairs = match_tokens(one.one.tokens, one.other.tokens)
     partner, same = {b: a for a, b, _ in pairs}, {a for a, _, equal in pairs if equal}
     differing = len(one.one.tokens) + len(one.other.tokens) - 2 * len(same)
@@ -173,7 +173,7 @@ def _drawn(path: _Path) -> list[go.Scatter]:
 
 
 def _beyond(points: np.ndarray) -> str:
-    """Where a name stands so that the path points to it."""
+    """Return the text position of a label such that the path points to it."""
     x, y = points[-1] - points[-2] if len(points) > 1 else (0.0, 1.0)
     if abs(x) > abs(y):
         return "middle right" if x > 0 else "middle left"

@@ -123,7 +123,7 @@ class Session:
         return sentence
 
     def token(self, sentence: str, place: int, *, with_positions: bool = False) -> tuple[list[TokenSeen], list[str]]:
-        """One token of a sentence against the vocabulary, in each checkpoint that has it.
+        """Compare one token of a sentence with the vocabulary, in each checkpoint that has it.
 
         Args:
             sentence: as it was typed.
@@ -216,7 +216,7 @@ class Session:
 
 
 def _same_place(first: Sequence[str], other: Sequence[str], place: int) -> int | None:
-    """Where the token at a place of one checkpoint's tokens stands among another's; None where it has no such token."""
+    """Return the position of one checkpoint's token among another's tokens; None if there is no such token."""
     if first == other:
         return place
     bare = [[name.strip("▁#").casefold() for name in names] for names in (first, other)]
@@ -240,5 +240,5 @@ def _trajectories(reading: SentenceStates, tokens: tuple[str, ...]) -> dict[str 
 
 
 def _in_a_page(message: str) -> str:
-    """What a study says of its options, said of a switch in a page."""
+    """Rephrase an error about the options of a study for the switches of the page."""
     return message.replace(" for --positions", "").replace("leave the option out", "take the position embeddings off")

@@ -79,7 +79,7 @@ def _nearest(seen: TokenSeen, lines: pd.DataFrame, place: int) -> str:
 
 
 def about(session: Session) -> str:
-    """What is looked at, and what its numbers mean."""
+    """Return what the page shows and what its numbers mean."""
     models = "".join(f"<li>{_described(loaded)}</li>" for loaded in session.models)
     return f"<ul>{models}</ul><details><summary>What is measured</summary><p>{CONVENTIONS}</p></details>"
 
@@ -98,7 +98,7 @@ def _described(loaded: LoadedModel) -> str:
 
 
 def remarks(lines: Sequence[str]) -> str:
-    """What is missing and why; nothing where all is there."""
+    """Return what is missing and why; empty if nothing is."""
     return (
         f'<ul class="remarks" role="status">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
         if lines

@@ -34,7 +34,7 @@ class Axis:
 
     @property
     def floor(self) -> float | None:
-        """Where 0 is drawn by a library that cannot make an axis linear near 0; None for a linear axis."""
+        """The position of 0 for a library that cannot make an axis linear near 0; None for a linear axis."""
         return None if self.log_from is None else ZERO_SHARE * self.log_from
 
 

@@ -165,7 +165,7 @@ def about_tokens(panes: Sequence[Pane]) -> str:
 
 
 def _shared_axes(panels: Sequence[Panel], panes: Sequence[Pane]) -> list[Axis]:
-    """One scale for the panels of one quantity, before the feed-forward part or after it, on whichever tokens."""
+    """Return one axis per quantity, shared by its panels before and after the feed-forward part, on any tokens."""
     quantities = [pane.unit if pane.unit == "dimension" else pane.metric.removesuffix("_attention") for pane in panes]
     lines: defaultdict[str, list[Line]] = defaultdict(list)
     for quantity, panel in zip(quantities, panels, strict=True):
@@ -176,7 +176,7 @@ def _shared_axes(panels: Sequence[Panel], panes: Sequence[Pane]) -> list[Axis]:
 
 
 def _over_depth(series: _Series, pane: Pane, colours: Mapping[int, str]) -> Panel:
-    """One line for each step; or one for each trace at its last step, dotted at its first."""
+    """Return one line per step; or one per trace at its last step, dotted at its first."""
     if len(pane.traces) == 1:
         (trace,) = pane.traces
         one = series[trace.metric, trace.subset]
@@ -194,7 +194,7 @@ def _over_depth(series: _Series, pane: Pane, colours: Mapping[int, str]) -> Pane
 
 
 def _against_step(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> Panel:
-    """One line for each trace; its name says where layers are left out."""
+    """Return one line per trace; its name says if layers are left out."""
     lines, notes_on_layers = [], []
     for trace, colour in zip(pane.traces, _colours_of(pane), strict=True):
         one = series[trace.metric, trace.subset]
@@ -222,7 +222,7 @@ def _named_lines(pane: Pane, lines: Sequence[Line], others: Sequence[Line] = ())
 
 
 def _colours_of(pane: Pane) -> list[str]:
-    """One for each trace of a pane."""
+    """Return one colour per trace of a pane."""
     if pane.ordered and len(pane.traces) > 1:
         return shades(ORDERED, len(pane.traces), 0.05, 0.85)
     if pane.pair:

@@ -47,7 +47,7 @@ class Pane:
 
     @property
     def metric(self) -> str:
-        """One of its metrics: all of a panel are on one scale."""
+        """The first of its metrics: all metrics of a panel share a scale."""
         return self.traces[0].metric
 
     @property

@@ -83,7 +83,7 @@ def scales(frame: pd.DataFrame, subset: str | None = None) -> Figure:
 
 
 def _panels(known: pd.DataFrame, steps: Sequence[int], colours: Mapping[int, str], *, is_finished: bool) -> list[Panel]:
-    """One panel for each step, on one axis of dimensions."""
+    """Return one panel per step, on one axis of dimensions."""
     lines = [
         [line for layer, colour in colours.items() for line in _layer_lines(cells.loc[cells["layer"] == layer], colour)]
         for cells in (known.loc[known["step"] == step] for step in steps)

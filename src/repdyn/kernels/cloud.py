@@ -115,7 +115,7 @@ class Cloud:
 
     @cached_property
     def repeats(self) -> Repeats | None:
-        """Which rows of ``x`` repeat which; None when no row does."""
+        """The rows of ``x`` that repeat others; None if no row does."""
         with full_precision(self.x.device):
             return repeats(self.x)
 
@@ -238,7 +238,7 @@ def distinct_rows(x: Tensor) -> Tensor:
 
 
 def repeats(x: Tensor) -> Repeats | None:
-    """Which rows of ``x`` (n, d) are equal bit by bit, but for -0.0 == 0.0; None when all of them differ."""
+    """Return which rows of ``x`` (n, d) are equal bit by bit, but for -0.0 == 0.0; None if all of them differ."""
     words = _as_integers(x)
     hashes, order = torch.sort(_row_hashes(words), stable=True)
     repeat = hashes[1:] == hashes[:-1]

@@ -47,7 +47,7 @@ class Shortlist:
     rounded: Rounded
 
     def within(self, reach: Tensor) -> Tensor:
-        """Which pairs can be as near as a distance known for each point, shape (n,), in the unit of ``points``."""
+        """Return which pairs can be within ``reach``, shape (n,), of their point, in the unit of ``points``."""
         limit = self.rounded.largest_score(reach * self.rounded.scale, slice(len(reach)))
         return self.scores <= limit[self.first]
 

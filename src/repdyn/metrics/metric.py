@@ -133,7 +133,7 @@ class Metric:
 
     @property
     def n_neighbours(self) -> int:
-        """How many nearest neighbours of each vector it uses."""
+        """The number of nearest neighbours of each vector it uses."""
         return self.settings[self.neighbours] if isinstance(self.neighbours, str) else self.neighbours
 
     def is_defined_at(self, layer: int, *, is_last: bool) -> bool:

@@ -117,4 +117,4 @@ def metric_info(name: str) -> Metric:
 
 
 def _unavailable(*inputs: object, **settings: object) -> Tensor:
-    raise NotImplementedError("the kernel of this metric is not installed")
+    raise RuntimeError("expected the kernel of a registered metric, got a stored name alone; install its package")

@@ -39,7 +39,7 @@ _FAMILIES: dict[str, _Family] = {
 
 
 def objective_of(family: str) -> Objective:
-    """What a family is trained to predict: the next token ("causal") or masked ones ("masked").
+    """Return what a family is trained to predict: the next token ("causal") or masked ones ("masked").
 
     Raises:
         ValueError: an unknown family.

@@ -97,7 +97,7 @@ class SampledTokens:
         return padded_batches(self.tokens, self.lengths, self.pad_id, n_sequences, read)
 
     def tokens_needed(self, sampled: np.ndarray, causal: bool) -> Tensor:
-        """How many tokens of each window a model has to read to reach the sampled ones, (n_sequences,) int64.
+        """Number of tokens of each window a model has to read to reach the sampled ones, (n_sequences,) int64.
 
         Args:
             sampled: numbers of the sampled tokens.

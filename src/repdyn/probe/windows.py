@@ -153,7 +153,7 @@ class _Frame:
         return max(1, sum(self.widths))
 
     def parts(self, n_tokens: int) -> list[slice]:
-        """Where the windows of a piece of so many tokens lie in it."""
+        """Return the slice of each window within a piece of ``n_tokens`` tokens."""
         if n_tokens == 0:
             return []
         if self.characters is not None or self.body is None:

@@ -12,7 +12,7 @@ __all__ = ["PAGE", "write_report"]
 
 
 def __getattr__(name: str) -> object:
-    """What takes long to import is imported when it is asked for: ``repdyn report --help`` must not wait for it."""
+    """Import slow modules on first use: ``repdyn report --help`` must not wait for them."""
     if name != "write_report":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from repdyn.report.write import write_report

@@ -137,7 +137,7 @@ def escaped(text: str) -> str:
 
 
 def _line_traces(line: Line, panel: Panel, has_bands: bool) -> list[PlotlyDict]:
-    """One trace; or with a band three, which have roles."""
+    """Return one trace, or three with their roles if the line has a band."""
     number = "y" if line.margin is None else "customdata"
     trace: PlotlyDict = {
         "x": line.x,

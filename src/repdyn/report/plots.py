@@ -203,7 +203,7 @@ def _heading(label: str, x: float, y: float, longest: int = 34) -> PlotlyDict:
 
 
 def _domains(number: int, columns: int, n_rows: int) -> tuple[list[float], list[float]]:
-    """Where a panel stands across and up, the first row on top."""
+    """Return the horizontal and vertical domain of a panel; the first row is on top."""
     row, column = divmod(number, columns)
     width, height = (1 + _GAP) / columns, (1 + _ROW_GAP / n_rows) / n_rows
     left, top = column * width, 1 - row * height

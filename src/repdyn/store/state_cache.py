@@ -170,7 +170,7 @@ class StateCache:
         return states
 
     def _of(self, step: int, stack: str | None, layer: int) -> dict[str, str]:
-        """What a file tells of itself."""
+        """Return the metadata that the file of a layer records."""
         return {**self._subject, "step": str(step), "stack": stack or "", "layer": str(layer)}
 
     def _path(self, step: int, stack: str | None, layer: int) -> Path:
@@ -182,7 +182,7 @@ class StateCache:
 
 
 def _digest(states: Tensor) -> str:
-    """Of shape, precision and every bit; a flipped one would otherwise be another number."""
+    """Return a digest of shape, precision and every bit, since a flipped bit would otherwise be another number."""
     digest = hashlib.sha256(f"{states.dtype} {tuple(states.shape)}".encode())
     digest.update(states.view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -47,12 +47,12 @@ class MeasurementKey:
 
     @property
     def failed(self) -> MeasurementKey:
-        """Where the failure to measure this is filed."""
+        """The key under which a failure to measure this is stored."""
         return replace(self, metrics=f"{self.metrics}-{_FAILED}")
 
     @property
     def filename(self) -> str:
-        """Where in the store it is kept: always a file in a folder of the store, whatever the parts of the key are."""
+        """The path in the store: always a file in a folder of the store, whatever the parts of the key are."""
         parts = [_step(self.step), *map(_quoted, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics))]
         return f"{_as_folder(self.run)}/{'-'.join(filter(None, parts))}.parquet"
 
@@ -127,7 +127,7 @@ class Store:
         return self.path / _as_folder(run)
 
     def alerts_path(self, run: str) -> Path:
-        """Where the rules are kept that a run was watched by."""
+        """Return the path of the alert rules of a run."""
         former = self.folder_of(run) / "alarms.yaml"  # what stores of version 0.1 call it
         return former if former.exists() else self.folder_of(run) / "alerts.yaml"
 

@@ -90,7 +90,7 @@ def _lightning_files(folder: Path) -> list[Path]:
 
 
 def _place(path: Path) -> Revision | None:
-    """What a checkpoint's name, or for Lightning its content, says of its step; None where it says nothing."""
+    """Return the step in a checkpoint's name, or for Lightning in its content; None if there is none."""
     by_name = parse_revision(path.resolve().name, DEFAULT_PATTERN)
     if path.suffix != LIGHTNING:
         return by_name

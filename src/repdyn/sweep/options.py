@@ -45,7 +45,7 @@ class Shard:
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
-    """Every option of a sweep."""
+    """Return a parser with every option of a sweep."""
     top = SuggestingParser(
         prog=prog,
         usage="%(prog)s [SOURCE | --suite NAME ...] [options]",

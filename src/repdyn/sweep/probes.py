@@ -174,7 +174,7 @@ def _has_tokenizer(folder: Path) -> bool:
 
 
 def _tokenizer_places(model: PublishedModel, newest: Sequence[Target]) -> list[HubFolder]:
-    """Where the tokenizer may be; where the history names one, nowhere else."""
+    """Return the places to look for the tokenizer; only the one that the suite names, if it names one."""
     if model.tokenizer:
         return [HubFolder(model.tokenizer)]
     own = [HubFolder(model.repository)] if model.repository else []

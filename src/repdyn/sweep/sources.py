@@ -38,7 +38,7 @@ class Source:
 
 
 def sources(options: Namespace, hub: Hub) -> tuple[list[Source], list[str]]:
-    """What the options of the command line name.
+    """Return the sources that the options of the command line name.
 
     Returns:
         The sources, and why others cannot be listed.

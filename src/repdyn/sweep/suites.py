@@ -222,7 +222,7 @@ class _Entry:
         return ValueError(f"expected {expected} in {self.where}, got {got!r:.400}; {advice}")
 
     def expanded(self) -> Iterator[_Entry]:
-        """One entry for each combination of the values that ``for`` lists."""
+        """Return one entry per combination of the values that ``for`` lists."""
         loops = self.fields.get("for", {})
         if not isinstance(loops, dict) or not all(isinstance(name, str) for name in loops):
             raise self.error("a mapping of names to lists under for", loops, "write for: {size: [70m, 160m]}")

@@ -72,12 +72,12 @@ class Target:
 
     @property
     def place(self) -> str:
-        """What all checkpoints of a training have in common: see :func:`place_of`."""
+        """The place that all checkpoints of a training share: see :func:`place_of`."""
         return place_of(self.origin)
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """As the rows name it."""
+        """The checkpoint as rows record it."""
         return Checkpoint(
             self.run,
             step=self.step,
@@ -88,7 +88,7 @@ class Target:
         )
 
     def key(self, probe_hash: str, chosen: str) -> MeasurementKey:
-        """Where the store keeps it."""
+        """The key under which the store keeps it."""
         return MeasurementKey(self.run, self.step, probe_hash, chosen, self.commit)
 
 
@@ -192,8 +192,11 @@ def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection
 
 
 def _names(checkpoints: Sequence[PublishedCheckpoint]) -> list[str]:
-    """What tells listed checkpoints apart, as short as may be: where each lies in its repository, if they share it, or
-    else the repository's name, and with its owner only where that is needed."""
+    """Return the shortest names that tell listed checkpoints apart.
+
+    Checkpoints of one repository are named by their revision and folder, others by their repository, with its owner
+    only if that is needed.
+    """
     if len({at.repository for at in checkpoints}) == 1:
         return ["/".join(filter(None, [at.revision, at.subfolder])) for at in checkpoints]
     inside = [["" if at.revision == "main" else at.revision, at.subfolder] for at in checkpoints]

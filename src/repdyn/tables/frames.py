@@ -181,7 +181,7 @@ class LayerMean:
 
     @property
     def coverage(self) -> str:
-        """How many layers the mean is over."""
+        """The number of layers that the mean is over, as text."""
         if self.n_used in (0, self.n_layers):
             return f"{self.n_layers} layers" if self.n_used else "no value"
         return f"{self.n_used} of {self.n_layers} layers"
@@ -231,7 +231,7 @@ def causality(rows: pd.DataFrame) -> bool | None:
 
 
 def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
-    """Those of ``first`` in its order, then any other by name."""
+    """Return the names in ``first`` in its order, then any others by name."""
     return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
 
 
@@ -274,7 +274,7 @@ def _designs(rows: pd.DataFrame, column: str, value: object) -> str:
 
 
 def _finished(rows: pd.DataFrame) -> list[bool]:
-    """Of each stage among the rows."""
+    """Return, for each stage among the rows, whether it means a finished model."""
     return [stage == FINISHED for stage in rows["stage"].fillna("").unique()]
 
 

@@ -79,7 +79,7 @@ class MeasuredRun:
 
     @cached_property
     def series(self) -> dict[tuple[str, str], MetricSeries]:
-        """By metric and token subset."""
+        """The series of each metric and token subset."""
         return metric_series(self.rows)
 
     def at_end(self) -> pd.DataFrame:

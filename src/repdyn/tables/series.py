@@ -75,7 +75,7 @@ class MetricSeries:
 
     @cached_property
     def interval(self) -> str:
-        """What a band means, or why there is none."""
+        """Describe what a band means, or why there is none."""
         return intervals(self.rows)
 
     @cached_property

@@ -119,7 +119,7 @@ def _mean_at_end(run: MeasuredRun, metric: str, subset: str) -> str:
 
 
 def _means(run: MeasuredRun, metric: str, subset: str) -> LayerMean | None:
-    """None where there is no mean."""
+    """Return the mean over layers; None if there is none."""
     if of_metric(run.rows, metric, subset).empty:
         return None
     means = layer_mean(run.rows, metric, subset)

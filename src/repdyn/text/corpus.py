@@ -56,7 +56,7 @@ class Corpus:
 
     @cached_property
     def sha256(self) -> str:
-        """Of ``data``, that is of the unpacked file: how it was packed does not matter."""
+        """The checksum of ``data``, the unpacked file: how it was packed does not matter."""
         return hashlib.sha256(self.data).hexdigest()
 
     def head(self, max_bytes: int) -> Corpus:
@@ -127,7 +127,7 @@ def builtin_corpus() -> Corpus:
 
 
 def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Where downloads and processed text are kept: ``cache_dir``, else $REPDYN_CACHE, else ~/.cache/repdyn."""
+    """Return the folder of downloads and processed text: ``cache_dir``, else $REPDYN_CACHE, else ~/.cache/repdyn."""
     return _expanded(cache_dir or os.environ.get("REPDYN_CACHE") or "~/.cache/repdyn")
 
 

@@ -111,7 +111,7 @@ class Tracker:
 
     @property
     def store(self) -> Store:
-        """Where the rows go."""
+        """The store that the rows are written to."""
         return self._store
 
     @property
