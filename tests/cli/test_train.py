@@ -4,7 +4,10 @@ import os
 import runpy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -14,7 +17,7 @@ import yaml
 
 from repdyn import Probe, open_store
 from repdyn.cli.sweep import main as analyze_checkpoints
-from repdyn.cli.train import TrainCLI
+from repdyn.cli.train import Run, TrainCLI
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -181,6 +184,17 @@ def test_resume_from_the_last_checkpoint(tmp_path, train_here):
     assert Probe.load(next((folder / "repdyn" / "probes").iterdir())).batch_vectors == 256
     with pytest.raises(ValueError, match="expected the probe that the resumed run was measured on"):
         train_here("fit", *TINY[:8], "--ckpt_path", str(last), cwd=tmp_path)
+
+
+def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
+    started = datetime(2026, 1, 2, 3, 4, 5)
+    monkeypatch.setattr("repdyn.cli.train.datetime", SimpleNamespace(now=lambda: started))
+    run = Run(folder=str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: run.new_folder(), range(8)))
+    assert all(folder.is_dir() for folder in folders)
+    names = {folder.name for folder in folders}
+    assert names == {"2026-01-02_03-04-05", *(f"2026-01-02_03-04-05_{number}" for number in range(2, 9))}
 
 
 def test_too_small_a_text_says_what_is_needed(tmp_path, train_here):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import zip_longest
+from itertools import chain, count, zip_longest
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -21,7 +21,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from repdyn.alerts import Rule, RulesLike, resolve_rules
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
@@ -46,7 +46,7 @@ _EXAMPLES = """examples:
 # File systems take no longer ones.
 _LONGEST_NAME = 255
 
-_STARTED = "REPDYN_RUN_STARTED"
+_RUN_FOLDER = "REPDYN_RUN_FOLDER"
 
 _CONFIG = {"-c", "--config"}
 
@@ -77,15 +77,24 @@ class Run:
             raise ValueError(f"expected --run.name of at most {_LONGEST_NAME} bytes, got {len(longest.encode())}")
 
     def new_folder(self) -> Path:
+        """Return the folder of this run, named by the time; the first rank creates it, so that no other run shares it.
+
+        Runs of one name that start in the same second, as those of a job array may, get ``_2``, ``_3``, ... behind it.
+        """
         now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-        if "LOCAL_RANK" in os.environ:  # started for a run that has its folder already, where Lightning started it
-            now = os.environ.get(_STARTED, now)
-        else:
-            os.environ[_STARTED] = now
-        return Path(self.folder) / self.name / now
+        parent = Path(self.folder) / self.name
+        if rank_zero_only.rank != 0:  # Lightning passes its environment to the ranks that it starts
+            return parent / os.environ.get(_RUN_FOLDER, now)
+        parent.mkdir(parents=True, exist_ok=True)
+        for name in chain([now], (f"{now}_{number}" for number in count(2))):
+            with suppress(FileExistsError):
+                (parent / name).mkdir()
+                break
+        os.environ[_RUN_FOLDER] = name
+        return parent / name
 
     def build_loggers(self, folder: Path) -> list[Logger]:
-        # CSVLogger warns that it will delete what lies there: the folder is new, only W&B's part of it is already made.
+        # CSVLogger warns that it will delete what lies there: the folder is new, only W&B's part of it may be there.
         warnings.filterwarnings("ignore", "Experiment logs directory .* exists and is not empty")
         place = {"save_dir": Path(self.folder), "name": self.name, "version": folder.name}
         # The first logger's folder is the trainer's, and its name and version are the run's.
@@ -93,7 +102,7 @@ class Run:
         if "tensorboard" in self.loggers:
             loggers.append(TensorBoardLogger(**place, sub_dir="tensorboard"))
         if "wandb" in self.loggers:
-            folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder where its own does not exist yet
+            folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder if its own does not exist yet
             name = f"{self.name}/{folder.name}"
             loggers.append(WandbLogger(name, folder, project=self.wandb_project, offline=not self.wandb_online))
         return loggers
