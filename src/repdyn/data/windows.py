@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
+
+from repdyn.data.resumable_loader import ResumableLoader
 
 Batch = dict[str, Tensor]
 IGNORED = -100
@@ -81,6 +82,15 @@ class CollateMasked:
         self._collator.generator = generator
         return self._collator.torch_mask_tokens(ids.clone(), special_tokens_mask=torch.isin(ids, self._special_ids))
 
+    @property
+    def random_state(self) -> Tensor | None:
+        """The state of the generator in this process; None if nothing was drawn from it yet, as where workers draw."""
+        return self._generator.get_state() if self._generator else None
+
+    @random_state.setter
+    def random_state(self, state: Tensor | None) -> None:
+        self._generator = torch.Generator().set_state(state) if state is not None else None
+
     def _running_generator(self) -> torch.Generator:
         if self._generator is None:
             worker = get_worker_info()
@@ -97,9 +107,9 @@ def batches(
     shuffle: bool,
     num_workers: int,
     seed: int,
-) -> DataLoader[Any]:
-    """Windows in batches; iterating leaves the global random state alone."""
-    return DataLoader(
+) -> ResumableLoader:
+    """Return a loader of windows in batches; iterating it leaves the global random state alone."""
+    return ResumableLoader(
         windows,
         batch_size=batch_size,
         shuffle=shuffle,

@@ -94,6 +94,19 @@ class LanguageModel(LightningModule):
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Store the random state that dropout draws from, so that a resumed training goes on as an undisturbed one."""
+        checkpoint["random_state"] = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            checkpoint["random_state"]["cuda"] = torch.cuda.get_rng_state(self.device)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        state = checkpoint.get("random_state", {})
+        if "cpu" in state:
+            torch.set_rng_state(state["cpu"].cpu())
+        if "cuda" in state and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda"].cpu(), self.device)
+
     def _log_loss(self, split: str, loss: Tensor, *, on_step: bool) -> None:
         """The loss in nats per predicted token and, made comparable between vocabularies, in bits per byte."""
         bytes_per_token = getattr(getattr(self.trainer, "datamodule", None), "bytes_per_token", 1.0)
