@@ -40,7 +40,6 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
     """Runs the command in this process, in an empty folder; gives its exit status, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("repdyn.hub.client._WAITS_SECONDS", (0,))
     # or it would end this process rather than wait for a download that it has given up
     monkeypatch.setattr(cli, "is_prefetching", lambda: False)
 

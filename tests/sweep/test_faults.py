@@ -122,7 +122,8 @@ def test_rate_limits_are_waited_out_as_long_as_the_hub_says(hub, published, stor
 def test_a_busy_hub_is_asked_again_for_branches_and_commits_too(hub, published, monkeypatch, code):
     published()
     waited = []
-    monkeypatch.setattr("repdyn.hub.client.time.sleep", waited.append)
+    monkeypatch.setattr("repdyn.hub.client._WAITS_SECONDS", (1, 2, 4))
+    monkeypatch.setattr("repdyn.hub.client._wait", lambda seconds, monitor: waited.append(seconds))
     hub.fault("/api/models/lab/model/(refs|revision)", "status", times=2, code=code, headers={"Retry-After": "30"})
     assert set(Hub().refs("lab/model")) == {"step0", "step8", "step16"}
     hub.fault("/api/models/lab/model/revision", "status", times=1, code=code)
@@ -131,6 +132,36 @@ def test_a_busy_hub_is_asked_again_for_branches_and_commits_too(hub, published, 
     hub.fault("/api/models/lab/model/refs", "status", code=code)
     with pytest.raises(CheckpointError, match=f"{code}"):
         Hub().refs("lab/model")
+
+
+@pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
+def test_a_busy_hub_is_asked_again_for_the_content_of_a_file(hub, published, store, downloads, code):
+    tasks = published()
+    hub.fault(f"^GET .*{FILE.format(commit=tasks[1].target.commit)}", "status", times=2, code=code)
+    assert sweep(tasks, store, SETTINGS, downloads).measured == tasks
+
+
+@pytest.mark.parametrize("seconds", ["86400", "9" * 400])
+def test_a_hub_that_asks_for_too_long_a_wait_is_reported(hub, published, store, downloads, seconds):
+    tasks = published()
+    headers = {"Retry-After": seconds}
+    hub.fault(f"^GET .*{FILE.format(commit=tasks[1].target.commit)}", "status", code=503, headers=headers)
+    reason = f"the hub asks to wait {seconds[:12]}"
+    assert_only_the_middle_one_failed(sweep(tasks, store, SETTINGS, downloads), tasks, store, reason)
+
+
+def test_a_wait_ends_when_the_download_is_cancelled(hub, published, downloads):
+    (_, task, _) = published()
+    hub.fault(f"^GET .*{FILE.format(commit=task.target.commit)}", "status", code=503, headers={"Retry-After": "200"})
+    with downloads.opened(), ThreadPoolExecutor(1) as pool:
+        fetching = pool.submit(downloads.fetch, task.target, lambda new, total: None)
+        while not any(method == "GET" and "resolve" in path for method, path in hub.requests):
+            time.sleep(0.01)
+        start = time.monotonic()
+        downloads.cancel()
+        with pytest.raises(CancelledError):
+            fetching.result()
+        assert time.monotonic() - start < 2
 
 
 def test_a_download_that_takes_too_long(hub, published, store, tmp_path):

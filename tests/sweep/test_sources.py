@@ -172,9 +172,8 @@ def test_a_repository_that_does_not_exist_is_a_mistaken_command(hub, name, tmp_p
         found(name)
 
 
-def test_a_hub_that_fails_to_list_is_not_a_model_without_steps(published, hub, monkeypatch):
+def test_a_hub_that_fails_to_list_is_not_a_model_without_steps(published, hub):
     """Else a training history would be measured as a finished model, for one bad answer."""
-    monkeypatch.setattr("repdyn.hub.client._WAITS_SECONDS", (0,))
     published("lab/model")
     hub.fault("/refs", "status", code=500)
     listed, (problem,) = found("lab/model")

@@ -26,6 +26,9 @@ _TRIES = 3
 _PIECE_BYTES = 1 << 18
 _BUSY = {408, 429, 500, 502, 503, 504}
 _WAITS_SECONDS = (1, 2, 4, 8, 8)
+_LONGEST_WAIT_SECONDS = 300
+_RETRY_AFTER_DIGITS = 9
+_POLL_SECONDS = 0.2
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 T = TypeVar("T")
@@ -118,17 +121,42 @@ def _require_intact(path: Path, sha256: str | None) -> None:
         )
 
 
-def _with_retries(request: Callable[[], T]) -> T:
-    """Repeat a request while the hub is busy, as its client does for files and listings but not for refs."""
+def _with_retries(request: Callable[[], T], monitor: DownloadMonitor) -> T:
+    """Repeat a request while the hub is busy; its client does so for listings, but not for refs and contents."""
     for wait_seconds in _WAITS_SECONDS:
         try:
             return request()
         except HfHubHTTPError as error:
             if error.response.status_code not in _BUSY:
                 raise
-            seconds = error.response.headers.get("Retry-After", "")
-            time.sleep(float(seconds) if seconds.isdecimal() else wait_seconds)
+            _wait(_requested_wait(error, wait_seconds), monitor)
     return request()
+
+
+def _requested_wait(error: HfHubHTTPError, default: float) -> float:
+    """Return the seconds to wait after a refused request.
+
+    Raises:
+        CheckpointError: the hub names a longer time than a sweep waits for.
+    """
+    named = error.response.headers.get("Retry-After", "")
+    if not (named.isascii() and named.isdecimal()):
+        return default
+    if len(named) > _RETRY_AFTER_DIGITS or int(named) > _LONGEST_WAIT_SECONDS:
+        raise CheckpointError(
+            f"the hub asks to wait {named:.12}{'...' if len(named) > 12 else ''} seconds before the next request "
+            f"({error.response.status_code}), longer than the {_LONGEST_WAIT_SECONDS} that a sweep waits; try later"
+        ) from error
+    return int(named)
+
+
+def _wait(seconds: float, monitor: DownloadMonitor) -> None:
+    """Sleep, but end with the monitor's error once it is cancelled or out of time."""
+    end = time.monotonic() + seconds
+    monitor(0)
+    while (rest := end - time.monotonic()) > 0:
+        time.sleep(min(rest, _POLL_SECONDS))
+        monitor(0)
 
 
 def unmonitored() -> DownloadMonitor:
@@ -153,7 +181,7 @@ class Hub:
     def refs(self, repository: str) -> dict[str, str]:
         """Return the commit of each branch and tag; a branch takes precedence over a tag of the same name."""
         with hub_errors(repository, self.endpoint):
-            refs = _with_retries(lambda: self._api.list_repo_refs(repository))
+            refs = _with_retries(lambda: self._api.list_repo_refs(repository), unmonitored())
             return {
                 _validated_ref(ref.name): _validated_commit(ref.target_commit) for ref in [*refs.tags, *refs.branches]
             }
@@ -161,7 +189,8 @@ class Hub:
     def commit(self, repository: str, revision: str) -> str:
         """Return the commit of a branch or tag."""
         with hub_errors(f"{repository}@{revision}", self.endpoint):
-            return _validated_commit(_with_retries(lambda: self._api.repo_info(repository, revision=revision)).sha)
+            info = _with_retries(lambda: self._api.repo_info(repository, revision=revision), unmonitored())
+            return _validated_commit(info.sha)
 
     def files(self, repository: str, commit: str) -> Files:
         """List every file of a commit."""
@@ -186,7 +215,8 @@ class Hub:
     def download(self, repository: str, commit: str, files: Files, folder: Path, monitor: DownloadMonitor) -> None:
         """Download files of a commit into a folder, under their own paths.
 
-        Broken connections are resumed; a file that arrives incomplete or damaged is downloaded a second time.
+        A request that the hub is too busy to answer is repeated, a broken connection is resumed; a file that arrives
+        incomplete or damaged is downloaded a second time.
         """
 
         class Monitored(tqdm):
@@ -198,10 +228,13 @@ class Hub:
                 monitor(int(n or 0))
 
         def fetch(name: str, tries: int = _TRIES, force: bool = False) -> None:
-            try:
-                self._api.hf_hub_download(
+            def request() -> str:
+                return self._api.hf_hub_download(
                     repository, name, revision=commit, local_dir=folder, tqdm_class=Monitored, force_download=force
                 )
+
+            try:
+                _with_retries(request, monitor)
                 _require_intact(folder / name, files[name].sha256)
             except httpx2.ReadError:
                 if tries == 1:
