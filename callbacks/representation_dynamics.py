@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 
 from repdyn.alerts import Rule, resolve_rules
@@ -30,8 +31,9 @@ class RepresentationDynamics(ScheduledCallback):
     """Measures every layer's anisotropy and intrinsic dimension at scheduled steps of a training run.
 
     Attaching it changes nothing in the training: losses, weights, RNG state and each module's train/eval flag are bit
-    for bit those of a run without it. Rows go to the store first, then to every logger of the trainer. At the end
-    (or on Ctrl-C) figures are written beside the store and a summary is printed.
+    for bit those of a run without it. Rows go to the store first, then to every logger of the trainer. At the end (and
+    on Ctrl-C or an error, once the checkpoint callbacks have saved) figures are written beside the store and a summary
+    is printed; after SIGTERM the log names the commands for that.
 
     Args:
         probe: the tokens to measure on; None takes those of the datamodule's ``probe()``.
@@ -117,6 +119,10 @@ class RepresentationDynamics(ScheduledCallback):
             run=self._given_run,
         )
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and not any(isinstance(c, _ViewsLast) and c.tracker is self for c in trainer.callbacks):  # type: ignore[attr-defined]
+            trainer.callbacks.append(_ViewsLast(self))  # type: ignore[attr-defined]
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
         if is_fresh(trainer):
@@ -150,6 +156,18 @@ class RepresentationDynamics(ScheduledCallback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._tracked is not None:
+            self._tracked.flush()
+
+    def show_interrupted(self, exception: BaseException) -> None:
+        """Draw what was measured before an exception; after SIGTERM, which leaves no time for that, name the commands.
+
+        Called after all other callbacks have dealt with the exception.
+        """
+        if self._tracked is None:
+            return
+        if isinstance(exception, SIGTERMException):
+            self._tracked.name_commands()
+        else:
             self._tracked.finish(interrupted=True)
 
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -243,6 +261,19 @@ class RepresentationDynamics(ScheduledCallback):
                 "give the datamodule a method probe() that returns one"
             )
         return self.probe
+
+
+class _ViewsLast(Callback):
+    """Draws the views of an interrupted training after every other callback.
+
+    Lightning calls checkpoint callbacks last, and one that saves on an exception must not wait for figures.
+    """
+
+    def __init__(self, tracker: RepresentationDynamics) -> None:
+        self.tracker = tracker
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.tracker.show_interrupted(exception)
 
 
 def _run_name(trainer: Trainer) -> str:

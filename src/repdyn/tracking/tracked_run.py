@@ -7,6 +7,7 @@ does the rest, in the same way for all of them.
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -193,6 +194,14 @@ class TrackedRun:
             self.should_stop |= self._ranks.on_rank_zero(lambda: self._store_loss(self._key(step), loss))
             self._ranks.on_rank_zero(partial(self._alerts.publish, step))
 
+    def flush(self) -> None:
+        """Store what has been measured, in a training that an error ends; quick, and nothing is raised.
+
+        Whatever saves the user's own work comes next, and :meth:`finish` or :meth:`name_commands` after it.
+        """
+        with self._handling_errors(None, never_raise=True):
+            self._store_the_rest()
+
     def finish(self, *, interrupted: bool = False) -> None:
         """Draw figures beside the store and in the loggers, and print a summary; on rank zero only.
 
@@ -202,10 +211,7 @@ class TrackedRun:
         if self.store is None or not self._ranks.is_rank_zero:
             return
         with self._handling_errors(None, never_raise=interrupted):
-            try:
-                self._store_and_log()
-            except Exception as error:
-                self._buffer.rescue(error)
+            self._store_the_rest()
             if self._buffer.steps(self.run):
                 self._views.finish(
                     self.run,
@@ -214,6 +220,25 @@ class TrackedRun:
                     kernel_seconds=self.kernel_seconds,
                     total_seconds=time.perf_counter() - self._start,
                 )
+
+    def name_commands(self) -> None:
+        """Log the commands that make the views of a training that had no time for them; on rank zero only."""
+        if self.store is not None and self._ranks.is_rank_zero:
+            path = shlex.quote(str(self.store.path))
+            log.warning(
+                "the training was interrupted; make its figures and report with: repdyn figures %s; repdyn report %s",
+                path,
+                path,
+            )
+
+    def _store_the_rest(self) -> None:
+        """Store the buffered rows; what the store does not accept goes to a temporary folder."""
+        if self.store is None or not self._ranks.is_rank_zero:
+            return
+        try:
+            self._store_and_log()
+        except Exception as error:
+            self._buffer.rescue(error)
 
     @contextmanager
     def _handling_errors(self, step: int | None, never_raise: bool = False) -> Iterator[None]:

@@ -34,8 +34,9 @@ class Tracker:
                 tracker.step(loss=loss)
 
     It measures on entering (step 0), at the scheduled steps and on leaving (the end), and changes nothing in the
-    training. On leaving, also by Ctrl-C or an error, figures are written beside the store and a summary is printed. In
-    a job of several processes all of them do the same; they share the probe and the layers among them.
+    training. On leaving, also by Ctrl-C, figures are written beside the store and a summary is printed; after an error
+    the log names the commands that make them. In a job of several processes all of them do the same; they share the
+    probe and the layers among them.
 
     Args:
         model: what is trained, as it is called: bare, compiled, or wrapped by DistributedDataParallel or FSDP.
@@ -130,7 +131,7 @@ class Tracker:
             if self._schedule.start(self._now):
                 self._measure()
         except BaseException:
-            self._tracked.finish(interrupted=True)
+            self._interrupt()
             raise
         return self
 
@@ -156,13 +157,22 @@ class Tracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        completed = False
-        try:
-            if kind is None:
+        if kind is None:
+            try:
                 self.measure()
-                completed = True
-        finally:
-            self._tracked.finish(interrupted=not completed)
+            except BaseException:
+                self._interrupt()
+                raise
+            self._tracked.finish()
+        elif issubclass(kind, KeyboardInterrupt):
+            self._tracked.finish(interrupted=True)
+        else:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Leave the views to a command: whoever saves a checkpoint on an error must not wait for them."""
+        self._tracked.flush()
+        self._tracked.name_commands()
 
     def _measure(self) -> None:
         self._tracked.measure(
