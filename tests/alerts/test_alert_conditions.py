@@ -87,10 +87,10 @@ def test_what_is_not_finite_from_the_first_on_has_no_value():
 def test_a_comparison_without_its_earlier_checkpoint_is_no_alert():
     rows = [
         make_row(
-            step=0, metric="cka_previous", layer=1, value=math.nan, reason="no states of a step before 0 are kept"
+            step=0, metric="cka_previous", layer=1, value=math.nan, reason="no states of a step before 0 are stored"
         ),
         make_row(step=10, metric="cka_previous", layer=1, value=0.9, compared_to=0),
-        make_row(step=20, metric="cka_previous", layer=1, value=math.nan, reason="the states of step 10 were not kept"),
+        make_row(step=20, metric="cka_previous", layer=1, value=math.nan, reason="the states of step 10 could not be saved"),
     ]
     assert alerts_of(to_frame(rows)) == []
 
