@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 
 import numpy as np
+import pandas as pd
 
 from repdyn.probe import Probe
 from repdyn.probe.design import BATCH_VECTORS, MAX_VECTORS
@@ -52,10 +53,11 @@ class TextTopics:
     document_shares: np.ndarray
     """(n_documents, n_topics): share of each topic in each document; rows sum to 1."""
 
-    def top_words(self, number: int = 10) -> list[list[str]]:
-        """Return the most frequent words of each topic."""
-        order = self.word_shares.argsort(axis=1)[:, ::-1][:, :number]
-        return [[self.lexicon.words[self.words[word]] for word in words] for words in order]
+    def table(self, n_words: int = 20) -> pd.DataFrame:
+        """Return a row for each topic: topic (its number), share (of the text), words (the most frequent ones)."""
+        order = self.word_shares.argsort(axis=1)[:, ::-1][:, :n_words]
+        words = [" ".join(self.lexicon.words[self.words[word]] for word in topic) for topic in order]
+        return pd.DataFrame({"topic": range(len(words)), "share": self.document_shares.mean(axis=0), "words": words})
 
     def of_words(self, document: int, words: Sequence[str], certainty: float = CERTAINTY) -> np.ndarray:
         """Return the most likely topic of each word in a document.
