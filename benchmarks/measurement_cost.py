@@ -42,7 +42,7 @@ def _probe(settings: dict, vocab_size: int) -> Probe:
     design, batch = INDEPENDENT, settings["batch_vectors"]
     n_batches = settings["max_vectors"] // batch
     length = min(design.window_tokens or settings["sequence_length"], settings["sequence_length"])
-    shape = design.windows_wanted(n_batches, batch, length), length
+    shape = design.required_windows(n_batches, batch, length), length
     ids = torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(0))
     return Probe.from_tokens(ids, max_vectors=n_batches * batch, batch_vectors=batch)
 

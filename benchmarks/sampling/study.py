@@ -130,7 +130,7 @@ def fresh_values(
 ) -> Iterator[list[Value]]:
     """Measure several probes of one design, drawn from disjoint windows of the text; one list for each."""
     length = min(design.window_tokens or 128, subject.context)
-    n_windows = design.windows_wanted(n_batches, BATCH, length)
+    n_windows = design.required_windows(n_batches, BATCH, length)
     for number, ids in enumerate(islice(windows.sets(length, n_windows, seed=7), n_probes)):
         settings = {"special_ids": windows.special_ids, "max_vectors": n_batches * BATCH}
         probe = Probe.from_tokens(ids, design=design, **settings)

@@ -200,7 +200,7 @@ def test_a_probe_of_another_program_reads(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "claims the hash 0000000000000000 but its content has "),
+        ({}, "expected content with the hash 0000000000000000 in "),
         ({"hash": None}, "without its header"),
         ({"tokens": None}, "expected a probe written by Probe.save, got "),
         (
@@ -216,8 +216,8 @@ def test_a_probe_of_another_program_reads(tmp_path):
         ({"lengths": torch.tensor([49, -1])}, "expected lengths of at least 1 that add up to 48 tokens"),
         ({"lengths": torch.tensor([0, 48])}, "expected lengths of at least 1 that add up to 48 tokens"),
         ({"lengths": torch.tensor([(1 << 63) - 1, (1 << 63) - 1, 50])}, "expected lengths of at least 1 that add up"),
-        ({"plan": "{"}, "its plan is no JSON"),
-        ({"plan": "[" * 100_000}, "its plan is no JSON"),
+        ({"plan": "{"}, "its plan is not valid JSON"),
+        ({"plan": "[" * 100_000}, "its plan is not valid JSON"),
         ({"plan": []}, "expected a plan of batch_vectors, design, n_batches, "),
         ({"plan": {}}, "expected a plan of batch_vectors, design, n_batches, "),
         ({"plan": PLAN | {"more": 1}}, "expected a plan of batch_vectors, design, n_batches, "),
@@ -230,8 +230,8 @@ def test_a_probe_of_another_program_reads(tmp_path):
         ({"plan": PLAN | {"special_ids": [[3]]}}, "expected token ids as pad_id and in special_ids"),
         ({"plan": PLAN | {"special_ids": 3}}, "expected token ids as pad_id and in special_ids"),
         ({"plan": PLAN | {"pad_id": None}}, "expected token ids as pad_id and in special_ids"),
-        ({"plan": PLAN | {"name": 5}}, "expected a text as name, got 5"),
-        ({"more": {"class.rare": MEMBERS}}, "claims the hash 0000000000000000 but its content has "),
+        ({"plan": PLAN | {"name": 5}}, "expected a string as name, got 5"),
+        ({"more": {"class.rare": MEMBERS}}, "expected content with the hash 0000000000000000 in "),
         (
             {"more": {"class.rare": MEMBERS.bool()}},
             "expected zeros and ones of torch.uint8 in 'class.rare', got other torch.bool",
@@ -248,7 +248,7 @@ def test_a_probe_of_another_program_reads(tmp_path):
         ({"more": {"class.": MEMBERS}}, "expected a class named in lower case, .* got ''"),
         ({"more": {"class.all": MEMBERS}}, "expected a class named in lower case, .* got 'all'"),
         ({"more": {"class.../../x": MEMBERS}}, r"expected a class named in lower case, .* got '../../x'"),
-        ({"more": {"topics": TOKENS.clone()}}, "claims the hash 0000000000000000 but its content has "),
+        ({"more": {"topics": TOKENS.clone()}}, "expected content with the hash 0000000000000000 in "),
         (
             {"more": {"topics": TOKENS.int()}},
             r"expected topics as torch.int64 of shape \(48,\), got \(48,\) of torch.int32",
@@ -298,7 +298,7 @@ def test_a_probe_whose_header_lies(tmp_path, content):
 
 def test_a_probe_that_is_a_folder_or_missing(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(FileNotFoundError, match=f"expected a probe written by Probe.save, found no file at {path}"):
+        with pytest.raises(FileNotFoundError, match=f"expected a probe written by Probe.save, got no file at {path}"):
             Probe.load(path)
 
 
@@ -320,9 +320,9 @@ def test_a_probe_with_flipped_bits_is_refused_or_the_same(tmp_path, flips):
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["a", "\ud800"], r"expected texts that UTF-8 can write, got '\\ud800' in number 1; decode files with"),
-        ([b"bytes"], "expected texts, got bytes as number 0; decode bytes first"),
-        ([None], "expected texts, got NoneType as number 0"),
+        (["a", "\ud800"], r"expected texts that UTF-8 can encode, got '\\ud800' at index 1; decode files with"),
+        ([b"bytes"], "expected texts, got bytes at index 0; decode bytes first"),
+        ([None], "expected texts, got NoneType at index 0"),
         ("a text", r"expected texts to be an iterable of strings, got a single string; pass \[text\]"),
         ([], "the probe is too small"),
     ],
