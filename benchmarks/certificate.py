@@ -19,7 +19,7 @@ from machine import facts
 from torch import Tensor
 from tqdm import tqdm
 
-from repdyn.kernels import Cloud, full_precision, shortlist
+from repdyn.kernels import Cloud, candidates, full_precision
 
 ROWS = 1500
 
@@ -38,8 +38,8 @@ def main() -> None:
             exact = torch.cdist(points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
             exact.fill_diagonal_(torch.inf)
             for dtype, count in counts.items():
-                with patch.object(shortlist, "multiplied_fast", return_value=dtype), full_precision("cpu"):
-                    found = shortlist.shortlist(points, k)
+                with patch.object(candidates, "fastest_dtype", return_value=dtype), full_precision("cpu"):
+                    found = candidates.find_candidates(points, k)
                 count["complete"] += int(found.complete.sum())
                 count["left open"] += int((~found.complete).sum())
                 count["wrong"] += missed(exact, found, k)
@@ -52,7 +52,7 @@ def main() -> None:
         raise SystemExit("the certificate is broken")
 
 
-def missed(exact: Tensor, found: shortlist.Shortlist, k: int) -> int:
+def missed(exact: Tensor, found: candidates.Candidates, k: int) -> int:
     """How many complete rows lack one of their k nearest."""
     listed = torch.full_like(exact, torch.inf)
     listed[found.first, found.second] = exact[found.first, found.second]

@@ -214,7 +214,7 @@ TWO_NN = Quantity(
             "repdyn",
             "repdyn.kernels",
             on_gpu=True,
-            distances=lambda kernels, x: kernels.neighbours.nearest(x),
+            distances=lambda kernels, x: kernels.neighbours.nearest_distances(x),
         ),
         Contender(
             "scikit-dimension",

@@ -66,7 +66,7 @@ def test_ends_of_the_same_group_share():
 def test_what_the_dimension_searched_is_not_searched_again(monkeypatch):
     cloud = Cloud(HOSTILE["gaussian"](), groups=GROUPINGS["eights"](400))
     two_nn.or_raise(cloud)
-    monkeypatch.setattr("repdyn.kernels.neighbours.search", None)
+    monkeypatch.setattr("repdyn.kernels.neighbours.nearest_neighbours", None)
     assert 0 < cloud.once(same_group_share) < 0.1
     assert cloud.once(near_duplicate_share) == 0
 

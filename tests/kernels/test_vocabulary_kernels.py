@@ -7,7 +7,6 @@ import torch
 from torch.nn.functional import normalize
 
 from repdyn.kernels import Undefined
-from repdyn.kernels.token_rank import nearest_rows
 from repdyn.kernels.tokens import (
     token_cosine,
     token_cosines,
@@ -16,6 +15,7 @@ from repdyn.kernels.tokens import (
     token_top1_match,
 )
 from repdyn.kernels.vocabulary import Vocabulary
+from repdyn.kernels.vocabulary_search import nearest_rows
 
 DIM, N_ROWS, N_VECTORS = 48, 900, 60
 
@@ -142,10 +142,9 @@ def test_tiles_and_slices_leave_the_ranks_alone(monkeypatch):
     x, ids = tokens_of(table)
     whole = token_ranks(x, ids, Vocabulary(table))
     cosines, rows = nearest_rows(x, Vocabulary(table), 5)
-    # by its name: the package has a function of the same
-    module = importlib.import_module("repdyn.kernels.token_rank")
+    module = importlib.import_module("repdyn.kernels.vocabulary_search")
     monkeypatch.setattr(module, "_ROWS", {"cpu": 7})
-    monkeypatch.setattr(module, "_VECTORS", 11)
+    monkeypatch.setattr(module, "_VECTOR_CHUNK", 11)
     assert torch.equal(token_ranks(x, ids, Vocabulary(table)), whole)
     in_tiles = nearest_rows(x, Vocabulary(table), 5)
     assert torch.equal(in_tiles[1], rows)

@@ -18,7 +18,7 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.hub.errors import model_errors
 from repdyn.kernels import full_precision
-from repdyn.kernels.token_rank import nearest_rows
+from repdyn.kernels.vocabulary_search import nearest_rows
 from repdyn.kernels.tokens import token_cosines, token_ranks
 from repdyn.kernels.vocabulary import Vocabulary, unit_rows
 from repdyn.studies.driver import text_probe
