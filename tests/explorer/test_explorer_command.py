@@ -59,7 +59,8 @@ def test_it_serves_this_computer_alone_unless_told_otherwise(served, capsys):
 def test_an_address_that_others_reach_is_warned_of(served, capsys, host):
     main(["gpt2", "--host", host])
     assert capsys.readouterr().err == (
-        f"warning: anyone who reaches {host} can use the explorer, there is no password; leave out --host to serve this computer alone\n"
+        f"warning: anyone who can connect to {host} can use the explorer without a password; leave out --host to serve "
+        "this computer only\n"
     )
 
 
