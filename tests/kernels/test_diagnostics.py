@@ -48,7 +48,7 @@ def test_same_group_share_is_that_of_brute_force(name, grouping):
 def test_pairs_that_are_measured_and_searched_agree(grouping, measured, monkeypatch):
     points = HOSTILE["low_rank"]()
     groups = GROUPINGS[grouping](len(points))
-    monkeypatch.setattr(module, "_MEASURED", measured)
+    monkeypatch.setattr(module, "_MAX_PAIRWISE", measured)
     assert same_group_share(Cloud(points, groups=groups)) == naive_same_group_share(points, groups)
 
 

@@ -65,7 +65,7 @@ def test_tiles_of_all_shapes(n, grouping):
 def test_each_float64_search_alone_is_right(more, grouping, monkeypatch):
     points = HOSTILE["bimodal_1000"]()
     groups = GROUPINGS[grouping](len(points))
-    nothing = module.Nearest(torch.zeros(len(points), 2).double(), torch.zeros(len(points), 2).long())
+    nothing = module.Neighbours(torch.zeros(len(points), 2).double(), torch.zeros(len(points), 2).long())
     monkeypatch.setattr(
         module, "_from_candidates", lambda points, k, groups: (nothing, torch.zeros(len(points), dtype=torch.bool))
     )

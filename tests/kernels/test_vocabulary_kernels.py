@@ -185,14 +185,14 @@ def test_ranks_are_computed_once_for_the_same_tokens(monkeypatch):
     assert calls == [1, 1, 1]
 
 
-def test_only_the_last_answers_are_remembered():
+def test_only_the_last_results_are_cached():
     table = gaussian()
     x, ids = tokens_of(table)
     vocabulary = Vocabulary(table)
     for n in range(1, 60):
         for shift in (0, 1):
             token_ranks(x[:n] + shift, ids[:n], vocabulary)
-    assert len(vocabulary._remembered) == 64
+    assert len(vocabulary._cache) == 64
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["", "added"])
