@@ -1,9 +1,9 @@
-"""How many steps before the loss the alerts speak, on trainings that are made to diverge.
+"""Measure how many steps before the loss the alerts are raised, on trainings made to diverge.
 
     OMP_NUM_THREADS=1 python benchmarks/alert_lead.py                       # three seeds: half an hour on two cores
     OMP_NUM_THREADS=1 python benchmarks/alert_lead.py --seeds 1 -o runs/alert_lead
 
-Trains configs/diverging.yaml, whose learning rate rises until the training fails, and beside each run its control: the
+Trains configs/diverging.yaml, whose learning rate rises until the training fails, and a control for each run: the
 same at the quickstart's learning rate, which does not fail and should raise no alert. The loss speaks at the first step
 at which its mean over the last 20 steps lies 10 % above the lowest such mean before; it is taken at every step, the
 geometry at every tenth. An alert with a negative lead came after the loss.
@@ -22,7 +22,7 @@ import pandas as pd
 from machine import facts
 
 from repdyn import open_store
-from repdyn.alerts import Alert, alerts_of
+from repdyn.alerts import Alert, find_alerts
 
 ROOT = Path(__file__).parents[1]
 WINDOW = 20
@@ -48,8 +48,8 @@ def main() -> None:
                 _train(folder, seed, more)
             lines.append(_line(f"{kind}, seed {seed}", folder))
             print(lines[-1], flush=True)
-    told = facts(" ".join(["python", *sys.argv]))
-    print("\n".join([*lines, "", *(f"{name}: {value}" for name, value in told.items())]))
+    about = facts(" ".join(["python", *sys.argv]))
+    print("\n".join([*lines, "", *(f"{name}: {value}" for name, value in about.items())]))
 
 
 def _train(folder: Path, seed: int, more: Sequence[str]) -> None:
@@ -65,11 +65,11 @@ def _train(folder: Path, seed: int, more: Sequence[str]) -> None:
 
 def _line(name: str, folder: Path) -> str:
     (run,) = folder.glob("diverging/*/")
-    at = loss_speaks(_losses(run / "metrics.csv"))
+    at = first_divergence(_losses(run / "metrics.csv"))
     store = open_store(run / "repdyn")
-    alerts = alerts_of(store.to_pandas(store.runs()[0]))
-    firsts = "; ".join(_first(alert, at) for alert in _firsts(alerts)) or "none"
-    return f"| {name} | {'not at all' if at is None else at} | {firsts} | {len(alerts)} |"
+    alerts = find_alerts(store.to_pandas(store.runs()[0]))
+    first_alerts = "; ".join(_first(alert, at) for alert in _first_alerts(alerts)) or "none"
+    return f"| {name} | {'not at all' if at is None else at} | {first_alerts} | {len(alerts)} |"
 
 
 def _losses(path: Path) -> pd.Series:
@@ -78,15 +78,15 @@ def _losses(path: Path) -> pd.Series:
     return pd.Series(rows["train/loss"].to_numpy(), index=rows["step"].to_numpy() + 1)
 
 
-def loss_speaks(losses: pd.Series) -> int | None:
-    """The first step whose mean loss over the last ones is well above the lowest before, or is no number; or None."""
+def first_divergence(losses: pd.Series) -> int | None:
+    """Return the first step with a mean loss well above the lowest before, or not finite; None if there is none."""
     means = losses.rolling(WINDOW).mean()
     high = (means > RISE * means.cummin().shift()) | losses.isna()
     return int(high.idxmax()) if bool(high.any()) else None
 
 
-def _firsts(alerts: Sequence[Alert]) -> list[Alert]:
-    """Of each rule and metric, in the order of their steps."""
+def _first_alerts(alerts: Sequence[Alert]) -> list[Alert]:
+    """Return the first alert of each rule and metric, by step."""
     first = {(alert.rule, alert.metric): alert for alert in reversed(alerts)}
     return sorted(first.values(), key=lambda alert: alert.step)
 

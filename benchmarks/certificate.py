@@ -1,4 +1,4 @@
-"""Whether the neighbour search ever calls a row complete that lacks one of its nearest neighbours.
+"""Test whether the neighbour search ever reports a row as complete that lacks one of its nearest neighbours.
 
     python benchmarks/certificate.py
     python benchmarks/certificate.py --rows 1e7 --seed 1
@@ -19,7 +19,7 @@ from machine import facts
 from torch import Tensor
 from tqdm import tqdm
 
-from repdyn.kernels import Cloud, full_precision, shortlist
+from repdyn.kernels import Cloud, candidates, full_precision
 
 ROWS = 1500
 
@@ -38,11 +38,11 @@ def main() -> None:
             exact = torch.cdist(points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
             exact.fill_diagonal_(torch.inf)
             for dtype, count in counts.items():
-                with patch.object(shortlist, "multiplied_fast", return_value=dtype), full_precision("cpu"):
-                    found = shortlist.shortlist(points, k)
+                with patch.object(candidates, "fastest_dtype", return_value=dtype), full_precision("cpu"):
+                    found = candidates.find_candidates(points, k)
                 count["complete"] += int(found.complete.sum())
                 count["left open"] += int((~found.complete).sum())
-                count["wrong"] += missed(exact, found, k)
+                count["wrong"] += count_missed(exact, found, k)
                 bar.update(len(points))
             if bar.n >= options.rows:
                 break
@@ -52,16 +52,16 @@ def main() -> None:
         raise SystemExit("the certificate is broken")
 
 
-def missed(exact: Tensor, found: shortlist.Shortlist, k: int) -> int:
-    """How many complete rows lack one of their k nearest."""
-    listed = torch.full_like(exact, torch.inf)
-    listed[found.first, found.second] = exact[found.first, found.second]
-    wrong = listed.topk(k, largest=False).values > exact.topk(k, largest=False).values * (1 + 1e-12)
+def count_missed(exact: Tensor, found: candidates.Candidates, k: int) -> int:
+    """Count the complete rows that lack one of their k nearest neighbours."""
+    candidate_distances = torch.full_like(exact, torch.inf)
+    candidate_distances[found.first, found.second] = exact[found.first, found.second]
+    wrong = candidate_distances.topk(k, largest=False).values > exact.topk(k, largest=False).values * (1 + 1e-12)
     return int((wrong.any(1) & found.complete).sum())
 
 
 def clouds(seed: int) -> Iterator[Tensor]:
-    """Without end, of distinct points."""
+    """Yield clouds of distinct points without end."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(low: float, high: float) -> float:

@@ -1,4 +1,4 @@
-"""What one checkpoint of a sweep costs, step by step: load, forward, kernels.
+"""Measure the cost of one checkpoint of a sweep, step by step: load, forward, kernels.
 
 python benchmarks/checkpoint_cost.py                  the size of Pythia-70m, weights at random
 python benchmarks/checkpoint_cost.py --size 410m --repeats 3
@@ -32,7 +32,7 @@ VOCABULARY = 50304
 
 
 def save_model(size: str, folder: Path) -> None:
-    """A model of a published size in the precision Pythia is published in."""
+    """Return a model of a published size in the precision of the Pythia models."""
     width, n_layers, n_heads = SIZES[size]
     config = GPTNeoXConfig(
         vocab_size=VOCABULARY,

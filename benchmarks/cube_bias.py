@@ -1,4 +1,4 @@
-"""What the estimators of dimension make of clouds whose dimension is known: uniform cubes in 64 coordinates.
+"""Measure the bias of the dimension estimators on clouds of known dimension: uniform cubes in 64 coordinates.
 
 OMP_NUM_THREADS=1 python benchmarks/cube_bias.py
 OMP_NUM_THREADS=1 python benchmarks/cube_bias.py --output docs/cube_bias.md
@@ -36,7 +36,7 @@ _COORDINATES = 64
 
 
 def cube(n: int, dimension: int, seed: int) -> Tensor:
-    """Return n points of a uniform cube, (n, 64) float32, turned so that it lies along no axis."""
+    """Return n points of a uniform cube, (n, 64) float32, randomly rotated."""
     generator = torch.Generator().manual_seed(seed)
     directions = torch.linalg.qr(torch.randn(_COORDINATES, dimension, generator=generator)).Q
     return torch.rand(n, dimension, generator=generator) @ directions.T
@@ -63,8 +63,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.repeats < 2:
         parser.error(f"expected at least 2 repeats for a standard deviation, got {options.repeats}")
-    told = facts(shlex.join(["python", "benchmarks/cube_bias.py", *sys.argv[1:]]))
-    heading = "# Estimates of a known dimension\n\n" + "".join(f"- {name}: {fact}\n" for name, fact in told.items())
+    about = facts(shlex.join(["python", "benchmarks/cube_bias.py", *sys.argv[1:]]))
+    heading = "# Estimates of a known dimension\n\n" + "".join(f"- {name}: {fact}\n" for name, fact in about.items())
     text = f"{heading}\nUniform cubes of d dimensions in 64 coordinates, mean ± standard deviation over cubes.\n\n"
     text += bias_table(options.repeats)
     print(text)

@@ -1,4 +1,4 @@
-"""Our kernels beside every package that computes the same: time relative to a bare matrix product, errors, memory.
+"""Compare the kernels with other packages: time relative to a bare matrix product, errors, memory.
 
     pip install scikit-dimension scikit-learn faiss-cpu threadpoolctl
     python benchmarks/kernel_comparison.py
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _contenders(only: list[str] | None) -> dict[Quantity, list[Contender]]:
-    """Those that were asked for, of the quantities that any of them computes."""
+    """Return the selected contenders by quantity."""
     chosen = {
         quantity: [one for one in quantity.contenders if only is None or one.name in only] for quantity in QUANTITIES
     }
@@ -84,7 +84,7 @@ def _run(
 
 
 def _clouds(options: argparse.Namespace) -> Iterator[tuple[str, Tensor]]:
-    """Names and points; states first captured and last used, so that a model that does not load is told at once."""
+    """Yield names and points of the clouds; states are captured first, so that loading errors appear at once."""
     counts = sorted({rows for rows, _ in options.sizes})
     captured = [states(model, options.text, counts[-1], options.device) for model in options.model]
     for rows, columns in options.sizes:

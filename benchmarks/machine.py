@@ -1,4 +1,4 @@
-"""Where, when and with what a benchmark ran."""
+"""The machine, date and versions of a benchmark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 def facts(command: str) -> dict[str, str]:
-    """Processor, cores, memory, threads, date, versions and command line, in words by name."""
+    """Return processor, cores, memory, threads, date, versions and command line as text, by name."""
     cores = os.cpu_count() or 1
     return {
         "machine": f"{processor()}, {cores} core{'s' * (cores != 1)}, {psutil.virtual_memory().total / 2**30:.0f} GiB",
@@ -24,7 +24,7 @@ def facts(command: str) -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor's name where the system tells it, else its architecture."""
+    """Return the processor's name if the system reports it, otherwise its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

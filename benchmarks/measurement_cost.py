@@ -1,4 +1,4 @@
-"""What one measurement costs beside a training step, and what its kernels cost beside a matrix product.
+"""Measure the cost of a measurement relative to a training step, and of its kernels relative to a matrix product.
 
     python benchmarks/measurement_cost.py
     python benchmarks/measurement_cost.py --config configs/encoder_enwik8.yaml --repeats 9
@@ -38,11 +38,11 @@ def main() -> None:
 
 
 def _probe(settings: dict, vocab_size: int) -> Probe:
-    """Random tokens in as many windows as the design asks for; the built-in text has fewer."""
+    """Return a probe of random tokens with as many windows as the design needs; the built-in text has fewer."""
     design, batch = INDEPENDENT, settings["batch_vectors"]
     n_batches = settings["max_vectors"] // batch
     length = min(design.window_tokens or settings["sequence_length"], settings["sequence_length"])
-    shape = design.windows_wanted(n_batches, batch, length), length
+    shape = design.required_windows(n_batches, batch, length), length
     ids = torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(0))
     return Probe.from_tokens(ids, max_vectors=n_batches * batch, batch_vectors=batch)
 

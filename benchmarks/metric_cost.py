@@ -1,4 +1,4 @@
-"""What each metric costs, beside the two that are measured unless others are asked for.
+"""Measure the cost of each metric relative to the two default metrics.
 
     python benchmarks/metric_cost.py
     python benchmarks/metric_cost.py --hidden-size 256 --vocabulary 8192 --repeats 5
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _measured(options: argparse.Namespace) -> dict[str, list[Profile]]:
-    """Profiles of each metric alone, of the defaults and of all, by name."""
+    """Return profiles of each metric alone, of the defaults and of all, by name."""
     torch.manual_seed(0)
     size = options.hidden_size
     shape = {"hidden_size": size, "intermediate_size": 4 * size, "num_attention_heads": size // 64}
@@ -62,13 +62,20 @@ def _measured(options: argparse.Namespace) -> dict[str, list[Profile]]:
     n_sequences = options.vectors // 200
     tokens = torch.randint(options.vocabulary, (n_sequences, 256))
     probe = Probe.from_tokens(tokens, max_vectors=options.vectors).with_topics(tokens.flatten() % 10)
-    asked: dict[str, list[MetricLike]] = {"default": list(DEFAULT_METRICS), "all": ["all"], **{m: [m] for m in METRICS}}
-    profiles: dict[str, list[Profile]] = {name: [] for name in asked}
-    with tempfile.TemporaryDirectory() as folder, tqdm(total=options.repeats * len(asked), unit="measurement") as bar:
+    choices: dict[str, list[MetricLike]] = {
+        "default": list(DEFAULT_METRICS),
+        "all": ["all"],
+        **{m: [m] for m in METRICS},
+    }
+    profiles: dict[str, list[Profile]] = {name: [] for name in choices}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tqdm(total=options.repeats * len(choices), unit="measurement") as bar,
+    ):
         state_cache = StateCache(Path(folder), run="r", probe=probe.hash)
         measure(model, probe, "all", state_cache=state_cache)  # warms up, and leaves the states to compare with
         for _ in range(options.repeats):
-            for name, metrics in asked.items():
+            for name, metrics in choices.items():
                 bar.set_postfix_str(name)
                 profiles[name].append(
                     measure(model, probe, metrics, checkpoint=Checkpoint(step=1), state_cache=state_cache)
@@ -78,9 +85,9 @@ def _measured(options: argparse.Namespace) -> dict[str, list[Profile]]:
 
 
 def _described(options: argparse.Namespace) -> str:
-    told = facts("")
+    about = facts("")
     size = f"3 layers of {options.vectors} vectors of {options.hidden_size}, {options.vocabulary} input embeddings"
-    return f"{size}; {told['machine']}, threads: {told['threads']}, {told['versions']}, {told['date']}"
+    return f"{size}; {about['machine']}, threads: {about['threads']}, {about['versions']}, {about['date']}"
 
 
 def _report(profiles: dict[str, list[Profile]], described: str) -> str:

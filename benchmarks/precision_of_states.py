@@ -1,8 +1,8 @@
-"""What half precision does to the measured geometry: the same weights and tokens in float32, float16 and bfloat16.
+"""Measure the effect of half precision on the geometry: the same weights and tokens in float32, float16 and bfloat16.
 
 python benchmarks/precision_of_states.py MODEL_FOLDER PROBE.safetensors
 
-Prints, for each metric and subset, the largest relative difference from float32 over the layers, beside the largest
+Prints, for each metric and subset, the largest relative difference from float32 over the layers, and the largest
 standard deviation over batches. Layers with few distinct vectors, which compare with nothing, are left out.
 """
 
@@ -21,7 +21,7 @@ CELL = ["metric", "subset", "layer"]
 
 
 def profile(folder: Path, probe: Probe, dtype: str) -> pd.DataFrame:
-    """Value and spread of each metric, subset and layer."""
+    """Return value and spread of each metric, subset and layer."""
     rows = measurements(measure(load_model(folder, Loading(dtype=dtype)), probe).to_pandas())
     return rows.set_index(CELL)[["value", "std"]].dropna()
 

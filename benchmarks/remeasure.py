@@ -72,7 +72,7 @@ def _load(folder: Path) -> transformers.PreTrainedModel:
 
 
 def _scalars(run: Path, config: dict[str, Any]) -> dict[int, list[Row]]:
-    """The rows of loss and learning rate that the run stored, by step."""
+    """Return the stored rows of loss and learning rate of the run, by step."""
     found: dict[int, list[Row]] = {}
     for path in sorted((run / "repdyn").glob("*/*.parquet")):
         for row in read_rows(path):
@@ -86,7 +86,7 @@ def _scalars(run: Path, config: dict[str, Any]) -> dict[int, list[Row]]:
 
 
 def _learning_rate(step: int, config: dict[str, Any]) -> float:
-    """The schedule of :class:`repdyn.models.LanguageModel`: linear warm-up, then a cosine to a tenth of the peak."""
+    """Return the rate by the schedule of :class:`repdyn.models.LanguageModel`: warm-up, then a cosine to a tenth."""
     peak, warmup = config["model"]["learning_rate"], config["model"]["warmup_steps"]
     if step < warmup:
         return peak * step / warmup

@@ -1,4 +1,4 @@
-"""What a report costs: seconds by part, size, and how long a browser takes to its first pictures.
+"""Measure the cost of a report: seconds by part, size, and the time until a browser shows the first charts.
 
     OMP_NUM_THREADS=1 python benchmarks/report_cost.py
     OMP_NUM_THREADS=1 python benchmarks/report_cost.py --runs 50 --checkpoints 12 --metrics anisotropy two_nn
@@ -38,7 +38,7 @@ _PARTS = {
     "read the store": ("tables/selection.py", "select"),
     "check the rows": ("tables/runs.py", "measured_runs"),
     "tables": ("tables/series.py", "metric_series"),
-    "alerts": ("alerts/evaluation.py", "alerts_of"),
+    "alerts": ("alerts/evaluation.py", "find_alerts"),
     "figures": ("report/tree.py", "page_tree"),
     "words and tables of HTML": ("report/sections.py", None),
     "compress": ("report/packing.py", "_as_text"),
@@ -55,8 +55,8 @@ def main() -> None:
     parser.add_argument("--metrics", nargs="+", choices=METRICS, default=list(METRICS), help="default: all")
     parser.add_argument("-o", "--output", type=Path, help="keep the page here")
     options = parser.parse_args()
-    told = facts("")
-    print(f"{told['machine']}, threads: {told['threads']}, {told['versions']}, {told['date']}")
+    about = facts("")
+    print(f"{about['machine']}, threads: {about['threads']}, {about['versions']}, {about['date']}")
     with tempfile.TemporaryDirectory() as folder:
         store = _filled(open_store(folder), options)
         page = options.output or Path(folder) / "report.html"
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _measured(store: Store, page: Path) -> Iterator[str]:
-    """Lines of the report on the report."""
+    """Yield the lines of the result."""
     n_rows = sum(len(store.to_pandas(run)) for run in store.runs())
     yield f"{n_rows:,} rows of {len(store.runs())} runs"
     write_report(store, page, runs=store.runs()[:1])  # what is read and compressed once in a process
@@ -77,11 +77,11 @@ def _measured(store: Store, page: Path) -> Iterator[str]:
     profile.runcall(write_report, store, page)
     for name, spent in _by_part(pstats.Stats(profile)).items():
         yield f"  {name}: {spent:.0%}"
-    yield _first_pictures(page)
+    yield _first_charts(page)
 
 
 def _by_part(stats: pstats.Stats) -> dict[str, float]:
-    """Shares of the time, as a profiler sees it, which weighs small calls too heavily."""
+    """Return shares of the time by profiling, which overestimates small calls."""
     found = dict.fromkeys(_PARTS, 0.0)
     whole = 0.0
     for (file, _, function), (*_, cumulative, callers) in stats.stats.items():  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ def _by_part(stats: pstats.Stats) -> dict[str, float]:
     return {part: spent / whole for part, spent in found.items()}
 
 
-def _first_pictures(page: Path) -> str:
+def _first_charts(page: Path) -> str:
     names = ("chromium", "chromium-browser", "google-chrome")
     executable = os.environ.get("REPDYN_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
     if executable is None or find_spec("playwright") is None:
@@ -113,7 +113,7 @@ def _first_pictures(page: Path) -> str:
         step += "s.value = i; s.dispatchEvent(new Event('input')); } return (performance.now() - t) / 10;"
         per_step = tab.evaluate(f"() => {{ {step} }}")
         browser.close()
-    return f"first pictures after {seconds:.1f} s, {per_step:.0f} ms for each step of the slider"
+    return f"first charts after {seconds:.1f} s, {per_step:.0f} ms for each step of the slider"
 
 
 def _filled(store: Store, options: argparse.Namespace) -> Store:
@@ -130,7 +130,7 @@ def _filled(store: Store, options: argparse.Namespace) -> Store:
 
 
 def _steps(number: int) -> list[int]:
-    """Powers of two, then thousands, as the Pythia models have them."""
+    """Return powers of two, then thousands, like the steps of the Pythia models."""
     powers = [0, *(2**power for power in range(10))]
     return [*powers, *range(1000, 1000 * max(1, number - len(powers) + 1), 1000)][:number]
 

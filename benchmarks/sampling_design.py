@@ -1,10 +1,10 @@
-"""How many vectors a window may give: dimension by sampling design, and what the intervals of the default cover.
+"""Measure the dimension by sampling design, and the coverage of the intervals of the default design.
 
     python benchmarks/sampling_design.py --text wiki.txt.xz --output docs/sampling \\
         --model decoder-0=runs/decoder/hf_checkpoints/step0 --model small-random=models/small@random ...
 
 For each model and each window length x vectors per window x number of vectors: TwoNN of every block with the neighbours
-of a point's own window counted and left out, beside the reference, which takes one vector of each window. Then fresh
+of a point's own window counted and left out, and for the reference, which takes one vector of each window. Then fresh
 probes of the default design from disjoint windows of the same text: how often the 95 % interval of one covers the value
 of another, metric by metric, and how far each metric is from its value on independent vectors.
 
@@ -47,7 +47,7 @@ _SIZES = (1024, 2048, 8192)
 
 
 def grid(longest: int, full: bool) -> list[tuple[int, int, int, int]]:
-    """Window length, vectors per window, vectors and batches of every cell; the references come first."""
+    """Return window length, vectors per window, vectors and batches of every cell; the references come first."""
     own = min(REFERENCE_LENGTH, longest)
     default = INDEPENDENT.vectors_per_window or 1
     found = [(own, 1, BATCH, 2)]
@@ -84,8 +84,8 @@ def main() -> None:
         if subject.name not in options.coverage_only:
             _designs(subject, windows, options.output / "designs.csv", full=subject.name in options.full_grid)
         _coverage(subject, windows, options.output / "values.csv", options.probes)
-    told = facts(shlex.join(["python", "benchmarks/sampling_design.py", *sys.argv[1:]]))
-    for path in write_report(options.output, told):
+    about = facts(shlex.join(["python", "benchmarks/sampling_design.py", *sys.argv[1:]]))
+    for path in write_report(options.output, about):
         print(path)
 
 

@@ -1,4 +1,4 @@
-"""What a measurement takes when several ranks share it, beside what one of them takes alone; and its memory.
+"""Measure the time and memory of a measurement shared by several ranks, relative to a single one.
 
     python benchmarks/shared_measurement.py
     python benchmarks/shared_measurement.py --ranks 4 --hidden-size 1024 --layers 24 --repeats 5
@@ -89,7 +89,7 @@ def _probe() -> Probe:
 
 
 def _growth(work: Callable[[], None]) -> int:
-    """Bytes by which the peak of the process's memory rose."""
+    """Return the increase of the process's peak memory in bytes."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     work()
     return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

@@ -1,4 +1,4 @@
-"""How much longer a training takes with the tracker attached: wall-clock seconds with it / without it.
+"""Measure the overhead of the tracker: wall-clock seconds of a training with it / without it.
 
     python benchmarks/tracking_overhead.py
     python benchmarks/tracking_overhead.py --config configs/encoder_enwik8.yaml --threads 2
@@ -44,35 +44,35 @@ _MEASUREMENTS = 20  # of a short run, about
 
 @dataclass(frozen=True)
 class Pair:
-    """A training with the tracker and the same without; times in wall-clock seconds."""
+    """A training with the tracker and the same without it; wall-clock seconds."""
 
     steps: int
     without: float
     tracked: float
     measurements: int
-    """That the tracker's store holds."""
+    """Number of measurements in the tracker's store."""
     measuring: float
-    """Of all measurements, by the tracker's own clock."""
+    """Seconds of all measurements, by the tracker's own clock."""
     figures: float
-    """Of the figures and the summary at the end."""
+    """Seconds of the figures and the summary at the end."""
     shares: tuple[float, float]
-    """Of forward passes and kernels in a measurement, in [0, 1]; the rest finds out whether the model is causal."""
+    """Shares of forward passes and kernels in a measurement, in [0, 1]; the rest tests whether the model is causal."""
 
     def in_steps(self, seconds: float) -> float:
         return seconds * self.steps / self.without
 
     @property
     def cost(self) -> float:
-        """Of one measurement, in training steps: what the two differ by, but for the figures."""
+        """The cost of one measurement in training steps: the difference of the two trainings without the figures."""
         return self.in_steps(self.tracked - self.without - self.figures) / self.measurements
 
     def derived(self, steps: int, measurements: int) -> float:
-        """Ratio of a training of so many steps and measurements."""
+        """Return the ratio for a training of the given numbers of steps and measurements."""
         return 1 + (self.cost * measurements + self.in_steps(self.figures)) / steps
 
 
 class ClockedTracker(RepresentationDynamics):
-    """A tracker that tells how many seconds its figures and its summary took."""
+    """A tracker that records the seconds of its figures and its summary."""
 
     figure_seconds = 0.0
 
@@ -83,7 +83,7 @@ class ClockedTracker(RepresentationDynamics):
 
 
 class Job:
-    """The training that a configuration of train.py describes; ValueError where it describes none that can run here."""
+    """A training as described by a configuration of train.py; raises ValueError if it cannot run here."""
 
     def __init__(self, config: Any, text: str) -> None:
         whole = isinstance(config, dict) and {"model", "data", "trainer"} <= config.keys()
@@ -103,7 +103,7 @@ class Job:
         self.data.setup()  # reading the text is no part of the training
 
     def pair(self, steps: int, schedule: Schedule, tracked_first: bool = False) -> Pair:
-        """Train both ways, then measure the trained model once more to see what a measurement consists of."""
+        """Train both ways, then measure the trained model once more for the shares of a measurement."""
         with TemporaryDirectory() as store:
             tracker = ClockedTracker(**self.tracker | {"schedule": schedule, "store": store})
             order = [("without", None), ("tracked", tracker)]
@@ -117,7 +117,7 @@ class Job:
         return Pair(steps, without, tracked, count, tracker.tracking_seconds, tracker.figure_seconds, shares)
 
     def _fit(self, steps: int, tracker: Callback | None) -> tuple[float, LanguageModel]:
-        """Wall-clock seconds, and the trained model on the device it was trained on."""
+        """Return wall-clock seconds, and the trained model on its device."""
         seed_everything(self.config.get("seed_everything", 0), verbose=False)
         sizes = {"vocab_size": self.data.vocab_size, "context_length": self.data.sequence_length}
         module = LanguageModel(**self.config["model"] | sizes, pad_token_id=self.data.pad_token_id)

@@ -1,4 +1,4 @@
-"""One training run measured by two sampling designs: its dimension and anisotropy against the step, in one figure.
+"""Draw one training run measured by two sampling designs: its dimension and anisotropy by step, in one figure.
 
     python benchmarks/two_designs.py --run decoder docs/runs/decoder docs/sampling/decoder_dense \\
         --run encoder docs/runs/encoder docs/sampling/encoder_dense --output docs/sampling/two_designs.png
@@ -33,8 +33,8 @@ def block_mean(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     values = chosen.pivot_table("value", "layer", "step", dropna=False).astype(float)
     blocks = values[values.notna().mean(axis=1) > 0.5]
     steps = blocks.columns[blocks.notna().all()]
-    kept = chosen[chosen["layer"].isin(blocks.index) & chosen["step"].isin(steps)]
-    return kept.groupby("step")[["value", "low", "high"]].mean()
+    shared = chosen[chosen["layer"].isin(blocks.index) & chosen["step"].isin(steps)]
+    return shared.groupby("step")[["value", "low", "high"]].mean()
 
 
 def draw(panel: Axes, stores: dict[str, pd.DataFrame], metric: str) -> None:

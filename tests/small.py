@@ -20,7 +20,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         length = x.shape[1]
-        mask = torch.ones(length, length, dtype=torch.bool).triu(1) if self.causal else None
+        mask = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1) if self.causal else None
         normed = self.norm(x)
         x = x + self.attention(normed, normed, normed, attn_mask=mask, need_weights=False)[0]
         return x + self.feed_forward(x)
@@ -38,7 +38,7 @@ class HandWritten(nn.Module):
         self.head = nn.Linear(dim, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.token(tokens) + self.position(torch.arange(tokens.shape[1]))
+        x = self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

@@ -1,1 +1,1 @@
-"""The kernels of repdyn beside other packages that compute the same: run by ``benchmarks/kernel_comparison.py``."""
+"""A comparison of the kernels with other packages: run by ``benchmarks/kernel_comparison.py``."""

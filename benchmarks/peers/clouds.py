@@ -1,4 +1,4 @@
-"""Point clouds to compute on: synthetic ones of a known kind, and states captured from models."""
+"""Point clouds of the comparison: synthetic ones, and states captured from models."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OUTLIERS = 4
 
 
 def gaussian(rows: int, columns: int) -> Tensor:
-    """No direction stands out: the worst case for the anisotropy."""
+    """Return an isotropic Gaussian cloud: the worst case for the anisotropy."""
     return torch.randn(rows, columns, generator=_seeded())
 
 
 def decaying(rows: int, columns: int) -> Tensor:
-    """Singular values falling as i ** -0.7 along rotated axes, as those of states do."""
+    """Return a cloud with singular values proportional to i ** -0.7 along rotated axes, like those of states."""
     generator = _seeded()
     scales = torch.arange(1.0, columns + 1) ** -0.7
     rotation = torch.linalg.qr(torch.randn(columns, columns, generator=generator)).Q
@@ -33,7 +33,7 @@ def decaying(rows: int, columns: int) -> Tensor:
 
 
 def outliers(rows: int, columns: int) -> Tensor:
-    """As ``decaying``, with four coordinates whose standard deviation is 100 times that of the rest."""
+    """Return a cloud as :func:`decaying`, with four coordinates of 100 times the standard deviation."""
     x = decaying(rows, columns)
     wide = torch.linspace(0, columns - 1, _OUTLIERS).long()
     x[:, wide] = 100 * x.std() * torch.randn(rows, _OUTLIERS, generator=_seeded())
@@ -48,7 +48,7 @@ SYNTHETIC: dict[str, Callable[[int, int], Tensor]] = {
 
 
 def states(model: str, text: str, rows: int, device: str) -> tuple[str, Tensor]:
-    """Different states of a model's middle layer, in random order.
+    """Return distinct states of a model's middle layer, in random order.
 
     Args:
         model: folder or hub repository that ``AutoModel`` and ``AutoTokenizer`` load.

@@ -1,4 +1,4 @@
-"""Who computes the two quantities, with the call that is timed, and the float64 references they are judged by."""
+"""The implementations of the two quantities, with the call that is timed, and their float64 references."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ import torch
 from torch import Tensor
 
 Call: TypeAlias = Callable[[Any, Tensor], Any]
-"""``call(module, x)`` with points x (n, dim): the quantity as a number, or the distances r1, r2 as (n, 2)."""
+"""``call(module, x)`` on points x (n, dim) returns the quantity, or the distances r1, r2 as (n, 2)."""
 
 _EVERY_ROW = 1e11
-"""Coordinate differences (rows * rows * columns) up to which the reference takes every row: minutes on one core."""
+"""Number of coordinate differences (rows * rows * columns) up to which the reference uses every row."""
 _SOME_ROWS = 256
 _DISCARDED = 0.1
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to compute a quantity."""
+    """An implementation of a quantity."""
 
     name: str
     call: Call
     description: str
-    """The call in a few words."""
+    """A short description of the call."""
     package: str
-    """Whose version is told."""
+    """The package whose version is reported."""
     module: str
-    """What the call is given."""
+    """The module that is passed to the call."""
     on_gpu: bool = False
-    """Whether it computes where the points are; others are left out on a GPU."""
+    """Whether it runs on the device of the points; others are left out on a GPU."""
     distances: Call | None = None
-    """Of a contender for TwoNN that returns the dimension alone, how it gets r1 and r2; judged, not timed."""
+    """How an implementation of TwoNN that returns only the dimension gets r1 and r2; checked, not timed."""
 
     def load(self) -> ModuleType:
-        """Import what it needs.
+        """Import the module.
 
         Raises:
             ModuleNotFoundError: its package is not installed.
@@ -48,7 +48,7 @@ class Contender:
         return import_module(self.module)
 
     def absence(self) -> str | None:
-        """Why it cannot be used here; None where it can."""
+        """Return why it cannot be used here; None if it can."""
         try:
             self.load()
         except ModuleNotFoundError as error:
@@ -60,24 +60,24 @@ class Contender:
         return None
 
     def version(self) -> str:
-        """Of its package, or why there is none."""
+        """The version of its package, or why it is unknown."""
         return self.absence() or metadata.version(self.package)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What is right, in float64."""
+    """Reference values in float64."""
 
     value: float | None
-    """None where there are too many points to compute it."""
+    """None if there are too many points to compute it."""
     rows: np.ndarray
     distances: np.ndarray
-    """r1 and r2 of these rows, (len(rows), 2); no rows for a quantity without distances."""
+    """r1 and r2 of these rows, (len(rows), 2); empty for a quantity without distances."""
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Largest relative errors; None what the contender does not return or the reference does not know."""
+    """Largest relative errors; None if the contender or the reference has no such value."""
 
     value: float | None
     distances: float | None
@@ -85,7 +85,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity with the product it is set in relation to."""
+    """A quantity, with the matrix product to which its time is compared."""
 
     name: str
     title: str
@@ -96,7 +96,7 @@ class Quantity:
 
 
 def errors_of(found: Any, reference: Reference, distances: Any = None) -> Errors:
-    """Judge what a contender found, and the distances behind it; NaN where it is undefined, as after distances of 0."""
+    """Compute the errors of a result and of its distances; NaN if undefined, for instance with distances of 0."""
     value, pairs = _float64(found), None if distances is None else _float64(distances)
     if value.ndim == 2:
         value, pairs = np.float64(dimension(value)), value
@@ -111,19 +111,19 @@ def _float64(found: Any) -> np.ndarray:
 
 
 def dimension(distances: np.ndarray) -> float:
-    """TwoNN from r1 and r2, (n, 2): the slope through the origin of -log(1 - F) on log(r2 / r1), a tenth left out.
+    """Compute TwoNN from r1 and r2, (n, 2): slope through the origin of -log(1 - F) on log(r2 / r1), a tenth discarded.
 
     Ratios that are not finite count as the largest.
     """
     n = len(distances)
-    kept = int(n * (1 - _DISCARDED))
+    n_used = int(n * (1 - _DISCARDED))
     with np.errstate(divide="ignore", invalid="ignore"):
-        x = np.sort(np.log(distances[:, 1] / distances[:, 0]))[:kept]
-        return float(x @ -np.log1p(-np.arange(1, kept + 1) / n) / (x @ x))
+        x = np.sort(np.log(distances[:, 1] / distances[:, 0]))[:n_used]
+        return float(x @ -np.log1p(-np.arange(1, n_used + 1) / n) / (x @ x))
 
 
 def two_nearest(x: Tensor, rows: Tensor) -> Tensor:
-    """Distances from some rows to their two nearest others, (len(rows), 2), by float64 differences of coordinates."""
+    """Compute the distances from some rows to their two nearest neighbours, (len(rows), 2), by float64 differences."""
     points = x.double()
     found = []
     for some in rows.split(64):
@@ -214,7 +214,7 @@ TWO_NN = Quantity(
             "repdyn",
             "repdyn.kernels",
             on_gpu=True,
-            distances=lambda kernels, x: kernels.neighbours.nearest(x),
+            distances=lambda kernels, x: kernels.neighbours.nearest_distances(x),
         ),
         Contender(
             "scikit-dimension",

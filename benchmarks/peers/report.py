@@ -1,4 +1,4 @@
-"""What is written of a comparison: tables in Markdown, all numbers as CSV, a figure for each quantity."""
+"""The report of a comparison: tables in Markdown, all numbers as CSV, a figure for each quantity."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def header(
     command: str,
     contenders: Mapping[Quantity, Sequence[Contender]],
 ) -> dict[str, str]:
-    """Where, when, with what and by whom, in words."""
-    told = facts(command) | {
+    """Return the machine, date, versions and contenders as text."""
+    text = facts(command) | {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         "threads": ", ".join(map(str, threads)),
         "time": f"median of {_count(repeats, 'round')} after two calls that do not count; a round is the bare product "
@@ -47,18 +47,18 @@ def header(
         "memory": f"{memory_method(device)} above what was held before the call",
     }
     for quantity, some in contenders.items():
-        told[f"{quantity.name}, {PRODUCT}"] = f"{quantity.product_name} in float32"
-        told |= {f"{quantity.name}, {one.name}": f"{one.version()}, {one.description}" for one in some}
-    return told
+        text[f"{quantity.name}, {PRODUCT}"] = f"{quantity.product_name} in float32"
+        text |= {f"{quantity.name}, {one.name}": f"{one.version()}, {one.description}" for one in some}
+    return text
 
 
 def heading(row: Row) -> str:
-    """Of the table or panel a row belongs to."""
+    """Return the heading of a row's table or panel."""
     return f"{row.cloud}, {row.rows} x {row.columns}, {_count(row.threads, 'thread')}"
 
 
 def table(title: str, rows: Sequence[Row]) -> str:
-    """A Markdown table under its heading, legible as it stands; a column that nobody fills is left out."""
+    """Return an aligned Markdown table under its heading, without empty columns."""
     columns = [(name, *cells) for name, *cells in zip(_COLUMNS, *map(_cells, rows), strict=True) if any(cells)]
     padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
     lines = ["| " + " | ".join(line) + " |" for line in zip(*padded, strict=True)]
@@ -67,14 +67,14 @@ def table(title: str, rows: Sequence[Row]) -> str:
 
 
 def write(folder: Path, facts: dict[str, str], tables: Sequence[str], rows: Sequence[Row]) -> list[Path]:
-    """Write ``kernels.md``, ``kernels.csv``, and a picture of each quantity; returns the files."""
+    """Write ``kernels.md``, ``kernels.csv`` and a figure of each quantity; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = {quantity.name: [row for row in rows if row.quantity == quantity.name] for quantity in QUANTITIES}
-    written = _pictures(folder, {name: some for name, some in drawn.items() if some}, facts)
-    pictures = [f"![time relative to the bare product]({path.name})" for path in written if path.suffix == ".png"]
+    by_quantity = {quantity.name: [row for row in rows if row.quantity == quantity.name] for quantity in QUANTITIES}
+    written = _figures(folder, {name: some for name, some in by_quantity.items() if some}, facts)
+    images = [f"![time relative to the bare product]({path.name})" for path in written if path.suffix == ".png"]
     markdown, numbers = folder / "kernels.md", folder / "kernels.csv"
     listed = [f"- {name}: {fact}" for name, fact in facts.items()]
-    markdown.write_text("\n".join(["# Kernels beside their peers", "", *listed, "", *pictures, "", *tables]))
+    markdown.write_text("\n".join(["# Kernels compared with other packages", "", *listed, "", *images, "", *tables]))
     with numbers.open("w", newline="") as file:
         file.writelines(f"# {name}: {fact}\n" for name, fact in facts.items())
         flat = [_flat(row) for row in rows]
@@ -85,7 +85,7 @@ def write(folder: Path, facts: dict[str, str], tables: Sequence[str], rows: Sequ
 
 
 def _flat(row: Row) -> dict[str, object]:
-    """One line of the CSV: the fields of the row, those of its timing among them."""
+    """Return one line of the CSV: the fields of the row and of its timing."""
     timing = dict.fromkeys(Timing.__dataclass_fields__) if row.timing is None else asdict(row.timing)
     values = asdict(row)
     at = list(values).index("timing")
@@ -93,13 +93,13 @@ def _flat(row: Row) -> dict[str, object]:
 
 
 @styled
-def _pictures(folder: Path, drawn: dict[str, list[Row]], facts: dict[str, str]) -> list[Path]:
+def _figures(folder: Path, by_quantity: dict[str, list[Row]], facts: dict[str, str]) -> list[Path]:
     titles = {quantity.name: quantity for quantity in QUANTITIES}
-    return save({name: _picture(titles[name], rows, facts) for name, rows in drawn.items()}, folder)
+    return save({name: _figure(titles[name], rows, facts) for name, rows in by_quantity.items()}, folder)
 
 
-def _picture(quantity: Quantity, rows: Sequence[Row], facts: dict[str, str]) -> Figure:
-    """Median and range of the ratio of each contender, one panel for each cloud and number of threads."""
+def _figure(quantity: Quantity, rows: Sequence[Row], facts: dict[str, str]) -> Figure:
+    """Draw median and range of the ratio of each contender, one panel for each cloud and number of threads."""
     panes: dict[str, list[Row]] = {}
     for row in rows:
         if row.contender != PRODUCT:
@@ -149,7 +149,7 @@ def _draw(panel: Axes, pane: Sequence[Row]) -> None:
 
 
 def _limits(rows: Sequence[Row]) -> tuple[float, float]:
-    """Room for all ranges and for 1, with a margin for the numbers beside them."""
+    """Return axis limits with room for all ranges, 1, and the numbers next to them."""
     timings = [row.timing for row in rows if row.timing]
     return min(one.ratio_low for one in timings) / 1.5, 1.5 * max(one.ratio_high for one in timings)
 

@@ -1,4 +1,4 @@
-"""Time and memory: each contender beside the bare product, in interleaved rounds of one process."""
+"""Time and memory of the contenders and the bare product, in interleaved rounds of one process."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Timing:
-    """Of one contender over the rounds."""
+    """The times of one contender over the rounds."""
 
     seconds: float
-    """Median."""
+    """Median seconds."""
     ratio: float
-    """Median of its time to that of the product in the same round."""
+    """Median ratio of its time to that of the product in the same round."""
     ratio_low: float
     ratio_high: float
 
 
 @dataclass(frozen=True)
 class Row:
-    """One contender on one cloud; None what was not measured, and then ``note`` says why."""
+    """The result of one contender on one cloud; values that were not measured are None, with the reason in ``note``."""
 
     quantity: str
     cloud: str
@@ -56,13 +56,13 @@ class Row:
     error_distances: float | None = None
     """Largest relative error of r1 and r2."""
     extra_mib: float | None = None
-    """Peak memory above what was held before the call."""
+    """Increase of the peak memory during the call."""
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A cloud with what is right for it."""
+    """A cloud with its reference values."""
 
     quantity: Quantity
     cloud: str
@@ -78,7 +78,7 @@ class Case:
 def compare(
     case: Case, contenders: Sequence[Contender], repeats: int, limit: float, progress: Callable[[str], None]
 ) -> list[Row]:
-    """One row for the product and one for each contender, in their order.
+    """Return one row for the product and one for each contender, in their order.
 
     Args:
         case: what to compute.
@@ -112,7 +112,7 @@ def compare(
 
 
 def _first_calls(case: Case, contender: Contender, limit: float) -> tuple[Row, Callable[[], Any] | None]:
-    """Errors from a first call and memory from a second; None instead of a call that cannot be timed."""
+    """Return errors from a first call and memory from a second; None instead of a call that cannot be timed."""
     row, device = case.row(contender.name), case.x.device
     if device.type != "cpu" and not contender.on_gpu:
         return replace(row, note="computes on the CPU alone"), None
@@ -152,7 +152,7 @@ def _wait(device: torch.device) -> None:
 
 @contextmanager
 def _threads(number: int) -> Iterator[None]:
-    """Torch, and the BLAS and OpenMP of every package imported so far, on so many threads."""
+    """Limit torch, and the BLAS and OpenMP of every imported package, to a number of threads."""
     before = torch.get_num_threads()
     try:
         with threadpool_limits(number):
@@ -163,7 +163,7 @@ def _threads(number: int) -> Iterator[None]:
 
 
 def extra_memory(run: Callable[[], Any], device: torch.device) -> float:
-    """Peak memory of a call in MiB, above what was held before it."""
+    """Return the increase of the peak memory during a call, in MiB."""
     if device.type == "cuda":
         _wait(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -176,7 +176,7 @@ def extra_memory(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def memory_method(device: torch.device) -> str:
-    """How ``extra_memory`` measures here."""
+    """Return how ``extra_memory`` measures here."""
     if device.type == "cuda":
         return "torch.cuda.max_memory_allocated"
     return "peak resident set (VmHWM)" if _has_watermark() else "resident set, looked at every millisecond"
@@ -190,7 +190,7 @@ def _give_back_freed() -> None:
 
 
 def _has_watermark() -> bool:
-    """Whether the kernel lets a process reset its own peak."""
+    """Return whether the operating system lets a process reset its own peak."""
     try:
         _CLEAR.write_text("5")
     except OSError:

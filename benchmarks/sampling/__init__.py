@@ -1,1 +1,1 @@
-"""The sampling study: models, what is measured on them, and the tables and figures made of it."""
+"""The sampling study: models, measurements, tables and figures."""

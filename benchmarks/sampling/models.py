@@ -1,4 +1,4 @@
-"""Models under study, and fresh windows of one text for each of them."""
+"""The models of the study, and disjoint windows of one text for each of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LoadedModel:
 
 
 class FreshWindows:
-    """Hands out windows of a text, each piece of text once.
+    """Windows of a text, each piece of text used once.
 
     Args:
         text: what to cut.

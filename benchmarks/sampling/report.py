@@ -1,4 +1,4 @@
-"""Tables and figures of the sampling study, made of the values in its folder alone."""
+"""Tables and figures of the sampling study, from the values in its folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS = 3
 
 
 def write_report(folder: Path, facts: Mapping[str, str]) -> list[Path]:
-    """Write tables.md and two figures beside designs.csv and values.csv.
+    """Write tables.md and two figures next to designs.csv and values.csv.
 
     Args:
         folder: of the study.
@@ -58,7 +58,7 @@ def relative_to_reference(designs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _default_table(values: pd.DataFrame) -> str:
-    """The default probe, four batches, against one vector of each window, block by block."""
+    """Return a table of the default probe, four batches, against one vector of each window, block by block."""
     rows = ["## The default design against one vector per window (TwoNN, mean over blocks and worst block)", ""]
     rows += ["| model | default | one per window | dense | mean deviation | largest | dense, mean deviation |"]
     rows += ["|---|---|---|---|---|---|---|"]
@@ -80,7 +80,7 @@ def _default_table(values: pd.DataFrame) -> str:
 
 
 def _design_table(designs: pd.DataFrame) -> str:
-    """Every cell, mean over blocks."""
+    """Return a table of every cell, mean over blocks."""
     rows = ["## Every design (TwoNN, mean over blocks; deviation from one vector per window)", ""]
     rows += ["| model | window | per window | n | own window | TwoNN | mean deviation | largest | same-window share |"]
     rows += ["|---|---|---|---|---|---|---|---|---|"]
@@ -96,7 +96,7 @@ def _design_table(designs: pd.DataFrame) -> str:
 
 
 def _metric_table(values: pd.DataFrame) -> str:
-    """Each metric: what dense sampling makes of it, and how often intervals cover a fresh probe's value."""
+    """Return a table of the deviation by dense sampling and the coverage of intervals for each metric."""
     models = list(values["model"].unique())
     rows = ["## Every metric: deviation from independent points, and coverage of the 95 % interval", ""]
     rows += ["Deviation: mean over blocks and models of |value / value on one vector per window - 1|.", ""]

@@ -1,4 +1,4 @@
-"""What is measured: dimension by sampling design against independent vectors, and the coverage of intervals."""
+"""The measurements: dimension by sampling design against independent vectors, and coverage of intervals."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Cell:
     anisotropy: float
     same_window_share: float
     tokens_read: int
-    """By the forward passes, for each batch."""
+    """Tokens in the forward passes, for each batch."""
     seconds: float
-    """Of the forward passes, for each batch."""
+    """Seconds of the forward passes, for each batch."""
 
 
 def cells(
@@ -130,7 +130,7 @@ def fresh_values(
 ) -> Iterator[list[Value]]:
     """Measure several probes of one design, drawn from disjoint windows of the text; one list for each."""
     length = min(design.window_tokens or 128, subject.context)
-    n_windows = design.windows_wanted(n_batches, BATCH, length)
+    n_windows = design.required_windows(n_batches, BATCH, length)
     for number, ids in enumerate(islice(windows.sets(length, n_windows, seed=7), n_probes)):
         settings = {"special_ids": windows.special_ids, "max_vectors": n_batches * BATCH}
         probe = Probe.from_tokens(ids, design=design, **settings)
@@ -152,12 +152,12 @@ def fresh_values(
 
 
 def reference_design() -> Design:
-    """One vector of each window: independent points, the reference that others are held against."""
+    """Return the reference: one vector of each window, so that points are independent."""
     return replace(INDEPENDENT, name="one vector per window", vectors_per_window=1)
 
 
 def dense_design() -> Design:
-    """Most tokens of few windows, of the default's length."""
+    """Return the design of dense windows of the default length."""
     return replace(DENSE, window_tokens=INDEPENDENT.window_tokens)
 
 

@@ -17,9 +17,9 @@ from playwright.sync_api import Page, sync_playwright
 
 from repdyn.cli.explore import HOST, MAX_TOKENS, NEAREST, SENTENCES
 from repdyn.explorer.app import build
-from repdyn.explorer.checkpoints import load_checkpoints
 from repdyn.explorer.server import launch
 from repdyn.explorer.session import Session
+from repdyn.studies.models import load_models
 
 HERE = Path(__file__).parent
 
@@ -29,8 +29,8 @@ def main() -> None:
     parser.add_argument("models", nargs=2, metavar="MODEL", help="an encoder, then a decoder")
     models = parser.parse_args().models
     executable = os.environ.get("REPDYN_CHROMIUM") or shutil.which("chromium")
-    loading = {"revision": [], "tokenizer": None, "device": "cpu", "dtype": "float32", "trust_remote_code": False}
-    loaded = load_checkpoints(argparse.Namespace(models=models, **loading))
+    loading = {"revisions": [], "tokenizer": None, "device": "cpu", "dtype": "float32", "trust_remote_code": False}
+    loaded = list(load_models(argparse.Namespace(models=models, **loading), release=False))
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         for subjects, token, tabs in ((loaded[:1], "bank", ("nearest", "paths")), (loaded, "the", ("rank",))):

@@ -1,4 +1,4 @@
-"""Pictures of reports, taken in a headless chromium: what docs/report.md and the README show.
+"""Screenshots of reports, taken in a headless chromium: what docs/report.md and the README show.
 
     python docs/report/screenshots.py
 
@@ -24,10 +24,10 @@ DECODER, BOTH = ("decoder",), ("decoder", "encoder", "finished")
 SHOTS = {
     "light": (DECODER, "metric=two_nn&subset=all&step=128", "#controls", 1180),
     "dark": (DECODER, "metric=anisotropy&subset=all&step=512&theme=dark", "header", 1400),
-    "side_by_side": (BOTH, "metric=two_nn&subset=all", "#together", 1130),
+    "side_by_side": (BOTH, "metric=two_nn&subset=all", "#comparison", 1130),
     "heads": (("topics",), "metric=attention_topic_gap&subset=all&step=200&theme=dark", "#controls", 1480),
 }
-"""Of each: the stores, what is chosen, what stands at the top, and the height in pixels."""
+"""By name: the stores, the state of the page, the element at the top, and the height in pixels."""
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ SOUND = {"name": "mine", "when": "falls", "bound": 0.5, "metrics": ("two_nn",)}
         ({"stop": "yes"}, "expected stop: true or false, got 'yes' in 'mine'"),
     ],
 )
-def test_rules_that_make_no_sense(change, message):
+def test_invalid_rules(change, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Rule(**{**SOUND, **change})
 
@@ -52,7 +52,7 @@ def test_rules_that_make_no_sense(change, message):
         ),
         (
             "- {name: a, when: falls}",
-            "{path}: expected a rule to have name, when and metrics, got none of 'metrics' in ",
+            "{path}: expected a rule to have name, when and metrics, got no metrics in ",
         ),
         (
             "- {name: a, when: falls, metric: two_nn}",
@@ -60,19 +60,19 @@ def test_rules_that_make_no_sense(change, message):
         ),
         (
             "- {name: a, when: undefined, metrics: '*'}\n- {name: a, when: undefined, metrics: '*'}",
-            "{path}: expected each rule to have a name of its own, got 'a' twice",
+            "{path}: expected rules with distinct names, got 'a' twice",
         ),
         ("- !!python/object:os.system x", "expected YAML in {path}, got something that does not parse: "),
     ],
 )
-def test_files_that_hold_no_rules(text, message, tmp_path):
+def test_invalid_files(text, message, tmp_path):
     path = tmp_path / "alerts.yaml"
     path.write_text(text)
     with pytest.raises(ValueError, match=re.escape(message.format(path=path))):
         read_rules(path)
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_rules_are_read_as_written(tmp_path):
     rules = (*RULES, Rule(name="halt", when="above", bound=0.99, metrics=("anisotropy",), stop=True))
     rules += (Rule(name="zero", when="below", bound=0.0, metrics=("isoscore",), subsets=("all", "rare")),)
     write_rules(rules, tmp_path / "alerts.yaml")
@@ -80,13 +80,13 @@ def test_what_is_written_is_read(tmp_path):
     assert (tmp_path / "alerts.yaml").read_text() == as_yaml(rules)
 
 
-def test_no_rules_are_kept_as_none(tmp_path):
+def test_an_empty_list_of_rules(tmp_path):
     write_rules((), tmp_path / "alerts.yaml")
     assert stored_rules(tmp_path / "alerts.yaml") == ()
     assert stored_rules(tmp_path / "missing.yaml") == RULES
 
 
-def test_how_rules_are_given(tmp_path):
+def test_arguments_that_stand_for_rules(tmp_path):
     write_rules(RULES[:2], tmp_path / "mine.yaml")
     assert resolve_rules("default") == RULES
     assert resolve_rules(None) == ()
@@ -94,13 +94,13 @@ def test_how_rules_are_given(tmp_path):
     assert resolve_rules(list(RULES[1:])) == RULES[1:]
     with pytest.raises(ValueError, match=r"expected rules as repdyn\.alerts\.Rule, got 'two_nn'"):
         resolve_rules(["two_nn"])
-    with pytest.raises(ValueError, match="expected each rule to have a name of its own, got 'no value' twice"):
+    with pytest.raises(ValueError, match="expected rules with distinct names, got 'no value' twice"):
         resolve_rules([RULES[0], RULES[0]])
 
 
-def test_patterns_name_metrics():
+def test_patterns_of_metrics():
     rule = Rule(name="a", when="undefined", metrics="gride_*", subsets="all")
-    assert rule.concerns("gride_2", "all")
-    assert not rule.concerns("gride_2", "no_sink")
-    assert not rule.concerns("two_nn", "all")
-    assert not rule.concerns("gride_2", None)
+    assert rule.applies_to("gride_2", "all")
+    assert not rule.applies_to("gride_2", "no_sink")
+    assert not rule.applies_to("two_nn", "all")
+    assert not rule.applies_to("gride_2", None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from repdyn.kernels import shortlist
+from repdyn.kernels import candidates
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -31,8 +31,12 @@ def test_no_row_is_wrong(certificate, monkeypatch, capsys):
 
 def test_a_certificate_that_promises_too_much_is_found_out(certificate, monkeypatch, capsys):
     # scores taken for distances, without any margin for their rounding
-    monkeypatch.setattr(shortlist.Rounded, "farthest", lambda self, scores, rows: scores.double().clamp_min(0).sqrt())
-    monkeypatch.setattr(shortlist.Rounded, "largest_score", lambda self, reach, rows: reach.square().float() * 1.00001)
+    monkeypatch.setattr(
+        candidates.RoundedPoints, "max_distance", lambda self, scores, rows: scores.double().clamp_min(0).sqrt()
+    )
+    monkeypatch.setattr(
+        candidates.RoundedPoints, "max_score", lambda self, reach, rows: reach.square().float() * 1.00001
+    )
     with pytest.raises(SystemExit, match="the certificate is broken"):
         run(certificate, monkeypatch, capsys, "9000")
 

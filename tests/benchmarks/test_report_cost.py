@@ -19,7 +19,7 @@ def cost(monkeypatch):
 
 
 def test_it_tells_size_seconds_and_their_parts(cost, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(cost, "_first_pictures", lambda page: f"looked at {page.name}")
+    monkeypatch.setattr(cost, "_first_charts", lambda page: f"looked at {page.name}")
     small = ["--checkpoints", "3", "--layers", "4", "--heads", "2", "--runs", "2"]
     metrics = ["--metrics", "anisotropy", "two_nn", "attention_topic_gap"]
     monkeypatch.setattr(sys, "argv", ["report_cost.py", *small, *metrics, "-o", str(tmp_path / "page.html")])

@@ -11,7 +11,7 @@ from small import random_tokens
 from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_seed
 
 from repdyn import measure, open_store
-from repdyn.alerts import Rule, alerts_of, stored_rules
+from repdyn.alerts import Rule, find_alerts, stored_rules
 from repdyn.callbacks import HuggingFaceTracker
 from repdyn.tables.alert_text import alert_lines
 
@@ -256,5 +256,5 @@ def test_alerts_on_the_loss_are_raised_once_it_is_known(tmp_path, probe, caplog)
         "the training is to stop at step 2, as requested by",
     ]
     store = open_store(tmp_path / "job" / "repdyn")
-    found = alerts_of(store.to_pandas(), stored_rules(store.alerts_path("job")))
+    found = find_alerts(store.to_pandas(), stored_rules(store.alerts_path("job")))
     assert [f"alert at {line}" for line in alert_lines(found)] == said[:2]

@@ -225,7 +225,7 @@ def test_a_model_with_two_stacks(tmp_path, capsys):
     for folder in ("encoder", "decoder"):
         assert (store.path / "figures" / folder / "mean_over_layers.png").exists()
     main(["export", str(store.path), "--to", "csv"])
-    assert capsys.readouterr().out == f"quick/1: 2 checkpoints in {store.path}/emitted/csv/quick/1/version_0\n"
+    assert capsys.readouterr().out == f"quick/1: 2 checkpoints in {store.path}/exports/csv/quick/1/version_0\n"
 
 
 def test_the_metrics_are_listed(capsys):

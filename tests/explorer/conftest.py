@@ -10,9 +10,8 @@ import pytest
 from studies.conftest import save_model
 from transformers import AutoTokenizer
 
-from repdyn.explorer.checkpoints import load_checkpoints
 from repdyn.explorer.session import Session
-from repdyn.studies.models import LoadedModel
+from repdyn.studies.models import LoadedModel, load_models
 
 __all__ = ["save_model"]
 
@@ -46,4 +45,5 @@ def save_with_markup(save_model: Callable[..., Path], name: str, family: str, **
 
 def load_folders(*folders: Path | str, **changes: object) -> list[LoadedModel]:
     defaults = {"revisions": (), "tokenizer": None, "device": "cpu", "dtype": "float32", "trust_remote_code": False}
-    return load_checkpoints(argparse.Namespace(models=list(map(str, folders)), **{**defaults, **changes}))
+    options = argparse.Namespace(models=list(map(str, folders)), **{**defaults, **changes})
+    return list(load_models(options, release=False))

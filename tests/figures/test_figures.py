@@ -151,7 +151,7 @@ def test_a_finished_model_has_profiles_alone(run):
 @pytest.mark.parametrize("draw", [mean_over_layers, lambda f: heatmap(f, "two_nn", "all")], ids=["mean", "heatmap"])
 def test_a_finished_model_has_no_steps(run, draw):
     expected = (
-        "expected checkpoints of a training, got the finished model 'lab/bert', whose step 0 is for want of a number; "
+        "expected checkpoints of a training, got the finished model 'lab/bert', which has no steps; "
         "draw its profile_over_depth"
     )
     with pytest.raises(ValueError, match=f"^{expected}$"):

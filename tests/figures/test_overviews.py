@@ -186,7 +186,7 @@ def test_a_finished_model_has_one_line_and_no_steps(everything):
     assert len(figure.axes[0].lines) == 1
     assert "dotted" not in depth_overview(frame, "spectrum").get_suptitle()
     expected = (
-        "^expected checkpoints of a training, got the finished model 'lab/bert', whose step 0 is for want of a number; "
+        "^expected checkpoints of a training, got the finished model 'lab/bert', which has no steps; "
         "draw its depth_overview$"
     )
     with pytest.raises(ValueError, match=expected):

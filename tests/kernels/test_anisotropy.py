@@ -78,8 +78,8 @@ def test_the_scatter_matrix_and_its_products_agree(name):
     points = HOSTILE[name]()
     scatter = module._Scatter.of(Cloud(points))
     matrix, vector = scatter.matrix(), module._start(scatter)
-    torch.testing.assert_close(matrix @ vector, scatter.times(vector), rtol=1e-5, atol=1e-5 * matrix.max().item())
-    image, trace = scatter.measured_times(vector)
+    torch.testing.assert_close(matrix @ vector, scatter.product(vector), rtol=1e-5, atol=1e-5 * matrix.max().item())
+    image, trace = scatter.product_and_trace(vector)
     torch.testing.assert_close(image, matrix @ vector, rtol=1e-5, atol=1e-5 * matrix.max().item())
     assert trace.item() == pytest.approx(matrix.trace().item(), rel=1e-5)
     assert torch.equal(matrix, matrix.T)
@@ -96,7 +96,7 @@ def test_without_a_gap_the_matrix_is_built_and_iterated_on(inexact, monkeypatch)
 
 def test_exact_when_the_iteration_does_not_settle(monkeypatch):
     monkeypatch.setattr(module, "_MAX_STEPS", 6)
-    monkeypatch.setattr(module, "_PATIENCE", 6)
+    monkeypatch.setattr(module, "_MAX_POINT_STEPS", 6)
     points = HOSTILE["gaussian"]()
     assert module._iterated_share(module._Scatter.of(Cloud(points))) is None
     assert anisotropy(points).item() == pytest.approx(naive_anisotropy(points), rel=1e-7)

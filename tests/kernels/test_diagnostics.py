@@ -48,7 +48,7 @@ def test_same_group_share_is_that_of_brute_force(name, grouping):
 def test_pairs_that_are_measured_and_searched_agree(grouping, measured, monkeypatch):
     points = HOSTILE["low_rank"]()
     groups = GROUPINGS[grouping](len(points))
-    monkeypatch.setattr(module, "_MEASURED", measured)
+    monkeypatch.setattr(module, "_MAX_PAIRWISE", measured)
     assert same_group_share(Cloud(points, groups=groups)) == naive_same_group_share(points, groups)
 
 
@@ -66,7 +66,7 @@ def test_ends_of_the_same_group_share():
 def test_what_the_dimension_searched_is_not_searched_again(monkeypatch):
     cloud = Cloud(HOSTILE["gaussian"](), groups=GROUPINGS["eights"](400))
     two_nn.or_raise(cloud)
-    monkeypatch.setattr("repdyn.kernels.neighbours.search", None)
+    monkeypatch.setattr("repdyn.kernels.neighbours.nearest_neighbours", None)
     assert 0 < cloud.once(same_group_share) < 0.1
     assert cloud.once(near_duplicate_share) == 0
 

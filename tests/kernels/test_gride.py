@@ -65,8 +65,10 @@ def test_dadapy_agrees():
 
 def test_neighbours_are_searched_once_for_all_scales(monkeypatch):
     cloud, searches = Cloud(HOSTILE["low_rank"](), n_neighbours=32), []
-    search = neighbours.search
-    monkeypatch.setattr(neighbours, "search", lambda points, k, groups: searches.append(k) or search(points, k))
+    search = neighbours.nearest_neighbours
+    monkeypatch.setattr(
+        neighbours, "nearest_neighbours", lambda points, k, groups: searches.append(k) or search(points, k)
+    )
     values = [gride.or_raise(cloud, k=k).item() for k in SCALES]
     dimension = two_nn.or_raise(cloud).item()
     assert searches == [32]

@@ -8,7 +8,7 @@ from hostile import HOSTILE
 
 from repdyn.kernels import Cloud, Undefined, gride, levina_bickel, two_nn
 from repdyn.kernels import neighbours as module
-from repdyn.kernels.neighbours import nearest, nearest_of, search, search_of
+from repdyn.kernels.neighbours import cloud_distances, cloud_neighbours, nearest_distances, nearest_neighbours
 
 KERNELS = {
     "two_nn": (two_nn, two_nn.or_raise),
@@ -20,7 +20,7 @@ each_kernel = pytest.mark.parametrize("kernel", [kernel for kernel, _ in KERNELS
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
 def multiplied(request, monkeypatch):
-    monkeypatch.setattr("repdyn.kernels.shortlist.multiplied_fast", lambda device: request.param)
+    monkeypatch.setattr("repdyn.kernels.candidates.fastest_dtype", lambda device: request.param)
 
 
 @pytest.mark.usefixtures("multiplied")
@@ -32,7 +32,7 @@ def test_every_distance_is_that_of_brute_force(name, grouping):
     if n_outside(groups) < 1:
         pytest.skip("no neighbours")
     k = min(16, n_outside(groups))
-    found, others = search(points, k, groups=groups)
+    found, others = nearest_neighbours(points, k, groups=groups)
     np.testing.assert_allclose(found, naive_nearest_outside(points, groups, k), rtol=1e-10)
     assert (groups[others] != groups[:, None]).all()
     measured = (points.double()[:, None] - points.double()[others]).norm(dim=2)
@@ -44,7 +44,9 @@ def test_every_distance_is_that_of_brute_force(name, grouping):
 def test_any_precision(dtype, kind):
     points = Cloud(HOSTILE["gaussian"]().to(dtype)).distinct
     groups = GROUPINGS["eights"](len(points)).to(kind)
-    np.testing.assert_allclose(nearest(points, groups=groups), naive_nearest_outside(points, groups, 2), rtol=1e-10)
+    np.testing.assert_allclose(
+        nearest_distances(points, groups=groups), naive_nearest_outside(points, groups, 2), rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
@@ -55,28 +57,30 @@ def test_tiles_of_all_shapes(n, grouping):
     exact = torch.cdist(points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
     exact[groups[:, None] == groups] = torch.inf
     expected = exact.topk(2, largest=False).values
-    torch.testing.assert_close(nearest(points, groups=groups), expected, rtol=1e-10, atol=0)
+    torch.testing.assert_close(nearest_distances(points, groups=groups), expected, rtol=1e-10, atol=0)
 
 
-@pytest.mark.parametrize("more", module._LADDER)
+@pytest.mark.parametrize("more", module._N_EXTRA)
 @pytest.mark.parametrize("grouping", GROUPINGS)
-def test_each_rung_alone_is_right(more, grouping, monkeypatch):
+def test_each_float64_search_alone_is_right(more, grouping, monkeypatch):
     points = HOSTILE["bimodal_1000"]()
     groups = GROUPINGS[grouping](len(points))
-    nothing = module.Nearest(torch.zeros(len(points), 2).double(), torch.zeros(len(points), 2).long())
+    nothing = module.Neighbours(torch.zeros(len(points), 2).double(), torch.zeros(len(points), 2).long())
     monkeypatch.setattr(
-        module, "_from_shortlist", lambda points, k, groups: (nothing, torch.zeros(len(points), dtype=torch.bool))
+        module, "_from_candidates", lambda points, k, groups: (nothing, torch.zeros(len(points), dtype=torch.bool))
     )
-    monkeypatch.setattr(module, "_LADDER", (more,))
-    np.testing.assert_allclose(nearest(points, groups=groups), naive_nearest_outside(points, groups, 2), rtol=1e-10)
+    monkeypatch.setattr(module, "_N_EXTRA", (more,))
+    np.testing.assert_allclose(
+        nearest_distances(points, groups=groups), naive_nearest_outside(points, groups, 2), rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "std_500", "sinks", "bfloat16", "offset_3000"])
 @pytest.mark.parametrize("grouping", ["eights", "half_in_one"])
-def test_clouds_as_models_have_them_need_no_ladder(name, grouping, monkeypatch):
-    monkeypatch.setattr(module, "_LADDER", ())
+def test_clouds_as_models_have_them_need_no_float64_search(name, grouping, monkeypatch):
+    monkeypatch.setattr(module, "_N_EXTRA", ())
     points = HOSTILE[name]()
-    assert nearest(points, groups=GROUPINGS[grouping](len(points))).isfinite().all()
+    assert nearest_distances(points, groups=GROUPINGS[grouping](len(points))).isfinite().all()
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -136,8 +140,8 @@ def test_of_duplicates_in_several_groups_the_first_keeps_its_own():
     assert cloud.distinct.flatten().tolist() == [0, 1, 3, 7, 15]
     assert cloud.distinct_groups is not None
     assert cloud.distinct_groups.tolist() == [0, 0, 1, 1, 2]
-    assert nearest_of(cloud, 1).flatten().tolist() == [3, 2, 2, 6, 8]
-    assert search_of(cloud, 1).others.flatten().tolist() == [2, 2, 1, 1, 3]
+    assert cloud_distances(cloud, 1).flatten().tolist() == [3, 2, 2, 6, 8]
+    assert cloud_neighbours(cloud, 1).indices.flatten().tolist() == [2, 2, 1, 1, 3]
 
 
 @pytest.mark.parametrize("name", ["duplicates_20_percent", "duplicates_95_percent"])
@@ -147,14 +151,16 @@ def test_duplicates_across_groups_against_the_oracle(name):
     cloud = Cloud(points, groups=groups)
     first = [points.tolist().index(row) for row in points.unique(dim=0).tolist()]
     expected = naive_nearest_outside(points[first], groups[first], 2)
-    np.testing.assert_allclose(np.sort(nearest_of(cloud, 2), 0), np.sort(expected, 0), rtol=1e-10)
+    np.testing.assert_allclose(np.sort(cloud_distances(cloud, 2), 0), np.sort(expected, 0), rtol=1e-10)
 
 
 def test_neighbours_are_searched_once_for_all(monkeypatch):
     points, groups = HOSTILE["low_rank"](), GROUPINGS["eights"](400)
-    cloud, searches, search = Cloud(points, groups=groups, n_neighbours=32), [], module.search
+    cloud, searches, nearest_neighbours = Cloud(points, groups=groups, n_neighbours=32), [], module.nearest_neighbours
     monkeypatch.setattr(
-        module, "search", lambda points, k, groups: searches.append(k) or search(points, k, groups=groups)
+        module,
+        "nearest_neighbours",
+        lambda points, k, groups: searches.append(k) or nearest_neighbours(points, k, groups=groups),
     )
     found = [two_nn.or_raise(cloud).item(), gride.or_raise(cloud, k=8).item(), levina_bickel.or_raise(cloud).item()]
     assert searches == [32]
@@ -166,7 +172,7 @@ def test_neighbours_are_searched_once_for_all(monkeypatch):
 def test_no_more_neighbours_are_searched_than_the_groups_leave():
     groups = torch.cat([torch.zeros(395), torch.arange(1, 6)]).long()
     cloud = Cloud(HOSTILE["gaussian"](), groups=groups, n_neighbours=32)
-    np.testing.assert_allclose(nearest_of(cloud, 4), naive_nearest_outside(cloud.x, groups, 4), rtol=1e-10)
+    np.testing.assert_allclose(cloud_distances(cloud, 4), naive_nearest_outside(cloud.x, groups, 4), rtol=1e-10)
 
 
 UNDEFINED = {

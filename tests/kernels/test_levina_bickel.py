@@ -59,8 +59,10 @@ def test_a_known_dimension_is_recovered(dim, k, seed):
 
 def test_neighbours_are_searched_once_for_all(monkeypatch):
     cloud, searches = Cloud(HOSTILE["low_rank"](), n_neighbours=20), []
-    search = neighbours.search
-    monkeypatch.setattr(neighbours, "search", lambda points, k, groups: searches.append(k) or search(points, k))
+    search = neighbours.nearest_neighbours
+    monkeypatch.setattr(
+        neighbours, "nearest_neighbours", lambda points, k, groups: searches.append(k) or search(points, k)
+    )
     values = [levina_bickel.or_raise(cloud, k=k).item() for k in (5, 20)]
     two_nn.or_raise(cloud)
     gride.or_raise(cloud, k=16)

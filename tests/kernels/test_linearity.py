@@ -117,8 +117,8 @@ def test_directions_that_are_hard_to_tell(condition):
 def test_all_ways_to_compute_it_agree(apart, monkeypatch):
     x, following = pair("gaussian")
     expected = 1 - naive_unexplained(x, following)[0]
-    monkeypatch.setattr(MODULE, "_APART", 0 if apart == 0 else 2)
-    monkeypatch.setattr(MODULE, "_TOLD", apart)
+    monkeypatch.setattr(MODULE, "_WELL_CONDITIONED", 0 if apart == 0 else 2)
+    monkeypatch.setattr(MODULE, "_SOLVABLE", apart)
     assert linearity(x, following).item() == pytest.approx(expected, abs=1e-12)
 
 

@@ -121,7 +121,7 @@ def test_invariances(cloud):
 def test_one_search_serves_both_conventions(monkeypatch):
     cloud = Cloud(HOSTILE["duplicates_20_percent"]())
     two_nn.or_raise(cloud)
-    monkeypatch.setattr("repdyn.kernels.neighbours.search", None)
+    monkeypatch.setattr("repdyn.kernels.neighbours.nearest_neighbours", None)
     assert two_nn.or_raise(cloud, discard=0.8, duplicates="count") > 0
 
 

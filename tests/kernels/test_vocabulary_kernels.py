@@ -7,7 +7,6 @@ import torch
 from torch.nn.functional import normalize
 
 from repdyn.kernels import Undefined
-from repdyn.kernels.token_rank import nearest_rows
 from repdyn.kernels.tokens import (
     token_cosine,
     token_cosines,
@@ -16,6 +15,7 @@ from repdyn.kernels.tokens import (
     token_top1_match,
 )
 from repdyn.kernels.vocabulary import Vocabulary
+from repdyn.kernels.vocabulary_search import nearest_rows
 
 DIM, N_ROWS, N_VECTORS = 48, 900, 60
 
@@ -142,10 +142,9 @@ def test_tiles_and_slices_leave_the_ranks_alone(monkeypatch):
     x, ids = tokens_of(table)
     whole = token_ranks(x, ids, Vocabulary(table))
     cosines, rows = nearest_rows(x, Vocabulary(table), 5)
-    # by its name: the package has a function of the same
-    module = importlib.import_module("repdyn.kernels.token_rank")
+    module = importlib.import_module("repdyn.kernels.vocabulary_search")
     monkeypatch.setattr(module, "_ROWS", {"cpu": 7})
-    monkeypatch.setattr(module, "_VECTORS", 11)
+    monkeypatch.setattr(module, "_VECTOR_CHUNK", 11)
     assert torch.equal(token_ranks(x, ids, Vocabulary(table)), whole)
     in_tiles = nearest_rows(x, Vocabulary(table), 5)
     assert torch.equal(in_tiles[1], rows)
@@ -186,14 +185,14 @@ def test_ranks_are_computed_once_for_the_same_tokens(monkeypatch):
     assert calls == [1, 1, 1]
 
 
-def test_only_the_last_answers_are_remembered():
+def test_only_the_last_results_are_cached():
     table = gaussian()
     x, ids = tokens_of(table)
     vocabulary = Vocabulary(table)
     for n in range(1, 60):
         for shift in (0, 1):
             token_ranks(x[:n] + shift, ids[:n], vocabulary)
-    assert len(vocabulary._remembered) == 64
+    assert len(vocabulary._cache) == 64
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["", "added"])

@@ -101,14 +101,14 @@ def test_the_terminal_shows_the_whole_name(store, capsys):
 
 def test_a_rule_on_the_plain_name_is_not_on_another_setting():
     plain = Rule(name="r", when="falls", bound=0.5, metrics=("two_nn", "gride_[24]"))
-    assert plain.concerns("two_nn", "all")
-    assert not plain.concerns("two_nn[discard=0.8]", "all")
-    assert plain.concerns("gride_4", "all")
+    assert plain.applies_to("two_nn", "all")
+    assert not plain.applies_to("two_nn[discard=0.8]", "all")
+    assert plain.applies_to("gride_4", "all")
     spelled = Rule(name="r", when="falls", bound=0.5, metrics=("two_nn[discard=0.8]", "levina_bickel[k=*]"))
-    assert spelled.concerns("two_nn[discard=0.8]", "all")
-    assert not spelled.concerns("two_nn", "all")
-    assert spelled.concerns("levina_bickel[k=40]", "all")
-    assert not spelled.concerns("levina_bickel", "all")
+    assert spelled.applies_to("two_nn[discard=0.8]", "all")
+    assert not spelled.applies_to("two_nn", "all")
+    assert spelled.applies_to("levina_bickel[k=40]", "all")
+    assert not spelled.applies_to("levina_bickel", "all")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Every family builds to the sizes asked for and learns; the module logs bits per byte and warms up."""
+"""Families of models: sizes, training, the losses logged and the learning rate schedule."""
 
 import math
 
@@ -15,7 +15,7 @@ FAMILIES = ["gpt_neox", "gpt2", "bloom", "llama", "bert", "roberta", "modernbert
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sizes_are_those_asked_for(family):
+def test_sizes(family):
     model = build_model(
         family, vocab_size=61, hidden_size=24, n_layers=3, n_heads=4, context_length=20, dropout=0.25, pad_token_id=1
     )
@@ -44,7 +44,7 @@ def test_every_family_learns(family, tmp_path):
     assert module.model(input_ids=tokens, labels=tokens).loss.item() < 0.5 * before
 
 
-def test_objectives_and_refusals():
+def test_objectives_and_errors():
     assert [objective_of(family) for family in FAMILIES] == ["causal"] * 4 + ["masked"] * 3
     with pytest.raises(
         ValueError, match="expected a family among gpt_neox, gpt2, bloom, llama, bert, roberta, modernbert, got 'gpt'"
@@ -72,7 +72,7 @@ def test_bits_per_byte(family, name, tmp_path):
         assert logged[f"{split}/{name}"] == pytest.approx(logged[f"{split}/loss"] / math.log(2) / 2.5, rel=1e-6)
 
 
-def test_learning_rate_warms_up_and_falls_to_a_tenth(tmp_path):
+def test_learning_rate_schedule(tmp_path):
     class Rates(pl.Callback):
         def __init__(self) -> None:
             self.seen: list[float] = []
@@ -88,7 +88,7 @@ def test_learning_rate_warms_up_and_falls_to_a_tenth(tmp_path):
     assert 0.1 < rates.seen[-1] < 0.2
 
 
-def test_training_without_end_is_refused(tmp_path):
+def test_unlimited_training_is_an_error(tmp_path):
     fitting = trainer(tmp_path, max_steps=-1, max_epochs=-1, max_time="00:00:00:02", logger=False)
     with pytest.raises(
         ValueError, match=r"expected a training of known length.*; set trainer.max_steps or trainer.max_epochs"

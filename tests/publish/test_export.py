@@ -186,9 +186,9 @@ def test_several_runs_and_probes_have_a_run_each(published, finished, failures, 
         failures(0, run="lab/gone", probe="one"),
     )
     assert list(export_store(store, to=["csv"])) == [
-        f"lab/a: 2 checkpoints in {tmp_path}/emitted/csv/lab/a/version_0",
-        f"lab/a: 1 checkpoint in {tmp_path}/emitted/csv/lab/a/version_1",
-        f"lab/bert: 1 checkpoint in {tmp_path}/emitted/csv/lab/bert/version_0",
+        f"lab/a: 2 checkpoints in {tmp_path}/exports/csv/lab/a/version_0",
+        f"lab/a: 1 checkpoint in {tmp_path}/exports/csv/lab/a/version_1",
+        f"lab/bert: 1 checkpoint in {tmp_path}/exports/csv/lab/bert/version_0",
         "lab/gone: nothing measured",
     ]
     with pytest.raises(ValueError, match="^expected the rows of one probe, got 2: 'one', 'two'"):
@@ -264,7 +264,7 @@ def test_a_figure_that_fails_keeps_nothing_else_from_being_emitted(published, fi
     with pytest.raises(RuntimeError, match="^no heatmap today$"):
         lines.extend(export_store(store, to=["tensorboard"]))
     # what a generator gave before it failed is not in a list that was made of it
-    done = store.path / "emitted" / "tensorboard" / "lab"
+    done = store.path / "exports" / "tensorboard" / "lab"
     n_images = {}
     for name in "ab":
         events = EventAccumulator(str(done / name / "version_0"))
@@ -280,7 +280,7 @@ def test_a_run_that_is_emitted_in_part_says_so(published, filled, tmp_path, monk
 
     monkeypatch.setattr("repdyn.publish.export.all_figures", broken)
     lines = export_store(filled(tmp_path, published("lab/a", steps=(0, 8))), to=["csv"])
-    assert next(lines) == f"lab/a: not everything in {tmp_path}/emitted/csv/lab/a/version_0"
+    assert next(lines) == f"lab/a: not everything in {tmp_path}/exports/csv/lab/a/version_0"
     with pytest.raises(RuntimeError, match="^no figure today$"):
         next(lines)
 

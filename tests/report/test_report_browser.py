@@ -18,7 +18,7 @@ from repdyn.report import write_report
 from repdyn.tables.frames import grid, measurements
 
 STEPS = (0, 1, 4, 16, 64)
-COURSES = "[...new Set(document.getElementById('courses').data.map((t) => t.meta.entry))]"
+TRAINING_RUNS = "[...new Set(document.getElementById('training').data.map((t) => t.meta.run))]"
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +112,14 @@ def run_of(watched: Watched, label: str) -> None:
     choose(watched, "run", label)
 
 
-def test_the_page_draws_its_pictures_and_asks_nobody(opened):
+def test_the_page_draws_its_charts_without_network(opened):
     page = opened().page
-    for plot in ("heatmap", "profile", "means", "profiles", "courses", "panels"):
+    for plot in ("heatmap", "profile", "means", "profiles", "training", "heatmaps"):
         assert page.locator(f"#{plot} svg.main-svg").first.is_visible(), plot
         words = page.locator(f"#{plot}").get_attribute("aria-label")
         assert re.search(r"lowest .* highest|values from .* to ", words), words
     assert page.title() == "Three runs"
-    assert page.locator("#trouble").is_hidden()
+    assert page.locator("#error").is_hidden()
     buttons = page.locator(".modebar-btn")
     assert {button.get_attribute("data-title") for button in buttons.all()} == {"Download plot as a PNG"}
     assert {button.get_attribute("tabindex") for button in buttons.all()} == {"-1"}
@@ -139,7 +139,7 @@ def test_the_slider_moves_the_profile_and_says_where_it_is(opened, store):
     # the interval of 8 batches with a standard deviation of 1 %: t of 7 degrees of freedom times sqrt(2 / 8)
     np.testing.assert_allclose(trace(watched, "profile", "high"), values[4] * (1 + 0.01 * 2.364624 / 2), rtol=1e-6)
     assert slider.get_attribute("aria-valuetext") == "step 4, 4K tokens (3 of 5)"
-    assert watched.page.locator("#told").text_content().startswith("step 4, 4K tokens: lowest ")
+    assert watched.page.locator("#step-text").text_content().startswith("step 4, 4K tokens: lowest ")
     assert state(watched)["step"] == "4"
     frame = watched.page.evaluate("document.getElementById('heatmap').layout.shapes[0].x0")
     assert frame == 1.5
@@ -184,7 +184,7 @@ def test_metric_and_tokens_can_be_chosen(opened, store):
     values = profiles(store, "wide", "anisotropy", "no_sink")
     np.testing.assert_allclose(trace(watched, "profile", "value"), values[64], rtol=1e-6)
     assert watched.page.locator("#profile-caption").inner_text().startswith("wide: Anisotropy, no sinks")
-    assert watched.page.locator("#announced").text_content() == "Showing wide: Anisotropy, no sinks"
+    assert watched.page.locator("#announcement").text_content() == "Showing wide: Anisotropy, no sinks"
     # one that was not measured without sinks
     choose(watched, "metric", "Topic gap of the attention")
     assert state(watched)["subset"] == "all"
@@ -205,7 +205,7 @@ def test_a_logarithmic_profile_draws_zero_where_its_axis_says(opened, store):
     )
     assert values.min() == 0
     np.testing.assert_allclose(shown, np.maximum(values, ticks), rtol=1e-6)
-    assert "lowest 0 at layer 0" in watched.page.locator("#told").text_content()
+    assert "lowest 0 at layer 0" in watched.page.locator("#step-text").text_content()
 
 
 def test_the_course_counts_steps_or_tokens_on_a_log_or_linear_axis(opened):
@@ -220,13 +220,13 @@ def test_the_course_counts_steps_or_tokens_on_a_log_or_linear_axis(opened):
     assert trace(watched, "means", "value", "x") == [0, 1000, 4000, 16000, 64000]
     assert watched.page.evaluate("document.getElementById('means').layout.xaxis.type") == "linear"
     # side by side: those that know theirs
-    assert watched.page.evaluate(COURSES) == [1]
-    assert "left out, their tokens are not known: " in watched.page.locator("#courses-caption").inner_text()
+    assert watched.page.evaluate(TRAINING_RUNS) == [1]
+    assert "left out, their tokens are not known: " in watched.page.locator("#training-caption").inner_text()
     run_of(watched, "dented")
     assert watched.page.locator("#axis-tokens").is_disabled()
     assert watched.page.locator("#axis-steps").is_checked()
     assert trace(watched, "means", "value", "x") == [0, 1, 4, 16, 64]
-    assert len(watched.page.evaluate(COURSES)) == 3
+    assert len(watched.page.evaluate(TRAINING_RUNS)) == 3
     run_of(watched, "small")
     assert watched.page.locator("#axis-tokens").is_checked()
 
@@ -241,7 +241,7 @@ def test_alerts_are_marked_until_they_are_switched_off(opened):
     assert watched.page.evaluate(seen) is False
 
 
-def test_the_theme_changes_page_and_pictures(opened):
+def test_the_theme_changes_page_and_charts(opened):
     watched = opened()
     colour = "document.getElementById('means')._fullLayout.paper_bgcolor"
     assert watched.page.evaluate(colour) == "#ffffff"
@@ -262,30 +262,30 @@ def test_a_finished_model_shows_its_profile_alone(opened):
     for plot, there in {"heatmap": False, "means": False, "profile": True}.items():
         assert watched.page.locator(f"#{plot}-figure").is_visible() is there
     assert watched.page.locator("#play").is_hidden()
-    assert watched.page.locator("#told").text_content().startswith("finished model: lowest ")
+    assert watched.page.locator("#step-text").text_content().startswith("finished model: lowest ")
 
 
 def test_runs_can_be_taken_out_of_the_comparison(opened):
     watched = opened("metric=two_nn&subset=all")
-    count = "new Set(document.getElementById('profiles').data.map((t) => t.meta.entry)).size"
+    count = "new Set(document.getElementById('profiles').data.map((t) => t.meta.run)).size"
     assert watched.page.evaluate(count) == 4
-    watched.page.locator("#chosen summary").click()
-    watched.page.locator("#shown-runs input").first.uncheck()
+    watched.page.locator("#run-selection summary").click()
+    watched.page.locator("#compared-runs input").first.uncheck()
     assert watched.page.evaluate(count) == 3
-    assert state(watched)["without"] == watched.page.locator("#shown-runs label").first.inner_text()
+    assert state(watched)["without"] == watched.page.locator("#compared-runs label").first.inner_text()
 
 
 def test_a_narrow_page_has_one_heatmap_under_the_other(opened):
     watched = opened("metric=two_nn&subset=all")
-    domain = "document.getElementById('panels').layout.xaxis2.domain"
+    domain = "document.getElementById('heatmaps').layout.xaxis2.domain"
     assert watched.page.evaluate(domain) != [0, 1]
     wide = watched.page.viewport_size
     watched.page.set_viewport_size({"width": 400, "height": 800})
-    until(watched, "#panels[style*='870px']")
+    until(watched, "#heatmaps[style*='870px']")
     assert watched.page.evaluate(domain) == [0, 1]
     assert watched.page.evaluate("document.documentElement.scrollWidth") == 400
     watched.page.set_viewport_size(wide)
-    until(watched, "#panels:not([style*='870px'])")
+    until(watched, "#heatmaps:not([style*='870px'])")
 
 
 def test_the_profile_is_there_as_a_table(opened):
@@ -330,7 +330,7 @@ def test_what_is_chosen_is_in_the_address(opened):
 def test_an_address_of_another_page_opens_all_the_same(opened):
     watched = opened("run=99&metric=constructor&subset=__proto__&step=x&axis=miles&scale=up&theme=pink&without=98")
     assert watched.page.locator("#profile svg.main-svg").first.is_visible()
-    told = watched.page.locator("#gone")
+    told = watched.page.locator("#missing-run")
     shown = watched.page.locator("#run").input_value()
     assert told.inner_text() == f"The run 99, which the address names, is not on this page; this is {shown}."
     run_of(watched, "small")

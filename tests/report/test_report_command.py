@@ -27,21 +27,21 @@ def test_the_page_is_made_inside_the_first_store_and_named_with_its_size(store, 
     asked(store.path)
     path = store.path / "report.html"
     assert re.fullmatch(rf"{re.escape(str(path))}: \d\.\d MB in \d+\.\d s\n", capsys.readouterr().out)
-    assert len(read_page(path).tree["entries"]) == 2
+    assert len(read_page(path).tree["runs"]) == 2
     assert store.runs() == ["a", "b"]
 
 
 def test_runs_place_and_title_can_be_chosen(store, tmp_path):
     asked(store.path, "-o", tmp_path / "new" / "page.html", "--run", "b", "--title", "Two & two")
     page = read_page(tmp_path / "new" / "page.html")
-    assert [entry["label"] for entry in page.tree["entries"]] == ["b"]
+    assert [run["label"] for run in page.tree["runs"]] == ["b"]
     assert "<h1>Two &amp; two</h1>" in page.text
 
 
 def test_several_stores_make_one_page(store, tmp_path):
     other = fill(tmp_path / "other", make_rows(run="c", steps=(0, 8)))
     asked(store.path, other.path, "-o", tmp_path / "page.html")
-    assert [entry["label"] for entry in read_page(tmp_path / "page.html").tree["entries"]] == ["a", "b", "c"]
+    assert [run["label"] for run in read_page(tmp_path / "page.html").tree["runs"]] == ["a", "b", "c"]
 
 
 def test_the_page_is_opened_only_when_asked(store, monkeypatch):
@@ -61,5 +61,5 @@ def test_a_probe_that_is_not_there_is_refused(store):
 def test_help_does_not_wait_for_torch():
     code = "import sys; from repdyn.cli.main import main; main(['report', '--help'])"
     told = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.startswith("usage: repdyn report [-h] [-o FILE]")
+    assert told.stdout.startswith("usage: repdyn report [-h] [--run NAME")
     assert not re.search(r"\| +(torch|pandas|plotly)$", told.stderr, re.MULTILINE)

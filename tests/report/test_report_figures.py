@@ -1,4 +1,4 @@
-"""The report's pictures as figures of Plotly: what they show, and where 0 lies."""
+"""The report's charts as figures of Plotly: what they show, and where 0 lies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from repdyn.metrics import METRICS
 from repdyn.report.figures import heatmap, means, profile
 from repdyn.report.packing import Packer, as_text
 from repdyn.report.plotly_panels import colour_axis, coloured, plotly_axis
-from repdyn.report.themes import DARKENED, darkened_runs
+from repdyn.report.themes import DARK_COLOURS, dark_run_colours
 from repdyn.tables.frames import grid, layer_mean, measurements
 from repdyn.tables.runs import measured_runs
 
@@ -110,7 +110,7 @@ def test_hovering_over_a_cell_tells_its_interval_where_there_is_one():
     assert "interval" not in cells.hovertemplate
 
 
-def test_pictures_of_what_is_not_there_are_refused(frame):
+def test_charts_of_what_is_not_there_are_refused(frame):
     with pytest.raises(
         ValueError, match=r"^expected a metric and a subset it was measured on, got two_nn \(nouns\); there"
     ):
@@ -124,10 +124,10 @@ def test_pictures_of_what_is_not_there_are_refused(frame):
 def test_every_run_has_colours_of_its_own_on_both_backgrounds():
     rows = [row for number in range(12) for row in make_rows(run=f"r{number}", n_blocks=1, steps=(0,), loss=False)]
     runs = measured_runs(to_frame(rows))
-    colours, darkened = run_colours(runs), darkened_runs(runs)
-    assert len(set(colours.values())) == len(set(darkened.values())) == 12
-    assert set(colours.values()) == set(darkened)
-    assert not set(DARKENED) & set(darkened)
+    colours, dark = run_colours(runs), dark_run_colours(runs)
+    assert len(set(colours.values())) == len(set(dark.values())) == 12
+    assert set(colours.values()) == set(dark)
+    assert not set(DARK_COLOURS) & set(dark)
 
 
 def test_an_array_is_stored_once_and_nan_is_no_json():

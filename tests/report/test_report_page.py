@@ -45,28 +45,28 @@ def everything(tmp_path_factory):
 def test_every_number_of_the_store_is_in_the_page(everything):
     store, page = everything
     rows = measurements(store.to_pandas())
-    metrics = page.tree["entries"][0]["metrics"]
+    metrics = page.tree["runs"][0]["metrics"]
     stored = {(metric, subset) for metric, subset in rows[["metric", "subset"]].drop_duplicates().to_numpy()}
     assert {(metric, subset) for metric, of_metric in metrics.items() for subset in of_metric} == stored
     for metric, subset in stored:
-        course = metrics[metric][subset]
+        series = metrics[metric][subset]
         for name, column in (("values", "value"), ("margins", "margin")):
             wanted = grid(rows, metric, subset, column)
-            np.testing.assert_array_equal(page.array(course[name]), wanted.to_numpy(np.float32), err_msg=metric)
-        assert course["layers"] == wanted.index.tolist()
-        assert course["steps"] == wanted.columns.tolist()
+            np.testing.assert_array_equal(page.array(series[name]), wanted.to_numpy(np.float32), err_msg=metric)
+        assert series["layers"] == wanted.index.tolist()
+        assert series["steps"] == wanted.columns.tolist()
 
 
 def test_every_metric_and_subset_can_be_chosen(everything):
     _, page = everything
     listed = [metric for _, members in page.tree["families"] for metric in members]
-    assert sorted(listed) == sorted(page.tree["entries"][0]["metrics"]) == sorted(page.tree["metrics"])
-    assert {subset for of in page.tree["entries"][0]["metrics"].values() for subset in of} == set(page.tree["subsets"])
+    assert sorted(listed) == sorted(page.tree["runs"][0]["metrics"]) == sorted(page.tree["metrics"])
+    assert {subset for of in page.tree["runs"][0]["metrics"].values() for subset in of} == set(page.tree["subsets"])
 
 
 def test_a_mean_is_that_over_layers(everything):
     store, page = everything
-    means = page.tree["entries"][0]["metrics"]["two_nn"]["all"]["means"]
+    means = page.tree["runs"][0]["metrics"]["two_nn"]["all"]["means"]
     line = next(trace for trace in means["data"] if trace["meta"].get("role") == "value")
     wanted = layer_mean(measurements(store.to_pandas()), "two_nn", "all").mean
     np.testing.assert_allclose(page.array(line["y"]), wanted, rtol=1e-6)
@@ -75,7 +75,7 @@ def test_a_mean_is_that_over_layers(everything):
 def test_heads_are_there_by_step(everything):
     store, page = everything
     of_heads = store.to_pandas().dropna(subset="head")
-    values = page.array(page.tree["entries"][0]["metrics"]["attention_topic_gap"]["all"]["by_head"])
+    values = page.array(page.tree["runs"][0]["metrics"]["attention_topic_gap"]["all"]["by_head"])
     one = of_heads.query("metric == 'attention_topic_gap' and step == 8 and layer == 2 and head == 1")["value"]
     assert values.shape == (len(STEPS), 3, 2)
     assert values[2, 1, 1] == np.float32(one.item())
@@ -120,10 +120,10 @@ def test_what_others_wrote_cannot_break_out(tmp_path):
     assert not outline.named("img")
     assert outline.text.count("alert(1)") >= 4
     page = read_page(path)
-    course = page.tree["entries"][0]["metrics"]["anisotropy"]["all"]
-    assert course["reasons"][0][0] == EVIL
+    series = page.tree["runs"][0]["metrics"]["anisotropy"]["all"]
+    assert series["reasons"][0][0] == EVIL
     # what Plotly takes for markup
-    assert "&lt;/script&gt;" in course["heatmap"]["data"][1]["text"][0][0]
+    assert "&lt;/script&gt;" in series["heatmap"]["data"][1]["text"][0][0]
 
 
 def test_failed_checkpoints_and_missing_values_are_listed_with_their_reasons(tmp_path):
@@ -137,21 +137,21 @@ def test_failed_checkpoints_and_missing_values_are_listed_with_their_reasons(tmp
 
 def test_a_finished_model_has_a_profile_and_no_course(tmp_path):
     page = read_page(write_report(fill(tmp_path, make_finished()), tmp_path / "page.html"))
-    (entry,) = page.tree["entries"]
-    assert entry["finished"]
-    for of_metric in entry["metrics"].values():
-        for course in of_metric.values():
-            assert course["profile"]
-            assert course["heatmap"] is course["means"] is None
+    (run,) = page.tree["runs"]
+    assert run["finished"]
+    for of_metric in run["metrics"].values():
+        for series in of_metric.values():
+            assert series["profile"]
+            assert series["heatmap"] is series["means"] is None
 
 
 def test_each_stack_of_a_model_is_there_for_itself(tmp_path):
     store = fill(tmp_path, make_two_stacks())
     page = read_page(write_report(store, tmp_path / "page.html"))
-    labels = {entry["label"]: entry["metrics"]["two_nn"]["all"]["layers"] for entry in page.tree["entries"]}
+    labels = {run["label"]: run["metrics"]["two_nn"]["all"]["layers"] for run in page.tree["runs"]}
     assert labels == {"lab/t5 (decoder)": list(range(7)), "lab/t5 (encoder)": list(range(5))}
     rows = measurements(by_stack(store.to_pandas())["encoder"])
-    encoder = next(entry for entry in page.tree["entries"] if "encoder" in entry["label"])
+    encoder = next(run for run in page.tree["runs"] if "encoder" in run["label"])
     values = page.array(encoder["metrics"]["two_nn"]["all"]["values"])
     np.testing.assert_array_equal(values, grid(rows, "two_nn", "all").to_numpy(np.float32))
 
@@ -159,17 +159,17 @@ def test_each_stack_of_a_model_is_there_for_itself(tmp_path):
 def test_runs_of_one_name_in_several_stores_are_told_apart_by_their_stores(tmp_path):
     stores = [fill(tmp_path / seed / "repdyn", make_rows(run="quick", steps=STEPS)) for seed in ("one", "two")]
     page = read_page(write_report(stores, tmp_path / "page.html"))
-    assert sorted(entry["label"] for entry in page.tree["entries"]) == ["one/repdyn/quick", "two/repdyn/quick"]
-    assert set(page.tree["compared"]["two_nn"]["all"]) == {"note", "profiles", "courses", "panels", "panels_note"}
+    assert sorted(run["label"] for run in page.tree["runs"]) == ["one/repdyn/quick", "two/repdyn/quick"]
+    assert set(page.tree["comparisons"]["two_nn"]["all"]) == {"note", "profiles", "training", "heatmaps", "heatmaps_note"}
 
 
 def test_a_run_on_two_probes_is_there_once_for_each(tmp_path):
     store = fill(tmp_path, *(make_rows(run="quick", probe=probe * 8, steps=STEPS) for probe in ("ab", "cd")))
     page = read_page(write_report(store, tmp_path / "page.html"))
-    labels = sorted(entry["label"] for entry in page.tree["entries"])
+    labels = sorted(run["label"] for run in page.tree["runs"])
     assert labels == ["quick (probe abababab)", "quick (probe cdcdcdcd)"]
     one = read_page(write_report(store, tmp_path / "page.html", probe="cd"))
-    assert [entry["label"] for entry in one.tree["entries"]] == ["quick"]
+    assert [run["label"] for run in one.tree["runs"]] == ["quick"]
 
 
 def test_runs_that_do_not_compare_are_said_not_to(tmp_path):
@@ -182,9 +182,9 @@ def test_a_run_by_two_designs_is_there_once_for_each_and_named_by_them(tmp_path)
     rows = make_rows(run="quick", probe="ab" * 8, steps=STEPS), make_rows(run="quick", probe="cd" * 8, **DENSE)
     path = write_report(fill(tmp_path, *rows), tmp_path / "page.html")
     page = read_page(path)
-    labels = sorted(entry["label"] for entry in page.tree["entries"])
+    labels = sorted(run["label"] for run in page.tree["runs"])
     assert labels == ["quick (probe abababab, design independent)", "quick (probe cdcdcdcd, design dense)"]
-    assert "different sampling designs: " in page.tree["compared"]["two_nn"]["all"]["note"]
+    assert "different sampling designs: " in page.tree["comparisons"]["two_nn"]["all"]["note"]
     text = Outline(path.read_text()).text
     assert "These runs do not all compare: different sampling designs" in text
     assert "dense design: 8 batches of 4,096 vectors, up to 76 of each of 80 windows of 256 tokens" in text
@@ -193,7 +193,7 @@ def test_a_run_by_two_designs_is_there_once_for_each_and_named_by_them(tmp_path)
 def test_bands_are_intervals_or_said_to_be_missing(tmp_path):
     store = fill(tmp_path, make_rows(run="a", steps=STEPS), make_rows(run="b", steps=STEPS, **DENSE, probe="d" * 16))
     page = read_page(write_report(store, tmp_path / "page.html"))
-    told = {entry["label"]: entry["metrics"]["two_nn"]["all"] for entry in page.tree["entries"]}
+    told = {run["label"]: run["metrics"]["two_nn"]["all"] for run in page.tree["runs"]}
     assert told["a"]["interval"] == "band: 95 % interval over probes"
     assert told["a"]["note"] == "mean over 7 layers; band: 95 % interval over probes"
     assert told["b"]["note"] == "mean over 7 layers; no interval: batches share windows"
@@ -208,11 +208,11 @@ def test_fifty_runs_make_one_page(tmp_path):
     made = [make_rows(run=name, n_blocks=2, steps=(0, 8), loss=False) for name in names]
     store = fill(tmp_path, *([row for row in rows if row.metric == "two_nn"] for rows in made))
     page = read_page(write_report(store, tmp_path / "page.html"))
-    assert [entry["label"] for entry in page.tree["entries"]] == [name.removeprefix("lab/") for name in names]
-    compared = page.tree["compared"]["two_nn"]["all"]
-    assert {trace["meta"]["entry"] for trace in compared["profiles"]["data"]} == set(range(50))
-    assert len(compared["panels"]["data"]) == 24
-    assert compared["panels_note"] == "one scale of colours; the first 24 runs"
+    assert [run["label"] for run in page.tree["runs"]] == [name.removeprefix("lab/") for name in names]
+    compared = page.tree["comparisons"]["two_nn"]["all"]
+    assert {trace["meta"]["run"] for trace in compared["profiles"]["data"]} == set(range(50))
+    assert len(compared["heatmaps"]["data"]) == 24
+    assert compared["heatmaps_note"] == "one scale of colours; the first 24 runs"
 
 
 def test_alerts_are_listed_and_marked(tmp_path):
@@ -220,18 +220,18 @@ def test_alerts_are_listed_and_marked(tmp_path):
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
     text = Outline(page.text).text
     assert "Alerts (1) dimension halved : step 8: two_nn (all) of layer 3" in text
-    course = page.tree["entries"][0]["metrics"]["two_nn"]["all"]
-    (mark,) = [trace for trace in course["heatmap"]["data"] if trace.get("name") == "alerts"]
+    series = page.tree["runs"][0]["metrics"]["two_nn"]["all"]
+    (mark,) = [trace for trace in series["heatmap"]["data"] if trace.get("name") == "alerts"]
     assert (mark["x"], mark["y"]) == (["8"], ["3"])
-    (mark,) = [trace for trace in course["means"]["data"] if trace.get("name") == "alerts"]
+    (mark,) = [trace for trace in series["means"]["data"] if trace.get("name") == "alerts"]
     assert mark["x"] == [8]
-    assert not [t for t in page.tree["entries"][0]["metrics"]["anisotropy"]["all"]["heatmap"]["data"] if "name" in t]
+    assert not [t for t in page.tree["runs"][0]["metrics"]["anisotropy"]["all"]["heatmap"]["data"] if "name" in t]
 
 
 def test_an_alert_on_the_loss_is_marked_on_the_loss(tmp_path):
     rows = make_rows(steps=STEPS, loss=False) + [make_scalar(step, 9.0 if step == 8 else 2.0) for step in STEPS]
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
-    means = page.tree["entries"][0]["metrics"]["two_nn"]["all"]["means"]
+    means = page.tree["runs"][0]["metrics"]["two_nn"]["all"]["means"]
     (mark,) = [trace for trace in means["data"] if trace.get("name") == "alerts"]
     assert (mark["x"], mark["y"], mark["yaxis"]) == ([8], [9.0], "y2")
 
@@ -239,7 +239,7 @@ def test_an_alert_on_the_loss_is_marked_on_the_loss(tmp_path):
 def test_values_that_are_not_finite_are_no_reason_to_fail(tmp_path):
     rows = make_rows(steps=STEPS, dimension=lambda step, depth: math.inf if step == 8 and not depth else 9.0)
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
-    profile = page.tree["entries"][0]["metrics"]["two_nn"]["all"]["profile"]
+    profile = page.tree["runs"][0]["metrics"]["two_nn"]["all"]["profile"]
     assert all(math.isfinite(end) for end in profile["layout"]["yaxis"]["range"])
 
 
@@ -247,7 +247,7 @@ def test_an_infinite_loss_and_an_infinite_mean_leave_their_marks_out(tmp_path):
     rows = make_rows(steps=STEPS, loss=False, dimension=lambda step, depth: math.inf if step == 8 else 9.0)
     store = fill(tmp_path, rows, [make_scalar(step, math.inf if step == 8 else 2.0) for step in STEPS])
     page = read_page(write_report(store, tmp_path / "page.html"))
-    means = page.tree["entries"][0]["metrics"]["two_nn"]["all"]["means"]
+    means = page.tree["runs"][0]["metrics"]["two_nn"]["all"]["means"]
     marks = [trace for trace in means["data"] if trace.get("name") == "alerts"]
     assert 8 not in [step for mark in marks for step in mark["x"]]
     assert "train/loss" in Outline(page.text).text
@@ -259,13 +259,13 @@ def test_metrics_that_are_infinite_everywhere_make_a_page(tmp_path, value):
     cells = [(metric, step, layer) for metric in metrics for step in STEPS for layer in range(3)]
     rows = [make_row(metric=m, step=step, layer=layer, depth=layer / 2, value=value) for m, step, layer in cells]
     tree = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html")).tree
-    assert set(tree["entries"][0]["metrics"]) == set(metrics)
+    assert set(tree["runs"][0]["metrics"]) == set(metrics)
 
 
 def test_signs_that_turn_the_order_of_letters_are_shown_as_signs(tmp_path):
     rows = make_rows(run="gpt\u202eexe", steps=STEPS, n_blocks=2)
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html", title="a\u2066b"))
-    assert page.tree["entries"][0]["label"] == "gpt\ufffdexe"
+    assert page.tree["runs"][0]["label"] == "gpt\ufffdexe"
     assert "a\ufffdb" in page.text
     assert not set("\u202e\u2066") & set(page.text)
 
@@ -273,7 +273,7 @@ def test_signs_that_turn_the_order_of_letters_are_shown_as_signs(tmp_path):
 def test_a_store_that_is_given_twice_is_there_once(tmp_path):
     store = fill(tmp_path / "store", make_rows(run="quick", steps=STEPS, n_blocks=2))
     page = read_page(write_report([store, store], tmp_path / "page.html"))
-    assert [entry["label"] for entry in page.tree["entries"]] == ["quick"]
+    assert [run["label"] for run in page.tree["runs"]] == ["quick"]
 
 
 def test_the_rules_that_a_run_was_watched_by_raise_its_alerts(tmp_path):
@@ -312,9 +312,9 @@ def test_only_a_run_that_goes_on_refreshes(tmp_path):
 
 def test_a_first_checkpoint_alone_makes_a_page(tmp_path):
     store = fill(tmp_path, [*make_rows(steps=(0,), loss=False), make_scalar(0, math.nan)])
-    course = read_page(write_report(store, tmp_path / "page.html")).tree["entries"][0]["metrics"]["two_nn"]["all"]
-    assert course["heatmap"] is None
-    assert course["steps"] == [0]
+    series = read_page(write_report(store, tmp_path / "page.html")).tree["runs"][0]["metrics"]["two_nn"]["all"]
+    assert series["heatmap"] is None
+    assert series["steps"] == [0]
 
 
 @pytest.mark.parametrize("refresh_seconds", [0, -1.0, math.nan])
@@ -330,7 +330,7 @@ def test_no_store_and_no_such_run_are_refused(tmp_path):
     with pytest.raises(ValueError, match="^expected runs of these stores, got 'c'; they have a, b$"):
         write_report(stores, tmp_path / "page.html", runs=["a", "c"])
     one = read_page(write_report(stores, tmp_path / "page.html", runs=["b"]))
-    assert [entry["label"] for entry in one.tree["entries"]] == ["b"]
+    assert [run["label"] for run in one.tree["runs"]] == ["b"]
 
 
 def test_a_store_of_failures_alone_is_refused(tmp_path):

@@ -71,7 +71,7 @@ def test_a_store_with_flipped_bits_never_gives_other_numbers(whole, tmp_path, fl
 @pytest.mark.parametrize("share", [0, 0.001, 0.3, 0.7, 0.99, 0.9999])
 def test_a_store_that_is_cut_short(whole, tmp_path, share):
     put(tmp_path, whole[: int(share * len(whole))])
-    with pytest.raises(ValueError, match="expected a Parquet file of measurements, got .*step000000008"):
+    with pytest.raises(ValueError, match="expected a Parquet file of measurements, cannot read .*step000000008"):
         open_store(tmp_path).read(KEY)
 
 
@@ -80,7 +80,7 @@ def test_a_store_that_is_cut_short(whole, tmp_path, share):
 )
 def test_a_store_of_something_else(tmp_path, content):
     put(tmp_path, content)
-    with pytest.raises(ValueError, match="expected a Parquet file of measurements, got "):
+    with pytest.raises(ValueError, match="expected a Parquet file of measurements, cannot read "):
         open_store(tmp_path).runs()
 
 
@@ -88,7 +88,7 @@ def test_a_folder_in_the_place_of_a_file(tmp_path, whole):
     folder = tmp_path / KEY.filename
     folder.mkdir(parents=True)
     (folder / "part.parquet").write_bytes(whole)
-    with pytest.raises(ValueError, match="expected a Parquet file of measurements, got "):
+    with pytest.raises(ValueError, match="expected a Parquet file of measurements, cannot read "):
         open_store(tmp_path).to_pandas()
 
 
@@ -120,11 +120,11 @@ def with_column(name: str, values: list[Any], kind: pa.DataType | None = None) -
         (with_column("run", [None] * 4), "expected a value in each row of run in "),
         (with_column("causal", [1] * 4), "expected bool in the column causal of .*, got int64"),
         (with_column("layer", [[1]] * 4), "expected int64 in the column layer of .*, got list"),
-        (with_column("step", [1 << 63] * 4, pa.uint64()), "expected values of a measurement in .*, got others: "),
+        (with_column("step", [1 << 63] * 4, pa.uint64()), "expected values of the schema's types in "),
         (to_table(ROWS).slice(0, 0), "expected measurements in .*, got none; move it away"),
         (
             to_table(ROWS).rename_columns(["reasom" if n == "reason" else n for n in SCHEMA.names]),
-            "missing reason, and with unknown ones: 'reasom'",
+            "missing reason, and unknown ones: 'reasom'",
         ),
         (pa.table({"a": [1]}), "expected the columns of a measurement in .*, missing run, model, "),
     ],
@@ -155,7 +155,7 @@ def test_text_that_is_no_utf_8(tmp_path, name):
     bad = pa.Array.from_buffers(pa.string(), 4, binary)
     table = to_table(ROWS)
     pq.write_table(table.set_column(table.column_names.index(name), SCHEMA.field(name), bad), put(tmp_path, b""))
-    with pytest.raises(ValueError, match="expected a Parquet file of measurements, got .* which does not read"):
+    with pytest.raises(ValueError, match="expected a Parquet file of measurements, cannot read "):
         open_store(tmp_path).read(KEY)
 
 
@@ -200,7 +200,7 @@ def test_a_probe_of_another_program_reads(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "claims the hash 0000000000000000 but its content has "),
+        ({}, "expected content with the hash 0000000000000000 in "),
         ({"hash": None}, "without its header"),
         ({"tokens": None}, "expected a probe written by Probe.save, got "),
         (
@@ -216,8 +216,8 @@ def test_a_probe_of_another_program_reads(tmp_path):
         ({"lengths": torch.tensor([49, -1])}, "expected lengths of at least 1 that add up to 48 tokens"),
         ({"lengths": torch.tensor([0, 48])}, "expected lengths of at least 1 that add up to 48 tokens"),
         ({"lengths": torch.tensor([(1 << 63) - 1, (1 << 63) - 1, 50])}, "expected lengths of at least 1 that add up"),
-        ({"plan": "{"}, "its plan is no JSON"),
-        ({"plan": "[" * 100_000}, "its plan is no JSON"),
+        ({"plan": "{"}, "its plan is not valid JSON"),
+        ({"plan": "[" * 100_000}, "its plan is not valid JSON"),
         ({"plan": []}, "expected a plan of batch_vectors, design, n_batches, "),
         ({"plan": {}}, "expected a plan of batch_vectors, design, n_batches, "),
         ({"plan": PLAN | {"more": 1}}, "expected a plan of batch_vectors, design, n_batches, "),
@@ -230,8 +230,8 @@ def test_a_probe_of_another_program_reads(tmp_path):
         ({"plan": PLAN | {"special_ids": [[3]]}}, "expected token ids as pad_id and in special_ids"),
         ({"plan": PLAN | {"special_ids": 3}}, "expected token ids as pad_id and in special_ids"),
         ({"plan": PLAN | {"pad_id": None}}, "expected token ids as pad_id and in special_ids"),
-        ({"plan": PLAN | {"name": 5}}, "expected a text as name, got 5"),
-        ({"more": {"class.rare": MEMBERS}}, "claims the hash 0000000000000000 but its content has "),
+        ({"plan": PLAN | {"name": 5}}, "expected a string as name, got 5"),
+        ({"more": {"class.rare": MEMBERS}}, "expected content with the hash 0000000000000000 in "),
         (
             {"more": {"class.rare": MEMBERS.bool()}},
             "expected zeros and ones of torch.uint8 in 'class.rare', got other torch.bool",
@@ -248,7 +248,7 @@ def test_a_probe_of_another_program_reads(tmp_path):
         ({"more": {"class.": MEMBERS}}, "expected a class named in lower case, .* got ''"),
         ({"more": {"class.all": MEMBERS}}, "expected a class named in lower case, .* got 'all'"),
         ({"more": {"class.../../x": MEMBERS}}, r"expected a class named in lower case, .* got '../../x'"),
-        ({"more": {"topics": TOKENS.clone()}}, "claims the hash 0000000000000000 but its content has "),
+        ({"more": {"topics": TOKENS.clone()}}, "expected content with the hash 0000000000000000 in "),
         (
             {"more": {"topics": TOKENS.int()}},
             r"expected topics as torch.int64 of shape \(48,\), got \(48,\) of torch.int32",
@@ -298,7 +298,7 @@ def test_a_probe_whose_header_lies(tmp_path, content):
 
 def test_a_probe_that_is_a_folder_or_missing(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(FileNotFoundError, match=f"expected a probe written by Probe.save, found no file at {path}"):
+        with pytest.raises(FileNotFoundError, match=f"expected a probe written by Probe.save, got no file at {path}"):
             Probe.load(path)
 
 
@@ -320,9 +320,9 @@ def test_a_probe_with_flipped_bits_is_refused_or_the_same(tmp_path, flips):
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["a", "\ud800"], r"expected texts that UTF-8 can write, got '\\ud800' in number 1; decode files with"),
-        ([b"bytes"], "expected texts, got bytes as number 0; decode bytes first"),
-        ([None], "expected texts, got NoneType as number 0"),
+        (["a", "\ud800"], r"expected texts that UTF-8 can encode, got '\\ud800' at index 1; decode files with"),
+        ([b"bytes"], "expected texts, got bytes at index 0; decode bytes first"),
+        ([None], "expected texts, got NoneType at index 0"),
         ("a text", r"expected texts to be an iterable of strings, got a single string; pass \[text\]"),
         ([], "the probe is too small"),
     ],

@@ -83,7 +83,7 @@ def test_a_probes_hash_stays_in_the_store(name):
 
 @pytest.mark.parametrize("act", [lambda store, name: store.folder_of(name), lambda store, name: store.probe_path(name)])
 def test_a_name_that_no_file_can_have(act):
-    with pytest.raises(ValueError, match=r"expected a name that UTF-8 can write, got 'run\\udcff'; choose another one"):
+    with pytest.raises(ValueError, match=r"expected a name that UTF-8 can encode, got 'run\\udcff'; choose another one"):
         act(open_store("store"), "run\udcff")
 
 
@@ -96,7 +96,7 @@ def test_files_that_look_like_measurements_are_named(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "steps.parquet").touch()
     with pytest.raises(
-        ValueError, match=r"expected files of a store such as step000000008-..., got .*steps.parquet; move"
+        ValueError, match=r"expected file names such as step000000008-... in a store, got .*steps.parquet; move"
     ):
         open_store(tmp_path).steps("run")
 

@@ -1,4 +1,4 @@
-"""The store: whole files or none, and every column back as it went in."""
+"""The store: atomic files, and every column read as it was written."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from repdyn.store import MeasurementKey
 from repdyn.store.schema import COLUMNS, SCHEMA, Checkpoint, Row, scalar_row
 
 
-def test_rows_come_back_as_they_went_in(tmp_path):
+def test_rows_are_read_as_written(tmp_path):
     store = open_store(tmp_path / "store")
     undefined = row(layer=2, value=math.nan, reason="constant cloud", causal=None, tokens_seen=None)
     loss = scalar_row(Checkpoint("run", "GPT", 8), "train/loss", 2.5, probe="probehash")
@@ -50,7 +50,7 @@ def test_read_and_discard(tmp_path):
     store.write(KEY.failed, [row(layer=None, value=math.nan, reason="out of memory")])
     assert store.steps("run") == [8]
     (store.path / KEY.filename).unlink()
-    assert store.steps("run") == []  # what failed is on file, but not measured
+    assert store.steps("run") == []  # a failure is stored, but is no measurement
     assert store.to_pandas()["reason"].tolist() == ["out of memory"]
     elsewhere = dataclasses.replace(KEY, probe="other")
     store.write(elsewhere.failed, [row(layer=None, value=math.nan, reason="no", probe="other")])
@@ -59,7 +59,7 @@ def test_read_and_discard(tmp_path):
     assert elsewhere.failed in store
 
 
-def test_files_may_be_read_by_whom_the_umask_allows(tmp_path):
+def test_file_permissions_follow_the_umask(tmp_path):
     before = os.umask(0o027)
     try:
         path = open_store(tmp_path).write(KEY, [row()])
@@ -68,7 +68,7 @@ def test_files_may_be_read_by_whom_the_umask_allows(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_rows_of_different_choices_of_layers_stay_apart(tmp_path):
+def test_rows_of_different_layer_selections_are_distinct(tmp_path):
     store = open_store(tmp_path)
     store.write(MeasurementKey("run", 8, "p", "one"), [row()])
     store.write(MeasurementKey("run", 8, "p", "two"), [row(layers='["blocks.1"]', value=1.0)])
@@ -97,19 +97,19 @@ def test_the_newest_of_two_equal_measurements_counts(tmp_path):
 
 
 @pytest.mark.parametrize("run", ["../../x", "..", "/etc", ".hidden", "a/b", "a\\b", "nul\0", "é ü"])
-def test_a_run_name_never_leaves_the_store(tmp_path, run):
+def test_a_run_is_stored_inside_the_store_whatever_its_name(tmp_path, run):
     store = open_store(tmp_path / "store")
     written = store.write(MeasurementKey(run, 8, "p", "m"), [row(run=run)])
     assert written.resolve().parent.parent == (tmp_path / "store").resolve()
     assert store.to_pandas(run)["run"].tolist() == [run]
 
 
-def test_distinct_names_have_distinct_folders(tmp_path):
+def test_distinct_runs_have_distinct_folders(tmp_path):
     names = ["a/b", "a%2Fb", "a b", ".a", "%2Ea"]
     assert len({MeasurementKey(name, 0, "p", "m").filename for name in names}) == len(names)
 
 
-def test_probe_is_kept_beside_its_measurements(tmp_path):
+def test_the_probe_is_saved_in_the_store(tmp_path):
     probe = Probe.from_tokens([[1, 2, 3, 4], [5, 6, 7, 8]], max_vectors=6)
     store = open_store(tmp_path)
     path = store.save_probe(probe)
@@ -132,23 +132,23 @@ def test_probe_is_kept_beside_its_measurements(tmp_path):
         ),
     ],
 )
-def test_refusals(tmp_path, act, message):
+def test_errors(tmp_path, act, message):
     with pytest.raises(ValueError, match=message):
         act(open_store(tmp_path))
 
 
-def test_damaged_files_are_named(tmp_path):
+def test_errors_name_damaged_files(tmp_path):
     store = open_store(tmp_path)
     path = store.write(KEY, [row()])
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match=r"expected a Parquet file of measurements, got .*step000000008"):
+    with pytest.raises(ValueError, match=r"expected a Parquet file of measurements, cannot read .*step000000008"):
         store.to_pandas()
     pq.write_table(pq.ParquetFile(store.write(KEY, [row()])).read().drop(["layers", "dim"]), path)
     with pytest.raises(ValueError, match="missing layers, dim"):
         store.to_pandas()
 
 
-def test_a_column_that_may_be_empty_is_empty_in_files_from_before_it_existed(tmp_path):
+def test_nullable_columns_missing_from_older_files_are_null(tmp_path):
     store = open_store(tmp_path)
     path = store.write(KEY, [row(revision="step8")])
     pq.write_table(pq.ParquetFile(path).read().drop(["revision", "parameters"]), path)
@@ -159,7 +159,7 @@ def test_a_column_that_may_be_empty_is_empty_in_files_from_before_it_existed(tmp
     assert store.read(KEY)[0].value == 7.25
 
 
-def test_two_publications_of_one_step_are_two_files_and_the_newer_counts(tmp_path):
+def test_the_newer_of_two_publications_of_a_step_counts(tmp_path):
     store = open_store(tmp_path)
     older, newer = (dataclasses.replace(KEY, checkpoint=digit * 40) for digit in "ab")
     store.write(older, [row(value=1.0, measured_at="2025-01-01T00:00:00.000+00:00")])
@@ -169,7 +169,7 @@ def test_two_publications_of_one_step_are_two_files_and_the_newer_counts(tmp_pat
     assert (store.steps("run"), older in store, "aaaaaaaaaaaa" in older.filename) == ([8], True, True)
 
 
-def test_a_claim_is_for_one_process_and_ends_with_it(tmp_path):
+def test_a_claim_is_exclusive_and_ends_with_its_process(tmp_path):
     store = open_store(tmp_path)
     claim = store.claim(KEY)
     assert claim is not None
@@ -195,7 +195,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_failing_write_leaves_nothing(tmp_path):
+def test_a_failed_write_leaves_no_file(tmp_path):
     store = open_store(tmp_path)
     with pytest.raises(Exception, match="int64|integer|convert"):
         store.write(KEY, [row(step="eight")])
@@ -215,7 +215,7 @@ for step in itertools.count():
 """
 
 
-def test_killed_in_the_middle_of_a_write_the_store_still_reads(tmp_path):
+def test_a_store_is_readable_after_a_killed_write(tmp_path):
     script = KILLED_WRITER.format(tests=str(Path(__file__).parents[1]), path=str(tmp_path / "store"))
     for delay in (0.05, 0.11, 0.23):
         process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)

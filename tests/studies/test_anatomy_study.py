@@ -189,7 +189,7 @@ def test_rows_that_nearly_equal_another_are_left_out():
     assert left.left_out == {measurements.TWINS: 3}
     assert {"w3", "w17", "w25"}.isdisjoint(left.labels)
     assert len(left.rows) == 27
-    assert all(pair.cosine < measurements.TWIN for pair in found.pairs)
+    assert (found.pairs["cosine"] < measurements.TWIN).all()
 
 
 def test_a_table_without_twins_is_as_it_was():
@@ -224,11 +224,11 @@ def test_twins_can_be_kept(save_model, tmp_path, capsys):
 def test_the_overview_of_a_table_with_a_known_spectrum():
     deviations = np.repeat(np.eye(3) * np.sqrt([6.0, 3, 1]), 2, axis=0) * np.tile([1, -1], 3)[:, None]
     one = measurements.measure_table(table_of(torch.from_numpy(deviations), beyond=7), pairs=100, seed=0)
-    [line] = measurements.overview_table([one]).to_dict("records")
+    [line] = measurements.tabulate([one])["tables"].to_dict("records")
     assert (line["rows"], line["dim"], line["pairs"], line["all_pairs"]) == (6, 3, 15, True)
     assert line["left_out"] == "7 beyond"
     assert [line[f"components_{share}"] for share in (50, 90, 95, 99)] == [1, 2, 3, 3]
-    np.testing.assert_allclose(measurements.dimension_curve_table([one])["cumulative_share"], [0.6, 0.9, 1])
+    np.testing.assert_allclose(measurements.tabulate([one])["dimension_curves"]["cumulative_share"], [0.6, 0.9, 1])
 
 
 def test_a_table_of_one_row():
@@ -236,7 +236,7 @@ def test_a_table_of_one_row():
     assert one.values["norm"].tolist() == [5]
     assert set(one.values) == {"norm", "cosine with mean"}
     assert one.n_pairs == 0
-    assert measurements.dimension_curve_table([one]).empty
+    assert measurements.tabulate([one])["dimension_curves"].empty
 
 
 def test_the_token_that_starts_a_text_beside_position_0():

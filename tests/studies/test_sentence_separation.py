@@ -42,33 +42,33 @@ def test_separation_pair_by_pair(spread):
     vectors, groups = grouped(spread=spread)
     within, between = split(vectors, groups)
     found = separation(cosine_matrix(vectors), groups)
-    assert found.within.value == pytest.approx(within.mean())
-    assert found.between.value == pytest.approx(between.mean())
+    assert found["within"] == pytest.approx(within.mean())
+    assert found["between"] == pytest.approx(between.mean())
     effect = (within.mean() - between.mean()) / math.sqrt((within.var() + between.var()) / 2)
-    assert found.effect.value == pytest.approx(effect)
+    assert found["effect"] == pytest.approx(effect)
     better = stats.mannwhitneyu(within, between).statistic / (len(within) * len(between))
-    assert found.probability.value == pytest.approx(better)
-    for value, low, high in found[:4]:
-        assert low <= value <= high
+    assert found["probability"] == pytest.approx(better)
+    for name in ("within", "between", "effect", "probability"):
+        assert found[f"{name}_low"] <= found[name] <= found[f"{name}_high"]
 
 
 def test_two_orthogonal_directions_each():
     # groups share a direction exactly: within 1, between 0
     vectors = np.repeat(np.eye(4), 3, axis=0)
     found = separation(cosine_matrix(vectors), np.repeat(range(4), 3).tolist())
-    assert found.within == (1, 1, 1)
-    assert found.between == (0, 0, 0)
-    assert found.probability == (1, 1, 1)
-    assert found.nearest == 1
-    assert math.isnan(found.effect.value), "no spread to measure it by"
+    assert found["within"] == found["within_low"] == found["within_high"] == 1
+    assert found["between"] == found["between_low"] == found["between_high"] == 0
+    assert found["probability"] == found["probability_low"] == found["probability_high"] == 1
+    assert found["nearest"] == 1
+    assert math.isnan(found["effect"]), "no spread to measure it by"
 
 
 def test_groups_that_mean_nothing_are_not_told_apart():
     vectors = np.random.default_rng(0).normal(size=(60, 300))
     found = separation(cosine_matrix(vectors), np.repeat(range(12), 5).tolist())
-    assert found.probability.low < 0.5 < found.probability.high
-    assert found.effect.low < 0 < found.effect.high
-    assert found.nearest < 0.3
+    assert found["probability_low"] < 0.5 < found["probability_high"]
+    assert found["effect_low"] < 0 < found["effect_high"]
+    assert found["nearest"] < 0.3
 
 
 def test_groups_of_different_sizes_and_in_any_order():
@@ -77,8 +77,8 @@ def test_groups_of_different_sizes_and_in_any_order():
     some = [groups[number] for number in kept]
     within, between = split(vectors[kept], some)
     found = separation(cosine_matrix(vectors[kept]), some)
-    assert found.within.value == pytest.approx(within.mean())
-    assert found.between.value == pytest.approx(between.mean())
+    assert found["within"] == pytest.approx(within.mean())
+    assert found["between"] == pytest.approx(between.mean())
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says():
@@ -89,7 +89,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
     for seed in range(1, 61):
         vectors, groups = grouped(n_groups=12, n_each=3, seed=seed)
         found = separation(cosine_matrix(vectors), groups)
-        held += found.within.low <= truth <= found.within.high
+        held += found["within_low"] <= truth <= found["within_high"]
     # a percentile bootstrap of 12 groups covers somewhat less than 95 %
     assert 48 <= held <= 60
 
@@ -98,7 +98,7 @@ def test_the_seed_says_the_intervals():
     vectors, groups = grouped()
     one, same, other = (separation(cosine_matrix(vectors), groups, seed=seed) for seed in (1, 1, 2))
     assert one == same
-    assert one.effect != other.effect
+    assert one["effect_low"] != other["effect_low"]
 
 
 @pytest.mark.parametrize(
@@ -140,20 +140,20 @@ def test_consistency_pair_by_pair(shared):
     moves = after - before
     unit = moves / np.linalg.norm(moves, axis=1, keepdims=True)
     pairs = [(a, b) for a in range(len(unit)) for b in range(len(unit)) if sources[a] != sources[b]]
-    for found in consistency(before, after, kinds, sources):
-        mine = [(a, b) for a, b in pairs if found.kind in (ALL_KINDS, kinds[a])]
+    for found in consistency(before, after, kinds, sources).itertuples():
+        mine = [(a, b) for a, b in pairs if found.change in (ALL_KINDS, kinds[a])]
         within = [unit[a] @ unit[b] for a, b in mine if kinds[a] == kinds[b]]
         across = [unit[a] @ unit[b] for a, b in mine if kinds[a] != kinds[b]]
         assert found.within == pytest.approx(np.mean(within))
         assert found.across == pytest.approx(np.mean(across))
-        assert found.n == (24 if found.kind == ALL_KINDS else 8)
+        assert found.n == (24 if found.change == ALL_KINDS else 8)
 
 
 def test_one_direction_for_each_kind():
     before, after, kinds, sources = changed(noise=0)
-    whole, *each = consistency(before, after, kinds, sources)
-    assert whole.kind == ALL_KINDS
-    assert [found.kind for found in each] == ["plural", "past", "negated"]
+    whole, *each = consistency(before, after, kinds, sources).itertuples()
+    assert whole.change == ALL_KINDS
+    assert [found.change for found in each] == ["plural", "past", "negated"]
     for found in (whole, *each):
         assert found.within == pytest.approx(1)
         assert found.across == pytest.approx(0, abs=1e-12)
@@ -164,7 +164,7 @@ def test_one_direction_for_each_kind():
 def test_a_length_against_the_vectors_it_is_between():
     before = np.array([[3.0, 4], [0, 5], [5, 0], [4, 3]])
     after = before + np.array([[0, 1.0], [1, 0], [0, 2], [2, 0]])
-    whole, *_ = consistency(before, after, ["a", "a", "b", "b"], list("wxyz"))
+    whole, *_ = consistency(before, after, ["a", "a", "b", "b"], list("wxyz")).itertuples()
     sizes = (np.linalg.norm(before, axis=1) + np.linalg.norm(after, axis=1)) / 2
     assert whole.length == pytest.approx(np.mean([1, 1, 2, 2] / sizes))
 
@@ -176,7 +176,7 @@ def test_p_is_uniform_where_kinds_mean_nothing(monkeypatch):
     for seed in range(200):
         before, after = random.normal(size=(2, 16, 10))
         found = consistency(before, after, ["a"] * 8 + ["b"] * 8, [str(n) for n in range(16)], seed=seed)
-        p.append(found[0].p)
+        p.append(found["p"][0])
     assert stats.kstest(p, "uniform").pvalue > 0.01
     assert min(p) >= 1 / 200
 

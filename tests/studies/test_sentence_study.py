@@ -67,9 +67,9 @@ def test_groups_of_a_file(shape, tmp_path):
     else:
         path.write_text(json.dumps(GROUPS if shape == "json" else list(GROUPS.values())))
     found = read_groups(path)
-    assert found.sentences == tuple(text for group in GROUPS.values() for text in group)
+    assert found["sentence"].tolist() == [text for group in GROUPS.values() for text in group]
     names = ["group 1", "group 2", "group 3"] if shape == "lists" else list(GROUPS)
-    assert found.groups == tuple(name for name, group in zip(names, GROUPS.values(), strict=True) for _ in group)
+    assert found["group"].tolist() == [name for name, group in zip(names, GROUPS.values(), strict=True) for _ in group]
 
 
 @pytest.mark.parametrize("shape", ["json", "csv"])
@@ -81,14 +81,14 @@ def test_changes_of_a_file(shape, tmp_path):
     else:
         path.write_text(json.dumps(CHANGED))
     found = read_changes(path)
-    assert found.before == ("a cat", "a dog", "he runs", "i eat")
-    assert found.after == ("cats", "dogs", "he runs not", "i eat not")
-    assert found.kinds == ("more", "more", "not", "not")
+    assert found["before"].tolist() == ["a cat", "a dog", "he runs", "i eat"]
+    assert found["after"].tolist() == ["cats", "dogs", "he runs not", "i eat not"]
+    assert found["kind"].tolist() == ["more", "more", "not", "not"]
 
 
 def test_the_built_in_sentences():
-    assert len(read_groups(None).sentences) == 60
-    assert len(read_changes(None).before) == 48
+    assert len(read_groups(None)) == 60
+    assert len(read_changes(None)) == 48
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_a_missing_column(tmp_path):
 def test_texts_are_spread_over_the_whole(between, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text(between.join(f"text {number}" for number in range(101)) + between + "...")
-    found = read_collection(str(path), 5)
-    assert found.texts == ("text 0", "text 25", "text 50", "text 75", "text 100")
+    _, texts = read_collection(str(path), 5)
+    assert texts == ["text 0", "text 25", "text 50", "text 75", "text 100"]
 
 
 def test_too_few_texts(tmp_path):
@@ -190,12 +190,12 @@ def test_a_layer_where_all_sentences_are_the_same_has_no_line():
 def test_what_a_change_does_not_move_is_left_out_at_that_layer():
     random = np.random.default_rng(0)
     before, moves = random.normal(size=(2, 8, 5))
-    kinds, sources = [*"aaabbbcc"], [*"stuvwxyz"]
+    changes = pd.DataFrame({"kind": [*"aaabbbcc"], "before": [*"stuvwxyz"]})
     moves[[0, 6]] = 0  # one of three of a, one of two of c
-    table = results.change_table([of_layer(before)], [of_layer(before + moves)], kinds, sources, seed=0)
+    table = results.change_table([of_layer(before)], [of_layer(before + moves)], changes, seed=0)
     assert table.set_index("change")["n"].to_dict() == {ALL_KINDS: 5, "a": 2, "b": 3}
     moves[3:6] = 0
-    assert results.change_table([of_layer(before)], [of_layer(before + moves)], kinds, sources, seed=0).empty
+    assert results.change_table([of_layer(before)], [of_layer(before + moves)], changes, seed=0).empty
 
 
 def test_the_cosines_of_a_collection():
@@ -312,7 +312,8 @@ def tables() -> tuple[pd.DataFrame, pd.DataFrame, list[SentenceVectors]]:
     told = [of_layer(random.normal(size=(8, 6)), layer, kind) for layer in range(3) for kind in (MEAN, LAST)]
     moved = [of_layer(one.vectors + random.normal(size=(8, 6)), one.layer.index, one.pooling) for one in told]
     separation = results.separation_table(told, np.eye(8), [*"aabbccdd"], seed=0)
-    return separation, results.change_table(told, moved, [*"ppppqqqq"], [*"stuvwxyz"], seed=0), told
+    changes = pd.DataFrame({"kind": [*"ppppqqqq"], "before": [*"stuvwxyz"]})
+    return separation, results.change_table(told, moved, changes, seed=0), told
 
 
 def test_the_picture_of_paraphrases():

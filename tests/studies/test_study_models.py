@@ -171,14 +171,33 @@ def test_names_that_lead_nowhere(given, message):
         names(*given)
 
 
-def test_a_folder_of_folders(save_model, tmp_path):
-    save_model("run/step8")
-    message = (
-        f"expected a folder of save_pretrained with a config.json, got {tmp_path}/run; name one checkpoint, such as "
-        "RUN/hf_checkpoints/step500"
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        names(tmp_path / "run")
+@pytest.fixture
+def run_folder(save_model, tmp_path):
+    """The folder of a run with three checkpoints."""
+    for number, step in enumerate((0, 8, 16)):
+        save_model(f"run/hf_checkpoints/step{step}", seed=number)
+    return tmp_path / "run"
+
+
+def test_checkpoints_of_a_run(run_folder):
+    assert names(run_folder, "--revisions", "step0,step16") == ["run@step0", "run@step16"]
+
+
+@pytest.mark.parametrize(
+    ("models", "revisions", "message"),
+    [
+        (["{run}"], [], "expected one checkpoint of {run}, got the folder; choose with --revisions: step0, step8, step16"),
+        (["{run}"], ["step1"], "expected a checkpoint of {run} as --revisions, got 'step1'; there are step0, step8, step16"),
+        (["{run}/hf_checkpoints/step0"], ["step8"], "expected --revisions with a hub repository or the folder of a run, got single checkpoints alone; leave it out"),
+        (["{run}/.."], ["../step0"], "expected a folder of save_pretrained, or one that holds some, got {run}/.."),
+        (["{run}"], ["step0", "step0"], "expected each model once, got 'run@step0' 2 times"),
+    ],
+    ids=["no revision", "another revision", "revision of one", "no checkpoints", "twice"],
+)  # fmt: skip
+def test_a_checkpoint_that_does_not_exist(run_folder, models, revisions, message):
+    given = [model.format(run=run_folder) for model in models]
+    with pytest.raises(ValueError, match=f"^{re.escape(message.format(run=run_folder))}$"):
+        names(*given, *(["--revisions", ",".join(revisions)] if revisions else []))
 
 
 def test_the_same_folder_twice(save_model):
@@ -191,11 +210,6 @@ def test_every_name_is_looked_at_before_a_model_is_loaded(save_model, monkeypatc
     monkeypatch.setattr("repdyn.studies.models.load_model", lambda *_: pytest.fail("loaded"))
     with pytest.raises(ValueError, match="got 'a/b/c'"):
         names(save_model(), "a/b/c")
-
-
-def test_a_revision_of_folders(save_model):
-    with pytest.raises(ValueError, match="expected --revisions with a hub repository, got it with local folders alone"):
-        names(save_model(), "--revisions", "step8")
 
 
 def test_no_tokenizer(save_model):

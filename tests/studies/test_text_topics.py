@@ -62,7 +62,7 @@ def found() -> TextTopics:
 
 def test_themes_are_found(found):
     themes = [set(theme.split()) for theme in THEMES]
-    assert sorted(map(sorted, (set(words) for words in found.top_words(10)))) == sorted(map(sorted, themes))
+    assert sorted(sorted(words.split()) for words in found.table(10)["words"]) == sorted(map(sorted, themes))
     np.testing.assert_allclose(found.word_shares.sum(axis=1), 1)
     np.testing.assert_allclose(found.document_shares.sum(axis=1), 1)
     assert (found.document_shares.argmax(axis=1).reshape(-1, N) == found.document_shares[:N].argmax(axis=1)).all()
@@ -101,7 +101,7 @@ def test_tokens_of_a_probe_have_the_topics_of_their_words(found):
     probe = found.probe(tokenizer, sequence_length=20, n_sequences=9)
     assert probe.lengths.tolist() == [20] * 9
     words = tokenizer.convert_ids_to_tokens(probe.tokens.tolist())
-    topic_of = {word: topic for topic, top in enumerate(found.top_words(10)) for word in top}
+    topic_of = {word: topic for topic, top in enumerate(found.table(10)["words"]) for word in top.split()}
     # whether the sequence ends with a whole word is not looked at
     expected = [-1 if place % 20 == 19 else topic_of.get(word, -1) for place, word in enumerate(words)]
     assert probe.topics.tolist() == expected

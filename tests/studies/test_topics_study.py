@@ -16,8 +16,9 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
 from repdyn.kernels import Undefined, attention_topic_gap, topic_gap, topic_gap_dot
+from repdyn.studies.charts import select
 from repdyn.studies.topics.figures import depth_figure, heads_figure
-from repdyn.studies.topics.gaps import AttentionGap, VectorGap, attention_gap, permuted_topics, shifted_topics
+from repdyn.studies.topics.gaps import attention_gaps, gaps_over_sequences, permuted_topics, shifted_topics
 from repdyn.studies.topics.measurements import TABLE, measure_topics
 
 THEMES = [[f"{consonant}olo{letter}" for letter in "abcdefghij"] for consonant in "bdfghklmnp"]
@@ -91,45 +92,47 @@ def gap_of_attention(scores_of):
     tokens = np.arange(topics.numel()).reshape(topics.shape)
     weights = [(scores_of(labels).softmax(-1)[None], numbers) for labels, numbers in zip(topics, tokens, strict=True)]
     others = [labels.flatten() for labels in shifted_topics(topics)]
-    return attention_gap(weights, ids.flatten(), topics.flatten(), *others)
+    return attention_gaps(weights, ids.flatten(), topics.flatten(), *others).iloc[0]
 
 
 def test_attention_that_goes_by_position_has_a_gap_and_the_same_under_the_topics_of_others():
     place = torch.arange(32)
     gap = gap_of_attention(lambda _: -0.3 * (place[:, None] - place).abs().double())
-    assert gap.value > 0.02
-    assert gap.control == pytest.approx(gap.value, rel=0.1)
-    assert abs(gap.difference) < 4 * gap.error
+    assert gap.gap > 0.02
+    assert gap.control == pytest.approx(gap.gap, rel=0.1)
+    assert abs(gap.difference) < 4 * gap.standard_error
 
 
 def test_attention_that_goes_by_topic_has_none_under_the_topics_of_others():
     gap = gap_of_attention(lambda labels: (labels[:, None] == labels).double())
-    assert gap.value > 0.01
+    assert gap.gap > 0.01
     # stretches begin at the same places in all sequences, so that some of it is left
-    assert gap.difference > 0.5 * gap.value
-    assert gap.difference > 10 * gap.error
+    assert gap.difference > 0.5 * gap.gap
+    assert gap.difference > 10 * gap.standard_error
 
 
 def test_the_gap_over_sequences_against_numpy():
     random = np.random.RandomState(0)
     values, controls = random.random_sample((2, 6, 3))
-    gap = AttentionGap(values, controls)
+    *heads, mean = gaps_over_sequences(values, controls).to_dict("records")
     difference = values - controls
-    np.testing.assert_allclose(gap.value, values.mean(0))
-    np.testing.assert_allclose(gap.control, controls.mean(0))
-    np.testing.assert_allclose(gap.difference, difference.mean(0))
-    np.testing.assert_allclose(gap.error, difference.std(0, ddof=1) / np.sqrt(6))
-    np.testing.assert_allclose(gap.mean_over_heads.difference, difference.mean())
-    without = AttentionGap(np.vstack([values, [[np.nan] * 3]]), np.vstack([controls, [[np.nan] * 3]]))
-    assert without.n_sequences == 6
-    np.testing.assert_allclose(without.error, gap.error)
+    for number, gap in enumerate(heads):
+        assert gap["head"] == number
+        assert gap["gap"] == pytest.approx(values[:, number].mean())
+        assert gap["control"] == pytest.approx(controls[:, number].mean())
+        assert gap["difference"] == pytest.approx(difference[:, number].mean())
+        assert gap["standard_error"] == pytest.approx(difference[:, number].std(ddof=1) / np.sqrt(6))
+    assert pd.isna(mean["head"])
+    assert mean["difference"] == pytest.approx(difference.mean())
+    without = gaps_over_sequences(*(np.vstack([x, [[np.nan] * 3]]) for x in (values, controls)))
+    np.testing.assert_allclose(without["standard_error"][:3], [gap["standard_error"] for gap in heads])
 
 
 def test_no_sequence_with_pairs_of_both_kinds():
     weights = [(torch.full((1, 4, 4), 0.25), np.arange(4)), (torch.full((1, 4, 4), 0.25), np.arange(4, 8))]
     topics = torch.zeros(8, dtype=torch.long)
     with pytest.raises(Undefined, match=r"^0 of 2 sequences have pairs of one topic and of different topics$"):
-        attention_gap(weights, torch.arange(8), topics, topics)
+        attention_gaps(weights, torch.arange(8), topics, topics)
 
 
 def test_permuted_topics_are_the_same_ones():
@@ -162,21 +165,22 @@ def test_every_number_against_the_kernels():
     whole = replace(probe, batch_vectors=len(tokens), n_batches=1)
     states = capture(prepare(model), whole, ["no_sink"])
     weights = attention_weights(prepare(model), probe)
-    rolled = probe.topics.view(8, 32).roll(2, dims=0).flatten()
+    others = [probe.topics.view(8, 32).roll(shift, dims=0).flatten() for shift in range(1, 8)]
     for layer in states.layers:
         x = layer.states[states.rows_of(tokens)]
         for product, kernel in (("cosine", topic_gap), ("dot", topic_gap_dot)):
-            gap = found.embeddings[layer.index, product]
-            assert isinstance(gap, VectorGap)
-            assert gap.value == pytest.approx(kernel(x, probe.tokens[tokens], probe.topics[tokens]).item(), rel=1e-6)
-            assert gap.controls[1] == pytest.approx(kernel(x, probe.tokens[tokens], rolled[tokens]).item(), rel=1e-6)
-            assert len(gap.controls) == 7
-    assert set(found.attention) == {1, 2}
-    for layer, gap in found.attention.items():
-        assert isinstance(gap, AttentionGap)
-        for number, (of_sequence, numbers) in enumerate(weights.of(None, layer)):
-            expected = attention_topic_gap(of_sequence, probe.tokens[numbers], probe.topics[numbers])
-            np.testing.assert_allclose(gap.values[number], expected)
+            [gap] = select(found.embeddings, layer=layer.index, product=product).to_dict("records")
+            assert gap["gap"] == pytest.approx(kernel(x, probe.tokens[tokens], probe.topics[tokens]).item(), rel=1e-6)
+            controls = [kernel(x, probe.tokens[tokens], labels[tokens]).item() for labels in others]
+            assert gap["control"] == pytest.approx(np.mean(controls), rel=1e-6)
+            assert gap["control_std"] == pytest.approx(np.std(controls, ddof=1), rel=1e-6)
+    assert set(found.attention["layer"]) == {1, 2}
+    for layer, gaps in found.attention.groupby("layer"):
+        expected = [
+            attention_topic_gap(of_sequence, probe.tokens[numbers], probe.topics[numbers])
+            for of_sequence, numbers in weights.of(None, int(layer))
+        ]
+        np.testing.assert_allclose(gaps["gap"][gaps["head"].notna()], np.nanmean(np.stack(expected), axis=0))
     assert len(found.ids) == 8 * 31
     assert found.length == 32
 
@@ -186,9 +190,8 @@ def test_input_embeddings_count_each_word_once():
     [found] = measure_topics(model, probe)
     words = probe.tokens[probe.topics >= 0].unique()
     table = model.get_input_embeddings().weight.detach()
-    gap = found.embeddings[TABLE, "cosine"]
-    assert isinstance(gap, VectorGap)
-    assert gap.value == pytest.approx(topic_gap(table[words], words, (words - 3) // 10).item(), rel=1e-6)
+    gap = select(found.embeddings, layer=TABLE, product="cosine").iloc[0]
+    assert gap.gap == pytest.approx(topic_gap(table[words], words, (words - 3) // 10).item(), rel=1e-6)
     assert abs(gap.control) < 4 * gap.control_std
 
 
@@ -210,8 +213,8 @@ def test_a_model_without_attention_is_drawn_without_it():
     _, probe = model_and_probe()
     model = MambaModel(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=2, state_size=4))
     [found] = measure_topics(model, probe)
-    assert all(isinstance(gap, str) and "puts out attention weights" in gap for gap in found.attention.values())
-    assert found.attention_table().empty
+    assert found.attention["reason"].str.contains("puts out attention weights").all()
+    assert found.attention["gap"].isna().all()
     assert len(depth_figure({"mamba": found}).axes) == 2
 
 
@@ -219,12 +222,11 @@ def test_heads_are_drawn_with_their_numbers():
     model, probe = model_and_probe()
     [found] = measure_topics(model, probe)
     figure = heads_figure("small", found)
-    gap = found.attention[2]
-    assert isinstance(gap, AttentionGap)
+    gap = select(found.attention, layer=2, head=0).iloc[0]
     drawn = {(round(text.get_position()[1]), round(text.get_position()[0])): text for text in figure.axes[0].texts}
     assert len(drawn) == 4
-    assert drawn[1, 0].get_text() == f"{32 * gap.difference[0]:.2f}"
-    bold = abs(gap.difference[0]) >= 3 * gap.error[0]
+    assert drawn[1, 0].get_text() == f"{32 * gap.difference:.2f}"
+    bold = abs(gap.difference) >= 3 * gap.standard_error
     assert drawn[1, 0].get_weight() == ("bold" if bold else "normal")
 
 

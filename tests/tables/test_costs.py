@@ -11,7 +11,7 @@ def test_cost_is_the_median_and_bytes_the_sum(published, frame_of, scalar_row):
     frame.loc[(frame["metric"] == "seconds/download") & (frame["step"] == 2), "value"] = 100.0
     assert cost_line(frame) == (
         "per checkpoint: download 3.1 s, load 0.5 s, forward 2.1 s, kernels 1.4 s (20% of it in the kernels); "
-        "420 MB fetched"
+        "420 MB downloaded"
     )
 
 
@@ -24,7 +24,7 @@ def test_cost_of_local_checkpoints(published, frame_of):
 
 
 def test_cost_in_gigabytes(published, frame_of):
-    assert str(cost_line(frame_of(published(steps=range(15))))).endswith("; 2.1 GB fetched")
+    assert str(cost_line(frame_of(published(steps=range(15))))).endswith("; 2.1 GB downloaded")
 
 
 def test_nothing_to_say_of_a_live_run(run):

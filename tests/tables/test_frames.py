@@ -75,7 +75,7 @@ def test_heads_alone_are_no_measurement_of_a_layer(run):
 
 def test_a_finished_model_is_no_training(run):
     assert len(of_training(run(steps=(0, 4)), "it"))
-    with pytest.raises(ValueError, match="whose step 0 is for want of a number; draw its profile$"):
+    with pytest.raises(ValueError, match="which has no steps; draw its profile$"):
         of_training(run(steps=(0,), stage="finished"), "profile")
 
 

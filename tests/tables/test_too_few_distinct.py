@@ -17,7 +17,7 @@ from synthetic_runs import NO_DESIGN, fill, make_row
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn import open_store
-from repdyn.alerts import RULES, alerts_of
+from repdyn.alerts import RULES, find_alerts
 from repdyn.alerts.series import observations
 from repdyn.figures.run import heatmap, mean_over_layers, profile_over_depth
 from repdyn.publish.export import export_run
@@ -72,10 +72,10 @@ def test_figures_leave_it_out(store):
 
 def test_the_report_leaves_it_out_and_says_why(store, tmp_path):
     page = read_page(write_report(store, tmp_path / "report.html"))
-    course = page.tree["entries"][0]["metrics"]["two_nn"]["all"]
-    np.testing.assert_array_equal(page.array(course["values"]), [[math.nan] * 2, [11, 11], [12, 12]])
-    assert course["reasons"] == [[REASON] * 2, ["", ""], ["", ""]]
-    assert course["note"].startswith("mean over 2 of 3 layers")
+    series = page.tree["runs"][0]["metrics"]["two_nn"]["all"]
+    np.testing.assert_array_equal(page.array(series["values"]), [[math.nan] * 2, [11, 11], [12, 12]])
+    assert series["reasons"] == [[REASON] * 2, ["", ""], ["", ""]]
+    assert series["note"].startswith("mean over 2 of 3 layers")
     figure = interactive.profile(store.to_pandas(), "two_nn", "all")
     np.testing.assert_array_equal(np.asarray(figure.data[-1].y, float), [math.nan, 11, 12])
 
@@ -127,7 +127,7 @@ def test_tables_of_weights_and_biases_leave_it_out_and_say_why(store):
 def test_alerts_see_no_value(store):
     ((_, moments),) = observations(store.to_pandas())
     assert all(math.isnan(moment.values[0]) and moment.reasons[0] == REASON for moment in moments)
-    assert not alerts_of(store.to_pandas(), RULES)
+    assert not find_alerts(store.to_pandas(), RULES)
 
 
 @pytest.mark.parametrize("run", ["decoder", "diverging", "finished"])

@@ -64,7 +64,7 @@ def test_markup_becomes_prose(markup: str, prose: str):
 
 
 @given(st.lists(st.sampled_from([part for case in CASES.values() for part in case] + ["\n", " ", "[", "{{", "''"])))
-def test_cleaning_what_is_clean_changes_nothing(parts: list[str]):
+def test_cleaning_is_idempotent(parts: list[str]):
     once = clean_wikitext("".join(parts))
     assert clean_wikitext(once) == once
 
@@ -72,11 +72,11 @@ def test_cleaning_what_is_clean_changes_nothing(parts: list[str]):
 @pytest.mark.parametrize(
     "opening", ["{{", "[[", "{{{", "''", "{|", "<ref>", "[[a|", "&lt;", "&amp;", "\n*#:;", "[http://a "]
 )
-def test_markup_that_is_opened_again_and_again_is_survived(opening: str):
+def test_markup_opened_many_times(opening: str):
     assert "text" in clean_wikitext("text " + opening * 500)
 
 
-def test_articles_come_in_order_without_redirects_and_other_namespaces(make_dump: Callable[..., bytes]):
+def test_articles_without_redirects_and_other_namespaces(make_dump: Callable[..., bytes]):
     dump = make_dump(
         {
             "Zoo": "animals & more",
@@ -93,24 +93,24 @@ def test_articles_come_in_order_without_redirects_and_other_namespaces(make_dump
 
 
 @pytest.mark.parametrize("cut", [b"second", b"</revision>", b"<page>", b"</mediawiki>"], ids=bytes.decode)
-def test_a_page_cut_short_is_left_out(make_dump: Callable[..., bytes], cut: bytes):
+def test_a_truncated_page_is_ignored(make_dump: Callable[..., bytes], cut: bytes):
     dump = make_dump({"A": "first", "B": "sécond second"})
     titles = [page["title"] for page in articles(dump[: dump.rfind(cut) + 3])]
     assert titles == (["A", "B"] if cut == b"</mediawiki>" else ["A"])
 
 
-def test_a_corpus_becomes_its_articles_with_their_titles(make_dump: Callable[..., bytes]):
+def test_cleaned_articles_with_titles(make_dump: Callable[..., bytes]):
     dump = make_dump({"Fox": "The '''fox'''.", "Stub": "{{stub}}", "Dog": "The [[dog]]."})
     cleaned = clean_corpus(Corpus("animals", dump), num_proc=1)
     assert cleaned == Corpus("animals, cleaned", b"Fox\n\nThe fox.\n\nStub\n\nDog\n\nThe dog.\n")
 
 
-def test_the_number_of_processes_changes_nothing(make_dump: Callable[..., bytes], tmp_path: Path):
+def test_the_result_does_not_depend_on_the_number_of_processes(make_dump: Callable[..., bytes], tmp_path: Path):
     corpus = Corpus("many", make_dump({f"Page {number}": f"'''{number}'''" for number in range(7)}))
     assert clean_corpus(corpus, tmp_path / "one", num_proc=1) == clean_corpus(corpus, tmp_path / "two", num_proc=2)
 
 
-def test_the_second_time_nothing_is_cleaned(make_dump: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch):
+def test_the_result_is_cached(make_dump: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch):
     corpus = Corpus("animals", make_dump({"Fox": "The '''fox'''."}))
     first = clean_corpus(corpus, num_proc=1)
     monkeypatch.setattr(clean, "clean_wikitext", None)
@@ -120,22 +120,24 @@ def test_the_second_time_nothing_is_cleaned(make_dump: Callable[..., bytes], mon
         clean_corpus(other, num_proc=1)
 
 
-def test_plain_text_is_refused():
+def test_plain_text_is_an_error():
     with pytest.raises(ValueError, match=r"expected a MediaWiki XML dump .*, got prose; use it without cleaning"):
         clean_corpus(Corpus("prose", b"just text"))
 
 
-def test_a_dump_without_a_whole_page_is_refused(make_dump: Callable[..., bytes]):
-    with pytest.raises(ValueError, match=r"at least one whole <page>, found none; give a longer piece"):
+def test_a_dump_without_a_complete_page_is_an_error(make_dump: Callable[..., bytes]):
+    with pytest.raises(ValueError, match=r"at least one complete <page>, got none; use a longer part"):
         clean_corpus(Corpus("cut", make_dump({"Fox": "text"})[:300]))
 
 
-def test_a_dump_of_redirects_is_refused(make_dump: Callable[..., bytes]):
-    with pytest.raises(ValueError, match=r"found only redirects and the like in cut; use a longer piece"):
+def test_a_dump_of_redirects_is_an_error(make_dump: Callable[..., bytes]):
+    with pytest.raises(
+        ValueError, match=r"expected articles in cut, got only redirects and special pages; use a longer part"
+    ):
         clean_corpus(Corpus("cut", make_dump({"Fox": "#REDIRECT [[Dog]]"})))
 
 
-def test_malformed_xml_is_refused(make_dump: Callable[..., bytes]):
+def test_malformed_xml_is_an_error(make_dump: Callable[..., bytes]):
     dump = make_dump({"Fox": "text"}).replace(b"</text>", b"</txt>")
     with pytest.raises(
         ValueError, match=r"expected well-formed XML up to the last </page>: .*; use it without cleaning"
@@ -144,7 +146,7 @@ def test_malformed_xml_is_refused(make_dump: Callable[..., bytes]):
 
 
 @pytest.mark.real_data
-def test_the_real_prefix_reads_as_prose(enwik8_prefix: Path, real_cache: Path):
+def test_the_real_prefix_is_reduced_to_prose(enwik8_prefix: Path, real_cache: Path):
     cleaned = clean_corpus(read_corpus(enwik8_prefix), real_cache)
     text = cleaned.data.decode()
     assert cleaned.name == "enwik8 prefix, 4.15 MB, cleaned"

@@ -28,7 +28,7 @@ def zipped(data: bytes) -> bytes:
 
 
 class Server(BaseHTTPRequestHandler):
-    """Serves a good file, a wrong one, one that is no zip, and one that breaks off; counts what it is asked."""
+    """Serve a valid file, a wrong one, one that is no zip and a truncated one; count the requests."""
 
     bodies: ClassVar[dict[str, bytes]] = {
         "/good.zip": zipped(CONTENT),
@@ -63,11 +63,11 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def content_counts_as_enwik8(monkeypatch: pytest.MonkeyPatch):
+def content_is_recognised_as_enwik8(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(text.ENWIK8_PREFIXES, hashlib.sha256(CONTENT).hexdigest(), text.ENWIK8_BYTES)
 
 
-def test_it_is_downloaded_once_and_then_comes_from_the_cache(address: str, cache: Path):
+def test_downloaded_once_and_then_read_from_the_cache(address: str, cache: Path):
     Server.requests = 0
     first = enwik8_corpus(url=f"{address}/good.zip")
     assert enwik8_corpus(url=f"{address}/good.zip") == first
@@ -75,7 +75,7 @@ def test_it_is_downloaded_once_and_then_comes_from_the_cache(address: str, cache
     assert [path.name for path in cache.iterdir()] == ["enwik8.zip"]
 
 
-def test_the_word_enwik8_means_the_official_address(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_the_default_address_and_the_name_enwik8(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert enwik8.ENWIK8_URL == "http://mattmahoney.net/dc/enwik8.zip"
     (tmp_path / "enwik8.zip").write_bytes(zipped(CONTENT))
     assert load_corpus("enwik8", clean=False, cache_dir=tmp_path).data == CONTENT
@@ -84,14 +84,14 @@ def test_the_word_enwik8_means_the_official_address(address: str, monkeypatch: p
 @pytest.mark.parametrize(
     ("file", "error", "message"),
     [
-        ("wrong.zip", ValueError, r"expected enwik8 at http.*wrong\.zip, found sha256 \w{64}, 14 bytes; .* its path"),
-        ("page.zip", ValueError, r"expected enwik8 at http.*page\.zip, found something else .*; .* give its path"),
-        ("cut.zip", ConnectionError, r"cut\.zip ended after [\d,]+ of [\d,]+ bytes; start again, or fetch it"),
-        ("none.zip", ConnectionError, r"cannot be downloaded from http.*none\.zip \(HTTP Error 404.*; .* its path"),
+        ("wrong.zip", ValueError, r"expected enwik8 at http.*wrong\.zip, got sha256 \w{64}, 14 bytes; .* its path"),
+        ("page.zip", ValueError, r"expected enwik8 at http.*page\.zip, got another file .*; .* give its path"),
+        ("cut.zip", ConnectionError, r"cut\.zip ended after [\d,]+ of [\d,]+ bytes; retry, or download it"),
+        ("none.zip", ConnectionError, r"cannot download enwik8 from http.*none\.zip \(HTTP Error 404.*; .* its path"),
     ],
     ids=["wrong checksum", "no zip", "breaks off", "404"],
 )
-def test_a_failed_download_says_why_and_leaves_nothing(
+def test_a_failed_download_raises_and_leaves_no_file(
     address: str, cache: Path, file: str, error: type[Exception], message: str
 ):
     with pytest.raises(error, match=message):
@@ -99,27 +99,27 @@ def test_a_failed_download_says_why_and_leaves_nothing(
     assert list(cache.iterdir()) == []
 
 
-def test_a_refused_connection_is_one_clear_line():
+def test_a_refused_connection_has_no_traceback_of_socket_calls():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/enwik8.zip"
-        with pytest.raises(ConnectionError, match="refused.*; fetch it where there is a network") as caught:
+        with pytest.raises(ConnectionError, match="refused.*; download it elsewhere") as caught:
             enwik8_corpus(url=url)
     assert caught.value.__suppress_context__
 
 
-def test_an_interrupted_download_leaves_nothing(address: str, cache: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_download_leaves_no_file(address: str, cache: Path, monkeypatch: pytest.MonkeyPatch):
     def interrupt(url: str, file: io.BufferedWriter) -> None:
         file.write(zipped(CONTENT)[:100])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(enwik8, "_fetch", interrupt)
+    monkeypatch.setattr(enwik8, "_download", interrupt)
     with pytest.raises(KeyboardInterrupt):
         enwik8_corpus(url=f"{address}/good.zip")
     assert list(cache.iterdir()) == []
 
 
-def test_what_a_killed_download_left_is_not_taken_for_enwik8(address: str, cache: Path):
+def test_partial_files_of_a_killed_download_are_ignored(address: str, cache: Path):
     cache.mkdir()
     (cache / "incomplete-abc.zip").write_bytes(zipped(CONTENT)[:100])
     assert enwik8_corpus(url=f"{address}/good.zip").data == CONTENT
@@ -128,5 +128,5 @@ def test_what_a_killed_download_left_is_not_taken_for_enwik8(address: str, cache
 def test_another_file_in_the_cache_is_refused(cache: Path):
     cache.mkdir()
     (cache / "enwik8.zip").write_bytes(zipped(b"something else"))
-    with pytest.raises(ValueError, match=r"cache/enwik8\.zip, found sha256 .*; delete it, or give its path"):
+    with pytest.raises(ValueError, match=r"cache/enwik8\.zip, got sha256 .*; delete it, or give its path"):
         enwik8_corpus()

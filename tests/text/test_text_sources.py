@@ -35,7 +35,7 @@ def sha256(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("suffix", ["txt", "gz", "xz", "zip"])
-def test_packing_does_not_change_what_a_file_is(tmp_path: Path, suffix: str):
+def test_compression_does_not_change_the_corpus(tmp_path: Path, suffix: str):
     corpus = read_corpus(pack(PROSE, tmp_path / f"fox.{suffix}"))
     assert corpus.data == PROSE
     assert corpus.sha256 == sha256(PROSE)
@@ -56,14 +56,14 @@ def test_a_dump_with_another_checksum_is_not_called_enwik8(tmp_path: Path, make_
     assert read_corpus(pack(dump, tmp_path / "enwik8")).name == f"not enwik8 (sha256 {sha256(dump)[:12]})"
 
 
-def test_the_head_of_enwik8_is_a_prefix_and_that_of_another_text_a_part():
+def test_names_of_heads():
     assert Corpus("enwik8", PROSE).head(100) == Corpus("enwik8 prefix, 0.00 MB", PROSE[:100])
     assert Corpus("fox", PROSE).head(100) == Corpus("fox, its first 100 bytes", PROSE[:100])
     whole = Corpus("fox", PROSE)
     assert whole.head(len(PROSE)) is whole
 
 
-def test_the_builtin_text_is_english_and_the_same_every_time():
+def test_the_builtin_text_is_english_and_reproducible():
     corpus = builtin_corpus()
     assert len(corpus.data) > 300_000
     assert corpus.data.count(b" the ") > 2000
@@ -71,7 +71,7 @@ def test_the_builtin_text_is_english_and_the_same_every_time():
     assert corpus.name.startswith("language reference of Python 3.")
 
 
-def test_the_cache_is_the_argument_then_the_variable_then_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_precedence_of_cache_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "variable"))
     assert cache_directory(tmp_path / "argument") == tmp_path / "argument"
     assert cache_directory() == tmp_path / "variable"
@@ -80,13 +80,13 @@ def test_the_cache_is_the_argument_then_the_variable_then_the_home(monkeypatch: 
     assert cache_directory() == tmp_path / ".cache" / "repdyn"
 
 
-def test_a_missing_file_is_named_with_the_alternatives(tmp_path: Path):
+def test_the_error_for_a_missing_file_names_alternatives(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match=r'found none at .*/nothing\.txt; give .* "enwik8" or "builtin"'):
         load_corpus(tmp_path / "nothing.txt")
 
 
 def test_an_empty_file_is_refused(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"expected text, .*empty\.txt is empty"):
+    with pytest.raises(ValueError, match=r"expected text, got the empty file .*empty\.txt"):
         read_corpus(pack(b"", tmp_path / "empty.txt"))
 
 
@@ -94,7 +94,7 @@ def test_an_empty_file_is_refused(tmp_path: Path):
 def test_a_damaged_file_is_refused(tmp_path: Path, suffix: str):
     path = pack(PROSE, tmp_path / f"fox.{suffix}")
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match=rf"expected a whole \.{suffix} file, .* cannot be unpacked"):
+    with pytest.raises(ValueError, match=rf"expected a complete \.{suffix} file, .* cannot be decompressed"):
         read_corpus(path)
 
 
@@ -103,7 +103,7 @@ def test_a_zip_of_several_files_is_refused(tmp_path: Path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a", "a")
         archive.writestr("b", "b")
-    with pytest.raises(ValueError, match=r"expected one file in .*two\.zip, found 2"):
+    with pytest.raises(ValueError, match=r"expected one file in .*two\.zip, got 2"):
         read_corpus(path)
 
 
@@ -112,7 +112,7 @@ def test_plain_text_is_never_cleaned(tmp_path: Path):
     assert load_corpus(pack(markup, tmp_path / "a.txt"), clean=True).data == markup
 
 
-def test_a_dump_is_cleaned_unless_told_otherwise(tmp_path: Path, make_dump: Callable[..., bytes]):
+def test_a_dump_is_cleaned_by_default(tmp_path: Path, make_dump: Callable[..., bytes]):
     path = pack(make_dump({"Fox": "A '''fox'''."}), tmp_path / "dump.xml")
     assert load_corpus(path).data == b"Fox\n\nA fox.\n"
     assert load_corpus(path).name.endswith(", cleaned")

@@ -10,15 +10,15 @@ from repdyn.text.corpus import Corpus, read_corpus
 from repdyn.text.vocabulary import Vocabulary, main, vocabulary
 
 
-def test_bytes_and_characters_are_counted_apart():
+def test_distinct_bytes_and_characters():
     assert vocabulary(Corpus("x", "aé€a".encode())) == Vocabulary("x", n_bytes=7, byte_values=6, characters=3)
 
 
-def test_a_character_cut_in_two_is_no_character():
+def test_a_truncated_character_is_ignored():
     assert vocabulary(Corpus("x", "aé".encode()[:-1])) == Vocabulary("x", n_bytes=2, byte_values=2, characters=1)
 
 
-def test_the_command_prints_raw_and_cleaned_text_against_the_paper(
+def test_the_command_prints_raw_and_cleaned_counts(
     tmp_path: Path, make_dump: Callable[..., bytes], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("COLUMNS", "120")
@@ -41,7 +41,7 @@ def test_plain_text_has_one_row(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "205 distinct characters" in " ".join(printed.split())
 
 
-def test_a_missing_file_is_one_line_and_a_failure(capsys: pytest.CaptureFixture[str]):
+def test_the_command_fails_with_a_message_for_a_missing_file(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as caught:
         main(["/nowhere/at/all"])
     assert caught.value.code == 1

@@ -10,7 +10,7 @@ from small import HandWritten
 from synthetic_runs import fill, make_row
 
 from repdyn import Tracker
-from repdyn.alerts import RULES, Rule, alerts_of, read_rules, stored_rules
+from repdyn.alerts import RULES, Rule, find_alerts, read_rules, stored_rules
 from repdyn.tables.alert_text import alert_lines
 from repdyn.tracking.alert_monitor import AlertMonitor
 
@@ -59,7 +59,7 @@ def test_the_store_tells_what_the_run_told(tracked, caplog):
         break_weights(tracker)
         tracker.step(loss=math.nan)
     frame = tracker.store.to_pandas()
-    lines = alert_lines(alerts_of(frame, stored_rules(tracker.store.alerts_path("mine"))))
+    lines = alert_lines(find_alerts(frame, stored_rules(tracker.store.alerts_path("mine"))))
     assert [f"alert at {line}" for line in lines] == alerts_said(caplog)
     assert {line.split(", ")[1].partition(":")[0] for line in lines} == {"any", "loss rises", "no value"}
 

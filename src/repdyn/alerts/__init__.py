@@ -1,16 +1,16 @@
-"""Alerts: rules on what is measured, evaluated while a model trains and over a store, by the same arithmetic."""
+"""Alerts: rules on measured values, evaluated identically during a training and over a store."""
 
-from repdyn.alerts.evaluation import Alert, Watcher, alerts_of
+from repdyn.alerts.evaluation import Alert, AlertEvaluator, find_alerts
 from repdyn.alerts.rules import RULES, Rule, RulesLike, as_yaml, read_rules, resolve_rules, stored_rules, write_rules
 
 __all__ = [
     "RULES",
     "Alert",
+    "AlertEvaluator",
     "Rule",
     "RulesLike",
-    "Watcher",
-    "alerts_of",
     "as_yaml",
+    "find_alerts",
     "read_rules",
     "resolve_rules",
     "stored_rules",

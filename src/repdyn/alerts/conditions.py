@@ -1,6 +1,6 @@
-"""The conditions that a rule can name: each finds the layers where it holds, from earlier observations alone.
+"""The conditions of rules, which depend on the current and earlier observations only.
 
-A condition holds at the step at which something happens, not as long as it lasts.
+A condition holds at the step of a change, not for as long as the new state lasts.
 """
 
 from __future__ import annotations
@@ -12,50 +12,50 @@ from types import MappingProxyType
 
 import numpy as np
 
-from repdyn.alerts.series import SPREADS, Observation, PastObservations
+from repdyn.alerts.series import MIN_STDS, Observation, PastObservations
 
-JUMP_AT_LEAST = 0.2
-"""Mean relative change over layers below which no profile jumps."""
-HISTORY_AT_LEAST = 4
-"""Earlier changes without which a profile has no history."""
+MIN_JUMP = 0.2
+"""Smallest jump of a profile, as mean relative change over layers."""
+MIN_HISTORY = 4
+"""Least number of earlier changes with which a change of a profile is compared."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on an observation."""
+    """A condition on the observation of a series."""
 
     holds: Callable[[Observation, PastObservations, float], np.ndarray]
-    """Maps observation, past and bound to shape (n_layers), True where it holds; of one element for a whole profile."""
-    words: str
-    """What happened, in words; {bound} stands for the bound."""
+    """Maps observation, past and bound to bools of shape (n_layers,), or (1,) for a whole profile."""
+    event: str
+    """Description of the change, formatted with {bound}."""
     bound: tuple[float, float] | None
     """Exclusive limits of the bound; None for a condition without one."""
-    whole: bool = False
-    """Whether it is about the whole profile."""
+    whole_profile: bool = False
+    """Whether it concerns the whole profile rather than single layers."""
 
 
 def _undefined(now: Observation, past: PastObservations, _: float) -> np.ndarray:
-    """Find values that are missing where the observation before had one, or at the first because of NaN or inf.
+    """Return which values are missing although the previous observation had them, or at first because of NaN or inf.
 
-    Metrics that compare checkpoints are left out: they have no value if the earlier checkpoint is not available.
+    Metrics that compare checkpoints are ignored: they have no value if the earlier checkpoint is not available.
     """
     missing = np.isnan(now.values)
-    if past.compares or now.compares:
+    if past.compares_checkpoints or now.compares_checkpoints:
         return np.zeros_like(missing)
-    return missing & ([_says_not_finite(now, place) for place in range(len(missing))] if past.is_empty else ~past.lost)
+    return missing & ([_is_not_finite(now, i) for i in range(len(missing))] if past.is_empty else ~past.is_missing)
 
 
-def _says_not_finite(now: Observation, place: int) -> bool:
-    reason = now.reasons[place] or ("the loss is NaN" if now.layers == (None,) else "")
+def _is_not_finite(now: Observation, index: int) -> bool:
+    reason = now.reasons[index] or ("the loss is NaN" if now.layers == (None,) else "")
     return any(word in reason.split() for word in ("NaN", "inf"))
 
 
 def _falls(now: Observation, past: PastObservations, bound: float) -> np.ndarray:
-    return _apart(now, past) & (past.values > 0) & (now.values <= bound * past.values)
+    return _differs(now, past) & (past.values > 0) & (now.values <= bound * past.values)
 
 
 def _rises(now: Observation, past: PastObservations, bound: float) -> np.ndarray:
-    return _apart(now, past) & (past.values > 0) & (now.values >= bound * past.values)
+    return _differs(now, past) & (past.values > 0) & (now.values >= bound * past.values)
 
 
 def _above(now: Observation, past: PastObservations, bound: float) -> np.ndarray:
@@ -67,16 +67,16 @@ def _below(now: Observation, past: PastObservations, bound: float) -> np.ndarray
 
 
 def _jumps(now: Observation, past: PastObservations, bound: float) -> np.ndarray:
-    """Find whether the profile changes by more than ``bound`` times the median of its last changes.
+    """Return whether the profile changes by more than ``bound`` times the median of its last changes.
 
-    Steps without a change are no history: the first ones, at a low learning rate, do not show what is usual.
+    Steps without a change are ignored: the first ones, at a low learning rate, are not representative.
     """
-    usual = float(np.median(past.changes)) if len(past.changes) >= HISTORY_AT_LEAST else math.inf
-    return np.array([past.change(now) > max(JUMP_AT_LEAST, bound * usual)])
+    median = float(np.median(past.changes)) if len(past.changes) >= MIN_HISTORY else math.inf
+    return np.array([past.change(now) > max(MIN_JUMP, bound * median)])
 
 
-def _apart(now: Observation, past: PastObservations) -> np.ndarray:
-    return past.difference(now) > SPREADS * past.noise(now)
+def _differs(now: Observation, past: PastObservations) -> np.ndarray:
+    return past.difference(now) > MIN_STDS * past.noise(now)
 
 
 CONDITIONS: Mapping[str, Condition] = MappingProxyType(
@@ -87,8 +87,8 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "above": Condition(_above, "rose above {bound:g}", (-math.inf, math.inf)),
         "below": Condition(_below, "fell below {bound:g}", (-math.inf, math.inf)),
         "jumps": Condition(
-            _jumps, "jumped: a change {bound:g} times the usual one or more", (1.0, math.inf), whole=True
+            _jumps, "jumped: a change {bound:g} times the usual one or more", (1.0, math.inf), whole_profile=True
         ),
     }
 )
-"""By the name that a rule gives."""
+"""By the name used in rules."""

@@ -17,10 +17,10 @@ from repdyn.alerts.series import Observation, PastObservations, SeriesKey, obser
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One thing that happened to one layer, or to a whole profile, at one step."""
+    """The event that a rule holds at one step, for one layer, a whole profile, or a scalar."""
 
     rule: str
-    """The name of the rule."""
+    """Name of the rule."""
     step: int
     metric: str
     subset: str | None
@@ -29,121 +29,122 @@ class Alert:
     layer: int | None
     """None for a whole profile, and for a scalar."""
     value: float
-    """NaN for a whole profile, and where there is none."""
-    before: float
-    """The last value before; NaN where there was none."""
-    since: int | None
-    """The step of that one."""
-    words: str
-    """What happened."""
+    """NaN for a whole profile, and if undefined."""
+    previous_value: float
+    """The last defined value before; NaN for a whole profile, and if there was none."""
+    previous_step: int | None
+    """The step of the previous value; None if there was none."""
+    event: str
+    """Description of the change."""
     detail: str
-    """The numbers, or the reason why there is none."""
+    """The values, or the reason why there is none."""
     stop: bool
-    """Whether the training is to stop."""
+    """Whether the training should stop."""
 
     @property
     def message(self) -> str:
-        """A line that says what happened and where, without the step."""
-        return f"{self.subject}{'' if self.layer is None else f' of layer {self.layer}'} {self.words}: {self.detail}"
+        """A line that describes the event, without the step."""
+        return f"{self.subject}{'' if self.layer is None else f' of layer {self.layer}'} {self.event}: {self.detail}"
 
     @property
     def subject(self) -> str:
-        """The metric, stack and token subset it happened to."""
+        """The metric, with its stack and token subset."""
         known = ", ".join(filter(None, [self.stack, self.subset]))
         return f"{self.metric} ({known})" if known else self.metric
 
 
-class Watcher:
-    """Evaluates rules on the steps of a run, one after the other; keeps of the past what the rules need."""
+class AlertEvaluator:
+    """Stateful evaluation of rules on the steps of a run, one after the other."""
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self._rules = tuple(rules)
-        self._seen: dict[SeriesKey, _Seen] = {}
+        self._states: dict[SeriesKey, _SeriesState] = {}
 
-    def see(self, frame: pd.DataFrame) -> list[Alert]:
-        """Return the alerts at the steps of these rows.
+    def update(self, frame: pd.DataFrame) -> list[Alert]:
+        """Evaluate the rules on further rows and return the alerts at their steps.
 
-        The last step may be given again with more rows. If a training has gone back to an earlier step, nothing is
-        known of what came before.
+        The last step may be given again with additional rows. If the training was rolled back to an earlier step, the
+        history is discarded.
 
         Args:
-            frame: as for :func:`alerts_of`.
+            frame: rows as for :func:`find_alerts`.
 
         Returns:
-            As :func:`alerts_of`.
+            Alerts in the order of :func:`find_alerts`.
         """
         found = [
-            (alert.step, place, alert)
-            for key, moments in observations(frame)
-            for now in moments
-            for place, alert in self._alerts(key, now, self._past(key, now))
+            (alert.step, rule_index, alert)
+            for key, series in observations(frame)
+            for now in series
+            for rule_index, alert in self._alerts(key, now, self._past(key, now))
         ]
-        return [alert for _, _, alert in sorted(found, key=lambda one: one[:2])]
+        return [alert for _, _, alert in sorted(found, key=lambda entry: entry[:2])]
 
     def _past(self, key: SeriesKey, now: Observation) -> PastObservations:
-        last, past = self._seen.get(key), PastObservations(now.layers)
-        if last is not None and last.step <= now.step:
-            past = last.before if last.step == now.step else last.after
-        self._seen[key] = _Seen(now.step, past, past.after(now))
-        return past.of(now.layers)
+        state, past = self._states.get(key), PastObservations(now.layers)
+        if state is not None and state.step <= now.step:
+            past = state.past if state.step == now.step else state.updated
+        self._states[key] = _SeriesState(now.step, past, past.updated(now))
+        return past.select(now.layers)
 
     def _alerts(self, key: SeriesKey, now: Observation, past: PastObservations) -> Iterator[tuple[int, Alert]]:
-        for place, rule in enumerate(self._rules):
-            if rule.concerns(key.metric, key.subset):
+        for rule_index, rule in enumerate(self._rules):
+            if rule.applies_to(key.metric, key.subset):
                 condition = CONDITIONS[rule.when]
-                holds = condition.holds(now, past, rule.bound or 0.0)
-                at = [_most_changed(now, past)] if condition.whole and holds[0] else []
-                for layer in at if condition.whole else np.flatnonzero(holds).tolist():
-                    yield place, _alert(key, rule, now, past, layer)
+                indices = np.flatnonzero(condition.holds(now, past, rule.bound or 0.0)).tolist()
+                if condition.whole_profile and indices:
+                    indices = [int(np.nanargmax(past.difference(now)))]
+                for index in indices:
+                    yield rule_index, _alert(key, rule, now, past, index)
 
 
-class _Seen(NamedTuple):
+class _SeriesState(NamedTuple):
+    """The last observed step of a series, with its past without and with this step."""
+
     step: int
-    before: PastObservations
-    after: PastObservations
+    past: PastObservations
+    updated: PastObservations
 
 
-def alerts_of(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Alert]:
+def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Alert]:
     """Return the alerts of a run, by step.
 
     Args:
-        frame: rows of one run on one probe, scalars among them; columns as the fields of
+        frame: rows of one run on one probe, including scalars; columns as the fields of
             :class:`repdyn.store.schema.Row`. Values of single attention heads are ignored.
-        rules: those of the run.
+        rules: the rules to evaluate.
 
     Returns:
-        Alerts by step, then by rule, metric, subset and layer. Those of a step depend on the rows up to it alone.
+        Alerts by step, then by rule, metric, subset and layer. Those of a step depend only on the rows up to it.
     """
-    return Watcher(rules).see(frame)
+    return AlertEvaluator(rules).update(frame)
 
 
-def _alert(key: SeriesKey, rule: Rule, now: Observation, past: PastObservations, at: int) -> Alert:
+def _alert(key: SeriesKey, rule: Rule, now: Observation, past: PastObservations, index: int) -> Alert:
     condition = CONDITIONS[rule.when]
-    value, before = float(now.values[at]), float(past.values[at])
-    since = int(past.steps[at]) if past.steps[at] >= 0 else None
-    detail = _detail(value, before, since, now.reasons[at])
-    words = condition.words.format(bound=rule.bound)
+    value, previous_value = float(now.values[index]), float(past.values[index])
+    previous_step = int(past.steps[index]) if past.steps[index] >= 0 else None
+    detail = _detail(value, previous_value, previous_step, now.reasons[index])
+    event = condition.event.format(bound=rule.bound)
     return Alert(
         rule=rule.name,
         step=now.step,
         metric=key.metric,
         subset=key.subset,
         stack=key.stack,
-        layer=None if condition.whole else now.layers[at],
-        value=math.nan if condition.whole else value,
-        before=math.nan if condition.whole else before,
-        since=since,
-        words=f"{words} any more" if rule.when == "undefined" and since is not None else words,
-        detail=f"most in layer {now.layers[at]}, {detail}" if condition.whole else detail,
+        layer=None if condition.whole_profile else now.layers[index],
+        value=math.nan if condition.whole_profile else value,
+        previous_value=math.nan if condition.whole_profile else previous_value,
+        previous_step=previous_step,
+        event=f"{event} any more" if rule.when == "undefined" and previous_step is not None else event,
+        detail=f"most in layer {now.layers[index]}, {detail}" if condition.whole_profile else detail,
         stop=rule.stop,
     )
 
 
-def _most_changed(now: Observation, past: PastObservations) -> int:
-    return int(np.nanargmax(past.difference(now)))
-
-
-def _detail(value: float, before: float, since: int | None, reason: str | None) -> str:
+def _detail(value: float, previous_value: float, previous_step: int | None, reason: str | None) -> str:
     if math.isnan(value):
         return reason or "NaN"
-    return f"{value:.3g}" if since is None else f"{before:.3g} at step {since:,}, now {value:.3g}"
+    if previous_step is None:
+        return f"{value:.3g}"
+    return f"{previous_value:.3g} at step {previous_step:,}, now {value:.3g}"

@@ -1,6 +1,6 @@
-"""The command line of ``repdyn explore``: which checkpoints, and where the page is served."""
+"""The command line of ``repdyn explore``: the options of the checkpoints and of the page."""
 
-# Only what is quick to import stands here: --help must not wait for torch.
+# Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
 
 import argparse
@@ -25,7 +25,7 @@ _EXAMPLES = """examples:
   repdyn explore bert-base-cased distilbert-base-cased --sentence "The £1 coin lies on the table."
   repdyn explore my-model --port 0 --open                                 any free port, in a browser
 
-The page is for this computer alone unless --host says otherwise: it has no password.
+The page is served to this computer only, unless --host is given: it has no password.
 """
 
 
@@ -33,9 +33,9 @@ def main(arguments: Sequence[str], prog: str = "repdyn explore") -> None:
     """Load the checkpoints and serve the page until Ctrl-C.
 
     Raises:
-        ValueError, OSError: something is not as expected, a model that does not load among others.
+        ValueError, OSError: an invalid option or input, such as a model that does not load.
         KeyboardInterrupt: after Ctrl-C; the page is closed.
-        SystemExit: after help, or options that are mistaken.
+        SystemExit: after --help or an invalid option.
     """
     options = _parser(prog).parse_args(arguments)
     try:
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str], prog: str = "repdyn explore") -> None:
         ) from error
     if not is_loopback(options.host):
         print(
-            f"warning: anyone who reaches {options.host} can use the explorer, there is no password; leave out --host "
-            "to serve this computer alone",
+            f"warning: anyone who can connect to {options.host} can use the explorer without a password; leave out "
+            "--host to serve this computer only",
             file=sys.stderr,
         )
     serve(options)
@@ -80,10 +80,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     group = parser.add_argument_group("how models are loaded")
     add_loading_options(group)
     group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
-    group = parser.add_argument_group("what is looked at")
-    group.add_argument("--sentence", default=SENTENCES[0], metavar="TEXT", help='first shown (default: "%(default)s")')
+    group = parser.add_argument_group("what is shown")
     group.add_argument(
-        "--second", default=SENTENCES[1], metavar="TEXT", help='whose paths are beside it (default: "%(default)s")'
+        "--sentence", default=SENTENCES[0], metavar="TEXT", help='first sentence (default: "%(default)s")'
+    )
+    group.add_argument(
+        "--second", default=SENTENCES[1], metavar="TEXT", help='second sentence of the paths (default: "%(default)s")'
     )
     group.add_argument(
         "--nearest", type=at_least(1), default=NEAREST, metavar="K", help="nearest tokens (default: %(default)s)"

@@ -1,13 +1,4 @@
-"""The command ``repdyn``: sweep published or local checkpoints, study and explore models, show what a store holds.
-
-repdyn sweep --help
-repdyn study --help
-repdyn explore MODEL
-repdyn report runs/quickstart/TIME/repdyn
-repdyn figures runs/quickstart/TIME/repdyn
-repdyn alerts runs/quickstart/TIME/repdyn
-repdyn export runs/quickstart/TIME/repdyn --to wandb tensorboard
-"""
+"""The command ``repdyn``: sweep checkpoints, study and explore models, show and export the content of stores."""
 
 # Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
@@ -19,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from repdyn.utils.arguments import SuggestingParser
+from repdyn.utils.arguments import SuggestingParser, add_store_options
 from repdyn.utils.redaction import redacted
 
 _OWN_PARSER = {
@@ -36,7 +27,7 @@ _EXAMPLES = """examples:
   repdyn explore gpt2                                     type a sentence and click its tokens, in the browser
   repdyn report runs/quickstart/TIME/repdyn               write one self-contained web page
   repdyn figures runs/quickstart/TIME/repdyn              draw figures and print a summary
-  repdyn alerts runs/quickstart/TIME/repdyn               list what went wrong during training
+  repdyn alerts runs/quickstart/TIME/repdyn               list the alerts of a run
   repdyn export runs/quickstart/TIME/repdyn --to wandb    write the stored values to W&B, offline
   repdyn COMMAND --help                                   every option of a command
 """
@@ -49,7 +40,7 @@ _ALERTS_EXAMPLES = """examples:
   repdyn alerts runs/quickstart/TIME/repdyn
   repdyn alerts sweeps --run EleutherAI/pythia-70m --rules alerts.yaml
   repdyn alerts --print-rules > alerts.yaml               the default rules, as a file to edit
-  repdyn alerts STORE --fail && echo healthy              exit status 1 where an alert is raised
+  repdyn alerts STORE --fail && echo healthy              exit status 1 if there is an alert
 """
 _EXPORT_EXAMPLES = """examples:
   repdyn export runs/quickstart/TIME/repdyn
@@ -87,8 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"repdyn {version('repdyn')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, (_, does) in _OWN_PARSER.items():
-        commands.add_parser(name, help=does, add_help=False)
+    for name, (_, description) in _OWN_PARSER.items():
+        commands.add_parser(name, help=description, add_help=False)
     metrics = commands.add_parser("metrics", help="list every metric", description="List every metric.")
     metrics.add_argument("--markdown", action="store_true", help="with settings and sources, as docs/all_metrics.md")
     metrics.set_defaults(run_command=_metrics)
@@ -96,12 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     figures.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="folder for the figures (default: STORE/figures)"
     )
-    alerts = _add(
-        commands, "alerts", "list what went wrong in the runs of a store", _ALERTS_EXAMPLES, _alerts, store="?"
-    )
+    alerts = _add(commands, "alerts", "list the alerts of the runs of a store", _ALERTS_EXAMPLES, _alerts, nargs="?")
     alerts.add_argument("--rules", type=Path, metavar="FILE", help="YAML file of rules (default: those of each run)")
     alerts.add_argument("--print-rules", action="store_true", help="print the default rules, as such a file")
-    alerts.add_argument("--fail", action="store_true", help="exit with status 1 where an alert is raised")
+    alerts.add_argument("--fail", action="store_true", help="exit with status 1 if there is an alert")
     export = _add(commands, "export", "write the values of a store to experiment loggers", _EXPORT_EXAMPLES, _export)
     export.add_argument(
         "--to",
@@ -116,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("--wandb-project", default="repdyn", help="W&B project (default: %(default)s)")
     export.add_argument(
-        "-o", "--output", type=Path, metavar="FOLDER", help="folder for the loggers' files (default: STORE/emitted)"
+        "-o", "--output", type=Path, metavar="FOLDER", help="folder for the loggers' files (default: STORE/exports)"
     )
     return parser
 
@@ -124,25 +113,21 @@ def _parser() -> argparse.ArgumentParser:
 def _add(
     commands: argparse._SubParsersAction[SuggestingParser],
     name: str,
-    does: str,
+    description: str,
     examples: str,
     run_command: Callable[[argparse.Namespace], None],
-    store: str | None = None,
+    nargs: str | None = None,
 ) -> argparse.ArgumentParser:
-    """Add a subcommand for the runs of a store; ``store`` is argparse's nargs of STORE."""
+    """Add a subcommand for the runs of a store, with ``nargs`` of STORE."""
     parser = commands.add_parser(
         name,
-        help=does,
-        description=f"{does[0].upper()}{does[1:]}.",
+        help=description,
+        description=f"{description[0].upper()}{description[1:]}.",
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run_command=run_command)
-    parser.add_argument("store", type=Path, metavar="STORE", nargs=store, help="folder of a store")
-    parser.add_argument("--run", nargs="+", metavar="NAME", help="runs to include (default: all)")
-    parser.add_argument(
-        "--probe", metavar="HASH", help="probe to include, by its hash or the first digits of it (default: all)"
-    )
+    add_store_options(parser, nargs)
     return parser
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repdyn.utils.arguments import SuggestingParser
+from repdyn.utils.arguments import SuggestingParser, add_store_options
 
 if TYPE_CHECKING:
     from repdyn.tables.runs import MeasuredRun
@@ -56,13 +56,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("store", type=Path, nargs="+", metavar="STORE", help="folder of a store")
+    add_store_options(parser, nargs="+")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="file to write (default: report.html in STORE)"
-    )
-    parser.add_argument("--run", nargs="+", metavar="NAME", help="runs to include (default: all)")
-    parser.add_argument(
-        "--probe", metavar="HASH", help="probe to include, by its hash or the first digits of it (default: all)"
     )
     parser.add_argument("--title", help="heading of the page (default: the names of the runs)")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")

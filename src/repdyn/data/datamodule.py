@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from repdyn.data.byte_tokenizer import bytes_to_ids
 from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer
 from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal
-from repdyn.probe.design import INDEPENDENT, design_named
+from repdyn.probe.design import INDEPENDENT, resolve_design
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, class_names, words_of_bytes, words_of_tokens
 from repdyn.text.corpus import Corpus, cache_directory
 from repdyn.text.source import load_corpus
@@ -103,7 +103,7 @@ class TextDataModule(LightningDataModule):
         self.max_bytes = max_bytes
         self.mask_probability = mask_probability
         self.classes = class_names(classes)
-        self.design = design_named(design)
+        self.design = resolve_design(design)
         self.probe_sequence_length = probe_sequence_length
         self.tokenizer = load_tokenizer(tokenizer, for_encoder=objective == "masked")
         self._before, self._after = self._special_tokens()
@@ -179,7 +179,7 @@ class TextDataModule(LightningDataModule):
     @property
     def _n_probe_windows(self) -> int:
         n_batches = max(1, self.max_vectors // self.batch_vectors)
-        return self.design.windows_wanted(n_batches, self.batch_vectors, self._probe_length)
+        return self.design.required_windows(n_batches, self.batch_vectors, self._probe_length)
 
     def _probe_splits(self) -> list[tuple[np.ndarray, bytes]]:
         """Token ids and bytes of the splits that the probe is taken from."""

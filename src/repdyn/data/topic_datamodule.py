@@ -117,7 +117,7 @@ class TopicDataModule(LightningDataModule):
         from repdyn.probe import Probe
 
         n_batches = self.max_vectors // self.batch_vectors
-        wanted = INDEPENDENT.windows_wanted(n_batches, self.batch_vectors, self.sequence_length)
+        wanted = INDEPENDENT.required_windows(n_batches, self.batch_vectors, self.sequence_length)
         documents = self._documents(wanted, _PROBE)
         topics = np.pad(documents.topics, ((0, 0), (self._n_special, self._n_special)), constant_values=-1)
         return Probe.from_tokens(

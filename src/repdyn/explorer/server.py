@@ -12,11 +12,11 @@ from starlette.middleware import Middleware
 
 from repdyn.explorer.addresses import LOCAL, announcement, is_loopback
 from repdyn.explorer.app import build
-from repdyn.explorer.checkpoints import load_checkpoints
 from repdyn.explorer.guard import Guard
 from repdyn.explorer.session import Session
 from repdyn.explorer.theme import CSS, FONTS, HEAD, MONOSPACED
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
+from repdyn.studies.models import load_models
 
 _PORTS = 100
 
@@ -30,7 +30,7 @@ def serve(options: argparse.Namespace) -> None:
         KeyboardInterrupt: after Ctrl-C; the page is closed.
     """
     try:
-        loaded = load_checkpoints(options)
+        loaded = list(load_models(options, release=False))
     except (CheckpointError, SweepStoppedError) as error:
         raise ValueError(str(error)) from error
     session = Session(loaded, layers=options.layers, nearest=options.nearest, max_tokens=options.max_tokens)

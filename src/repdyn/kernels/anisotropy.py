@@ -14,20 +14,20 @@ from repdyn.kernels.undefined import nan_if_undefined
 
 # below this side a float64 Gram matrix and its exact spectrum are cheaper than iterating
 _SMALL_SIDE = 64
-# products with the points until their scatter matrix is worth its price; then products with that
-_PATIENCE, _MAX_STEPS = 20, 400
-# steps before it is guessed how many more there will be
-_FIRST_GUESS = 4
-# relative residual at which the iteration stops, and the one that is accepted when it is measured in float64: an
-# eigenvalue lies within the residual, and usually within its square
-_STOP, _ACCEPT = 5e-7, 1e-6
+# iterations by products with the points, then by products with their scatter matrix
+_MAX_POINT_STEPS, _MAX_STEPS = 20, 400
+# steps before the rate of convergence is checked
+_MIN_STEPS = 4
+# relative residual at which the iteration stops, and the largest one accepted in float64: an eigenvalue is accurate to
+# the residual, and usually to its square
+_STOP_RESIDUAL, _MAX_RESIDUAL = 5e-7, 1e-6
 _REFINEMENTS = 4
 # powers of the covariance of a sample applied to the random start
 _HEAD_START = 4
-# how much of it stays in the start for the directions that the sample lacks
-_ANYWHERE = 1e-3
-# share of the mean in the second moment up to which float32 products bear it
-_MEAN_AT_MOST = 0.9
+# share of the random vector in the start, for the directions that the sample lacks
+_RANDOM_SHARE = 1e-3
+# share of the mean in the second moment up to which float32 products are accurate without centring
+_MAX_MEAN_SHARE = 0.9
 # rows whose products are summed in float32: more would let the iteration stop short of its residual
 _SUMMED = 1024
 # columns of the scatter matrix at a time
@@ -97,13 +97,13 @@ class _Scatter:
             for rows in row_chunks(x):
                 mean += rows.sum(0) / len(x)
                 squares += torch.linalg.vector_norm(rows).double().square() / len(x)
-            if 2.0**-80 < squares < 2.0**80 and mean @ mean < _MEAN_AT_MOST * squares:
+            if 2.0**-80 < squares < 2.0**80 and mean @ mean < _MAX_MEAN_SHARE * squares:
                 return cls(x, mean)
         tall = tall_side(cloud.centred)
         return cls(tall, torch.zeros(tall.shape[1], dtype=torch.float64, device=x.device))
 
-    def times(self, vector: Tensor) -> Tensor:
-        """Multiply in the precision of the points; sums over them are in float64."""
+    def product(self, vector: Tensor) -> Tensor:
+        """Return the product with a vector, in the precision of the points; sums over points are in float64."""
         image, offset = torch.zeros_like(vector), (self.mean @ vector).to(self.points.dtype)
         total, narrow = torch.zeros_like(offset), vector.to(self.points.dtype)
         for rows in self.points.split(_SUMMED):
@@ -112,8 +112,8 @@ class _Scatter:
             total += along.sum()
         return image - total * self.mean
 
-    def measured_times(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Multiply in float64, and return the trace of the matrix as well."""
+    def product_and_trace(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the product with a vector and the trace of the matrix, in float64."""
         image, trace = torch.zeros_like(vector), torch.zeros((), dtype=torch.float64, device=vector.device)
         for rows in row_chunks(self.points):
             wide = rows - self.mean
@@ -134,21 +134,21 @@ class _Scatter:
 
 
 def _iterated_share(scatter: _Scatter) -> Tensor | None:
-    """Return the share found by iteration; None when no direction stands out enough for the iteration to settle."""
-    direction, settled = _leading_direction(scatter.times, _start(scatter), _PATIENCE)
-    if not settled:
+    """Return the share by iteration; None if the iteration does not converge."""
+    direction, converged = _leading_direction(scatter.product, _start(scatter), _MAX_POINT_STEPS)
+    if not converged:
         matrix = scatter.matrix()
-        direction, settled = _leading_direction(lambda v: matrix @ v, direction, min(_MAX_STEPS, 2 * len(matrix)))
-    return _verified_share(scatter, direction) if settled else None
+        direction, converged = _leading_direction(lambda v: matrix @ v, direction, min(_MAX_STEPS, 2 * len(matrix)))
+    return _verified_share(scatter, direction) if converged else None
 
 
-def _leading_direction(multiply: Callable[[Tensor], Tensor], start: Tensor, most_steps: int) -> tuple[Tensor, bool]:
-    """Return the top eigenvector (float64) of a symmetric matrix by Lanczos iteration, and whether it has settled.
+def _leading_direction(multiply: Callable[[Tensor], Tensor], start: Tensor, max_steps: int) -> tuple[Tensor, bool]:
+    """Return the top eigenvector (float64) of a symmetric matrix by Lanczos iteration, and whether it has converged.
 
-    Given up as soon as the residual does not fall fast enough to settle within ``most_steps``. The basis is kept and
+    The iteration ends early if the residual does not fall fast enough to converge within ``max_steps``. The basis is
     reorthogonalised in float64.
     """
-    steps = min(len(start), most_steps)
+    steps = min(len(start), max_steps)
     basis = start.new_zeros(steps + 1, len(start))
     basis[0] = start
     diagonal, off_diagonal = start.new_zeros(2, steps)
@@ -162,12 +162,12 @@ def _leading_direction(multiply: Callable[[Tensor], Tensor], start: Tensor, most
         off_diagonal[step] = torch.linalg.vector_norm(image)
         # a remainder of exactly zero (the cloud has few dimensions) leaves a zero row, which is harmless
         basis[step + 1] = image / off_diagonal[step].clamp_min(torch.finfo(torch.float64).tiny)
-        # the projected problem grows: looked at ever more rarely, it stays the smaller part of the work
+        # the projected problem grows: solved ever more rarely, it stays the smaller part of the work
         if (step + 1) % (1 + step // 8) == 0 or step == steps - 1:
             weights, residual = _top_ritz_vector(diagonal[: step + 1], off_diagonal[: step + 1])
-            if residual <= _STOP or (step >= _FIRST_GUESS and not residual <= _STOP ** (step / steps)):
+            if residual <= _STOP_RESIDUAL or (step >= _MIN_STEPS and not residual <= _STOP_RESIDUAL ** (step / steps)):
                 break
-    return normalize(weights.to(start.device) @ basis[: len(weights)], dim=0), residual <= _STOP
+    return normalize(weights.to(start.device) @ basis[: len(weights)], dim=0), residual <= _STOP_RESIDUAL
 
 
 def _top_ritz_vector(diagonal: Tensor, off_diagonal: Tensor) -> tuple[Tensor, float]:
@@ -179,25 +179,25 @@ def _top_ritz_vector(diagonal: Tensor, off_diagonal: Tensor) -> tuple[Tensor, fl
 
 
 def _verified_share(scatter: _Scatter, direction: Tensor) -> Tensor | None:
-    """Return the share along ``direction``, in float64; None when it is not an eigenvector after all."""
+    """Return the share along ``direction``, in float64; None if it is not an eigenvector."""
     for _ in range(_REFINEMENTS):
-        image, trace = scatter.measured_times(direction)
+        image, trace = scatter.product_and_trace(direction)
         along = image @ direction
-        if torch.linalg.vector_norm(image - along * direction) <= _ACCEPT * along:
+        if torch.linalg.vector_norm(image - along * direction) <= _MAX_RESIDUAL * along:
             return along / trace
-        # the image is one step of power iteration ahead: it sheds what rounded products left of minor directions
+        # one step of power iteration removes rounding errors along minor directions
         direction = normalize(image, dim=0)
     return None
 
 
 def _start(scatter: _Scatter) -> Tensor:
-    """Return a unit vector that leans towards some of the points; the global random state is not used.
+    """Return a start vector from a sample of the points and a seeded random vector.
 
-    In general position: a direction that it lacked would never be found, and no residual would tell.
+    It is in general position: the iteration cannot find a direction that the start lacks.
     """
-    anywhere = torch.randn(len(scatter.mean), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    anywhere = normalize(anywhere, dim=0).to(scatter.mean.device)
-    start, some = anywhere, sample(scatter.points) - scatter.mean
+    random = torch.randn(len(scatter.mean), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    random = normalize(random, dim=0).to(scatter.mean.device)
+    start, some = random, sample(scatter.points) - scatter.mean
     for _ in range(_HEAD_START):
         start = normalize((some @ start) @ some, dim=0)
-    return normalize(start + _ANYWHERE * anywhere, dim=0)
+    return normalize(start + _RANDOM_SHARE * random, dim=0)

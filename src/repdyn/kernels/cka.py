@@ -1,4 +1,4 @@
-"""Linear CKA: how alike two clouds of the same tokens are, whatever axes each is written in."""
+"""Linear centred kernel alignment (CKA) of two clouds of the same tokens."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from repdyn.kernels.cloud import Cloud, as_cloud, centre, full_precision, produc
 from repdyn.kernels.matched import COMPARED_WITH, require_matched
 from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
-# dimensions of both clouds, as a share of the points, up to which products of features cost less than similarities
+# total dimension of both clouds, relative to the number of points, up to which products of features are cheaper
 _FEW_FEATURES = 0.25
-# points up to which similarities are taken in float64: with a few huge ones among them, float32 leaves 1e-3 of five
-# points, 1e-5 of five hundred
+# points up to which similarities are computed in float64: if a few of them are huge, float32 has an error of 1e-3 for
+# five points, 1e-5 for five hundred
 _FEW_POINTS = 1024
 # rows that are multiplied at once, to features and to similarities
 _ROWS, _BLOCK = 1024, 256
-# share of the points' squared lengths below which the similarities are what rounding leaves
-_NOTHING = 1e-6
+# similarities below this share of the points' squared lengths are rounding errors
+_NEGLIGIBLE = 1e-6
 
 
 @nan_if_undefined
@@ -26,8 +26,8 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
     another.
 
     ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))`` with ``K = A A.T`` and ``L = B B.T``. Debiased, HSIC is the unbiased
-    estimate: without the diagonals, and centred so that it is zero on average for clouds that have nothing to do with
-    each other. Otherwise it is ``|A.T B|**2`` of the centred points, which for such clouds is about ``d / (n + d)``.
+    estimate: without the diagonals, and centred so that it is zero on average for independent clouds. Otherwise it is
+    ``|A.T B|**2`` of the centred points, which for such clouds is about ``d / (n + d)``.
 
     Args:
         a: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
@@ -36,7 +36,7 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
 
     Returns:
         0-d float64 tensor on the device of ``a``, a pure number in [-1, 1] ([0, 1] where not debiased), 1 for the same
-        cloud turned, shifted or scaled; NaN when undefined. Accurate to 1e-6, to 1e-12 for float64 points.
+        cloud rotated, shifted or scaled; NaN when undefined. Accurate to 1e-6, to 1e-12 for float64 points.
 
     Raises:
         ValueError: for another shape or dtype, or other numbers of points.
@@ -70,9 +70,9 @@ def linear_cka(a: Tensor | Cloud, b: Tensor | Cloud, *, debiased: bool = True) -
         else:
             x, y = a.centred, b.centred
         own, common, other = (_by_features if few else _by_similarities)(x, y, debiased)
-        for whose, similarity, points in (("", own, x), (COMPARED_WITH, other, y)):
-            if similarity <= (_NOTHING * torch.linalg.vector_norm(points, dtype=torch.float64).square()) ** 2:
-                raise Undefined(f"{whose}no two points are more alike than any other two")
+        for prefix, similarity, points in (("", own, x), (COMPARED_WITH, other, y)):
+            if similarity <= (_NEGLIGIBLE * torch.linalg.vector_norm(points, dtype=torch.float64).square()) ** 2:
+                raise Undefined(f"{prefix}no two points are more alike than any other two")
         return (common / own.sqrt() / other.sqrt()).clamp(-1, 1)
 
 
@@ -96,11 +96,11 @@ def _by_features(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
 
 
 def _by_similarities(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
-    """Return the same, from blocks of rows of the matrices, on and above the diagonal."""
+    """Return the same as :func:`_by_features`, from blocks of rows of the matrices on and above the diagonal."""
     n = len(x)
     per_row, in_all = (n - 2, (n - 1) * (n - 2)) if debiased else (n, n**2)
     sums = (_sums(points, debiased) for points in (x, y))
-    # subtracted from each row and each column, these leave sums of zero
+    # subtracted from each row and each column, these make all sums zero
     offsets = [of_rows / per_row - of_rows.sum() / (2 * in_all) for of_rows in sums]
     totals = torch.zeros(3, dtype=torch.float64, device=x.device)
     for start in range(0, n, _BLOCK):
@@ -116,7 +116,7 @@ def _by_similarities(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
             other.diagonal().zero_()
         side = len(own)
         for number, (one, another) in enumerate(((own, own), (own, other), (other, other))):
-            # all but the first square stand for their mirror images too
+            # blocks off the diagonal count twice, for their mirror images
             square = one[:, :side].flatten() @ another[:, :side].flatten()
             totals[number] += 2 * (one.flatten() @ another.flatten()) - square
     return totals

@@ -17,20 +17,19 @@ from repdyn.kernels.undefined import Undefined
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-# elements widened at a time: small enough to stay in cache, whatever the size of the cloud
+# elements converted at a time: few enough to stay in the cache
 _CHUNK = 1 << 17
-# rows that tell where most of the others lie
-_SAMPLED = 128
+# rows of a sample
+_SAMPLE_ROWS = 128
 
 Result = TypeVar("Result")
 
 
 @contextmanager
 def full_precision(device: torch.device | str) -> Iterator[None]:
-    """Sum matrix products on ``device`` in float32 throughout, multiply float32 numbers so too, and disable autocast
-    and autograd.
+    """Compute matrix products on ``device`` in full float32 precision, without autocast and autograd.
 
-    Everything is put back on leaving. The precision of products is a setting of the process, so other threads see it.
+    All settings are restored on exit. The precision of products is a setting of the process, so other threads see it.
     """
     with torch.no_grad(), torch.autocast(torch.device(device).type, enabled=False), _float32_products():
         yield
@@ -38,16 +37,16 @@ def full_precision(device: torch.device | str) -> Iterator[None]:
 
 @contextmanager
 def _float32_products() -> Iterator[None]:
-    # torch keeps an old and a new copy of this setting, and reading the old one raises where the two disagree: so the
-    # new one is neutralised before the old one is read, and both agree within.
+    # torch has an old and a new copy of this setting, and reading the old one raises an error if they disagree: so the
+    # new one is set before the old one is read, and both agree inside.
     backends: Any = torch.backends  # torch's annotations leave out the new copy
     cuda, onednn = backends.cuda.matmul, backends.mkldnn.matmul
-    # a product without a precision of its own reports its parent's; written back as such it would cease to follow it
+    # a product without a precision of its own reports its parent's, which must not become its own
     before_cuda = "none" if cuda.fp32_precision == backends.cudnn.fp32_precision else cuda.fp32_precision
     before_onednn = "none" if onednn.fp32_precision == backends.mkldnn.fp32_precision else onednn.fp32_precision
     cuda.fp32_precision = onednn.fp32_precision = "ieee"
     before = torch.get_float32_matmul_precision()
-    # sums of bfloat16 products may else be cut to bfloat16 half way
+    # otherwise partial sums of bfloat16 products may be rounded to bfloat16
     before_sums, cuda.allow_bf16_reduced_precision_reduction = cuda.allow_bf16_reduced_precision_reduction, False
     try:
         torch.set_float32_matmul_precision("highest")
@@ -59,17 +58,17 @@ def _float32_products() -> Iterator[None]:
 
 
 class Cloud:
-    """Points of one layer: rows of ``x``, with the derived tensors that several metrics share.
+    """A point cloud, with cached results that several metrics share.
 
     Args:
         x: points, shape (n_vectors, dim), float16, bfloat16, float32 or float64, any device, any strides.
-            It is kept, not copied: do not write to it while the cloud is in use.
-        groups: origin of each point, the text window that it was taken from say, shape (n_vectors,), any integer dtype,
+            It is not copied: do not modify it while the cloud is in use.
+        groups: origin of each point, such as the text window it was taken from, shape (n_vectors,), any integer dtype,
             on the device of ``x``. Points of one group are never each other's neighbours (Theiler, Spurious dimension
             from correlation algorithms applied to limited time-series data, Physical Review A 34:2427, 1986). Of
-            exact duplicates the first occurrence stands for all, with its own group. None excludes no neighbour.
-        n_neighbours: the most nearest neighbours of a point that will be asked for; they are searched once.
-        whole_spectrum: more of the spectrum will be asked for than its largest value; it is decomposed once.
+            exact duplicates only the first occurrence is used, with its own group. None excludes no neighbour.
+        n_neighbours: largest number of nearest neighbours that will be used; they are searched once.
+        whole_spectrum: whether more of the spectrum than its largest value will be used; it is decomposed once.
 
     Raises:
         ValueError: for another shape or dtype, of the points or of the groups, or for groups on another device.
@@ -105,7 +104,7 @@ class Cloud:
 
     @cached_property
     def distinct(self) -> Tensor:
-        """The different rows of ``x`` in order of first occurrence, untouched; -0.0 equals 0.0."""
+        """The distinct rows of ``x`` in order of first occurrence; -0.0 equals 0.0."""
         return self.x if self.repeats is None else self.x[self.repeats.first]
 
     @cached_property
@@ -115,9 +114,9 @@ class Cloud:
 
     @cached_property
     def repeats(self) -> Repeats | None:
-        """The rows of ``x`` that repeat others; None if no row does."""
+        """Which rows of ``x`` repeat others; None if no row does."""
         with full_precision(self.x.device):
-            return repeats(self.x)
+            return find_repeats(self.x)
 
     @cached_property
     def centred(self) -> Tensor:
@@ -126,15 +125,15 @@ class Cloud:
             return centre(self.x, torch.float64 if self.x.dtype == torch.float64 else torch.float32)
 
     def require_defined(self) -> None:
-        """Raise Undefined for a cloud that no metric is defined on: NaN, inf, fewer than 3 distinct points."""
+        """Raise Undefined if no metric is defined on the cloud: NaN, inf, or fewer than 3 distinct points."""
         if self.n_vectors and not math.isfinite(_largest_magnitude(self.x)):
             raise Undefined(f"the points contain {'NaN' if self.x.isnan().any() else 'inf'}")
-        # three among the first few spare a look at all
-        if len(distinct_rows(self.x[:_SAMPLED])) < 3 and self.n_unique < 3:
+        # checked on the first few points first, which is cheaper
+        if len(distinct_rows(self.x[:_SAMPLE_ROWS])) < 3 and self.n_unique < 3:
             raise Undefined(f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed")
 
     def once(self, compute: Callable[[Cloud], Result]) -> Result:
-        """Return ``compute(self)``, cached: metrics that build on the same function share one computation."""
+        """Return ``compute(self)``, cached by function."""
         if compute not in self._results:
             self._results[compute] = compute(self)
         return cast(Result, self._results[compute])
@@ -145,16 +144,16 @@ class Repeats(NamedTuple):
 
     first: Tensor
     """(n_unique,) int64, positions of the first occurrences, ascending."""
-    of: Tensor
-    """(n,) int64, for each row the one of these that it equals."""
+    inverse: Tensor
+    """(n,) int64, for each row the index in ``first`` of the occurrence it equals."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a cloud lies: its mean, and the power of two that brings its largest magnitude into [1/2, 1).
+    """The mean of a cloud, and the power of two that brings its largest magnitude into [1/2, 1).
 
-    Subtracted in float64, a distant origin costs no digits. Squares of 1e-30 or 1e30 leave the range of float32; the
-    scale is exact, and every metric of the centred cloud ignores it.
+    The mean is subtracted in float64, so that an offset costs no digits. The scale keeps squares of 1e-30 or 1e30 in
+    the range of float32; it is exact, and metrics of the centred cloud do not depend on it.
     """
 
     scale: float
@@ -162,14 +161,14 @@ class Frame:
     """(dim,) float64, of the scaled points."""
 
     @classmethod
-    def of(cls, x: Tensor) -> Frame:
+    def fit(cls, x: Tensor) -> Frame:
         scale = unit_scale(x)
         mean = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
         for rows in row_chunks(x):
             mean += rows.double().mul(scale / x.shape[0]).sum(0)
         return cls(scale, mean)
 
-    def place(self, rows: Tensor) -> Tensor:
+    def transform(self, rows: Tensor) -> Tensor:
         """Return points of the cloud, scaled and centred, in float64."""
         return rows.double().mul(self.scale).sub_(self.mean)
 
@@ -178,7 +177,7 @@ def as_cloud(x: Tensor | Cloud, groups: Tensor | None = None) -> Cloud:
     """Return a kernel's points as a Cloud.
 
     Raises:
-        ValueError: as for :class:`Cloud`, or groups of points that are a Cloud already.
+        ValueError: as for :class:`Cloud`, or groups given together with a Cloud.
     """
     if not isinstance(x, Cloud):
         return Cloud(x, groups=groups)
@@ -188,9 +187,9 @@ def as_cloud(x: Tensor | Cloud, groups: Tensor | None = None) -> Cloud:
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
-    """Return ``x @ y.T`` in their own precision, by the fastest library."""
+    """Return ``x @ y.T`` in the precision of the factors, by the fastest library."""
     if x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-        # oneDNN takes half the time of MKL, which leaves half of an AMD processor idle
+        # oneDNN takes half the time of MKL on AMD processors
         return torch.ops.mkldnn._linear_pointwise(x, y, None, "none", [], "")
     return x @ y.T
 
@@ -198,16 +197,15 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Return rows minus their mean, times ``unit_scale(x)``.
 
-    Subtracting a point amid the cloud first leaves nothing large to cancel, so that a distant origin costs no digits:
-    the mean of what is left is subtracted last.
+    The mean of a sample is subtracted first and the mean of the rest last, so that an offset costs no digits.
     """
     scale = unit_scale(x)
-    amid = sample(x).double().mul(scale).mean(0)
-    mean = torch.zeros_like(amid)
+    sample_mean = sample(x).double().mul(scale).mean(0)
+    mean = torch.zeros_like(sample_mean)
     centred = torch.empty(x.shape, dtype=dtype, device=x.device)
     for rows, target in zip(row_chunks(x), row_chunks(centred), strict=True):
         torch.mul(rows, scale, out=target) if rows.dtype == dtype else target.copy_(rows).mul_(scale)
-        target.sub_(amid.to(dtype))
+        target.sub_(sample_mean.to(dtype))
         mean += target.sum(0).double() / len(x)
     for target in row_chunks(centred):
         target.sub_(mean.to(dtype))
@@ -215,8 +213,8 @@ def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def sample(x: Tensor) -> Tensor:
-    """Return a few rows from all over ``x``."""
-    return x[:: -(-len(x) // _SAMPLED)]
+    """Return a few rows at equal distances over ``x``."""
+    return x[:: -(-len(x) // _SAMPLE_ROWS)]
 
 
 def unit_scale(x: Tensor) -> float:
@@ -227,34 +225,34 @@ def unit_scale(x: Tensor) -> float:
 
 
 def row_chunks(x: Tensor) -> tuple[Tensor, ...]:
-    """Return successive blocks of rows, each small enough to widen to float64."""
+    """Return successive blocks of rows, each small enough to convert to float64."""
     return x.split(max(1, _CHUNK // x.shape[1]))
 
 
 def distinct_rows(x: Tensor) -> Tensor:
-    """Return the different rows of ``x`` (n, d) in order of first occurrence; bitwise, except that -0.0 == 0.0."""
-    found = repeats(x)
+    """Return the distinct rows of ``x`` (n, d) in order of first occurrence; bitwise, except that -0.0 == 0.0."""
+    found = find_repeats(x)
     return x if found is None else x[found.first]
 
 
-def repeats(x: Tensor) -> Repeats | None:
-    """Return which rows of ``x`` (n, d) are equal bit by bit, but for -0.0 == 0.0; None if all of them differ."""
-    words = _as_integers(x)
-    hashes, order = torch.sort(_row_hashes(words), stable=True)
+def find_repeats(x: Tensor) -> Repeats | None:
+    """Return which rows of ``x`` (n, d) are equal, bitwise except that -0.0 == 0.0; None if all of them differ."""
+    bits = _as_integers(x)
+    hashes, order = torch.sort(_row_hashes(bits), stable=True)
     repeat = hashes[1:] == hashes[:-1]
     if not repeat.any():
         return None
-    if torch.equal(words[order[1:][repeat]], words[order[:-1][repeat]]):
+    if torch.equal(bits[order[1:][repeat]], bits[order[:-1][repeat]]):
         is_first = torch.cat([repeat.new_ones(1), ~repeat])
-        first, of = order[is_first], torch.empty_like(order)
-        of[order] = is_first.cumsum(0) - 1
+        first, inverse = order[is_first], torch.empty_like(order)
+        inverse[order] = is_first.cumsum(0) - 1
     else:
-        # different rows share a hash (less likely than a memory fault): compare them all, slowly
-        unique, of = torch.unique(words, dim=0, return_inverse=True)
+        # hash collision: compare all rows, slowly
+        unique, inverse = torch.unique(bits, dim=0, return_inverse=True)
         position = torch.arange(len(x), device=x.device)
-        first = position.new_full((len(unique),), len(x)).scatter_reduce(0, of, position, "amin")
+        first = position.new_full((len(unique),), len(x)).scatter_reduce(0, inverse, position, "amin")
     first, by_position = first.sort()
-    return Repeats(first, by_position.argsort()[of])
+    return Repeats(first, by_position.argsort()[inverse])
 
 
 def require_groups(groups: Tensor, x: Tensor) -> None:
@@ -276,15 +274,15 @@ def _as_integers(x: Tensor) -> Tensor:
     return bits.view(torch.int64) if bits.shape[1] * bits.itemsize % 8 == 0 else bits
 
 
-def _row_hashes(words: Tensor) -> Tensor:
-    # products with odd numbers modulo 2**64: rows that differ in a single word never share a hash
+def _row_hashes(bits: Tensor) -> Tensor:
+    # products with odd numbers modulo 2**64: rows that differ in a single number never share a hash
     generator = torch.Generator().manual_seed(0)
-    weights = torch.randint(-(2**63), 2**63 - 1, (words.shape[1],), generator=generator) | 1
-    weights = weights.to(words.device)
-    return torch.cat([(rows * weights).sum(1) for rows in row_chunks(words)])
+    weights = torch.randint(-(2**63), 2**63 - 1, (bits.shape[1],), generator=generator) | 1
+    weights = weights.to(bits.device)
+    return torch.cat([(rows * weights).sum(1) for rows in row_chunks(bits)])
 
 
 def _largest_magnitude(x: Tensor) -> float:
-    """Return the largest magnitude; NaN if there is one."""
+    """Return the largest magnitude; NaN if there is a NaN."""
     low, high = torch.aminmax(x)
     return torch.maximum(-low, high).item()

@@ -1,4 +1,4 @@
-"""How many principal directions hold a share of a cloud's variance."""
+"""The number of principal directions that hold a share of a cloud's variance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from repdyn.kernels.cloud import Cloud, as_cloud
 from repdyn.kernels.spectrum import spectrum_of
 from repdyn.kernels.undefined import nan_if_undefined
 
-# a share this close below the one asked for has reached it: sums of equal eigenvalues are rounded
+# tolerance on the share: sums of equal eigenvalues are rounded
 _ROUNDING = 1e-10
 
 
@@ -45,6 +45,6 @@ def components(x: Tensor | Cloud, *, share: float = 0.5) -> Tensor:
     cloud = as_cloud(x)
     if not 0 < share < 1:
         raise ValueError(f"expected a share 0 < share < 1, got {share}; 90 % of the variance is share=0.9")
-    held = cloud.once(spectrum_of).cumsum(0)
-    n_short = (held[:-1] < (share - _ROUNDING) * held[-1]).sum()
+    cumulative = cloud.once(spectrum_of).cumsum(0)
+    n_short = (cumulative[:-1] < (share - _ROUNDING) * cumulative[-1]).sum()
     return (n_short + 1).to(torch.float64)

@@ -1,6 +1,6 @@
-"""How far the points of a cloud are from an independent sample: what a nearest-neighbour dimension should be read with.
+"""Diagnostics of dependence between the points of a cloud, which biases nearest-neighbour dimensions.
 
-Both are functions of a cloud, to be taken with ``cloud.once``; what they search is shared with the dimensions.
+Both are functions of a cloud, for use with ``cloud.once``; they share their neighbour search with the dimensions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, Frame, full_precision, row_chunks
-from repdyn.kernels.neighbours import measure, n_outside, nearest, nearest_of
+from repdyn.kernels.neighbours import cloud_distances, fewest_candidates, nearest_distances, pair_distances
 from repdyn.kernels.undefined import Undefined
 
 # Share of the radius of a cloud below which two points count as nearly the same. At initialisation the blocks of a
@@ -19,17 +19,17 @@ from repdyn.kernels.undefined import Undefined
 # than this to another one, at step 64 still 95 %; in a trained decoder's first block, of dimension 2, 14 % are. A cloud
 # of dimension 1 counts as nearly the same throughout: so close do 4096 points lie on a line.
 NEAR_DUPLICATE = 1e-2
-# points of a group up to which all of its pairs are measured; larger ones are searched
-_MEASURED = 64
-# rounds in which the centre moves to where most of the points are
-_ROUNDS = 3
+# groups of at most this many points are compared pair by pair; larger ones are searched
+_MAX_PAIRWISE = 64
+# iterations in which the centre moves to where most of the points are
+_N_ITERATIONS = 3
 
 
 def same_group_share(cloud: Cloud) -> float:
     """Compute the share of the distinct points whose nearest other distinct point is of their own group.
 
-    Own neighbours are what groups leave out of a dimension; near 1, the dimension without groups would be that of the
-    groups themselves, not of the cloud. A tie counts for the other groups.
+    These are the neighbours that a dimension with groups leaves out; if the share is near 1, the dimension without
+    groups would be that of the groups, not of the cloud. A tie counts for the other groups.
 
     Returns:
         In [0, 1]; 0 for groups of one, 1 for a single group. NaN when the cloud has no groups, contains NaN or inf, or
@@ -44,11 +44,11 @@ def same_group_share(cloud: Cloud) -> float:
 
 
 def near_duplicate_share(cloud: Cloud) -> float:
-    """Compute the share of all points whose nearest other point, of whatever group, is an exact copy or a near one.
+    """Compute the share of all points whose nearest other point, of any group, is an exact or a near duplicate.
 
-    Near is closer than ``NEAR_DUPLICATE`` times the radius, the median distance of the distinct points from their
-    centre: from the mean of all of them, then three times from the mean of the nearer half. So a few huge points, as
-    attention sinks are, make nothing near: they would carry away the mean, and any mean square.
+    Near means closer than ``NEAR_DUPLICATE`` times the radius, the median distance of the distinct points from their
+    centre: from the mean of all of them, then three times from the mean of the nearer half. This is robust to a few
+    huge points, such as attention sinks, which would dominate the mean and any mean square.
 
     Returns:
         In [0, 1]; NaN when the cloud contains NaN or inf, or fewer than 3 distinct points.
@@ -63,7 +63,7 @@ def near_duplicate_share(cloud: Cloud) -> float:
             nearest_any = nearest_any.minimum(cloud.once(_nearest_in_group))
         is_near = nearest_any < NEAR_DUPLICATE * _radius(cloud.distinct)
         if cloud.repeats is not None:
-            is_near = (is_near | (cloud.repeats.of.bincount() > 1))[cloud.repeats.of]
+            is_near = (is_near | (cloud.repeats.inverse.bincount() > 1))[cloud.repeats.inverse]
         return is_near.double().mean().item()
 
 
@@ -77,10 +77,10 @@ def _is_defined(cloud: Cloud) -> bool:
 
 def _nearest_outside(cloud: Cloud) -> Tensor:
     """Return distances, (n_unique,) float64, infinite where all points are of one group."""
-    if cloud.once(n_outside) == 0:
+    if cloud.once(fewest_candidates) == 0:
         return torch.full((cloud.n_unique,), torch.inf, dtype=torch.float64, device=cloud.x.device)
     with full_precision(cloud.x.device):
-        return nearest_of(cloud, 1)[:, 0]
+        return cloud_distances(cloud, 1)[:, 0]
 
 
 def _nearest_in_group(cloud: Cloud) -> Tensor:
@@ -90,32 +90,32 @@ def _nearest_in_group(cloud: Cloud) -> Tensor:
     if groups is None:
         return found
     groups, order = groups.sort(stable=True)
-    _, of, sizes = groups.unique_consecutive(return_inverse=True, return_counts=True)
+    _, group_index, sizes = groups.unique_consecutive(return_inverse=True, return_counts=True)
     with full_precision(points.device):
-        for group in (sizes > _MEASURED).nonzero().flatten():
-            members = order[of == group]
-            found[members] = nearest(points[members], 1)[:, 0]
-        small = sizes[of] <= _MEASURED
-        for apart in range(1, min(_MEASURED, int(sizes.max()))):
-            pairs = ((of[apart:] == of[:-apart]) & small[apart:]).nonzero().flatten()
+        for group in (sizes > _MAX_PAIRWISE).nonzero().flatten():
+            members = order[group_index == group]
+            found[members] = nearest_distances(points[members], 1)[:, 0]
+        small = sizes[group_index] <= _MAX_PAIRWISE
+        for apart in range(1, min(_MAX_PAIRWISE, int(sizes.max()))):
+            pairs = ((group_index[apart:] == group_index[:-apart]) & small[apart:]).nonzero().flatten()
             first, second = order[pairs], order[pairs + apart]
-            distances = measure(points, first, second)
+            distances = pair_distances(points, first, second)
             found.scatter_reduce_(0, first, distances, "amin").scatter_reduce_(0, second, distances, "amin")
     return found
 
 
 def _radius(points: Tensor) -> float:
-    frame = Frame.of(points)
-    from_centre = _distances(points, frame)
-    for _ in range(_ROUNDS):
-        nearer = from_centre <= from_centre.median()
+    frame = Frame.fit(points)
+    distances = _distances(points, frame)
+    for _ in range(_N_ITERATIONS):
+        nearer = distances <= distances.median()
         total = torch.zeros_like(frame.mean)
-        for rows, kept in zip(row_chunks(points), nearer.split(len(row_chunks(points)[0])), strict=True):
-            total += frame.place(rows[kept]).sum(0)
+        for rows, is_near in zip(row_chunks(points), nearer.split(len(row_chunks(points)[0])), strict=True):
+            total += frame.transform(rows[is_near]).sum(0)
         frame = Frame(frame.scale, frame.mean + total / nearer.sum())
-        from_centre = _distances(points, frame)
-    return from_centre.median().item() / frame.scale
+        distances = _distances(points, frame)
+    return distances.median().item() / frame.scale
 
 
 def _distances(points: Tensor, frame: Frame) -> Tensor:
-    return torch.cat([torch.linalg.vector_norm(frame.place(rows), dim=1) for rows in row_chunks(points)])
+    return torch.cat([torch.linalg.vector_norm(frame.transform(rows), dim=1) for rows in row_chunks(points)])

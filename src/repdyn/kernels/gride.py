@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, as_cloud, full_precision
-from repdyn.kernels.neighbours import nearest_of
+from repdyn.kernels.neighbours import cloud_distances
 from repdyn.kernels.two_nn import TIE
 from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
@@ -58,7 +58,7 @@ def gride(x: Tensor | Cloud, groups: Tensor | None = None, *, k: int = 4) -> Ten
     if cloud.n_unique <= k:
         raise Undefined(f"{cloud.n_unique} distinct of {cloud.n_vectors} points, at least {k + 1} needed")
     with full_precision(cloud.x.device):
-        distances = nearest_of(cloud, k)
+        distances = cloud_distances(cloud, k)
         log_ratios = (distances[:, k - 1] / distances[:, k // 2 - 1]).log()
         if not log_ratios.isfinite().all():
             raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")

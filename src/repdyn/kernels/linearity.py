@@ -1,4 +1,4 @@
-"""Linearity: how much of a layer a linear map of the layer before it explains."""
+"""Linearity: the share of a layer that a linear map of the layer before it explains."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Of: TypeAlias = Literal["state", "step"]
 
 # rows that are multiplied at once: enough to be worth a product, few enough to be held in float64
 _ROWS = 1024
-# of columns of unit length, what those before one leave unexplained of it, squared: where all have more, products
-# and differences do; where all have more than the second, the map can be told at all
-_APART, _TOLD = 1e-6, 1e-9
-# and the variance along a direction up to which it is what rounding of float32 states leaves
+# Smallest squared pivot of the Cholesky factor of columns of unit length: above the first, the residual is accurate as
+# a difference; above the second, the solve is accurate; below, the smallest eigenvalues are cut off.
+_WELL_CONDITIONED, _SOLVABLE = 1e-6, 1e-9
+# eigenvalues up to this are rounding errors of float32 states
 _NOISE = 1e-11
-# deviation from the mean, as a share of the largest magnitude, that is taken for none
+# deviation from the mean, relative to the largest magnitude, that counts as none
 _CONSTANT = 1e-12
 
 
@@ -66,7 +66,7 @@ def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state",
     if of not in ("state", "step"):
         raise ValueError(f'expected of="state" or of="step", got {of!r}')
     if of == "step":
-        # what takes the layer away is a step too: the next one may be constant
+        # the next layer may be constant: the step is then -X and a constant
         require_matched(require_numbers, cloud, following, one_space=True)
         cloud.require_defined()
         if following.n_unique == 1:
@@ -83,14 +83,14 @@ def linearity(x: Tensor | Cloud, following: Tensor | Cloud, *, of: Of = "state",
     if total <= _CONSTANT**2 * following.x.numel():
         raise Undefined(f"the {of} to be explained is the same for all points")
     freedom = (cloud.n_vectors - 1) / (cloud.n_vectors - 1 - fit.rank) if adjusted else 1.0
-    return 1 - fit.left / total * freedom
+    return 1 - fit.residual / total * freedom
 
 
 class _Fitted(NamedTuple):
-    left: Tensor
-    """Sum of the squares that the best map leaves, of the state and of the step alike."""
+    residual: Tensor
+    """Sum of the squared residuals of the best map, the same for state and step."""
     totals: dict[str, Tensor]
-    """Sum of the squares of either, about their means."""
+    """Sum of squares about the mean, of the state and of the step."""
     rank: int
     """Number of directions that the map uses."""
 
@@ -106,7 +106,7 @@ class _Fit:
             totals: dict[str, Tensor] = {}
             for _, explained in self._blocks(cloud):
                 totals = {of: totals.get(of, 0.0) + rows.square().sum() for of, rows in explained.items()}
-            # either leaves the same; of the smaller one there is less to cancel
+            # both have the same residual; the smaller one has less cancellation
             return self._fitted(cloud, min(totals, key=lambda of: totals[of].item()), totals)
 
     def _fitted(self, cloud: Cloud, of: str, totals: dict[str, Tensor]) -> _Fitted:
@@ -115,8 +115,8 @@ class _Fit:
         for x, explained in self._blocks(cloud):
             gram.addmm_(x.mT, x)
             cross.addmm_(x.mT, explained[of])
-        # columns of unit length, lest a wide one drown the others; a constant one, but for the rounding of its mean,
-        # explains nothing and takes up no point: it is made one that stands apart from all
+        # columns of unit length, for accuracy; a constant one, up to the rounding of its mean, explains nothing and is
+        # replaced by one orthogonal to all others
         lengths = gram.diagonal().sqrt()
         constant = lengths <= _CONSTANT * len(cloud.x) ** 0.5 * cloud.once(_frame).mean.abs()
         weights = (1 / lengths).masked_fill(constant, 0)[:, None]
@@ -124,20 +124,20 @@ class _Fit:
         gram.diagonal()[constant] = 1
         n_constant = int(constant.sum())
         factor, failed = torch.linalg.cholesky_ex(gram)
-        apart = 0.0 if failed else factor.diagonal().min().square().item()
-        if apart > _APART:
-            by_map = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum()
-            return _Fitted((totals[of] - by_map).clamp_min(0), totals, len(gram) - n_constant)
-        best, rank = (torch.cholesky_solve(cross, factor), len(gram)) if apart > _TOLD else _least_norm(gram, cross)
-        # measured, not subtracted: off by the square of the error of a map that is hard to tell
-        rest = [(explained[of] - x @ (best * weights)).square().sum() for x, explained in self._blocks(cloud)]
-        return _Fitted(torch.stack(rest).sum(), totals, rank - n_constant)
+        pivot = 0.0 if failed else factor.diagonal().min().square().item()
+        if pivot > _WELL_CONDITIONED:
+            explained_squares = torch.linalg.solve_triangular(factor, cross, upper=False).square().sum()
+            return _Fitted((totals[of] - explained_squares).clamp_min(0), totals, len(gram) - n_constant)
+        best, rank = (torch.cholesky_solve(cross, factor), len(gram)) if pivot > _SOLVABLE else _least_norm(gram, cross)
+        # computed from the residuals: the error of the map enters squared
+        residuals = [(explained[of] - x @ (best * weights)).square().sum() for x, explained in self._blocks(cloud)]
+        return _Fitted(torch.stack(residuals).sum(), totals, rank - n_constant)
 
     def _blocks(self, cloud: Cloud) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """Yield rows of the layer, and of what it may explain, centred, in float64."""
+        """Yield rows of the layer and of what it explains, centred, in float64."""
         frame, following_frame = cloud.once(_frame), self.following.once(_frame)
         for before, after in zip(cloud.x.split(_ROWS), self.following.x.split(_ROWS), strict=True):
-            x, y = frame.place(before), following_frame.place(after)
+            x, y = frame.transform(before), following_frame.transform(after)
             explained = {"state": y}
             if x.shape == y.shape:
                 explained["step"] = y - x * (following_frame.scale / frame.scale)
@@ -145,11 +145,11 @@ class _Fit:
 
 
 def _frame(cloud: Cloud) -> Frame:
-    return Frame.of(cloud.x)
+    return Frame.fit(cloud.x)
 
 
 def _least_norm(gram: Tensor, cross: Tensor) -> tuple[Tensor, int]:
-    """Return the map that uses no direction that is noise, and how many it uses."""
+    """Return the map of least norm without noise directions, and the number of directions it uses."""
     values, vectors = torch.linalg.eigh(gram)
     kept = values > _NOISE
     vectors = vectors[:, kept]

@@ -1,4 +1,4 @@
-"""Clouds whose points belong together: row i of one and row i of another are the same token's."""
+"""Matched clouds: row i of each belongs to the same token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from repdyn.kernels.cloud import Cloud, row_chunks
 from repdyn.kernels.undefined import Undefined
 
 COMPARED_WITH = "compared with: "
-"""Begins a reason that lies with another cloud than the first."""
+"""Prefix of a reason that concerns another cloud than the first."""
 
 
 def require_matched(check: Callable[[Cloud], object], cloud: Cloud, *others: Cloud, one_space: bool = False) -> None:
@@ -23,7 +23,7 @@ def require_matched(check: Callable[[Cloud], object], cloud: Cloud, *others: Clo
 
     Raises:
         ValueError: the shapes differ.
-        Undefined: a cloud does not pass; the reason says whether it is another than the first.
+        Undefined: a cloud does not pass; the reason says if it is not the first.
     """
     for other in others:
         if other.n_vectors != cloud.n_vectors:
@@ -48,18 +48,18 @@ def require_numbers(cloud: Cloud) -> None:
     """Raise Undefined for a cloud without points, or with NaN or inf among them."""
     if cloud.n_vectors == 0:
         raise Undefined("0 points, at least 1 needed")
-    if found := cloud.once(_other_than_numbers):
+    if found := cloud.once(_non_finite):
         raise Undefined(f"the points contain {found}")
 
 
-def _other_than_numbers(cloud: Cloud) -> str:
+def _non_finite(cloud: Cloud) -> str:
     if torch.stack(torch.aminmax(cloud.x)).isfinite().all():
         return ""
     return "NaN" if cloud.x.isnan().any() else "inf"
 
 
 def row_pairs(cloud: Cloud, other: Cloud) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return blocks of the rows of both, of one dimension, each small enough to widen to float64."""
+    """Return blocks of matching rows of two clouds of one dimension, each small enough to convert to float64."""
     return zip(row_chunks(cloud.x), row_chunks(other.x), strict=True)
 
 
@@ -75,9 +75,9 @@ def cosines(cloud: Cloud, other: Cloud) -> Tensor:
         products.append(torch.linalg.vecdot(wide, other_wide))
         own.append(torch.linalg.vector_norm(wide, dim=1))
         others.append(torch.linalg.vector_norm(other_wide, dim=1))
-    for whose, found in (("", torch.cat(own)), (COMPARED_WITH, torch.cat(others))):
-        if n_zero := int((found == 0).sum()):
-            raise Undefined(f"{whose}{n_zero} of {cloud.n_vectors} vectors are zero and have no direction")
+    for prefix, norms in (("", torch.cat(own)), (COMPARED_WITH, torch.cat(others))):
+        if n_zero := int((norms == 0).sum()):
+            raise Undefined(f"{prefix}{n_zero} of {cloud.n_vectors} vectors are zero and have no direction")
     return (torch.cat(products) / torch.cat(own) / torch.cat(others)).clamp(-1, 1)
 
 
@@ -88,8 +88,7 @@ def lengths(rows: Tensor) -> Tensor:
 
 
 def _scaled(rows: Tensor) -> tuple[Tensor, Tensor | float]:
-    """Return rows in float64 whose squares do not overflow, and the factor, of each row (n,) or of all, that was
-    taken out."""
+    """Return rows in float64 whose squares do not overflow, and the factor divided out: (n,), or one for all."""
     if rows.dtype != torch.float64:
         return rows.double(), 1.0
     largest = rows.abs().amax(1).clamp_min(torch.finfo(torch.float64).tiny)

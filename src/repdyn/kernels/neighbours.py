@@ -1,8 +1,9 @@
-"""Distances to the nearest neighbours, from matrix products that never have to be trusted.
+"""Exact nearest-neighbour search by matrix products.
 
-An approximate product gives each point a shortlist that provably holds its nearest (see ``shortlist``); the pairs on it
-are measured directly. Points whose distances are too small for that product's rounding, or tied, climb a ladder of
-float64 products: the best few are measured, and a bound on the rounding proves that no other point is nearer.
+An approximate product gives each point candidates that provably include its nearest neighbours (see ``candidates``);
+their distances are computed directly. Points whose distances are too small for that product's rounding, or tied, are
+searched with float64 products: distances to the best few are computed directly, and a bound on the rounding proves that
+no other point is nearer.
 """
 
 from __future__ import annotations
@@ -13,140 +14,141 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, pad
 
+from repdyn.kernels.candidates import find_candidates
 from repdyn.kernels.cloud import Cloud, Frame, row_chunks, unit_scale
-from repdyn.kernels.shortlist import shortlist
 from repdyn.kernels.undefined import Undefined
 
-# candidates per row beyond k; the last rung measures every point and needs no proof
-_LADDER = (30, 1022, None)
+# candidates per row beyond k, tried in turn; the last try computes all distances and needs no proof
+_N_EXTRA = (30, 1022, None)
 _ROUNDOFF = 2.0**-53
-# No bound tells a point tied with the last neighbour from a nearer one. What float64 cannot tell apart is accepted:
-# then nothing is nearer than (1 - 5e-11) r_k.
+# No bound distinguishes a point tied with the last neighbour from a nearer one. Differences below this are accepted,
+# so nothing is nearer than (1 - 5e-11) r_k.
 _TIE = 1e-10
-# distances of which the squares still have all their digits
-_LEAST = 1e-145
-# coordinates gathered at a time to measure distances directly: they stay in the cache
-_GATHERED = 1 << 15
+# below this, squares of distances lose digits
+_MIN_DISTANCE = 1e-145
+# coordinates gathered at a time for direct distances: they stay in the cache
+_CHUNK = 1 << 15
 # strided groups of columns; the minima of the groups narrow the selection
 _GROUPS = 512
 
 
-class Nearest(NamedTuple):
-    """The nearest others of some points, ascending by distance."""
+class Neighbours(NamedTuple):
+    """The nearest neighbours of some points, by ascending distance."""
 
     distances: Tensor
     """float64, shape (n, k)."""
-    others: Tensor
-    """int64, shape (n, k): which points they are."""
+    indices: Tensor
+    """int64, shape (n, k)"""
 
 
-def nearest_of(cloud: Cloud, k: int) -> Tensor:
-    """Return the distances from each distinct point of a cloud to its k nearest others, (n_unique, k); searched once.
+def cloud_distances(cloud: Cloud, k: int) -> Tensor:
+    """Return the distances from each distinct point of a cloud to its k nearest neighbours, (n_unique, k), cached.
 
     Points of one group are not each other's neighbours.
 
     Raises:
         Undefined: a point has fewer than k distinct others outside its group.
     """
-    return search_of(cloud, k).distances
+    return cloud_neighbours(cloud, k).distances
 
 
-def search_of(cloud: Cloud, k: int) -> Nearest:
-    """Return the same with the positions of the neighbours among the distinct points."""
-    most = cloud.once(n_outside)
-    if k > most and cloud.groups is not None:
+def cloud_neighbours(cloud: Cloud, k: int) -> Neighbours:
+    """Return :func:`cloud_distances` together with the indices of the neighbours among the distinct points."""
+    n_available = cloud.once(fewest_candidates)
+    if k > n_available and cloud.groups is not None:
         raise Undefined(
-            f"{most} of {cloud.n_unique} distinct points lie outside the largest of the groups, at least {k} needed"
+            f"{n_available} of {cloud.n_unique} distinct points lie outside the largest of the groups, "
+            f"at least {k} needed"
         )
-    if k <= min(cloud.n_neighbours, most):
-        found = cloud.once(_most_nearest)
-        return Nearest(found.distances[:, :k], found.others[:, :k])
-    return search(cloud.distinct, k, groups=cloud.distinct_groups)
+    if k <= min(cloud.n_neighbours, n_available):
+        found = cloud.once(_shared_neighbours)
+        return Neighbours(found.distances[:, :k], found.indices[:, :k])
+    return nearest_neighbours(cloud.distinct, k, groups=cloud.distinct_groups)
 
 
-def n_outside(cloud: Cloud) -> int:
+def fewest_candidates(cloud: Cloud) -> int:
     """Return the number of possible neighbours of the distinct point that has the fewest."""
     groups = cloud.distinct_groups
     own = 1 if groups is None else int(groups.unique(return_counts=True)[1].max())
     return cloud.n_unique - own
 
 
-def _most_nearest(cloud: Cloud) -> Nearest:
-    k = min(cloud.n_neighbours, cloud.once(n_outside))
-    return search(cloud.distinct, k, groups=cloud.distinct_groups)
+def _shared_neighbours(cloud: Cloud) -> Neighbours:
+    k = min(cloud.n_neighbours, cloud.once(fewest_candidates))
+    return nearest_neighbours(cloud.distinct, k, groups=cloud.distinct_groups)
 
 
-def nearest(points: Tensor, k: int = 2, *, groups: Tensor | None = None, tile: int = 512) -> Tensor:
-    """Euclidean distances from each point to its k nearest others.
+def nearest_distances(points: Tensor, k: int = 2, *, groups: Tensor | None = None, tile: int = 512) -> Tensor:
+    """Compute the Euclidean distance from each point to its k nearest neighbours.
 
     Args:
         points: *distinct* finite points, shape (n, dim) with n > k, any floating dtype, any origin.
         k: number of neighbours, 1 to 64.
         groups: integers, shape (n,): points of one group are not each other's neighbours. Each point needs k others
-            outside its own.
-        tile: rows of the distance matrix held at a time on the ladder; it bounds memory and leaves the result alone.
+            outside its own group.
+        tile: rows of the distance matrix held at a time in float64; it bounds memory and does not change the result.
 
     Returns:
         float64, shape (n, k), ascending along each row, in the unit of ``points``; the relative error is below 1e-10,
         and a point's values do not depend on ``k``. Distances below 1e-145 of the largest coordinate become 0.
     """
-    return search(points, k, groups=groups, tile=tile).distances
+    return nearest_neighbours(points, k, groups=groups, tile=tile).distances
 
 
-def search(points: Tensor, k: int, *, groups: Tensor | None = None, tile: int = 512) -> Nearest:
-    """Return the same with the positions of the neighbours; among tied ones any."""
+def nearest_neighbours(points: Tensor, k: int, *, groups: Tensor | None = None, tile: int = 512) -> Neighbours:
+    """Return :func:`nearest_distances` together with the indices of the neighbours; ties are broken arbitrarily."""
     if groups is not None and len(groups.unique()) == len(groups):
         groups = None
-    found, complete = _from_shortlist(points, k, groups)
+    found, complete = _from_candidates(points, k, groups)
     pending = (~complete).nonzero().flatten()
-    for more in _LADDER:
+    for n_extra in _N_EXTRA:
         if not len(pending):
             break
-        n_candidates = len(points) - 1 if more is None else min(k + more, len(points) - 1)
-        rung = _Float64Search(points, k, n_candidates, groups)
+        n_candidates = len(points) - 1 if n_extra is None else min(k + n_extra, len(points) - 1)
+        search = _Float64Search(points, k, n_candidates, groups)
         proven = []
-        for rows in pending.split(min(tile, rung.most_rows)):
-            of_rows, proof = rung.nearest(rows)
-            found.distances[rows], found.others[rows] = of_rows
-            proven.append(proof)
+        for rows in pending.split(min(tile, search.max_rows)):
+            neighbours, is_proven = search.search(rows)
+            found.distances[rows], found.indices[rows] = neighbours
+            proven.append(is_proven)
         pending = pending[~torch.cat(proven)]
     return found
 
 
-def _from_shortlist(points: Tensor, k: int, groups: Tensor | None = None) -> tuple[Nearest, Tensor]:
-    """Return the k nearest, and which rows have them."""
-    pairs = shortlist(points, k, groups)
+def _from_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> tuple[Neighbours, Tensor]:
+    """Return the k nearest neighbours, and for which rows they are complete."""
+    pairs = find_candidates(points, k, groups)
     n, first, second = len(points), pairs.first, pairs.second
-    place = torch.arange(len(first), device=points.device) - torch.searchsorted(first, first)
-    measured = torch.full(first.shape, torch.inf, dtype=torch.float64, device=points.device)
-    # the k best scores are measured first: with distances that are known, fewer pairs stay in question
-    best = place < k
-    measured[best] = measure(points, first[best], second[best])
-    reach = measured.new_zeros(n).scatter_reduce(0, first[best], measured[best], "amax")
+    rank = torch.arange(len(first), device=points.device) - torch.searchsorted(first, first)
+    distances = torch.full(first.shape, torch.inf, dtype=torch.float64, device=points.device)
+    # distances of the k best scores come first: they rule out most of the other pairs
+    best = rank < k
+    distances[best] = pair_distances(points, first[best], second[best])
+    reach = distances.new_zeros(n).scatter_reduce(0, first[best], distances[best], "amax")
     rest = ~best & pairs.within(reach)
-    measured[rest] = measure(points, first[rest], second[rest])
-    measured, order = measured.sort()
+    distances[rest] = pair_distances(points, first[rest], second[rest])
+    distances, order = distances.sort()
     first, by_first = first[order].sort(stable=True)
-    found = Nearest(measured.new_full((n, k), torch.nan), first.new_zeros(n, k))
-    found.distances[first[best], place[best]] = measured[by_first][best]
-    found.others[first[best], place[best]] = second[order[by_first[best]]]
+    found = Neighbours(distances.new_full((n, k), torch.nan), first.new_zeros(n, k))
+    found.distances[first[best], rank[best]] = distances[by_first][best]
+    found.indices[first[best], rank[best]] = second[order[by_first[best]]]
     return found, pairs.complete
 
 
-def measure(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return distances computed from the original coordinates: nothing is lost by centring, nothing cancels.
+def pair_distances(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Compute distances between pairs of points from the original coordinates, without cancellation.
 
-    Zero where they are so small beside the coordinates that their squares lose digits.
+    A distance so small relative to the coordinates that its square loses digits becomes 0.
     """
-    at_a_time = max(1, _GATHERED // points.shape[1])
-    # only in float64 can a unit be such that squares leave its range
+    at_a_time = max(1, _CHUNK // points.shape[1])
+    # only in float64 can squares leave the range
     scale = unit_scale(points) if points.dtype == torch.float64 else 1.0
     distances = [
         torch.linalg.vector_norm(_difference(points, a, b, scale), dim=1)
         for a, b in zip(first.split(at_a_time), second.split(at_a_time), strict=True)
     ]
-    measured = torch.cat(distances)
-    return measured.where(measured > _LEAST, 0).div_(scale)
+    result = torch.cat(distances)
+    return result.where(result > _MIN_DISTANCE, 0).div_(scale)
 
 
 def _difference(points: Tensor, first: Tensor, second: Tensor, scale: float) -> Tensor:
@@ -155,32 +157,32 @@ def _difference(points: Tensor, first: Tensor, second: Tensor, scale: float) -> 
 
 
 class _Float64Search:
-    """Rows of a float64 product, the candidates it proposes, and the proof."""
+    """A search by rows of a float64 product, with a proof that the neighbours found are the nearest."""
 
     def __init__(self, points: Tensor, k: int, n_candidates: int, groups: Tensor | None = None) -> None:
         self.points, self.k, self.n_candidates, self.groups = points, k, n_candidates, groups
-        self.most_rows = max(1, (1 << 20) // n_candidates)
-        self.frame = Frame.of(points)
+        self.max_rows = max(1, (1 << 20) // n_candidates)
+        self.frame = Frame.fit(points)
 
-    def nearest(self, rows: Tensor) -> tuple[Nearest, Tensor]:
-        """The k nearest of some rows, and which of these they are proven for."""
-        left = self.frame.place(self.points[rows])
-        # widened as they are needed: all points in float64 would take twice the memory of the points themselves
-        scores = torch.cat([_scores(left, self.frame.place(right)) for right in row_chunks(self.points)], 1)
+    def search(self, rows: Tensor) -> tuple[Neighbours, Tensor]:
+        """Return the k nearest neighbours of some rows, and for which rows they are proven."""
+        left = self.frame.transform(self.points[rows])
+        # converted in chunks: all points in float64 would take twice the memory of the points themselves
+        scores = torch.cat([_scores(left, self.frame.transform(right)) for right in row_chunks(self.points)], 1)
         scores[torch.arange(len(rows), device=rows.device), rows] = torch.inf
         if self.groups is not None:
             scores.masked_fill_(self.groups[rows, None] == self.groups, torch.inf)
-        # columns at infinity fill up the last row of groups; at least one stands for "nothing was left out"
+        # infinite columns complete the last group; at least one means that nothing was left out
         scores = pad(scores, (0, _GROUPS - scores.shape[1] % _GROUPS), value=torch.inf)
         values, candidates = _smallest(scores, self.n_candidates + 1)
         candidates.clamp_(max=len(self.points) - 1)
         first = rows.repeat_interleave(self.n_candidates)
-        distances = measure(self.points, first, candidates[:, :-1].flatten()).view(len(rows), -1)
-        # a group may leave fewer candidates than are measured, the rest of which stand for nothing
+        distances = pair_distances(self.points, first, candidates[:, :-1].flatten()).view(len(rows), -1)
+        # a group may leave fewer real candidates than columns
         distances.masked_fill_(values[:, :-1].isinf(), torch.inf)
         found, best = distances.topk(self.k, largest=False)
         proven = self._prove(_squares(left), found[:, -1] * self.frame.scale, values[:, -1])
-        return Nearest(found, candidates.gather(1, best)), proven
+        return Neighbours(found, candidates.gather(1, best)), proven
 
     def _prove(self, square: Tensor, reach: Tensor, best_left_out: Tensor) -> Tensor:
         """Return True where no point that was left out can be nearer than ``reach`` (in units of the frame).
@@ -211,7 +213,7 @@ def _squares(rows: Tensor) -> Tensor:
 
 
 def _smallest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k smallest of each row and their columns, as topk does, reading the row once.
+    """Return the k smallest of each row and their columns, as ``topk`` does, in a single pass over the row.
 
     The k smallest lie in the k strided groups with the smallest minima.
     """

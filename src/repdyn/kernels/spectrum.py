@@ -89,11 +89,11 @@ def tall_side(x: Tensor) -> Tensor:
 def gram_matrix(x: Tensor) -> Tensor:
     """Return the products of the centred points, as rows or as columns, whichever are fewer: float64, times a power
     of two."""
-    frame, (n, dim) = Frame.of(x), x.shape
+    frame, (n, dim) = Frame.fit(x), x.shape
     gram = torch.zeros(min(n, dim), min(n, dim), dtype=torch.float64, device=x.device)
     if n >= dim:
         for rows in row_chunks(x):
-            wide = frame.place(rows)
+            wide = frame.transform(rows)
             gram.addmm_(wide.mT, wide)
     else:
         for columns, mean in zip(row_chunks(x.mT), frame.mean.split(len(row_chunks(x.mT)[0])), strict=True):

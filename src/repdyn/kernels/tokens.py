@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import FLOAT_DTYPES, full_precision, row_chunks
-from repdyn.kernels.token_rank import closer_rows
 from repdyn.kernels.undefined import Undefined, nan_if_undefined
 from repdyn.kernels.vocabulary import Vocabulary, unit_rows
+from repdyn.kernels.vocabulary_search import closer_rows
 
 
 @nan_if_undefined

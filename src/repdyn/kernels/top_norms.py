@@ -1,4 +1,4 @@
-"""How much of a cloud's first principal direction is the doing of its longest vectors."""
+"""The share of a cloud's first principal direction that is due to its longest vectors."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def top_norm_variance_share(x: Tensor | Cloud, *, share: float = 0.01) -> Tensor
         n_longest = math.ceil(cloud.n_vectors * Fraction(str(float(share))))
         limit = norms.topk(n_longest).values[-1]
         longer, at_limit = norms > limit, norms == limit
-        counted = longer.double().add_(at_limit, alpha=((n_longest - longer.sum()) / at_limit.sum()).item())
-        return (counted @ squares / squares.sum()).clamp_max(1)
+        weights = longer.double().add_(at_limit, alpha=((n_longest - longer.sum()) / at_limit.sum()).item())
+        return (weights @ squares / squares.sum()).clamp_max(1)
 
 
 def _squares_along_first(cloud: Cloud) -> Tensor:
@@ -72,5 +72,5 @@ def _squares_along_first(cloud: Cloud) -> Tensor:
         first = vectors[:, -1]
         if cloud.x.shape[0] < cloud.x.shape[1]:
             return first.square()  # that of the points' inner products holds their coordinates
-        frame = Frame.of(cloud.x)
-        return torch.cat([frame.place(rows) @ first for rows in row_chunks(cloud.x)]).square()
+        frame = Frame.fit(cloud.x)
+        return torch.cat([frame.transform(rows) @ first for rows in row_chunks(cloud.x)]).square()

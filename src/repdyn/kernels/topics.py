@@ -1,7 +1,7 @@
-"""Topic structure: whether words of one topic lie closer to each other, and attend more to each other, than others.
+"""Topic structure: whether words of one topic are more similar, and attend more to each other, than other words.
 
-Each gap is a mean over pairs of one topic minus a mean over pairs of different topics. Pairs of one and the same word
-are in neither: what a word has in common with itself is not its topic. So a position and itself are in neither.
+Each gap is a mean over pairs of one topic minus a mean over pairs of different topics. Pairs of the same word, and
+therefore of a position with itself, are excluded: their similarity does not come from the topic.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from repdyn.kernels.cloud import Cloud, as_cloud, full_precision, row_chunks, un
 from repdyn.kernels.sink_rate import require_attention
 from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
-# elements widened to float64 at a time
+# elements converted to float64 at a time
 _CHUNK = 1 << 20
 
 
@@ -112,9 +112,9 @@ def attention_topic_gap(weights: Tensor, ids: Tensor, topics: Tensor) -> Tensor:
     with full_precision(weights.device):
         if not weights.isfinite().all():
             raise Undefined("the attention weights contain NaN or inf")
-        counted = (topics >= 0)[:, None] & (topics >= 0) & (ids[:, None] != ids) & (weights != 0).any(0)
-        same = counted & (topics[:, None] == topics)
-        other = counted & (topics[:, None] != topics)
+        is_pair = (topics >= 0)[:, None] & (topics >= 0) & (ids[:, None] != ids) & (weights != 0).any(0)
+        same = is_pair & (topics[:, None] == topics)
+        other = is_pair & (topics[:, None] != topics)
         n_same, n_other = int(same.sum()), int(other.sum())
         _require_pairs(int((topics >= 0).sum()), n_same, n_other, "positions")
         kinds = torch.stack([same, other]).double().flatten(1)
@@ -168,7 +168,7 @@ def _gap(x: Tensor, factors: Tensor, pairs: _Pairs, unit: float = 1.0) -> Tensor
     """Return the gap of the inner products of ``x`` times ``factors`` times ``unit``.
 
     The inner products of all pairs within a group sum to the square of the group's sum; and squares add up over the
-    coordinates, of which a few are looked at at a time. Sums by segments are the same in every run, on a GPU too.
+    coordinates, which are processed a few at a time. Sums by segments are deterministic, also on a GPU.
     """
     of_same, of_all = x.new_zeros(2, dtype=torch.float64)
     factors = factors[pairs.order, None]

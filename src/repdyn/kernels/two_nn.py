@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, as_cloud, full_precision
-from repdyn.kernels.counted import Counted, counted_ratios
-from repdyn.kernels.neighbours import nearest_of
+from repdyn.kernels.duplicates import RatiosWithDuplicates, ratios_with_duplicates
+from repdyn.kernels.neighbours import cloud_distances
 from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
 Estimator = Literal["regression", "maximum_likelihood"]
 Duplicates = Literal["collapse", "count"]
-# log(r2 / r1) up to which two distances count as equal: the accuracy that nearest promises
+# log(r2 / r1) up to which two distances count as equal: the accuracy of the neighbour search
 TIE = 1e-10
 
 
@@ -38,11 +38,11 @@ def two_nn(
       first ``floor(n * (1 - discard))`` points (the convention of scikit-dimension and DADApy);
     - maximum likelihood: ``(n - 1) / sum(log(mu_i))`` over all points: ``discard`` does not enter.
 
-    That collapses duplicates: exact copies are one point. The package of Razzhigaev et al., llm_microscope, counts
-    them, and takes the lowest fifth of the ratios: ``discard=0.8, duplicates="count"`` equals its 0.0.7 with
-    ``reduction_factor=5`` to 1e-9. There every copy is a point and a neighbour. A point whose nearest lies within 1e-8
-    of the mean length of the centred points, or whose ratio is at most 1 + 1e-8, is removed from the fit and yet
-    counted in ``F_i = (i + removed) / (n + removed)``, with n the number of those that are left.
+    By default duplicates collapse: exact copies are one point. The package of Razzhigaev et al., llm_microscope,
+    counts them and uses the lowest fifth of the ratios: ``discard=0.8, duplicates="count"`` equals its 0.0.7 with
+    ``reduction_factor=5`` to 1e-9. In that mode every copy is a point and a neighbour. A point whose nearest neighbour
+    lies within 1e-8 of the mean length of the centred points, or whose ratio is at most 1 + 1e-8, is not fitted but
+    counted in ``F_i = (i + removed) / (n + removed)``, n being the number of fitted points.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
@@ -90,7 +90,7 @@ def two_nn(
         )
     with full_precision(cloud.x.device):
         if duplicates == "count":
-            return _counted_regression(cloud.once(counted_ratios), discard)
+            return _regression_with_duplicates(cloud.once(ratios_with_duplicates), discard)
         log_ratios = cloud.once(_sorted_log_ratios)
         return _regression(log_ratios, discard) if estimator == "regression" else _maximum_likelihood(log_ratios)
 
@@ -98,7 +98,7 @@ def two_nn(
 def _sorted_log_ratios(cloud: Cloud) -> Tensor:
     cloud.require_defined()
     with full_precision(cloud.x.device):
-        first, second = nearest_of(cloud, 2).unbind(1)
+        first, second = cloud_distances(cloud, 2).unbind(1)
         log_ratios = (second / first).log().sort().values
     if not log_ratios.isfinite().all():
         raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
@@ -116,8 +116,8 @@ def _regression(log_ratios: Tensor, discard: float) -> Tensor:
     return (x @ y) / (x @ x)
 
 
-def _counted_regression(counted: Counted, discard: float) -> Tensor:
-    x, n_removed = counted
+def _regression_with_duplicates(ratios: RatiosWithDuplicates, discard: float) -> Tensor:
+    x, n_removed = ratios
     n_kept = _n_kept(len(x), discard)
     if n_kept < 1:
         raise Undefined(

@@ -1,4 +1,4 @@
-"""The rows of a model's input embedding, prepared for what is compared with them layer after layer."""
+"""The rows of a model's input embedding, prepared for comparison with the tokens of all layers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 
 from repdyn.kernels.cloud import FLOAT_DTYPES, full_precision, row_chunks
 
-# so many answers are remembered: those of a layer's batches, subsets and states
-_REMEMBERED = 64
+# cached results: enough for the batches, subsets and states of a layer
+_CACHE_SIZE = 64
 
 
 class Vocabulary:
-    """The rows of a model's input embedding, which tokens of all layers are compared with.
+    """The rows of a model's input embedding, for comparison with the tokens of all layers.
 
     Args:
-        table: (n_rows, dim), float16, bfloat16, float32 or float64, any device. It is kept, not copied: do not write
-            to it while the vocabulary is in use.
+        table: (n_rows, dim), float16, bfloat16, float32 or float64, any device. It is not copied: do not modify it
+            while the vocabulary is in use.
         added: (dim,) a vector added to every row, such as a position's embedding; in float64. None for none.
 
     Raises:
@@ -39,7 +39,7 @@ class Vocabulary:
             )
         self.table = table.detach()
         self.added = None if added is None else added.detach().to(table.device).double()
-        self._remembered: dict[tuple, Tensor] = {}
+        self._cache: dict[tuple, Tensor] = {}
 
     @property
     def n_rows(self) -> int:
@@ -49,11 +49,11 @@ class Vocabulary:
     def norms(self) -> Tensor:
         """(n_rows,) float64: Euclidean norms of the rows."""
         with full_precision(self.table.device):
-            return torch.cat([row_norms(self._widened(rows)) for rows in row_chunks(self.table)])
+            return torch.cat([row_norms(self._as_float64(rows)) for rows in row_chunks(self.table)])
 
     @cached_property
     def problem(self) -> str:
-        """Why nothing can be compared with it; "" if nothing is wrong."""
+        """Why the rows cannot be compared with anything; "" if they can."""
         if bool(self.norms.isfinite().all()):
             return ""
         return f"the input embeddings contain {'NaN' if bool(self.norms.isnan().any()) else 'inf'}"
@@ -61,25 +61,24 @@ class Vocabulary:
     def units(self, rows: Tensor) -> Tensor:
         """Return the given rows (indices of any shape) at unit length, (..., dim) float64; NaN where a row is zero."""
         rows = rows.to(self.table.device)
-        return self._widened(self.table[rows]) / self.norms[rows].unsqueeze(-1)
+        return self._as_float64(self.table[rows]) / self.norms[rows].unsqueeze(-1)
 
     def unit_tiles(self, n_rows: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-        """Yield all rows at unit length, so many at a time: the index of the first, and (at most n_rows, dim)
-        float64."""
+        """Yield all rows at unit length in tiles: the index of the first row, and (at most n_rows, dim) float64."""
         for start in range(0, self.n_rows, n_rows):
             rows, norms = self.table[start : start + n_rows], self.norms[start : start + n_rows]
-            yield start, self._widened(rows.to(device)) / norms.to(device).unsqueeze(1)
+            yield start, self._as_float64(rows.to(device)) / norms.to(device).unsqueeze(1)
 
     def once(self, compute: Callable[[Tensor, Tensor, Vocabulary], Tensor], x: Tensor, ids: Tensor) -> Tensor:
-        """Return ``compute(x, ids, self)``, cached by the content of both: metrics that share it compute it once."""
+        """Return ``compute(x, ids, self)``, cached by the content of the tensors."""
         key = (compute, x.dtype, tuple(x.shape), _digest(x), _digest(ids))
-        if key not in self._remembered:
-            if len(self._remembered) == _REMEMBERED:
-                self._remembered.pop(next(iter(self._remembered)))
-            self._remembered[key] = compute(x, ids, self)
-        return self._remembered[key]
+        if key not in self._cache:
+            if len(self._cache) == _CACHE_SIZE:
+                self._cache.pop(next(iter(self._cache)))
+            self._cache[key] = compute(x, ids, self)
+        return self._cache[key]
 
-    def _widened(self, rows: Tensor) -> Tensor:
+    def _as_float64(self, rows: Tensor) -> Tensor:
         return rows.double() if self.added is None else rows.double() + self.added.to(rows.device)
 
 
@@ -98,5 +97,5 @@ def row_norms(x: Tensor) -> Tensor:
 
 
 def _digest(values: Tensor) -> bytes:
-    """Return a digest of the numbers: slices of a layer are made anew for each metric."""
+    """Return a digest of the content: each metric has its own slices of a layer."""
     return hashlib.sha256(values.contiguous().view(torch.uint8).cpu().numpy().tobytes()).digest()

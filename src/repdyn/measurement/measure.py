@@ -170,7 +170,7 @@ def measure(
             rows_by_layer.append(measure_next_layer())
         progress("kernels", 1.0)
     if state_cache is not None:
-        state_cache.seal(checkpoint.step)
+        state_cache.complete(checkpoint.step)
     return Profile(
         _gather_rows(rows_by_layer, ranks),
         checkpoint,

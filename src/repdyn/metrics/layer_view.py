@@ -124,7 +124,7 @@ class LayerView:
         if self.context.state_cache is not None:
             first = self.states.rows_of(self.probe.sample("all")[0])
             key = self.context.step, self.layer.stack, self.layer.index
-            self.context.state_cache.keep(*key, self.layer.states[first])
+            self.context.state_cache.save(*key, self.layer.states[first])
 
     def _windows(self, tokens: np.ndarray) -> Tensor:
         return torch.from_numpy(self.probe.window_of_token[tokens]).to(self.layer.states.device)
@@ -186,7 +186,7 @@ def with_previous_checkpoint(layer: LayerView, subset: str) -> list[tuple[Cloud,
     if cache is None:
         raise Undefined("no earlier checkpoint of this run is at hand")
     cloud = layer.clouds(subset)[0]
-    layer.compared_to, states = cache.before(step, layer.layer.stack, layer.layer.index, like=cloud.x)
+    layer.compared_to, states = cache.load_previous(step, layer.layer.stack, layer.layer.index, like=cloud.x)
     return [(cloud, Cloud(states))]
 
 

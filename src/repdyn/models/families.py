@@ -13,15 +13,16 @@ FamilyName: TypeAlias = Literal["gpt_neox", "gpt2", "bloom", "llama", "bert", "r
 
 @dataclass(frozen=True)
 class _Family:
-    """How a family spells what the others spell differently."""
+    """How the configuration of a family differs from those of other families."""
 
     objective: Objective
     dropout: tuple[str, ...]
+    """Names of the dropout probabilities."""
     feed_forward: str | None = "intermediate_size"
-    """Name of the feed-forward width; None where it is four times the hidden size by itself."""
+    """Name of the feed-forward width; None if it is always four times the hidden size."""
     position: str | None = "max_position_embeddings"
-    """Name of the context length; None where positions have no limit."""
-    numbers_from_padding: bool = False
+    """Name of the context length; None if positions are unlimited."""
+    positions_after_padding: bool = False
     """Whether positions are numbered from pad_token_id + 1."""
 
 
@@ -32,7 +33,7 @@ _FAMILIES: dict[str, _Family] = {
     "llama": _Family("causal", dropout=("attention_dropout",)),
     "bert": _Family("masked", dropout=("hidden_dropout_prob", "attention_probs_dropout_prob")),
     "roberta": _Family(
-        "masked", dropout=("hidden_dropout_prob", "attention_probs_dropout_prob"), numbers_from_padding=True
+        "masked", dropout=("hidden_dropout_prob", "attention_probs_dropout_prob"), positions_after_padding=True
     ),
     "modernbert": _Family("masked", dropout=("attention_dropout", "embedding_dropout", "mlp_dropout")),
 }
@@ -42,7 +43,7 @@ def objective_of(family: str) -> Objective:
     """Return what a family is trained to predict: the next token ("causal") or masked ones ("masked").
 
     Raises:
-        ValueError: an unknown family.
+        ValueError: the family is unknown.
 
     >>> objective_of("bert")
     'masked'
@@ -63,30 +64,30 @@ def build_model(
     dropout: float = 0.0,
     pad_token_id: int | None = None,
 ) -> PreTrainedModel:
-    """A randomly initialised model of a family, with its language-modelling head.
+    """Build a randomly initialised model with a language-modelling head.
 
     Raises:
-        ValueError: an unknown family, or a hidden size that the heads do not divide.
+        ValueError: the family is unknown, or ``hidden_size`` is no multiple of ``n_heads``.
     """
     objective = objective_of(family)
     if hidden_size % n_heads:
         raise ValueError(f"expected hidden_size to be a multiple of n_heads, got {hidden_size} and {n_heads}")
-    spelling = _FAMILIES[family]
+    spec = _FAMILIES[family]
     sizes = {
         "vocab_size": vocab_size,
         "hidden_size": hidden_size,
         "num_hidden_layers": n_layers,
         "num_attention_heads": n_heads,
         "pad_token_id": pad_token_id,
-        # None of our vocabularies has the sentence tokens whose ids the families' defaults name.
+        # the vocabularies here lack the sentence tokens to which the defaults refer
         **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), None),
-        **dict.fromkeys(spelling.dropout, dropout),
+        **dict.fromkeys(spec.dropout, dropout),
     }
-    if spelling.feed_forward:
-        sizes[spelling.feed_forward] = 4 * hidden_size
-    if spelling.position:
-        offset = (pad_token_id or 0) + 1 if spelling.numbers_from_padding else 0
-        sizes[spelling.position] = context_length + offset
+    if spec.feed_forward:
+        sizes[spec.feed_forward] = 4 * hidden_size
+    if spec.position:
+        offset = (pad_token_id or 0) + 1 if spec.positions_after_padding else 0
+        sizes[spec.position] = context_length + offset
     if family == "llama":
         sizes["num_key_value_heads"] = n_heads
     config = AutoConfig.for_model(family, **sizes)

@@ -1,4 +1,4 @@
-"""Pretraining a small encoder or decoder: one LightningModule for all families."""
+"""LightningModule for pretraining a small encoder or decoder."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from repdyn.models.families import FamilyName, build_model, objective_of
 
 
 class LanguageModel(LightningModule):
-    """A randomly initialised transformer and how it is trained.
+    """A randomly initialised transformer with its training loss and optimizer.
 
-    Decoders learn to predict the next token, encoders the masked ones; the batch's labels decide.
+    Decoders learn to predict the next token, encoders the masked ones, as given by the labels of a batch.
 
     Args:
         family: architecture, from transformers' own classes: decoders gpt_neox (as in Pythia), gpt2, bloom, llama;
             encoders bert, roberta, modernbert.
-        vocab_size: tokens in the vocabulary; train.py takes it from the data.
+        vocab_size: number of tokens in the vocabulary; train.py takes it from the data.
         hidden_size: width of the residual stream.
-        n_layers: blocks.
-        n_heads: attention heads; on a CPU keep hidden_size / n_heads at 64.
+        n_layers: number of blocks.
+        n_heads: number of attention heads; on a CPU keep hidden_size / n_heads at 64.
         context_length: longest sequence; train.py takes it from the data.
-        dropout: probability, everywhere the family has one.
-        pad_token_id: id of the padding token, None where there is none; train.py takes it from the data.
+        dropout: probability of every dropout of the family.
+        pad_token_id: id of the padding token, None if there is none; train.py takes it from the data.
         learning_rate: peak of the schedule.
-        warmup_steps: optimizer steps of linear warm-up, after which a cosine falls to a tenth of the peak.
-        weight_decay: of matrices; vectors (norms, biases) have none.
+        warmup_steps: optimizer steps of linear warm-up, followed by a cosine decay to a tenth of the peak.
+        weight_decay: weight decay of matrices; vectors (norms, biases) have none.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class LanguageModel(LightningModule):
         total = self.trainer.estimated_stepping_batches
         if math.isinf(total):
             raise ValueError(
-                "expected a training of known length, because the learning rate falls towards its end; set "
+                "expected a training of known length for the learning rate schedule, got an unlimited one; set "
                 "trainer.max_steps or trainer.max_epochs"
             )
         matrices = [p for p in self.parameters() if p.ndim >= 2]
@@ -108,9 +108,9 @@ class LanguageModel(LightningModule):
             torch.cuda.set_rng_state(state["cuda"].cpu(), self.device)
 
     def _log_loss(self, split: str, loss: Tensor, *, on_step: bool) -> None:
-        """The loss in nats per predicted token and, made comparable between vocabularies, in bits per byte."""
+        """Log the loss in nats per predicted token and, comparable between vocabularies, in bits per byte."""
         bytes_per_token = getattr(getattr(self.trainer, "datamodule", None), "bytes_per_token", 1.0)
-        # A masked token's bits are not those of a compressor that reads from left to right, so they are not called so.
+        # for masked tokens this is not the compression rate, hence another name
         name = "bits_per_byte" if self.objective == "causal" else "masked_bits_per_byte"
         self.log(f"{split}/loss", loss, on_step=on_step, on_epoch=not on_step)
         bits = loss.detach() / math.log(2) / bytes_per_token

@@ -1,13 +1,13 @@
-"""The probe: the fixed tokens on which every checkpoint is measured, and the design by which they are sampled.
+"""The probe: the fixed tokens on which every checkpoint is measured, and the sampling design.
 
 probe            ``Probe``: token sequences with a seeded plan of the vectors to measure
-design           sampling designs: windows, vectors per window, and whether neighbours of one window count
-windows          texts cut into windows of token ids
-sampling         metric batches drawn from windows
+design           ``Design``: windows, vectors per window, and whether neighbours in the same window are excluded
+windows          cut texts into windows of token ids
+sampling         sample metric batches from windows
 content          validation, hash and batches of a probe's tokens
-word_classes     classes of words: function and content, frequent and rare
+word_classes     map tokens to words, and words to classes
 function_words   the closed word classes of English
-io               probes saved as safetensors files
+io               read and write probe files
 """
 
 from repdyn.probe.content import ProbeBatch

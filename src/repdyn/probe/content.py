@@ -16,7 +16,7 @@ from torch import Tensor
 SUBSETS = ("all", "no_sink")
 NO_MASSIVE = "no_massive"
 """The subset without vectors of massive norm, which each layer selects for itself."""
-SMALLEST_BATCH = 3
+MIN_BATCH_VECTORS = 3
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -33,7 +33,7 @@ class ProbeBatch:
 
 
 def token_subset(subset: str) -> str:
-    """Return the subset of the probe that a subset is taken from: ``all`` for ``no_massive``, any other for itself."""
+    """Return the subset of the probe that a subset is selected from: ``all`` for ``no_massive``, else itself."""
     return "all" if subset == NO_MASSIVE else subset
 
 
@@ -45,34 +45,34 @@ def sink_mask(tokens: Tensor, lengths: Tensor, special_ids: tuple[int, ...]) -> 
 
 
 def padded_batches(
-    tokens: Tensor, lengths: Tensor, pad_id: int, n_sequences: int, read: Tensor | None = None
+    tokens: Tensor, lengths: Tensor, pad_id: int, n_sequences: int, n_needed: Tensor | None = None
 ) -> Iterator[ProbeBatch]:
     """Yield batches of at most ``n_sequences`` sequences; see :meth:`repdyn.Probe.batches`."""
     starts = torch.cumsum(lengths, 0) - lengths
-    waiting = torch.arange(len(lengths))
-    if read is not None:
-        # sequences of similar length are batched together; those without a selected token are left out
-        waiting = torch.argsort(read, stable=True)
-        waiting = waiting[read[waiting] > 0]
-    extent = lengths if read is None else read
-    while len(waiting):
-        count = min(n_sequences, len(waiting))
-        while count == int(extent[waiting[:count]].max()) > 1:
+    remaining = torch.arange(len(lengths))
+    if n_needed is not None:
+        # batch sequences of similar length together, without those of which no token is needed
+        remaining = torch.argsort(n_needed, stable=True)
+        remaining = remaining[n_needed[remaining] > 0]
+    extent = lengths if n_needed is None else n_needed
+    while len(remaining):
+        count = min(n_sequences, len(remaining))
+        while count == int(extent[remaining[:count]].max()) > 1:
             count -= 1
-        some, waiting = waiting[:count], waiting[count:]
-        # all sequences of a batch are cut at the same position, so that cutting adds no padding
-        columns = torch.arange(int(extent[some].max()))
-        mask = columns < lengths[some, None]
-        numbers = (starts[some, None] + columns)[mask]
+        batch, remaining = remaining[:count], remaining[count:]
+        # all sequences of a batch are truncated at the same position, which adds no padding
+        columns = torch.arange(int(extent[batch].max()))
+        mask = columns < lengths[batch, None]
+        indices = (starts[batch, None] + columns)[mask]
         input_ids = torch.full(mask.shape, pad_id, dtype=torch.long)
-        input_ids[mask] = tokens[numbers]
-        yield ProbeBatch(input_ids, mask.long(), np.flatnonzero(mask.numpy().ravel()), numbers.numpy())
+        input_ids[mask] = tokens[indices]
+        yield ProbeBatch(input_ids, mask.long(), np.flatnonzero(mask.numpy().ravel()), indices.numpy())
 
 
 def content_hash(
     tokens: Tensor, lengths: Tensor, plan: list[Any], classes: Mapping[str, Tensor], topics: Tensor | None
 ) -> str:
-    """Return 16 hexadecimal digits of a SHA-256; classes and topics are hashed only if present."""
+    """Return the first 16 hexadecimal digits of a SHA-256; classes and topics are hashed only if present."""
     digest = hashlib.sha256()
     digest.update(json.dumps(plan).encode())
     for tensor in (lengths, tokens):
@@ -111,7 +111,7 @@ def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
 
 def _validate_padding(mask: Tensor) -> None:
     """Raise ValueError where the true values of a row, (n_sequences, length), do not form one run."""
-    # A mask with one run of tokens changes at most twice, counting the borders of the row as padding.
+    # one run of tokens changes the mask at most twice, with padding added at both ends
     flips = torch.diff(torch.nn.functional.pad(mask.int(), (1, 1)), dim=1).ne(0).sum(dim=1)
     if bool((flips > 2).any()):
         row = int(flips.gt(2).nonzero()[0])
@@ -150,7 +150,7 @@ def validate_classes(classes: Mapping[str, Tensor], n_tokens: int) -> None:
             )
         if not isinstance(members, Tensor) or members.dtype != torch.bool or members.shape != (n_tokens,):
             raise ValueError(
-                f"expected the class {name!r} as torch.bool of shape ({n_tokens},), got {_described(members)}; give "
+                f"expected the class {name!r} as torch.bool of shape ({n_tokens},), got {_describe(members)}; give "
                 "True or False for each token, in the order of probe.tokens"
             )
 
@@ -161,7 +161,7 @@ def validate_topics(topics: Tensor | None, n_tokens: int) -> None:
         return
     if not isinstance(topics, Tensor) or topics.dtype != torch.int64 or topics.shape != (n_tokens,):
         raise ValueError(
-            f"expected topics as torch.int64 of shape ({n_tokens},), got {_described(topics)}; give the number of each "
+            f"expected topics as torch.int64 of shape ({n_tokens},), got {_describe(topics)}; give the number of each "
             "token's topic, in the order of probe.tokens, -1 where it has none"
         )
     if bool((topics < -1).any()):
@@ -170,7 +170,7 @@ def validate_topics(topics: Tensor | None, n_tokens: int) -> None:
         raise ValueError("expected topics of some tokens, got -1 for all of them; leave topics out")
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, Tensor):
         return f"{tuple(value.shape)} of {value.dtype}"
     return f"a {type(value).__name__}"
@@ -183,40 +183,40 @@ def class_tensors(classes: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def topic_tensor(topics: Any) -> Tensor:
     """Copy topics to a CPU tensor, integers of any type as int64."""
-    given = torch.as_tensor(topics).cpu().clone()
-    is_whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
-    return given.long() if is_whole else given
+    tensor = torch.as_tensor(topics).cpu().clone()
+    is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    return tensor.long() if is_integer else tensor
 
 
 def validate_subset_sizes(
-    available: Mapping[str, int], batch_vectors: int, n_batches: int, whole: Collection[str] = SUBSETS
+    available: Mapping[str, int], batch_vectors: int, n_batches: int, full: Collection[str] = SUBSETS
 ) -> None:
     """Raise ValueError unless every subset has enough tokens for its batches.
 
     Args:
         available: number of tokens in each subset.
         batch_vectors, n_batches: the sampling plan.
-        whole: subsets that need full batches; all others need at least 3 tokens per batch.
+        full: subsets that need full batches; all others need at least 3 tokens per batch.
     """
-    if batch_vectors < SMALLEST_BATCH or n_batches < 1:
+    if batch_vectors < MIN_BATCH_VECTORS or n_batches < 1:
         raise ValueError(
-            f"expected batch_vectors >= {SMALLEST_BATCH} and at least one batch, got batch_vectors={batch_vectors} "
+            f"expected batch_vectors >= {MIN_BATCH_VECTORS} and at least one batch, got batch_vectors={batch_vectors} "
             f"and {n_batches} batches; raise max_vectors or lower batch_vectors"
         )
     for subset, found in available.items():
-        if subset in whole and found < batch_vectors * n_batches:
+        if subset in full and found < batch_vectors * n_batches:
             needed, filled = batch_vectors * n_batches, found // batch_vectors * batch_vectors
             fewer = f"max_vectors={filled}" if filled else f"max_vectors={found}, batch_vectors={found}"
             raise ValueError(
                 f"the probe is too small: {n_batches} batches of {batch_vectors} vectors need {needed} tokens, but the "
-                f"subset {subset!r} has {found} of its {available['all']}; give {needed - found} tokens of this subset "
-                f"more, or ask for fewer vectors with {fewer}"
+                f"subset {subset!r} has {found} of {available['all']}; give {needed - found} more tokens of this "
+                f"subset, or request fewer vectors with {fewer}"
             )
-        if subset not in whole and found < SMALLEST_BATCH * n_batches:
-            needed, fewer = SMALLEST_BATCH * n_batches, found // SMALLEST_BATCH * batch_vectors
-            or_fewer = f", or ask for fewer batches with max_vectors={fewer}" if fewer else ""
+        if subset not in full and found < MIN_BATCH_VECTORS * n_batches:
+            needed, fewer = MIN_BATCH_VECTORS * n_batches, found // MIN_BATCH_VECTORS * batch_vectors
+            or_fewer = f", or request fewer batches with max_vectors={fewer}" if fewer else ""
             raise ValueError(
-                f"the class {subset!r} is too small: {n_batches} batches of at least {SMALLEST_BATCH} vectors need "
-                f"{needed} tokens, but {found} of the {available['all']} are in it; give {needed - found} tokens of "
-                f"this class more{or_fewer}, or leave it out"
+                f"the class {subset!r} is too small: {n_batches} batches of at least {MIN_BATCH_VECTORS} vectors need "
+                f"{needed} tokens, but {found} of the {available['all']} are in it; give {needed - found} more "
+                f"tokens of this class{or_fewer}, or leave it out"
             )

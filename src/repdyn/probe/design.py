@@ -1,9 +1,9 @@
-"""Sampling designs: how a probe is cut from text, and which of its vectors make up one metric batch.
+"""Sampling designs: how a probe is cut from text, and which of its vectors form a metric batch.
 
-Vectors of one window share their context, so they are no independent sample. A neighbour-based estimate of dimension
-that finds its neighbours within a window measures a trajectory instead of the representation (Theiler, Physical Review
-A 34:2427, 1986). A design is therefore part of every value: it is hashed with the probe, recorded in each row, and
-values of two designs are never joined into one curve.
+Vectors of one window share their context, so they are not independent. A neighbour-based estimate of dimension whose
+neighbours come from the same window measures a trajectory instead of the representation (Theiler, Physical Review
+A 34:2427, 1986). The design therefore belongs to every value: it is hashed with the probe and recorded in each row, and
+values of different designs are never joined into one curve.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from reprlib import repr as briefly
 from typing import Any, TypeAlias
 
 BATCH_VECTORS = 4096
-"""Vectors in one metric batch."""
+"""Default number of vectors in a metric batch."""
 MAX_VECTORS = 4 * BATCH_VECTORS
-"""Vectors measured per layer, in all batches together."""
+"""Default number of vectors measured per layer, in all batches together."""
 TOKENS_PER_VECTOR = 1.25
-"""Tokens of text for each vector, at least: special tokens and first positions are left out of one subset."""
+"""Least number of text tokens per vector, since ``no_sink`` excludes special tokens and first positions."""
 
 
 @dataclass(frozen=True)
 class Design:
     """A sampling design.
 
-    The first group of fields says how windows are cut from text where the caller does not, the second how metric
-    batches are drawn from them.
+    The first group of fields holds the defaults for cutting text into windows, the second says how metric batches are
+    sampled from the windows.
     """
 
     name: str
     window_tokens: int | None = None
-    """Tokens in a window, special ones included; None where ``window_characters`` decides."""
+    """Number of tokens in a window, including special ones; None if ``window_characters`` is set."""
     window_characters: int | None = None
-    """Characters of text in a window."""
+    """Number of characters of text in a window."""
     n_windows: int | None = None
-    """Windows cut from the text; None for as many as ``vectors_per_window`` asks for."""
+    """Number of windows cut from the text; None to derive it from ``vectors_per_window``."""
     vectors_per_window: int | None = None
-    """Vectors of one window in a batch, at most, where the text has enough windows; None for all of them."""
+    """Largest number of vectors of one window in a batch, if the text has enough windows; None for no limit."""
 
     disjoint_windows: bool = True
-    """Whether the batches take disjoint sets of windows, each window giving as equal a share as possible. Otherwise
-    every batch is drawn from all windows together."""
+    """Whether the batches use disjoint sets of windows, with about equally many vectors of each. Otherwise every batch
+    is sampled from all windows."""
     exclude_own_window: bool = True
-    """Whether neighbours in a point's own window are left out of the neighbour search (a Theiler window)."""
+    """Whether the neighbour search excludes a point's own window (a Theiler window)."""
     metric_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Settings that metrics named without any take in this design, by metric name."""
+    """Settings, by metric name, of metrics that are requested without explicit settings."""
 
     def batch_plan(self, max_vectors: int, batch_vectors: int | None, n_tokens: int) -> dict[str, Any]:
-        """Return ``batch_vectors`` and ``n_batches`` for a probe of so many tokens.
+        """Return ``batch_vectors`` and ``n_batches`` for a probe of ``n_tokens`` tokens.
 
-        A design that names the number of windows takes all of their tokens, in batches of at least 4096 vectors, unless
-        other sizes are asked for.
+        A design with a fixed number of windows uses all of their tokens, in batches of at least 4096 vectors, unless
+        other sizes are requested.
         """
         if self.n_windows is not None and max_vectors == MAX_VECTORS and batch_vectors is None:
             n_batches = max(1, n_tokens // BATCH_VECTORS)
@@ -61,10 +61,10 @@ class Design:
         batch = min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
         return {"batch_vectors": batch, "n_batches": max_vectors // batch if batch > 0 else 0}
 
-    def windows_wanted(self, n_batches: int, batch_vectors: int, window_tokens: int) -> int:
-        """Return how many windows of so many tokens the batches take by this design.
+    def required_windows(self, n_batches: int, batch_vectors: int, window_tokens: int) -> int:
+        """Return how many windows of ``window_tokens`` tokens the batches require.
 
-        >>> [design.windows_wanted(4, 4096, window_tokens=256) for design in (DENSE, PAPER)]
+        >>> [design.required_windows(4, 4096, window_tokens=256) for design in (DENSE, PAPER)]
         [80, 128]
         """
         if self.n_windows is not None:
@@ -74,8 +74,8 @@ class Design:
 
     @property
     def rule(self) -> dict[str, Any]:
-        """The part of the design that decides values once the tokens are fixed, as JSON can hold it."""
-        settings = {name: dict(given) for name, given in sorted(self.metric_settings.items())}
+        """The part of the design that affects values once the tokens are fixed, as JSON-serialisable values."""
+        settings = {name: dict(values) for name, values in sorted(self.metric_settings.items())}
         return {
             "design": self.name,
             "disjoint_windows": self.disjoint_windows,
@@ -85,9 +85,9 @@ class Design:
 
 
 INDEPENDENT = Design("independent", window_tokens=80, vectors_per_window=8)
-"""The default: a few vectors of each of many windows, disjoint batches, neighbours of the own window left out."""
+"""The default: a few vectors of each of many windows, disjoint batches, neighbours in the same window excluded."""
 DENSE = Design("dense", window_tokens=256, disjoint_windows=False, exclude_own_window=False)
-"""Most tokens of few windows in one cloud, all neighbours counted: for comparison with values measured that way."""
+"""Most tokens of few windows, all neighbours included: for comparison with values measured that way."""
 PAPER = Design(
     "paper",
     window_tokens=None,
@@ -104,13 +104,13 @@ DESIGNS = {design.name: design for design in (INDEPENDENT, DENSE, PAPER)}
 DesignLike: TypeAlias = str | Design
 
 
-def design_named(design: DesignLike) -> Design:
-    """Look up a design by its name; a Design is returned as it is.
+def resolve_design(design: DesignLike) -> Design:
+    """Return the design of a given name; a Design is returned unchanged.
 
     Raises:
         ValueError: there is no design of this name.
 
-    >>> design_named("paper").window_characters
+    >>> resolve_design("paper").window_characters
     512
     """
     if isinstance(design, Design):
@@ -123,20 +123,15 @@ def design_named(design: DesignLike) -> Design:
 
 
 def design_from_rule(rule: Mapping[str, Any]) -> Design:
-    """Rebuild a design from its ``rule``: the named one where it has the same rule, otherwise one of its own.
+    """Return the design with a given ``rule``: the named one if it has the same rule, otherwise a new one.
 
     Raises:
-        ValueError: the rule has other fields or types than :attr:`Design.rule` gives.
+        ValueError: the fields or types differ from those of :attr:`Design.rule`.
     """
-    known = {
-        "design": str,
-        "disjoint_windows": bool,
-        "exclude_own_window": bool,
-        "metric_settings": dict,
-    }
-    if set(rule) != set(known) or not all(type(rule[name]) is kind for name, kind in known.items()):
-        raise ValueError(f"expected a sampling design with {', '.join(known)}, got {briefly(dict(rule))}")
-    if not all(isinstance(given, dict) for given in rule["metric_settings"].values()):
+    types = {"design": str, "disjoint_windows": bool, "exclude_own_window": bool, "metric_settings": dict}
+    if set(rule) != set(types) or not all(type(rule[name]) is type_ for name, type_ in types.items()):
+        raise ValueError(f"expected a sampling design with {', '.join(types)}, got {briefly(dict(rule))}")
+    if not all(isinstance(values, dict) for values in rule["metric_settings"].values()):
         raise ValueError(f"expected metric_settings by metric name, got {rule['metric_settings']!r}")
     named = DESIGNS.get(rule["design"])
     if named is not None and named.rule == dict(rule):

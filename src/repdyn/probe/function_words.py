@@ -1,11 +1,11 @@
-"""The function words of English: its closed classes of words, which seldom take in a new one.
+"""The function words of English, that is, of its closed word classes.
 
-The classes are those of Quirk, Greenbaum, Leech, Svartvik 1985, A Comprehensive Grammar of the English Language,
-chapter 2 (determiners, pronouns, prepositions, conjunctions, auxiliaries), with what they leave beside (the particles
-"not", "to" and "there", and the wh-adverbs). One word of several is listed where it is met most. Numerals and adverbs
-such as "very" are not listed: their classes are open, or nearly so.
+The classes follow Quirk, Greenbaum, Leech, Svartvik 1985, A Comprehensive Grammar of the English Language, chapter 2
+(determiners, pronouns, prepositions, conjunctions, auxiliaries), with the particles "not", "to" and "there" and the
+wh-adverbs added. A word of several classes is listed in its most frequent one. Numerals and adverbs such as "very" are
+not included: their classes are open, or nearly so.
 
-A list knows no context: the noun "will" and the month of May are function words to it.
+The list ignores context: the noun "will" and the month of May count as function words.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FUNCTION_WORDS = frozenset(word for words in _CLASSES.values() for word in words
 
 
 def is_function_word(word: str) -> bool:
-    """Whether a word is on the list, alone or with a contracted verb behind it.
+    """Return whether a word is a function word, alone or with a contracted verb attached.
 
     Args:
         word: in lower case, with straight apostrophes.

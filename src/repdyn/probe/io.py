@@ -20,8 +20,8 @@ _PLAN = "repdyn_probe"
 _CLASS = "class."
 _TOPICS = "topics"
 _COUNTS = ("batch_vectors", "n_batches", "seed")
-_LARGEST_COUNT = (1 << 32) - 1
-_LARGEST_ID = (1 << 63) - 1
+_MAX_COUNT = (1 << 32) - 1
+_MAX_ID = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ProbeContent:
     hash: str
     """The hash that the file claims."""
     classes: Mapping[str, Tensor]
-    """By name; empty where there are none."""
+    """By name; empty if there are none."""
     topics: Tensor | None
 
     @property
@@ -62,7 +62,7 @@ def read_probe(path: str | Path) -> ProbeContent:
         OSError: the file is missing or cannot be read.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"expected a probe written by Probe.save, found no file at {path}")
+        raise FileNotFoundError(f"expected a probe written by Probe.save, got no file at {path}")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -72,10 +72,10 @@ def read_probe(path: str | Path) -> ProbeContent:
             return ProbeContent(
                 tokens=file.get_tensor("tokens"),
                 lengths=file.get_tensor("lengths"),
-                settings=_settings(metadata[_PLAN]),
+                settings=_parse_settings(metadata[_PLAN]),
                 hash=metadata["hash"],
                 classes={
-                    name.removeprefix(_CLASS): _members(name, file.get_tensor(name))
+                    name.removeprefix(_CLASS): _read_members(name, file.get_tensor(name))
                     for name in names
                     if name.startswith(_CLASS)
                 },
@@ -86,44 +86,44 @@ def read_probe(path: str | Path) -> ProbeContent:
 
 
 class _InvalidProbeError(Exception):
-    """The file has an invalid part."""
+    """The file has invalid content."""
 
 
-def _members(name: str, stored: Tensor) -> Tensor:
+def _read_members(name: str, stored: Tensor) -> Tensor:
     if stored.dtype != torch.uint8 or bool((stored > 1).any()):
         raise _InvalidProbeError(f"expected zeros and ones of torch.uint8 in {briefly(name)}, got other {stored.dtype}")
     return stored.bool()
 
 
-def _settings(text: str) -> dict[str, Any]:
+def _parse_settings(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _InvalidProbeError(f"its plan is no JSON: {error}") from error
-    wanted = {"special_ids", *_COUNTS, "pad_id", "name", "design"}
+        raise _InvalidProbeError(f"its plan is not valid JSON: {error}") from error
+    expected = {"special_ids", *_COUNTS, "pad_id", "name", "design"}
     if isinstance(found, dict):
-        found = {"design": DENSE.rule, **found}  # older files name no design
-    if not isinstance(found, dict) or set(found) != wanted:
+        found = {"design": DENSE.rule, **found}  # files of early versions name no design
+    if not isinstance(found, dict) or set(found) != expected:
         got = briefly(sorted(found) if isinstance(found, dict) else found)
-        raise _InvalidProbeError(f"expected a plan of {', '.join(sorted(wanted))}, got {got}")
+        raise _InvalidProbeError(f"expected a plan of {', '.join(sorted(expected))}, got {got}")
     for name in _COUNTS:
-        if not _is_whole(found[name], 0, _LARGEST_COUNT):
+        if not _is_integer(found[name], 0, _MAX_COUNT):
             raise _InvalidProbeError(
-                f"expected a whole number from 0 to {_LARGEST_COUNT} as {name}, got {briefly(found[name])}"
+                f"expected a whole number from 0 to {_MAX_COUNT} as {name}, got {briefly(found[name])}"
             )
     special_ids = found["special_ids"]
     ids = [found["pad_id"], *special_ids] if isinstance(special_ids, list) else [None]
-    if not all(_is_whole(token, -_LARGEST_ID, _LARGEST_ID) for token in ids):
+    if not all(_is_integer(token, -_MAX_ID, _MAX_ID) for token in ids):
         raise _InvalidProbeError(
             f"expected token ids as pad_id and in special_ids, got {briefly(found['pad_id'])} and "
             f"{briefly(special_ids)}"
         )
     if not isinstance(found["name"], str):
-        raise _InvalidProbeError(f"expected a text as name, got {briefly(found['name'])}")
-    return {**found, "special_ids": tuple(special_ids), "design": _design(found["design"])}
+        raise _InvalidProbeError(f"expected a string as name, got {briefly(found['name'])}")
+    return {**found, "special_ids": tuple(special_ids), "design": _parse_design(found["design"])}
 
 
-def _design(rule: object) -> Design:
+def _parse_design(rule: object) -> Design:
     if not isinstance(rule, dict):
         raise _InvalidProbeError(f"expected a sampling design, got {briefly(rule)}")
     try:
@@ -132,5 +132,5 @@ def _design(rule: object) -> Design:
         raise _InvalidProbeError(str(error)) from error
 
 
-def _is_whole(value: object, smallest: int, largest: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and smallest <= value <= largest
+def _is_integer(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

@@ -1,7 +1,7 @@
-"""The probe: the fixed tokens every checkpoint is shown, and which of their vectors are measured.
+"""The probe: the fixed tokens on which every checkpoint is measured, and the vectors that are sampled from them.
 
-Two checkpoints compare only when they saw the same tokens and the same vectors were taken by the same sampling design.
-All of it is fixed here, once, and named by a content hash that every stored row carries.
+Checkpoints are comparable only if the tokens, the sampled vectors and the sampling design are the same. A probe fixes
+all of these, and its content hash is stored in every row.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from repdyn.probe.content import (
     validate_subset_sizes,
     validate_topics,
 )
-from repdyn.probe.design import BATCH_VECTORS, DENSE, INDEPENDENT, MAX_VECTORS, Design, DesignLike, design_named
+from repdyn.probe.design import BATCH_VECTORS, DENSE, INDEPENDENT, MAX_VECTORS, Design, DesignLike, resolve_design
 from repdyn.probe.io import ProbeContent, read_probe, write_probe
 from repdyn.probe.sampling import SampledTokens
-from repdyn.probe.windows import WindowPlan, sequences_of_texts
+from repdyn.probe.windows import WindowPlan, tokenize_windows
 from repdyn.probe.word_classes import TokenWords, validate_word_classes
 
 if TYPE_CHECKING:
@@ -44,47 +44,48 @@ _SETTINGS = ("special_ids", "batch_vectors", "n_batches", "seed", "pad_id", "nam
 class Probe(SampledTokens):
     """A fixed set of token sequences (windows) with a seeded plan of which vectors to measure.
 
-    Tokens are numbered through the whole probe, window after window, padding left out. The sampling design decides
-    which tokens make up the metric batches. By default each batch takes windows of its own and as equal a share of each
-    as possible, so that the vectors of a batch share as little context as the probe allows and the batches are
-    independent. Neither the padding side nor the batch size of the forward pass has any say in which vectors are taken.
+    Tokens are indexed over the whole probe, window by window, without padding. The sampling design determines the
+    tokens of the metric batches. By default the batches use disjoint windows with about equally many vectors of each,
+    so that the vectors of a batch share as little context as possible and the batches are independent. The sample
+    depends neither on the padding side nor on the batch size of the forward pass.
 
-    The subsets are ``all`` tokens, ``no_sink``, and the probe's classes, whose batches are as many, and smaller where a
-    class has too few tokens for whole ones.
+    The subsets are ``all`` tokens, ``no_sink``, and the probe's classes. All have the same number of batches; those of
+    a class with few tokens are smaller.
 
     Build one with :meth:`from_texts`, :meth:`from_tokens` or :meth:`enwik8`.
     """
 
     tokens: Tensor
-    """(n_tokens,) int64: all sequences one after the other, without padding."""
+    """(n_tokens,) int64: the concatenated sequences, without padding."""
     lengths: Tensor
-    """(n_sequences,) int64: tokens in each sequence."""
+    """(n_sequences,) int64: number of tokens in each sequence."""
     special_ids: tuple[int, ...] = ()
-    """Token ids left out of ``no_sink`` beside the first position of every sequence."""
+    """Token ids excluded from ``no_sink``, in addition to the first position of every sequence."""
     batch_vectors: int = BATCH_VECTORS
-    """Vectors in one metric batch. Estimates grow with it, so values at different numbers do not compare."""
+    """Number of vectors in a metric batch. Estimates depend on it, so values at different numbers are not
+    comparable."""
     n_batches: int = MAX_VECTORS // BATCH_VECTORS
-    """Metric batches; the value of a layer is the mean over them."""
+    """Number of metric batches, over which a layer's value is averaged."""
     seed: int = 0
     pad_id: int = 0
     name: str = "tokens"
     design: Design = INDEPENDENT
-    """How batches are drawn from the windows, and whether neighbours within a window count."""
+    """How batches are sampled from the windows, and whether neighbours in the same window are excluded."""
     classes: Mapping[str, Tensor] = field(default_factory=dict)
-    """By name, in alphabetical order: (n_tokens,) bool, which tokens are in the class. A class is a subset to measure,
-    as in "alignment@rare"."""
+    """By name, in alphabetical order: (n_tokens,) bool, which tokens are in the class. A class can be measured as a
+    subset, as in "alignment@rare"."""
     topics: Tensor | None = None
-    """(n_tokens,) int64: number of each token's topic, -1 where it has none; None where no topics are known."""
+    """(n_tokens,) int64: index of each token's topic, -1 for none; None if no topics are known."""
 
     def __post_init__(self) -> None:
         validate_sequences(self.tokens, self.lengths)
         validate_classes(self.classes, len(self.tokens))
         validate_topics(self.topics, len(self.tokens))
-        # one order, whatever the order they were given or read in
+        # a canonical order, on which the hash does not depend but the subsets do
         object.__setattr__(self, "classes", dict(sorted(self.classes.items())))
         available = {subset: len(self.members(subset)) for subset in self.subsets}
-        whole = ("all",) if self.design.n_windows is not None else SUBSETS
-        validate_subset_sizes(available, self.batch_vectors, self.n_batches, whole)
+        full = ("all",) if self.design.n_windows is not None else SUBSETS
+        validate_subset_sizes(available, self.batch_vectors, self.n_batches, full)
 
     @classmethod
     def from_tokens(
@@ -100,27 +101,27 @@ class Probe(SampledTokens):
         name: str = "tokens",
         design: DesignLike = INDEPENDENT,
     ) -> Probe:
-        """A probe from token ids.
+        """Return a probe of given token ids.
 
         Args:
             input_ids: (n_sequences, length) integers: a tensor, an array or nested lists.
-            attention_mask: (n_sequences, length), nonzero at tokens; None without padding. Padding may stand on either
-                side, not between tokens.
-            special_ids: ids of special tokens, left out of the subset ``no_sink``.
-            max_vectors: vectors measured per layer, in all batches together.
-            batch_vectors: vectors per batch; by default 4096, or ``max_vectors`` when that is fewer.
-            seed: of the sampling plan.
-            pad_id: fills the padding again when a batch is formed.
-            name: what the text is, for figures and logs.
-            design: name of a sampling design ("independent", "dense", "paper") or a Design of your own. What it says of
-                windows is decided by ``input_ids``; for independent points give many sequences: 512 for each batch
-                of 4096 vectors make 8 of each.
+            attention_mask: (n_sequences, length), nonzero at tokens; None without padding. Padding may be on either
+                side, but not between tokens.
+            special_ids: ids of special tokens, which the subset ``no_sink`` excludes.
+            max_vectors: number of vectors measured per layer, in all batches together.
+            batch_vectors: number of vectors per batch; by default 4096, or ``max_vectors`` if that is less.
+            seed: seed of the sampling plan.
+            pad_id: token id used for padding when batches are formed.
+            name: name of the text, for figures and logs.
+            design: name of a sampling design ("independent", "dense", "paper") or a :class:`repdyn.Design`, whose
+                windows are replaced by the given sequences. For independent vectors give many sequences: with 512 for
+                each batch of 4096 vectors, 8 vectors of each are sampled.
 
         Raises:
-            ValueError: wrong shape, padding between tokens, too few tokens (with the number that is needed), or an
-                unknown design.
+            ValueError: wrong shape, padding between tokens, too few tokens (with the number required), or an unknown
+                design.
         """
-        design = design_named(design)
+        design = resolve_design(design)
         tokens, lengths = unpad(input_ids, attention_mask)
         return cls(
             tokens=tokens,
@@ -148,38 +149,38 @@ class Probe(SampledTokens):
         design: DesignLike = INDEPENDENT,
         vectors_per_window: int | None = None,
     ) -> Probe:
-        """A probe from texts and any Hugging Face tokenizer.
+        """Return a probe of texts, tokenized by any Hugging Face tokenizer.
 
-        Each text is cut into windows, the tokenizer's own prefix and suffix (``[CLS]``, ``<s>``, ...) included in each.
-        Where there are more windows than the design needs, those kept are spread evenly over all of them; where there
-        are fewer, each gives more vectors.
+        Each text is cut into windows, each with the tokenizer's own prefix and suffix (``[CLS]``, ``<s>``, ...). If
+        there are more windows than the design requires, evenly spaced ones are used; if there are fewer, more vectors
+        are sampled from each.
 
         Args:
             texts: any number of texts of any length.
-            tokenizer: of the model that will be measured.
-            sequence_length: tokens in a window, at most the model's context; None for what the design says.
-            max_vectors: vectors measured per layer, in all batches together.
-            batch_vectors: vectors per batch; by default 4096, or ``max_vectors`` when that is fewer.
-            seed: of the sampling plan.
-            name: what the text is, for figures and logs.
-            classes: of words that the probe is to know, as for :meth:`with_words`; words are counted in all texts.
+            tokenizer: tokenizer of the models to measure.
+            sequence_length: number of tokens in a window, at most the model's context; None for the design's default.
+            max_vectors: number of vectors measured per layer, in all batches together.
+            batch_vectors: number of vectors per batch; by default 4096, or ``max_vectors`` if that is less.
+            seed: seed of the sampling plan.
+            name: name of the text, for figures and logs.
+            classes: word classes to add, as for :meth:`with_words`; word frequencies are counted over all texts.
             design: name of a sampling design or a :class:`repdyn.Design`: "independent" (8 vectors of each window of 80
-                tokens, batches of disjoint windows, neighbours of the own window left out), "dense" (most tokens of few
-                long windows) or "paper" (the published protocol: all tokens of 128 windows of 512 characters).
-            vectors_per_window: vectors of one window in a batch, at most, where the text has enough windows; None for
-                what the design says.
+                tokens, disjoint batches, neighbours in the same window excluded), "dense" (most tokens of few long
+                windows) or "paper" (the published protocol: all tokens of 128 windows of 512 characters).
+            vectors_per_window: largest number of vectors of one window in a batch, if the text has enough windows; None
+                for the design's default.
 
         Raises:
-            ValueError: too few tokens (with the number that is needed), or a ``sequence_length`` that the special
-                tokens fill already, or a text that UTF-8 cannot write; classes that cannot be told; or an unknown
+            ValueError: too few tokens (with the number required), a ``sequence_length`` without room for text next to
+                the special tokens, a text that UTF-8 cannot encode, classes that cannot be determined, or an unknown
                 design.
         """
-        design = design_named(design)
+        design = resolve_design(design)
         if vectors_per_window is not None:
             design = replace(design, vectors_per_window=vectors_per_window)
         validate_word_classes(classes)
         plan = WindowPlan.by_design(design, max_vectors, batch_vectors, sequence_length)
-        tokens, lengths, words = sequences_of_texts(texts, tokenizer, plan, bool(classes))
+        tokens, lengths, words = tokenize_windows(texts, tokenizer, plan, bool(classes))
         probe = cls(
             tokens=tokens,
             lengths=lengths,
@@ -194,15 +195,15 @@ class Probe(SampledTokens):
 
     @classmethod
     def enwik8(cls, tokenizer: PreTrainedTokenizerBase, *, path: str | None = None, **settings: Any) -> Probe:
-        """A probe from the last 5 % of cleaned enwik8, the part held out from training by custom.
+        """Return a probe of the last 5 % of cleaned enwik8, its conventional test split.
 
         Args:
-            tokenizer: of the model that will be measured.
-            path: a copy of enwik8 (plain, .gz, .xz or .zip); None downloads it once, with its checksum verified.
+            tokenizer: tokenizer of the models to measure.
+            path: path of enwik8 (plain, .gz, .xz or .zip); None downloads it once and verifies its checksum.
             **settings: sequence_length, max_vectors, batch_vectors, seed, classes, design, vectors_per_window: as for
                 :meth:`from_texts`.
         """
-        from repdyn.text.source import load_corpus  # here, because it reads text that no other probe needs
+        from repdyn.text.source import load_corpus  # imported here, because other probes do not load text
 
         corpus = load_corpus(path or "enwik8")
         held_out = corpus.data[len(corpus.data) * 95 // 100 :].decode("utf-8", errors="ignore")
@@ -210,59 +211,62 @@ class Probe(SampledTokens):
 
     @cached_property
     def hash(self) -> str:
-        """16 hexadecimal digits naming tokens, plan and design, and classes and topics where there are any."""
+        """16 hexadecimal digits that identify the tokens, plan and design, and any classes and topics."""
         plan: list[Any] = [list(self.special_ids), self.batch_vectors, self.n_batches, self.seed]
-        if self.design.rule != DENSE.rule:  # the only design there was before designs had names
+        if self.design.rule != DENSE.rule:  # the only design of early versions, whose hashes remain valid
             plan.append(self.design.rule)
         return content_hash(self.tokens, self.lengths, plan, self.classes, self.topics)
 
     def with_classes(self, classes: Mapping[str, Any]) -> Probe:
-        """The probe with these classes beside those it has; of two with the same name the new one counts.
+        """Return the probe with classes added; a class of the same name is replaced.
 
         Args:
-            classes: by name, bool for each token in the order of ``tokens``, whether it is in the class: a tensor, an
-                array or a list. ``members & ~probe.is_sink`` keeps first positions and special tokens out.
+            classes: by name, a bool for each token in the order of ``tokens``: a tensor, an array or a list.
+                ``members & ~probe.is_sink`` excludes first positions and special tokens.
 
         Raises:
-            ValueError: a name that no class may have, another type or length, or too few tokens in a class.
+            ValueError: an invalid name, another type or length, or too few tokens in a class.
         """
         return replace(self, classes={**self.classes, **class_tensors(classes)})
 
     def with_words(self, words: TokenWords, classes: Sequence[str]) -> Probe:
-        """The probe with classes of words beside those it has; first positions and special tokens are in none of them.
+        """Return the probe with word classes added, which exclude first positions and special tokens.
 
         Args:
             words: the words of all tokens.
-            classes: among "function" (on a list of English function words), "content" (any other word), "frequent" (the
-                words that are met most and make up half of the text) and "rare" (those beyond the first 90 % of it).
+            classes: among "function" (English function words), "content" (all other words), "frequent" (the most
+                frequent words, which make up half of the text) and "rare" (the least frequent ones, the last 10 % of
+                it).
 
         Raises:
-            ValueError: other classes, a text in which they cannot be told, or too few tokens in one.
+            ValueError: unknown classes, a text in which they cannot be determined, or too few tokens in one.
         """
         validate_word_classes(classes)
         return self.with_classes({name: members & ~self.is_sink for name, members in words.classes(classes).items()})
 
     def with_topics(self, topics: Any) -> Probe:
-        """The probe with topics of its tokens, in place of any it has.
+        """Return the probe with topics of its tokens, which replace any it has.
 
         Args:
-            topics: (n_tokens,) integers in the order of ``tokens``, -1 for none: a tensor, an array or a list. Others,
-                and topics of no token at all, raise ValueError.
+            topics: (n_tokens,) integers in the order of ``tokens``, -1 for none: a tensor, an array or a list.
+
+        Raises:
+            ValueError: another type or length, or no token has a topic.
         """
         return replace(self, topics=topic_tensor(topics))
 
     def save(self, path: str | Path) -> None:
-        """Write the probe to a safetensors file, from which :meth:`load` gives an equal one (equal hash)."""
+        """Write the probe to a safetensors file; :meth:`load` restores it with an equal hash."""
         settings = {name: getattr(self, name) for name in _SETTINGS} | {"design": self.design.rule}
         write_probe(path, ProbeContent(self.tokens, self.lengths, settings, self.hash, self.classes, self.topics))
 
     @classmethod
     def load(cls, path: str | Path) -> Probe:
-        """Read a probe that :meth:`save` wrote.
+        """Read a probe written by :meth:`save`.
 
         Raises:
-            ValueError: the file is not a probe, or its content does not have the hash it claims.
-            OSError: it cannot be read.
+            ValueError: the file is not a probe, or its content does not match its hash.
+            OSError: the file cannot be read.
         """
         content = read_probe(path)
         try:
@@ -270,5 +274,7 @@ class Probe(SampledTokens):
         except ValueError as error:
             raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
         if probe.hash != content.hash:
-            raise ValueError(f"{path} claims the hash {content.hash} but its content has {probe.hash}")
+            raise ValueError(
+                f"expected content with the hash {content.hash} in {path}, got {probe.hash}; the file is damaged"
+            )
         return probe

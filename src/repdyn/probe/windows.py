@@ -1,4 +1,4 @@
-"""Texts as windows of token ids, whatever the tokenizer puts around them; and the words their tokens belong to."""
+"""Cut texts into windows of token ids, with the special tokens of any tokenizer, and map the tokens to words."""
 
 from __future__ import annotations
 
@@ -20,98 +20,76 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """How texts are cut into windows, and how many of them are kept."""
+    """How texts are cut into windows, and how many windows are used."""
 
     n_tokens: int
-    """Text tokens wanted in all, at least."""
+    """Least number of text tokens in all windows."""
     n_windows: int = 0
-    """Windows wanted, at least."""
+    """Least number of windows."""
     window_tokens: int | None = None
-    """Tokens in a window, special ones included; longer pieces are cut up, or truncated where characters decide."""
+    """Number of tokens in a window, including special ones. Longer texts are split, or truncated if
+    ``window_characters`` is set."""
     window_characters: int | None = None
-    """Characters of text in a window; None where ``window_tokens`` alone decides."""
+    """Number of characters of text in a window; None to use ``window_tokens`` alone."""
 
     @classmethod
     def by_design(
         cls, design: Design, max_vectors: int, batch_vectors: int | None, sequence_length: int | None
     ) -> WindowPlan:
-        """Plan the windows that a design takes for so many vectors, of the given length rather than its own."""
+        """Return the plan of a design for the given sizes; ``sequence_length`` overrides the design's window length."""
         tokens = sequence_length or design.window_tokens
         sizes = design.batch_plan(max_vectors, batch_vectors, n_tokens=0)
-        n_windows = design.windows_wanted(sizes["n_batches"], sizes["batch_vectors"], tokens or 1)
+        n_windows = design.required_windows(sizes["n_batches"], sizes["batch_vectors"], tokens or 1)
         n_tokens = 0 if design.n_windows else int(max_vectors * TOKENS_PER_VECTOR)
         return cls(n_tokens, n_windows, tokens, design.window_characters)
 
 
-def windows_of(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan) -> list[list[int]]:
-    """Cut texts into windows of token ids, the tokenizer's own prefix and suffix included in each.
+def tokenize_windows(
+    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan, with_words: bool
+) -> tuple[Tensor, Tensor, TokenWords | None]:
+    """Cut texts into windows of token ids, each with the tokenizer's own prefix and suffix.
 
     Args:
         texts: any number of texts of any length; a window never spans two.
         tokenizer: any Hugging Face tokenizer.
-        plan: size and number of windows; where there are more than wanted, those kept are spread evenly over all.
-
-    Raises:
-        ValueError: a bare string, something that is no text or that UTF-8 cannot write, or windows that the special
-            tokens fill already.
-    """
-    frame = _Frame.of(texts, tokenizer, plan)
-    windows: list[list[int]] = []
-    whole: list[bool] = []
-    for text in _pieces(texts, plan):
-        ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        parts = frame.parts(len(ids))
-        windows += [frame.around(ids[some]) for some in parts]
-        whole += frame.are_whole(parts, len(text), len(ids))
-    return [windows[i] for i in _spread(windows, whole, frame.sinks, plan)]
-
-
-def sequences_of_texts(
-    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan, with_words: bool
-) -> tuple[Tensor, Tensor, TokenWords | None]:
-    """Join the windows of :func:`windows_of`, with the words that their tokens belong to.
-
-    Args:
-        texts, tokenizer, plan: as for :func:`windows_of`; words are counted in all of the texts.
-        with_words: whether the words are asked for.
+        plan: size and number of windows; if there are more than required, evenly spaced ones are returned.
+        with_words: whether to return the words of the tokens; they are counted over all texts.
 
     Returns:
-        Tokens (n_tokens,) and lengths (n_sequences,), both int64; words, or None.
+        Tokens (n_tokens,) and lengths (n_windows,), both int64; words of the tokens, or None.
 
     Raises:
-        ValueError: as :func:`windows_of`; or words of a tokenizer that does not tell where its tokens stand in a text.
+        ValueError: a single string, something other than a text, a text that UTF-8 cannot encode, windows without room
+            for text next to the special tokens, or a tokenizer without character offsets if words are requested.
     """
-    if with_words:
-        windows, words = _worded_windows(texts, tokenizer, plan)
-    else:
-        windows, words = windows_of(texts, tokenizer, plan), None
-    tokens = torch.tensor([token for window in windows for token in window], dtype=torch.long)
-    return tokens, torch.tensor([len(window) for window in windows], dtype=torch.long), words
-
-
-def _worded_windows(
-    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan
-) -> tuple[list[list[int]], TokenWords]:
-    frame = _Frame.of(texts, tokenizer, plan)
-    lexicon = Lexicon()
+    layout = _Layout.of(texts, tokenizer, plan)
+    lexicon = Lexicon() if with_words else None
     windows: list[list[int]] = []
-    whole: list[bool] = []
+    is_full: list[bool] = []
     words: list[np.ndarray] = []
     for text in _pieces(texts, plan):
-        ids, numbers = words_of_tokens(text, tokenizer, lexicon)
-        parts = frame.parts(len(ids))
-        windows += [frame.around(ids[some]) for some in parts]
-        whole += frame.are_whole(parts, len(text), len(ids))
-        words += [np.pad(numbers[some], frame.widths, constant_values=NO_WORD) for some in parts]
-    kept = _spread(windows, whole, frame.sinks, plan)
-    of_kept = [np.empty(0, dtype=np.int64), *(words[i] for i in kept)]
-    return [windows[i] for i in kept], TokenWords(np.concatenate(of_kept), lexicon)
+        if lexicon is None:
+            ids, numbers = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], None
+        else:
+            ids, numbers = words_of_tokens(text, tokenizer, lexicon)
+        slices = layout.slices(len(ids))
+        windows += [layout.prefix + ids[part] + layout.suffix for part in slices]
+        is_full += layout.are_full(slices, len(text), len(ids))
+        if numbers is not None:
+            words += [np.pad(numbers[part], layout.n_affixes, constant_values=NO_WORD) for part in slices]
+    selected = _select_evenly(windows, is_full, layout.n_sinks, plan)
+    tokens = torch.tensor([token for i in selected for token in windows[i]], dtype=torch.long)
+    lengths = torch.tensor([len(windows[i]) for i in selected], dtype=torch.long)
+    if lexicon is None:
+        return tokens, lengths, None
+    none = np.empty(0, dtype=np.int64)  # np.concatenate needs at least one array
+    return tokens, lengths, TokenWords(np.concatenate([none, *(words[i] for i in selected)]), lexicon)
 
 
 def _pieces(texts: Iterable[str], plan: WindowPlan) -> Iterator[str]:
-    """The texts, cut into pieces of so many characters where those decide."""
+    """Yield the texts, split into pieces of ``plan.window_characters`` characters if set."""
     size = plan.window_characters
-    for text in _writable(texts):
+    for text in _validated(texts):
         if size is None:
             yield text
         else:
@@ -119,59 +97,57 @@ def _pieces(texts: Iterable[str], plan: WindowPlan) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class _Frame:
-    """The special tokens a tokenizer puts around each window, and the room that leaves."""
+class _Layout:
+    """The layout of a window: special tokens around a number of text tokens."""
 
     prefix: list[int]
     suffix: list[int]
-    body: int | None
-    """Text tokens in a whole window; None for all of a piece."""
-    characters: int | None
-    """Characters in a piece of text that is one window, of which what exceeds ``body`` is dropped; None where a text
-    makes many windows."""
+    n_text_tokens: int | None
+    """Number of text tokens in a full window; None for all tokens of a piece of text."""
+    n_characters: int | None
+    """Number of characters of a piece of text that forms one window, truncated to ``n_text_tokens``; None if a text
+    is split into many windows."""
 
     @classmethod
-    def of(cls, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan) -> _Frame:
+    def of(cls, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan) -> _Layout:
         if isinstance(texts, str):
             raise ValueError("expected texts to be an iterable of strings, got a single string; pass [text]")
         prefix, suffix = _affixes(tokenizer)
-        body = None if plan.window_tokens is None else plan.window_tokens - len(prefix) - len(suffix)
-        if body is not None and body < 1:
+        n_text_tokens = None if plan.window_tokens is None else plan.window_tokens - len(prefix) - len(suffix)
+        if n_text_tokens is not None and n_text_tokens < 1:
             raise ValueError(
                 f"expected sequence_length > {len(prefix) + len(suffix)}, the special tokens this tokenizer adds, "
                 f"got {plan.window_tokens}"
             )
-        return cls(prefix, suffix, body, plan.window_characters)
+        return cls(prefix, suffix, n_text_tokens, plan.window_characters)
 
     @property
-    def widths(self) -> tuple[int, int]:
+    def n_affixes(self) -> tuple[int, int]:
+        """The numbers of special tokens before and after the text."""
         return len(self.prefix), len(self.suffix)
 
     @property
-    def sinks(self) -> int:
-        """Tokens of each window that are no text: as many as the special ones, and the first in any case."""
-        return max(1, sum(self.widths))
+    def n_sinks(self) -> int:
+        """The number of tokens of a window in ``is_sink``: the special ones, or the first one if there are none."""
+        return max(1, sum(self.n_affixes))
 
-    def parts(self, n_tokens: int) -> list[slice]:
+    def slices(self, n_tokens: int) -> list[slice]:
         """Return the slice of each window within a piece of ``n_tokens`` tokens."""
         if n_tokens == 0:
             return []
-        if self.characters is not None or self.body is None:
-            return [slice(0, self.body)]
-        return [slice(start, start + self.body) for start in range(0, n_tokens, self.body)]
+        if self.n_characters is not None or self.n_text_tokens is None:
+            return [slice(0, self.n_text_tokens)]
+        return [slice(start, start + self.n_text_tokens) for start in range(0, n_tokens, self.n_text_tokens)]
 
-    def are_whole(self, parts: Sequence[slice], n_characters: int, n_tokens: int) -> list[bool]:
-        """Whether each window is as long as windows can be; at the end of a text there may be a shorter one."""
-        if self.characters is not None:
-            return [n_characters == self.characters] * len(parts)
-        return [part.stop is None or part.stop <= n_tokens for part in parts]
-
-    def around(self, ids: list[int]) -> list[int]:
-        return self.prefix + ids + self.suffix
+    def are_full(self, slices: Sequence[slice], n_characters: int, n_tokens: int) -> list[bool]:
+        """Return whether each window has full length; the last one of a text may be shorter."""
+        if self.n_characters is not None:
+            return [n_characters == self.n_characters] * len(slices)
+        return [part.stop is None or part.stop <= n_tokens for part in slices]
 
 
 def _affixes(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The ids a tokenizer puts before and after a text, found by looking at what it does to one."""
+    """Return the ids that a tokenizer adds before and after a text, found by tokenizing one."""
     bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
     full: list[int] = tokenizer("a")["input_ids"]
     for start in range(len(full) - len(bare) + 1):
@@ -179,39 +155,39 @@ def _affixes(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
             return full[:start], full[start + len(bare) :]
     raise ValueError(
         f"expected a tokenizer that adds special tokens around a text, got one that turns {bare} into {full}; "
-        "tokenize yourself and pass the ids to Probe.from_tokens"
+        "tokenize the texts and pass the ids to Probe.from_tokens"
     )
 
 
-def _spread(windows: Sequence[list[int]], whole: Sequence[bool], sinks: int, plan: WindowPlan) -> list[int]:
-    """Choose evenly spaced windows that make up the plan, whole ones where they suffice; all if there are too few.
+def _select_evenly(windows: Sequence[list[int]], is_full: Sequence[bool], n_sinks: int, plan: WindowPlan) -> list[int]:
+    """Return the indices of evenly spaced windows that fulfil the plan, full ones if they suffice; all if too few.
 
     Args:
-        windows: to choose from.
-        whole: whether each is as long as windows can be.
-        sinks: tokens of each that are no text.
-        plan: how many windows and tokens are wanted.
+        windows: token ids of each window.
+        is_full: whether each window has full length.
+        n_sinks: number of tokens of each window that are not text.
+        plan: the numbers of windows and tokens required.
     """
-    total = sum(len(window) - sinks for window in windows)
+    total = sum(len(window) - n_sinks for window in windows)
     count = max(plan.n_windows, -(-len(windows) * plan.n_tokens // max(total, 1)))
     if total <= plan.n_tokens or count >= len(windows):
         return list(range(len(windows)))
-    found = [number for number, is_whole in enumerate(whole) if is_whole]
-    found = found if len(found) >= count else list(range(len(windows)))
-    return [found[place] for place in np.unique(np.linspace(0, len(found) - 1, count).round().astype(int))]
+    candidates = [i for i, full in enumerate(is_full) if full]
+    candidates = candidates if len(candidates) >= count else list(range(len(windows)))
+    return [candidates[i] for i in np.unique(np.linspace(0, len(candidates) - 1, count).round().astype(int))]
 
 
-def _writable(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, each looked at before a tokenizer is: what is no text, or holds half of a surrogate pair, no
-    tokenizer takes."""
+def _validated(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts; raise ValueError for objects that are not strings and for unpaired surrogates, which tokenizers
+    reject with unclear messages."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ValueError(f"expected texts, got {type(text).__name__} as number {number}; decode bytes first")
+            raise ValueError(f"expected texts, got {type(text).__name__} at index {number}; decode bytes first")
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"expected texts that UTF-8 can write, got {briefly(error.object[error.start : error.end])} in number "
+                f"expected texts that UTF-8 can encode, got {briefly(error.object[error.start : error.end])} at index "
                 f"{number}; decode files with errors='replace'"
             ) from error
         yield text

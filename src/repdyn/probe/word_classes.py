@@ -34,9 +34,9 @@ NO_WORD = -1
 FREQUENT, RARE = 0.5, 0.9
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
 _LETTER = r"[^\W\d_]"
-# Possessive quantifiers, so that backtracking makes no word of the first letters of "abc1".
+# Possessive quantifiers, so that backtracking does not match the first letters of "abc1" as a word.
 _WORD = re.compile(rf"(?<!\w){_LETTER}++(?:['{_APOSTROPHE}]{_LETTER}++)*+(?!\w)")
-_FAR = np.iinfo(np.int64).max
+_INT64_MAX = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Spans:
     """Index of each word in the lexicon."""
 
     def first_word_in(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return the first word that overlaps each range of characters, -1 if there is none."""
+        """Return the first word that overlaps each range of characters, -1 for none."""
         # a sentinel word after the last one, which no range overlaps
         first = np.searchsorted(self.ends, starts, side="right")
-        touches = np.append(self.starts, _FAR)[first] < ends
-        return np.where(touches, np.append(self.numbers, NO_WORD)[first], NO_WORD)
+        overlaps = np.append(self.starts, _INT64_MAX)[first] < ends
+        return np.where(overlaps, np.append(self.numbers, NO_WORD)[first], NO_WORD)
 
 
 class Lexicon:
@@ -70,21 +70,21 @@ class Lexicon:
 
     @property
     def counts(self) -> np.ndarray:
-        """(n_words,) int64: how often each word occurred."""
+        """(n_words,) int64: number of occurrences of each word."""
         return np.array([self._counts[number] for number in range(len(self.words))], dtype=np.int64)
 
     def read(self, text: str) -> Spans:
         """Find and count the words of a text."""
         # arrays, because lists of so many numbers would take ten times the memory of the text
         starts, ends, numbers = array("q"), array("q"), array("q")
-        for found in _WORD.finditer(text):
-            form = found[0]
+        for match in _WORD.finditer(text):
+            form = match[0]
             number = self._forms.get(form)
             if number is None:
                 number = self._forms[form] = self._number(form)
             if number != NO_WORD:
-                starts.append(found.start())
-                ends.append(found.end())
+                starts.append(match.start())
+                ends.append(match.end())
                 numbers.append(number)
         self._counts.update(numbers)
         return Spans(*(np.array(column, dtype=np.int64) for column in (starts, ends, numbers)))
@@ -110,7 +110,7 @@ class Lexicon:
 
     def _number(self, form: str) -> int:
         plain = form.replace(_APOSTROPHE, "'")
-        # superscripts and the like count as alphanumeric, and are neither digits nor letters
+        # superscripts, among others, are alphanumeric, but neither digits nor letters
         if not plain.replace("'", "").isalpha():
             return NO_WORD
         word = plain.lower()
@@ -125,7 +125,7 @@ class TokenWords:
     """The words of a probe's tokens."""
 
     numbers: np.ndarray
-    """(n_tokens,) int64: which word of the lexicon each token belongs to, -1 for none."""
+    """(n_tokens,) int64: index in the lexicon of each token's word, -1 for none."""
     lexicon: Lexicon
 
     def classes(self, names: Sequence[str]) -> dict[str, Tensor]:
@@ -139,17 +139,17 @@ class TokenWords:
         """
         if not bool((self.numbers != NO_WORD).any()):
             raise ValueError(
-                f"expected tokens that belong to words, got {len(self.numbers)} that lie on none of the "
-                f"{self.lexicon.counts.sum()} words of the texts; give prose, and where it is prose, update the "
-                "package tokenizers: old versions do not tell where the tokens of some models stand"
+                f"expected tokens that belong to words, got {len(self.numbers)} that overlap none of the "
+                f"{self.lexicon.counts.sum()} words of the texts; give prose, or update the package tokenizers, of "
+                "which old versions give wrong character offsets for some models"
             )
         # index -1, no word, selects the False appended at the end
-        of_words = {name: np.append(words, False) for name, words in self.lexicon.classes(names).items()}
-        return {name: torch.from_numpy(words[self.numbers]) for name, words in of_words.items()}
+        words = {name: np.append(members, False) for name, members in self.lexicon.classes(names).items()}
+        return {name: torch.from_numpy(members[self.numbers]) for name, members in words.items()}
 
 
 def class_names(requested: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the word classes that an option names: "words" stands for all of them, "none" for none.
+    """Return the word classes that an option names; "words" means all of them, "none" none.
 
     Raises:
         ValueError: an unknown name.
@@ -167,27 +167,26 @@ def class_names(requested: str | Sequence[str]) -> tuple[str, ...]:
 def validate_word_classes(names: Sequence[str]) -> None:
     """Raise ValueError unless all are among :data:`CLASSES`."""
     if isinstance(names, str) or not set(names) <= set(CLASSES):
-        raise ValueError(f"expected classes as some of {CLASSES}, got {names!r}")
+        raise ValueError(f"expected classes among {CLASSES}, got {names!r}")
 
 
 def frequency_cuts(counts: Iterable[int], frequent: float = FREQUENT, rare: float = RARE) -> tuple[int, int]:
     """Return the lowest count of a frequent word and the highest count of a rare one.
 
-    With the words in order of their frequency, the frequent ones are those from the first to the one at which the share
-    ``frequent`` of the running words is reached; the rare ones are those from the one at which the share ``rare`` is
-    exceeded to the last. Words that occur equally often are treated alike, so that either class may hold a little more
-    than its share.
+    In descending order of frequency, the frequent words are those up to the one at which they make up the share
+    ``frequent`` of all occurrences; the rare words are those from the one at which the share ``rare`` is exceeded.
+    Words that occur equally often are treated alike, so either class may slightly exceed its share.
 
     Args:
-        counts: occurrences of each word.
-        frequent: share of the running words, in (0, rare].
-        rare: share of the running words that are not rare, in [frequent, 1).
+        counts: number of occurrences of each word.
+        frequent: share of all occurrences that are frequent words, in (0, rare].
+        rare: share of all occurrences that are not rare words, in [frequent, 1).
 
     Returns:
-        The fewest occurrences of a frequent word, and the most of a rare one, which are fewer.
+        The lowest count of a frequent word, and the highest count of a rare one, which is lower.
 
     Raises:
-        ValueError: shares out of range, or too few words to tell frequent and rare ones apart.
+        ValueError: shares out of range, or too few words to distinguish frequent and rare ones.
 
     >>> frequency_cuts([50, 20, 10, 10, 5, 3, 1, 1])
     (50, 5)
@@ -203,8 +202,8 @@ def frequency_cuts(counts: Iterable[int], frequent: float = FREQUENT, rare: floa
         if most_rare < least_frequent:
             return least_frequent, most_rare
     raise ValueError(
-        f"expected texts in which some words are frequent and others rare, got {total} running words of "
-        f"{len(ordered)} kinds, of which the frequent ones are no more so than the rare; give more text"
+        f"expected texts in which some words are more frequent than others, got {total} occurrences of "
+        f"{len(ordered)} words that cannot be divided into frequent and rare ones; give more text"
     )
 
 
@@ -216,9 +215,8 @@ def words_of_tokens(text: str, tokenizer: PreTrainedTokenizerBase, lexicon: Lexi
     """
     if not tokenizer.is_fast:
         raise ValueError(
-            f"expected a fast tokenizer, which tells where its tokens stand in a text, got {type(tokenizer).__name__}; "
-            "load the model's tokenizer.json with AutoTokenizer, or leave the classes of words out and give classes of "
-            "your own with Probe.with_classes"
+            f"expected a fast tokenizer, which gives character offsets, got {type(tokenizer).__name__}; load the "
+            "model's tokenizer.json with AutoTokenizer, or omit the word classes and add others with Probe.with_classes"
         )
     encoded = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
     ids = cast("list[int]", encoded["input_ids"])
@@ -232,11 +230,11 @@ def words_of_bytes(data: bytes, lexicon: Lexicon) -> np.ndarray:
     >>> words_of_bytes("Né à 9".encode(), Lexicon()).tolist()
     [0, 0, 0, -1, 1, 1, -1, -1]
     """
-    # each byte that is not valid UTF-8 becomes one character, which is no letter
+    # each byte that is not valid UTF-8 becomes one character, which is not a letter
     text = data.decode(errors="surrogateescape")
-    places = np.arange(len(text))
-    of_characters = lexicon.read(text).first_word_in(places, places + 1)
+    positions = np.arange(len(text))
+    words = lexicon.read(text).first_word_in(positions, positions + 1)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     n_bytes = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
     n_bytes[(codes >= 0xDC80) & (codes <= 0xDCFF)] = 1
-    return np.repeat(of_characters, n_bytes)
+    return np.repeat(words, n_bytes)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
-from repdyn.alerts import alerts_of, stored_rules
+from repdyn.alerts import find_alerts, stored_rules
 from repdyn.figures.run import all_figures
 from repdyn.publish.loggers import TOKENS_KEY, log_figures, log_rows
 from repdyn.publish.media import log_stored_media
@@ -32,19 +32,19 @@ DESTINATIONS: tuple[Destination, ...] = ("wandb", "tensorboard", "csv")
 
 
 def export_run(store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None = None) -> int:
-    """Log what the store holds of a run: one row for each step, the figures, and their provenance.
+    """Log a stored run: one row for each step, the figures, and their provenance.
 
     An error in one figure or logger does not affect the others.
 
     The row of a step has the names a live run logs (:func:`repdyn.publish.loggers.logged_values`), the scalars stored
-    with it (``train/loss``, ``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. The step
-    of a model of which only the end is published is 0, and its hyperparameter ``stage`` is "finished".
+    with it (``train/loss``, ``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. A
+    finished model has step 0 and the hyperparameter ``stage`` "finished".
 
     Args:
         store: with at least one measured checkpoint of the run.
         run: its name.
         loggers: any of Lightning's; left open. Each also gets :func:`provenance` as its hyperparameters.
-        probe: hash of the probe to log, needed where the run was measured on several.
+        probe: hash of the probe to log, needed if the run was measured on several.
 
     Returns:
         Number of steps logged.
@@ -67,7 +67,7 @@ def export_run(store: Store, run: str, loggers: Sequence[Logger], *, probe: str 
             with attempt():
                 log_rows(_records(stored), loggers, step, also=_scalars(stored))
         for stack, rows in by_stack(frame).items():
-            last, alerts = int(measurements(rows)["step"].iloc[-1]), alerts_of(rows, rules)
+            last, alerts = int(measurements(rows)["step"].iloc[-1]), find_alerts(rows, rules)
             log_figures(all_figures(rows, attempt, alerts), loggers, last, stack, attempt)
         with attempt():
             _log_media(store, run, loggers, probe, attempt)
@@ -75,7 +75,7 @@ def export_run(store: Store, run: str, loggers: Sequence[Logger], *, probe: str 
 
 
 def _log_media(store: Store, run: str, loggers: Sequence[Logger], probe: str | None, attempt: Attempt) -> None:
-    """Log what only W&B can show: tables, interactive figures, and a page about this run."""
+    """Log tables, interactive figures and the report of a run to W&B; other loggers cannot show them."""
     if not any(isinstance(logger, WandbLogger) for logger in loggers):
         return
     with TemporaryDirectory() as folder:
@@ -100,21 +100,21 @@ def export_store(
     Args:
         store: with at least one measured checkpoint.
         runs: names; all runs of the store unless given.
-        to: where to.
-        probe: hash, or the beginning of one, of the probe to keep to. Without it a run that was measured on several
-            is exported once for each.
-        folder: for the loggers' files; ``emitted`` inside the store unless given.
+        to: the loggers.
+        probe: hash, or the beginning of one, of the only probe to export; by default a run measured on several is
+            exported once for each.
+        folder: for the loggers' files; ``exports`` inside the store unless given.
         project, online: as for :func:`open_logger`.
 
     Yields:
-        A line for each that is done, with the place where it can be looked at.
+        A line for each export, with the place where it can be viewed.
 
     Raises:
         ValueError: nothing is stored; no such run or probe; a package that is not installed.
-        ConnectionError: W&B cannot be reached, or knows no account.
+        ConnectionError: W&B cannot be reached, or there is no account.
         Exception: the error of the first figure or logger that failed, once everything else is exported.
     """
-    into = folder or store.path / "emitted"
+    into = folder or store.path / "exports"
     with attempts() as attempt:
         for (run, found), frame in select(store, runs, probe).items():
             if not is_measured(frame):
@@ -129,15 +129,15 @@ def export_store(
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
-    """Return what a reader of a logger needs to find the run's rows again and to know what was measured.
+    """Return the origin of a run's rows and what was measured, for a logger's hyperparameters.
 
     Args:
-        store: the rows' own.
+        store: the store of the rows.
         frame: rows of one run.
 
     Returns:
-        What is known. Of a model with several stacks each has its ``kind`` and ``n_layers`` under names that end in its
-        own: ``kind_decoder``.
+        All values that are known. In a model with several stacks ``kind`` and ``n_layers`` end in the name of the
+        stack: ``kind_decoder``.
 
     Raises:
         ValueError: rows of several runs, models or probes, or none.
@@ -165,10 +165,10 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
 def open_logger(
     to: Destination, run: str, folder: Path, *, project: str = "repdyn", online: bool = False
 ) -> Iterator[tuple[Logger, str]]:
-    """Open a logger for one export of a run; yield it with the place where it can be viewed, and close it in the end.
+    """Open a logger for one export of a run; yield it with the place where it can be viewed, and close it on exit.
 
-    A second export makes a second complete run: W&B keeps one of the same name in the same group,
-    TensorBoard and CSV count up ``version_0``, ``version_1``.
+    A second export makes a second complete run: W&B puts it into the same group under the same name, TensorBoard and
+    CSV count up ``version_0``, ``version_1``.
 
     Args:
         to: one of :data:`DESTINATIONS`.
@@ -179,7 +179,7 @@ def open_logger(
 
     Raises:
         ValueError: the package behind ``to`` is not installed.
-        ConnectionError: W&B cannot be reached, or knows no account.
+        ConnectionError: W&B cannot be reached, or there is no account.
     """
     if to != "csv" and find_spec(to) is None:
         raise ValueError(f"expected {to} to be installed, found no such package; pip install {to}")

@@ -20,29 +20,28 @@ STEP_KEY = "repdyn/step"
 TOKENS_KEY = "repdyn/tokens"
 """Training tokens seen, for use as the x axis."""
 
-# the names each W&B run knows already: to define one again costs a record in the run's file
+# names already defined in each W&B run: defining one again adds a record to the run's file
 _defined: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def logged_values(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the values of one checkpoint under the names they are logged by.
+    """Return the values of one checkpoint by the names under which they are logged.
 
     ``anisotropy/layer_03`` on all tokens, ``anisotropy_no_sink/layer_03`` on the subset: the part before the slash is
-    a section of its own in W&B and TensorBoard. In a model with several stacks that of the stack comes before the
-    subset: ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``. ``anisotropy/mean`` is the mean
-    over the layers that have a value at this step; NaN when
-    none has; one for each stack. A value of a single attention head is in a section of heads, which has no mean:
-    ``attention_topic_gap_heads/layer_03_head_05``. Scalar rows are left out: the loggers have them from the training
+    a section in W&B and TensorBoard. In a model with several stacks the stack precedes the subset:
+    ``anisotropy_decoder/layer_03``, ``anisotropy_decoder_no_sink/layer_03``. ``anisotropy/mean`` is the mean over the
+    layers of a stack that have a value at this step, NaN if none has. Values of single attention heads are in a section
+    without a mean: ``attention_topic_gap_heads/layer_03_head_05``. Scalar rows are left out: the training logs them
     itself.
 
     Args:
         rows: of one run and one step.
 
     Returns:
-        Finite values and NaN; numbers of layers and heads padded to the width of the largest, two digits at least.
+        Finite values and NaN; numbers of layers and heads are padded to the width of the largest, at least two digits.
 
     Raises:
-        ValueError: two rows claim the same name.
+        ValueError: two rows have the same name.
     """
     width = _width(row.layer for row in rows)
     width_of_heads = _width(row.head for row in rows)
@@ -60,7 +59,7 @@ def logged_values(rows: Sequence[Row]) -> dict[str, float]:
                 f"expected one row for each name, got two for {key!r} (the second: step {row.step}, settings "
                 f"{row.settings}); log one step at a time, and one setting of a metric"
             )
-        # rows of a resumed run may have been stored before this was judged on measuring
+        # rows stored by earlier versions have not been checked for this
         few = too_few_distinct(row.on_distinct, row.n_unique, row.n_vectors, row.near_duplicate_share)
         values[key] = math.nan if few else row.value
         if row.head is None:
@@ -78,18 +77,18 @@ def log_rows(
 ) -> None:
     """Log the rows of one checkpoint to every logger; on ranks other than 0 do nothing.
 
-    W&B rows carry ``repdyn/step`` as their x axis, whatever step W&B itself is at. A logger's ``prefix`` is not put
-    before the names in W&B. An error in one logger does not affect the others.
+    W&B rows have ``repdyn/step`` as their x axis, independently of W&B's own step. A logger's ``prefix`` is not added
+    to the names in W&B. An error in one logger does not affect the others.
 
     Args:
         rows: of one run and one step; names as in :func:`logged_values`.
         loggers: usually ``trainer.loggers``.
         step: optimizer steps taken.
-        prefix: put before each name, to tell several trackers apart.
-        also: more values of this step, by the names they are logged under.
+        prefix: put before each name, to distinguish several trackers.
+        also: more values of this step, by name.
 
     Raises:
-        ValueError: two rows claim the same name.
+        ValueError: two rows have the same name.
         Exception: the error of the first logger that failed, once all others are done.
     """
     values = {f"{prefix}{key}": value for key, value in logged_values(rows).items()} | dict(also or {})
@@ -101,12 +100,12 @@ def log_rows(
 
 @rank_zero_only
 def log_alerts(lines: Sequence[str], loggers: Iterable[Logger], step: int) -> None:
-    """Log alerts: W&B notifies whoever has subscribed, TensorBoard shows the text.
+    """Log alerts: W&B notifies subscribers, TensorBoard shows the text.
 
     An error in one logger does not affect the others.
 
     Args:
-        lines: from :func:`repdyn.tables.alert_text.told`; without any, nothing is logged.
+        lines: from :func:`repdyn.tables.alert_text.alert_lines`; if empty, nothing is logged.
         loggers: usually ``trainer.loggers``.
         step: optimizer steps taken.
 
@@ -119,7 +118,7 @@ def log_alerts(lines: Sequence[str], loggers: Iterable[Logger], step: int) -> No
                 if isinstance(logger, WandbLogger):
                     more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
                     title = f"{lines[0].partition(': ')[0]}{more}"
-                    # W&B sends one alert of a title in a minute: the step makes each another
+                    # W&B sends one alert per title and minute: the step makes each title unique
                     logger.experiment.alert(title=title, text="\n".join(lines), level="WARN")
                 elif isinstance(logger, TensorBoardLogger):
                     logger.experiment.add_text("alerts", "  \n".join(lines), global_step=step)
@@ -128,7 +127,7 @@ def log_alerts(lines: Sequence[str], loggers: Iterable[Logger], step: int) -> No
 def _log_values(logger: Logger, values: Mapping[str, float], step: int) -> None:
     if isinstance(logger, WandbLogger):
         _define(logger.experiment, values)
-        # no step=: W&B drops a row whose step lies behind its own counter, silently
+        # no step=: W&B silently drops a row whose step is less than its own counter
         logger.experiment.log({STEP_KEY: step, **values})
     else:
         logger.log_metrics(dict(values), step=step)
@@ -151,9 +150,9 @@ def log_figures(
         figures: by name; left open and unchanged.
         loggers: usually ``trainer.loggers``.
         step: optimizer steps taken.
-        stack: of the figures, if the model has several; put before their names, ``figures/decoder/NAME``.
-        attempt: keeps the errors for a caller who has more to do; raised here without it.
-        prefix: put before each name, to tell several trackers apart.
+        stack: stack of the figures if the model has several; put before their names, ``figures/decoder/NAME``.
+        attempt: collects errors for a caller that has more to do; without it they are raised here.
+        prefix: put before each name, to distinguish several trackers.
 
     Raises:
         Exception: the error of the first logger that failed, once all others are done.
@@ -166,7 +165,9 @@ def log_figures(
                 if isinstance(logger, WandbLogger):
                     _log_wandb_images(logger.experiment, named, step, each)
                 elif isinstance(logger, TensorBoardLogger):
-                    _log_tensorboard_images(logger.experiment, named, step, each)
+                    for name, figure in named.items():
+                        with each():
+                            logger.experiment.add_figure(name, figure, global_step=step, close=False)
 
 
 def _log_wandb_images(run: Any, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
@@ -180,20 +181,14 @@ def _log_wandb_images(run: Any, figures: Mapping[str, Figure], step: int, attemp
 
 
 def log_media(run: Any, media: Mapping[str, Any], step: int) -> None:
-    """Log objects of W&B, such as images and tables, on our own step axis."""
+    """Log objects of W&B, such as images and tables, on the axis of steps."""
     if media:
         _define(run, media)
         run.log({STEP_KEY: step, **media})
 
 
-def _log_tensorboard_images(writer: Any, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
-    for name, figure in figures.items():
-        with attempt():
-            writer.add_figure(name, figure, global_step=step, close=False)
-
-
 def _define(run: Any, names: Iterable[str]) -> None:
-    """Put each name on our own step axis; only an exact name wins against the "*" that WandbLogger defines."""
+    """Put each name on the axis of steps; only an exact name overrides the "*" that WandbLogger defines."""
     defined = _defined.setdefault(run, set())
     if not defined:
         run.define_metric(STEP_KEY)
@@ -204,7 +199,7 @@ def _define(run: Any, names: Iterable[str]) -> None:
 
 
 def _width(numbers: Iterable[int | None]) -> int:
-    """Digits of the largest number, two at least."""
+    """Return the number of digits of the largest number, at least two."""
     return max(2, len(str(max((number for number in numbers if number is not None), default=0))))
 
 

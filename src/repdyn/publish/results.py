@@ -1,19 +1,18 @@
-"""What a run or a sweep ends with: figures in the store and in the loggers, and a summary in the terminal.
-
-repdyn figures runs/quickstart/TIME/repdyn          the same again, from the store
-"""
+"""Results of a run or a sweep: figures in the store and in the loggers, and a summary in the terminal."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 from lightning.pytorch.loggers import Logger
+from matplotlib.figure import Figure
 from rich.console import Console
 
-from repdyn.alerts import alerts_of, stored_rules
+from repdyn.alerts import Alert, find_alerts, stored_rules
 from repdyn.figures.comparison import comparison_figures
 from repdyn.figures.files import save
 from repdyn.figures.run import all_figures
@@ -29,8 +28,8 @@ from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_summary
 from repdyn.utils.attempts import Attempt, attempts
 
-MAX_SCREENS = 3
-"""Runs up to which each gets a summary of its own."""
+MAX_SUMMARIES = 3
+"""Largest number of runs that get a summary each."""
 
 
 def show_run(
@@ -45,7 +44,7 @@ def show_run(
     kernel_seconds: float | None = None,
     total_seconds: float | None = None,
 ) -> list[Path]:
-    """Draw, log and summarise what the store holds of a run; each stack for itself if its model has several.
+    """Draw, log and summarise a stored run, stack by stack if its model has several.
 
     An error in one figure or logger does not affect the others, nor the summary.
 
@@ -55,9 +54,9 @@ def show_run(
         probe: hash of the probe to show, needed if the run was measured on several.
         loggers: usually ``trainer.loggers``; those that take images get the figures.
         prefix: put before the figures' names in the loggers.
-        report: a page about the run, to be named below the summary.
+        report: the report of the run, whose path is printed below the summary.
         tracking_seconds: wall-clock seconds spent measuring.
-        kernel_seconds: how many of them went into the metrics themselves.
+        kernel_seconds: the part of them spent computing metrics.
         total_seconds: wall-clock seconds of the training, measuring included.
 
     Returns:
@@ -72,23 +71,19 @@ def show_run(
     frame = store.to_pandas(run)
     if probe is not None:
         frame = frame.loc[frame["probe"] == probe]
-    folder, stacks = _folder(store, run, frame, store.path / "figures"), by_stack(frame)
-    console, used_loggers, written = Console(), list(loggers), []
+    console, folder = Console(), _folder(store, run, frame, store.path / "figures")
     seconds = {"tracking_seconds": tracking_seconds, "kernel_seconds": kernel_seconds, "total_seconds": total_seconds}
+    used_loggers, written, several = list(loggers), [], len(by_stack(frame)) > 1
     with attempts() as attempt:
-        rules = stored_rules(store.alerts_path(run))
-        for stack, rows in stacks.items():
+        for drawn in _draw_stacks(store, run, frame, folder, attempt):
+            written += drawn.files
             with attempt():
-                alerts = alerts_of(rows, rules)
-                figures = all_figures(rows, attempt, alerts)
-                files = save(figures, _stack_folder(folder, store, stack), attempt)
-                written += files
                 if used_loggers:
-                    last = int(measurements(rows)["step"].iloc[-1])
-                    log_figures(figures, used_loggers, last, stack, attempt, prefix)
-                print_summary(rows, figures=files, console=console, alerts=alerts, **seconds)
+                    last = int(measurements(drawn.rows)["step"].iloc[-1])
+                    log_figures(drawn.figures, used_loggers, last, drawn.stack, attempt, prefix)
+                print_summary(drawn.rows, figures=drawn.files, console=console, alerts=drawn.alerts, **seconds)
                 seconds = {}  # printed once
-                if len(stacks) > 1:
+                if several:
                     _print(console, "")
         if report is not None and report.exists():
             _print(console, f"report: {report}")
@@ -107,7 +102,7 @@ def show_store(
 ) -> list[Path]:
     """Draw and summarise every run of a store, and compare them if there are several.
 
-    Up to three runs have a summary each, more have a line each; the stacks of a model that has several count like runs.
+    Up to three runs get a summary each, more get a line each; stacks of a model with several count as runs.
     An error in one figure does not affect anything else.
 
     Args:
@@ -118,8 +113,7 @@ def show_store(
         console: where to; standard output unless given.
 
     Returns:
-        The figures' files: each run's in the folders of :func:`show_run`, and those of the comparison in
-        ``comparison``.
+        The figures' files, in the folders of :func:`show_run`, and of the comparison in ``comparison``.
 
     Raises:
         ValueError: nothing is stored; no such run or probe.
@@ -127,33 +121,53 @@ def show_store(
     """
     console, base = console or Console(), folder or store.path / "figures"
     frames = select(store, runs, probe)
-    n_screens = sum(len(by_stack(frame)) for frame in frames.values() if is_measured(frame))
+    n_summaries = sum(len(by_stack(frame)) for frame in frames.values() if is_measured(frame))
     written = []
     with attempts() as attempt:
         for (run, _), frame in frames.items():
             if not is_measured(frame):
                 _print(console, f"{run}: nothing measured, {failure_line(frame)}")
                 continue
-            run_folder, rules = _folder(store, run, frame, base), stored_rules(store.alerts_path(run))
-            for stack, rows in by_stack(frame).items():
+            run_folder = _folder(store, run, frame, base)
+            for drawn in _draw_stacks(store, run, frame, run_folder, attempt):
+                written += drawn.files
                 with attempt():
-                    alerts, stack_folder = alerts_of(rows, rules), _stack_folder(run_folder, store, stack)
-                    files = save(all_figures(rows, attempt, alerts), stack_folder, attempt)
-                    written += files
-                    if n_screens <= MAX_SCREENS:
-                        print_summary(rows, figures=files, console=console, alerts=alerts)
+                    if n_summaries <= MAX_SUMMARIES:
+                        print_summary(drawn.rows, figures=drawn.files, console=console, alerts=drawn.alerts)
                         _print(console, "")
                     else:
-                        _print(console, f"{of_stack(run, stack)}: {len(files)} files in {stack_folder}")
+                        _print(console, f"{of_stack(run, drawn.stack)}: {len(drawn.files)} files in {drawn.folder}")
         with attempt():
             written += _compare(frames, base / "comparison", console, attempt)
     return written
 
 
+class _DrawnStack(NamedTuple):
+    """A stack of a run with its figures."""
+
+    stack: str | None
+    rows: pd.DataFrame
+    alerts: Sequence[Alert]
+    figures: Mapping[str, Figure]
+    files: list[Path]
+    folder: Path
+
+
+def _draw_stacks(store: Store, run: str, frame: pd.DataFrame, folder: Path, attempt: Attempt) -> Iterator[_DrawnStack]:
+    """Draw and save the figures of each stack of a run."""
+    rules = stored_rules(store.alerts_path(run))
+    for stack, rows in by_stack(frame).items():
+        with attempt():
+            alerts = find_alerts(rows, rules)
+            figures = all_figures(rows, attempt, alerts)
+            stack_folder = folder if stack is None else folder / store.folder_of(stack).name
+            yield _DrawnStack(stack, rows, alerts, figures, save(figures, stack_folder, attempt), stack_folder)
+
+
 def _compare(
     frames: Mapping[tuple[str, str], pd.DataFrame], folder: Path, console: Console, attempt: Attempt
 ) -> list[Path]:
-    """Compare what was measured, each stack of a model for itself, if there is more than one."""
+    """Compare runs, or the stacks of one run, if there are several."""
     measured = {key: rows for key, rows in frames.items() if is_measured(rows)}
     if len({(run, stack) for (run, _), rows in measured.items() for stack in by_stack(rows)}) < 2:
         return []
@@ -184,11 +198,6 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
     folder = base if alone else base / store.folder_of(run).name
     probes = rows.loc[rows["layer"].notna(), "probe"].unique()
     return folder if len(probes) < 2 else folder / str(frame["probe"].iloc[0])
-
-
-def _stack_folder(folder: Path, store: Store, stack: str | None) -> Path:
-    """Return the folder for the figures of a stack: that of the run if the blocks have no such name."""
-    return folder if stack is None else folder / store.folder_of(stack).name
 
 
 def _print(console: Console, line: str) -> None:

@@ -1,5 +1,5 @@
 "use strict";
-// While a run goes on a page can be met half copied: one that has no end is read anew.
+// A page that is being copied may be incomplete: reload it if its end is missing.
 addEventListener("DOMContentLoaded", () => {
   const { every } = document.documentElement.dataset;
   if (every && !document.getElementById("end")) setTimeout(() => location.reload(), 1000 * every);

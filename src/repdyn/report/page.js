@@ -1,19 +1,19 @@
 "use strict";
-// Draws the figures that Python has laid out: it brings in the numbers, the chosen step, axis and theme, nothing else.
+// Draws the figures laid out in Python, with the numbers, the chosen step, axis and theme.
 (async () => {
-  const at = (id) => document.getElementById(id);
+  const byId = (id) => document.getElementById(id);
   const root = document.documentElement;
-  const still = matchMedia("(prefers-reduced-motion: reduce)");
+  const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const number = (value) => (Number.isNaN(value) ? "no value" : String(Number(value.toPrecision(4))));
-  const counted = (value) => value.toLocaleString("en-US");
+  const formatted = (value) => value.toLocaleString("en-US");
 
   const unzip = async (id) => {
-    const packed = Uint8Array.from(atob(at(id).textContent.trim()), (letter) => letter.charCodeAt(0));
+    const packed = Uint8Array.from(atob(byId(id).textContent.trim()), (letter) => letter.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).arrayBuffer();
   };
-  const words = async (id) => new TextDecoder().decode(await unzip(id));
+  const readText = async (id) => new TextDecoder().decode(await unzip(id));
   const floats = async (id) => {
     const planes = new Uint8Array(await unzip(id));
     const whole = new Uint8Array(planes.length);
@@ -26,44 +26,44 @@
   let tree, numbers;
   try {
     const library = document.createElement("script");
-    [tree, numbers, library.textContent] = await Promise.all([words("tree").then(JSON.parse), floats("numbers"), words("plotly")]);
+    [tree, numbers, library.textContent] = await Promise.all([readText("tree").then(JSON.parse), floats("numbers"), readText("plotly")]);
     document.head.append(library);
   } catch (error) {
-    at("trouble").hidden = false;
-    at("trouble").textContent = `The pictures cannot be drawn in this browser: ${error}`;
+    byId("error").hidden = false;
+    byId("error").textContent = `The charts cannot be drawn in this browser: ${error}`;
     throw error;
   }
 
-  // ------------------------------------------------------------------ what is chosen, kept in the address
+  // ------------------------------------------------------------------ the state, stored in the address
   const known = { axis: ["steps", "tokens"], scale: ["log", "linear"], theme: ["auto", "light", "dark"] };
-  // two of one name are told apart
-  const names = tree.entries.map((one, index, all) =>
+  // runs of the same label get a number
+  const names = tree.runs.map((one, index, all) =>
     all.findIndex((other) => other.label === one.label) === index ? one.label : `${one.label} (${index + 1})`);
   const first = { run: names[tree.start[2]], metric: tree.start[0], subset: tree.start[1], step: "last", axis: "steps", scale: "log",
     alerts: "yes", theme: "auto", playing: "no", hold: "no" };
   const state = { without: [] };
   const read = () => {
-    const asked = new URLSearchParams(location.hash.slice(1));
+    const parameters = new URLSearchParams(location.hash.slice(1));
     for (const [key, value] of Object.entries(first)) {
-      const given = asked.get(key) ?? value;
+      const given = parameters.get(key) ?? value;
       state[key] = (known[key] ?? [given]).includes(given) ? given : value;
     }
-    state.without = asked.getAll("without").filter((name) => names.includes(name));
-    const gone = names.includes(state.run) ? "" : state.run;
-    if (gone) state.run = first.run;
-    at("gone").hidden = !gone;
-    at("gone").textContent = gone && `The run ${gone}, which the address names, is not on this page; this is ${state.run}.`;
+    state.without = parameters.getAll("without").filter((name) => names.includes(name));
+    const missing = names.includes(state.run) ? "" : state.run;
+    if (missing) state.run = first.run;
+    byId("missing-run").hidden = !missing;
+    byId("missing-run").textContent = missing && `The run ${missing}, which the address names, is not on this page; this is ${state.run}.`;
   };
-  const keep = () => {
+  const saveState = () => {
     const { without, ...others } = state;
-    const kept = [...Object.entries(others), ...without.map((name) => ["without", name])];
-    history.replaceState(null, "", `#${new URLSearchParams(kept)}`);
+    const parameters = [...Object.entries(others), ...without.map((name) => ["without", name])];
+    history.replaceState(null, "", `#${new URLSearchParams(parameters)}`);
   };
 
-  const entry = () => tree.entries[names.indexOf(state.run)];
-  const course = () => entry().metrics[state.metric][state.subset];
-  const place = () => {
-    const steps = course().steps;
+  const run = () => tree.runs[names.indexOf(state.run)];
+  const series = () => run().metrics[state.metric][state.subset];
+  const stepIndex = () => {
+    const steps = series().steps;
     if (state.step === "last") return steps.length - 1;
     const found = steps.findLastIndex((step) => step <= Number(state.step));
     return Math.max(0, found);
@@ -79,36 +79,36 @@
   };
   const unpacked = (part) => {
     if (Array.isArray(part)) return part.map(unpacked);
-    if (typeof part === "string") return isDark() ? (Object.hasOwn(tree.darkened, part) ? tree.darkened[part] : part) : part;
+    if (typeof part === "string") return isDark() ? (Object.hasOwn(tree.dark_colours, part) ? tree.dark_colours[part] : part) : part;
     if (part === null || typeof part !== "object") return part;
     if ("$" in part) return array(part.$);
     return Object.fromEntries(Object.entries(part).map(([key, value]) => [key, unpacked(value)]));
   };
-  // a run that knows no tokens is shown by steps; a finished model has neither
-  const countedIn = () => (entry().tokens || entry().finished ? state.axis : "steps");
-  const along = () => tree.axes[`${countedIn()}-${state.scale}`];
-  const onCourse = (steps, of) => {
-    const byTokens = countedIn() === "tokens";
+  // a run without token counts is shown by steps; a finished model has neither
+  const trainingUnit = () => (run().tokens || run().finished ? state.axis : "steps");
+  const trainingAxis = () => tree.axes[`${trainingUnit()}-${state.scale}`];
+  const onTrainingAxis = (steps, of) => {
+    const byTokens = trainingUnit() === "tokens";
     return steps.map((step) => {
       const count = byTokens ? of.tokens?.[step] ?? NaN : step;
-      return along().floor === null ? count : Math.max(count, along().floor);
+      return trainingAxis().floor === null ? count : Math.max(count, trainingAxis().floor);
     });
   };
-  // of plotly's own buttons one would offer to send the numbers to a server
+  // without the plotly button that uploads the data
   const settings = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
     modeBarButtons: [["toImage"]] };
-  const exactly = (traces) =>
+  const exactValues = (traces) =>
     traces.flatMap(({ customdata }) => Array.from(customdata ?? [])).flatMap((row) => (typeof row === "number" ? row : Array.from(row)));
-  const extent = (values) => {
-    const there = values.filter((value) => !Number.isNaN(value));
-    const [low, high] = [Math.min, Math.max].map((furthest) => there.reduce((a, b) => furthest(a, b), there[0]));
-    return there.length ? `values from ${number(low)} to ${number(high)}` : "no value";
+  const valueRange = (values) => {
+    const known = values.filter((value) => !Number.isNaN(value));
+    const [low, high] = [Math.min, Math.max].map((furthest) => known.reduce((a, b) => furthest(a, b), known[0]));
+    return known.length ? `values from ${number(low)} to ${number(high)}` : "no value";
   };
-  const uncounted = ({ meta }) =>
-    countedIn() === "tokens" && meta?.along === "course" && meta.entry !== undefined && !tree.entries[meta.entry].tokens;
-  // where there is little room: the legend below, one heatmap under the other
+  const lacksTokens = ({ meta }) =>
+    trainingUnit() === "tokens" && meta?.along === "training" && meta.run !== undefined && !tree.runs[meta.run].tokens;
+  // on narrow screens: the legend below, one heatmap under the other
   const narrow = matchMedia("(max-width: 700px)");
-  const stack = (layout) => {
+  const applyNarrowLayout = (layout) => {
     if (layout.legend) layout.legend = { ...layout.legend, orientation: "h", x: 0, y: -0.28, yanchor: "top" };
     const headings = layout.annotations ?? [];
     const number = headings.length;
@@ -124,33 +124,33 @@
     });
     layout.height *= number / rows;
   };
-  const draw = (id, part, caption, small, spoken = () => small) => {
-    at(`${id}-figure`).hidden = !part;
+  const draw = (id, part, caption, small, describe = () => small) => {
+    byId(`${id}-figure`).hidden = !part;
     if (!part) return;
-    at(`${id}-caption`).replaceChildren(caption, Object.assign(document.createElement("small"), { textContent: small }));
+    byId(`${id}-caption`).replaceChildren(caption, Object.assign(document.createElement("small"), { textContent: small }));
     const { data, layout } = unpacked(part);
-    const traces = data.filter((trace) => !state.without.includes(names[trace.meta?.entry]) && !uncounted(trace));
-    at(id).setAttribute("aria-label", `${caption}. ${spoken(traces)}`);
+    const traces = data.filter((trace) => !state.without.includes(names[trace.meta?.run]) && !lacksTokens(trace));
+    byId(id).setAttribute("aria-label", `${caption}. ${describe(traces)}`);
     for (const trace of traces) {
       if (trace.meta?.role === "alerts") trace.visible = state.alerts === "yes";
       if (trace.meta?.along) {
-        trace.x = onCourse(trace.x, tree.entries[trace.meta.entry ?? tree.entries.indexOf(entry())]);
-        layout.xaxis = along().layout;
+        trace.x = onTrainingAxis(trace.x, tree.runs[trace.meta.run ?? tree.runs.indexOf(run())]);
+        layout.xaxis = trainingAxis().layout;
       }
     }
     layout.template = tree.themes[isDark() ? "dark" : "light"];
     layout.autosize = true;
-    if (narrow.matches && !printing()) stack(layout);
-    at(id).style.height = `${layout.height}px`;
-    Plotly.react(at(id), traces, layout, settings);
-    // for the mouse alone: a picture has nothing inside for those who hear the page
-    for (const button of at(id).querySelectorAll(".modebar-btn")) button.tabIndex = -1;
-    at(id).querySelector(".modebar-container")?.setAttribute("aria-hidden", "true");
+    if (narrow.matches && !printing()) applyNarrowLayout(layout);
+    byId(id).style.height = `${layout.height}px`;
+    Plotly.react(byId(id), traces, layout, settings);
+    // for the mouse alone: screen readers get the aria-label of the chart
+    for (const button of byId(id).querySelectorAll(".modebar-btn")) button.tabIndex = -1;
+    byId(id).querySelector(".modebar-container")?.setAttribute("aria-hidden", "true");
   };
 
   // ------------------------------------------------------------------ the chosen step
   const atStep = (column) => {
-    const { values, margins, floor } = course();
+    const { values, margins, floor } = series();
     const exact = array(values.$).map((layer) => layer[column]);
     const margin = array(margins.$).map((layer) => layer[column] || 0);
     const placed = (value) => (floor === null ? value : Math.max(value, floor));
@@ -162,19 +162,19 @@
     if (!known.length) return "no value at any layer";
     const low = known.reduce((a, b) => (b[0] < a[0] ? b : a));
     const high = known.reduce((a, b) => (b[0] > a[0] ? b : a));
-    const layers = course().layers;
+    const layers = series().layers;
     return `lowest ${number(low[0])} at layer ${layers[low[1]]}, highest ${number(high[0])} at layer ${layers[high[1]]}`;
   };
   const name = (column) => {
-    if (entry().finished) return "finished model";
-    const step = course().steps[column];
-    const tokens = entry().tokens?.[step];
-    return `step ${counted(step)}${tokens === undefined ? "" : `, ${tokens.toLocaleString("en-US", { notation: "compact" })} tokens`}`;
+    if (run().finished) return "finished model";
+    const step = series().steps[column];
+    const tokens = run().tokens?.[step];
+    return `step ${formatted(step)}${tokens === undefined ? "" : `, ${tokens.toLocaleString("en-US", { notation: "compact" })} tokens`}`;
   };
   const showStep = () => {
-    const column = place();
+    const column = stepIndex();
     const shown = atStep(column);
-    const data = at("profile").data;
+    const data = byId("profile").data;
     const roles = { y: [], customdata: [] };
     const places = [];
     data.forEach((trace, index) => {
@@ -185,21 +185,21 @@
       roles.customdata.push(shown.exact);
     });
     Plotly.restyle("profile", roles, places);
-    if (!at("heatmap-figure").hidden)
+    if (!byId("heatmap-figure").hidden)
       Plotly.relayout("heatmap", { "shapes[0].x0": column - 0.5, "shapes[0].x1": column + 0.5 });
-    if (!at("heads-figure").hidden) {
-      const cells = array(course().by_head.$)[column];
+    if (!byId("heads-figure").hidden) {
+      const cells = array(series().by_head.$)[column];
       Plotly.restyle("heads", { z: [cells] }, [0]);
-      at("heads-caption").querySelector("small").textContent = name(column);
+      byId("heads-caption").querySelector("small").textContent = name(column);
       const all = cells.flatMap((layer) => Array.from(layer));
-      at("heads").setAttribute("aria-label", `${at("heads-caption").firstChild.textContent}. ${name(column)}: ${extent(all)}`);
+      byId("heads").setAttribute("aria-label", `${byId("heads-caption").firstChild.textContent}. ${name(column)}: ${valueRange(all)}`);
     }
     const text = `${name(column)}: ${extremes(shown.exact)}`;
-    at("told").textContent = text;
-    at("profile").setAttribute("aria-label", `${tree.metrics[state.metric].title} over depth. ${text}`);
-    at("step").value = column;
-    at("step").setAttribute("aria-valuetext", `${name(column)} (${column + 1} of ${course().steps.length})`);
-    if (at("as-table").open) fillTable(column, shown);
+    byId("step-text").textContent = text;
+    byId("profile").setAttribute("aria-label", `${tree.metrics[state.metric].title} over depth. ${text}`);
+    byId("step").value = column;
+    byId("step").setAttribute("aria-valuetext", `${name(column)} (${column + 1} of ${series().steps.length})`);
+    if (byId("as-table").open) fillTable(column, shown);
   };
   const cell = (kind, text, scope) => {
     const made = Object.assign(document.createElement(kind), { textContent: text });
@@ -207,7 +207,7 @@
     return made;
   };
   const fillTable = (column, shown) => {
-    const { layers, reasons } = course();
+    const { layers, reasons } = series();
     const head = document.createElement("tr");
     head.append(...["layer", "value", "95 % interval over probes", "note"].map((text) => cell("th", text, "col")));
     const rows = layers.map((layer, index) => {
@@ -218,16 +218,16 @@
         cell("td", reasons?.[index][column] ?? ""));
       return row;
     });
-    const title = `${tree.metrics[state.metric].title}, ${tree.subsets[state.subset][1]}, ${entry().label}, ${name(column)}`;
+    const title = `${tree.metrics[state.metric].title}, ${tree.subsets[state.subset][1]}, ${run().label}, ${name(column)}`;
     const [header, body] = [document.createElement("thead"), document.createElement("tbody")];
     header.append(head);
     body.append(...rows);
-    at("numbers-table").replaceChildren(cell("caption", title), header, body);
+    byId("numbers-table").replaceChildren(cell("caption", title), header, body);
   };
   const choose = (column) => {
-    const steps = course().steps;
+    const steps = series().steps;
     state.step = column >= steps.length - 1 ? "last" : String(steps[column]);
-    keep();
+    saveState();
     showStep();
   };
 
@@ -237,68 +237,68 @@
     clearInterval(timer);
     timer = null;
     state.playing = on ? "yes" : "no";
-    at("play").setAttribute("aria-pressed", String(on));
-    at("play").lastElementChild.textContent = on ? "Pause" : "Play";
-    at("play").firstElementChild.textContent = on ? "\u23F8" : "\u25B6";
-    keep();
+    byId("play").setAttribute("aria-pressed", String(on));
+    byId("play").lastElementChild.textContent = on ? "Pause" : "Play";
+    byId("play").firstElementChild.textContent = on ? "\u23F8" : "\u25B6";
+    saveState();
     if (!on) return;
-    if (place() === course().steps.length - 1) choose(0);
-    // whoever asks for little motion gets it slowly
-    const wait = still.matches ? 1200 : Math.max(80, Math.min(400, 12000 / course().steps.length));
+    if (stepIndex() === series().steps.length - 1) choose(0);
+    // slower if the user prefers reduced motion
+    const wait = reducedMotion.matches ? 1200 : Math.max(80, Math.min(400, 12000 / series().steps.length));
     timer = setInterval(() => {
-      const next = place() + 1;
+      const next = stepIndex() + 1;
       choose(next);
-      if (next >= course().steps.length - 1) play(false);
+      if (next >= series().steps.length - 1) play(false);
     }, wait);
   };
 
   // ------------------------------------------------------------------ everything
-  const spokenRange = () => {
-    const all = array(course().values.$).flatMap((layer) => Array.from(layer));
-    return `${course().layers.length} layers by ${course().steps.length} steps, ${extent(all)}`;
+  const describeValues = () => {
+    const all = array(series().values.$).flatMap((layer) => Array.from(layer));
+    return `${series().layers.length} layers by ${series().steps.length} steps, ${valueRange(all)}`;
   };
   const show = () => {
-    const now = course();
+    const now = series();
     const title = `${tree.metrics[state.metric].title}, ${tree.subsets[state.subset][1]}`;
-    const several = now.steps.length > 1 && !entry().finished;
-    at("meaning").textContent = tree.metrics[state.metric].meaning;
-    for (const part of [at("play"), at("step"), at("step").labels[0]]) part.hidden = !several;
-    at("step").max = now.steps.length - 1;
-    const label = tree.entries.length > 1 ? `${entry().label}: ` : "";
-    draw("heatmap", several ? now.heatmap : null, `${label}${title}`, `by layer and step${now.reasons ? "; grey: no value" : ""}`, spokenRange);
-    draw("profile", now.profile, `${label}${title}`, [entry().finished ? "over depth" : "over depth, at the chosen step", now.interval].filter(Boolean).join("; "));
+    const several = now.steps.length > 1 && !run().finished;
+    byId("meaning").textContent = tree.metrics[state.metric].meaning;
+    for (const part of [byId("play"), byId("step"), byId("step").labels[0]]) part.hidden = !several;
+    byId("step").max = now.steps.length - 1;
+    const label = tree.runs.length > 1 ? `${run().label}: ` : "";
+    draw("heatmap", several ? now.heatmap : null, `${label}${title}`, `by layer and step${now.reasons ? "; grey: no value" : ""}`, describeValues);
+    draw("profile", now.profile, `${label}${title}`, [run().finished ? "over depth" : "over depth, at the chosen step", now.interval].filter(Boolean).join("; "));
     draw("means", several ? now.means : null, `${label}${title}`, now.note,
-      (traces) => `${now.note}; ${now.steps.length} steps, ${extent(exactly(traces))}`);
-    draw("heads", now.heads, `${label}${title}, by attention head`, name(place()));
-    at("heatmap-figure").parentElement.classList.toggle("alone", !several);
+      (traces) => `${now.note}; ${now.steps.length} steps, ${valueRange(exactValues(traces))}`);
+    draw("heads", now.heads, `${label}${title}, by attention head`, name(stepIndex()));
+    byId("heatmap-figure").parentElement.classList.toggle("alone", !several);
     if (several) {
-      at("heatmap").removeAllListeners("plotly_click");
-      at("heatmap").on("plotly_click", ({ points }) => choose(now.heatmap.data[0].x.indexOf(String(points[0].x))));
+      byId("heatmap").removeAllListeners("plotly_click");
+      byId("heatmap").on("plotly_click", ({ points }) => choose(now.heatmap.data[0].x.indexOf(String(points[0].x))));
     }
     showStep();
     compare(title);
-    keep();
+    saveState();
   };
   const compare = (title) => {
-    const parts = tree.compared[state.metric]?.[state.subset];
-    at("together").hidden = !parts;
+    const parts = tree.comparisons[state.metric]?.[state.subset];
+    byId("comparison").hidden = !parts;
     if (!parts) return;
-    at("together-note").textContent = parts.note;
-    const out = new Set((parts.courses?.data ?? []).filter(uncounted).map(({ meta }) => names[meta.entry]));
-    const left = out.size ? `; left out, their tokens are not known: ${[...out].join(", ")}` : "";
-    const told = (small) => (traces) => `${small}; ${extent(exactly(traces))}`;
+    byId("comparison-note").textContent = parts.note;
+    const leftOut = new Set((parts.training?.data ?? []).filter(lacksTokens).map(({ meta }) => names[meta.run]));
+    const note = leftOut.size ? `; left out, their tokens are not known: ${[...leftOut].join(", ")}` : "";
+    const describe = (small) => (traces) => `${small}; ${valueRange(exactValues(traces))}`;
     for (const [id, what, small] of [
       ["profiles", "at the end", "over relative depth"],
-      ["courses", "mean over layers", `during training${left}`],
-      ["panels", "by relative depth and step", parts.panels_note],
-    ]) draw(id, parts[id], `${title}, ${what}`, small, told(small));
-    at("profiles-figure").parentElement.classList.toggle("alone", !parts.courses);
+      ["training", "mean over layers", `during training${note}`],
+      ["heatmaps", "by relative depth and step", parts.heatmaps_note],
+    ]) draw(id, parts[id], `${title}, ${what}`, small, describe(small));
+    byId("profiles-figure").parentElement.classList.toggle("alone", !parts.training);
   };
 
   // ------------------------------------------------------------------ controls
   const option = (value, text) => Object.assign(document.createElement("option"), { value, textContent: text });
   const fill = () => {
-    const metrics = entry().metrics;
+    const metrics = run().metrics;
     if (!Object.hasOwn(metrics, state.metric)) state.metric = Object.keys(metrics)[0];
     if (!Object.hasOwn(metrics[state.metric], state.subset)) state.subset = Object.keys(metrics[state.metric])[0];
     const grouped = tree.families.map(([family, members]) => {
@@ -306,18 +306,18 @@
       group.append(...members.filter((metric) => metrics[metric]).map((metric) => option(metric, tree.metrics[metric].title)));
       return group;
     });
-    at("metric").replaceChildren(...grouped.filter((group) => group.children.length));
-    at("subset").replaceChildren(...Object.keys(metrics[state.metric]).map((subset) => option(subset, tree.subsets[subset][0])));
-    for (const id of ["run", "metric", "subset", "theme"]) at(id).value = state[id];
-    const counts = tree.entries.some((one) => one.tokens);
+    byId("metric").replaceChildren(...grouped.filter((group) => group.children.length));
+    byId("subset").replaceChildren(...Object.keys(metrics[state.metric]).map((subset) => option(subset, tree.subsets[subset][0])));
+    for (const id of ["run", "metric", "subset", "theme"]) byId(id).value = state[id];
+    const counts = tree.runs.some((one) => one.tokens);
     if (!counts) state.axis = "steps";
-    at("axis").hidden = !counts;
-    at("scale").hidden = tree.entries.every((one) => one.finished);
-    at("axis-tokens").disabled = !entry().tokens && !entry().finished;
-    at("axis-tokens").parentElement.title = at("axis-tokens").disabled ? `${entry().label} does not know its tokens` : "";
-    at(`axis-${countedIn()}`).checked = at(`scale-${state.scale}`).checked = true;
-    at("alerts").checked = state.alerts === "yes";
-    for (const box of at("shown-runs").querySelectorAll("input")) box.checked = !state.without.includes(box.value);
+    byId("axis").hidden = !counts;
+    byId("scale").hidden = tree.runs.every((one) => one.finished);
+    byId("axis-tokens").disabled = !run().tokens && !run().finished;
+    byId("axis-tokens").parentElement.title = byId("axis-tokens").disabled ? `${run().label} has no token counts` : "";
+    byId(`axis-${trainingUnit()}`).checked = byId(`scale-${state.scale}`).checked = true;
+    byId("alerts").checked = state.alerts === "yes";
+    for (const box of byId("compared-runs").querySelectorAll("input")) box.checked = !state.without.includes(box.value);
   };
   const theme = () => (root.dataset.theme = isDark() ? "dark" : "light");
   const changed = () => {
@@ -325,35 +325,35 @@
     fill();
     theme();
     show();
-    at("announced").textContent = `Showing ${at("profile-caption").firstChild.textContent}`;
+    byId("announcement").textContent = `Showing ${byId("profile-caption").firstChild.textContent}`;
   };
-  const wire = () => {
-    at("run").append(...names.map((name) => option(name, name)));
-    at("run").parentElement.hidden = tree.entries.length === 1;
+  const connect = () => {
+    byId("run").append(...names.map((name) => option(name, name)));
+    byId("run").parentElement.hidden = tree.runs.length === 1;
     for (const id of ["run", "metric", "subset", "theme"])
-      at(id).onchange = (event) => { state[id] = event.target.value; at("gone").hidden = true; changed(); };
+      byId(id).onchange = (event) => { state[id] = event.target.value; byId("missing-run").hidden = true; changed(); };
     for (const group of ["axis", "scale"])
-      at(group).onchange = (event) => { state[group] = event.target.value; changed(); };
-    at("alerts").onchange = (event) => { state.alerts = event.target.checked ? "yes" : "no"; changed(); };
-    at("alerts").parentElement.hidden = !tree.alerts;
-    at("controls").onsubmit = (event) => event.preventDefault();
-    at("step").oninput = (event) => { play(false); choose(Number(event.target.value)); };
-    at("play").onclick = () => play(timer === null);
-    at("as-table").ontoggle = showStep;
-    at("shown-runs").append(...names.map((name) => {
+      byId(group).onchange = (event) => { state[group] = event.target.value; changed(); };
+    byId("alerts").onchange = (event) => { state.alerts = event.target.checked ? "yes" : "no"; changed(); };
+    byId("alerts").parentElement.hidden = !tree.alerts;
+    byId("controls").onsubmit = (event) => event.preventDefault();
+    byId("step").oninput = (event) => { play(false); choose(Number(event.target.value)); };
+    byId("play").onclick = () => play(timer === null);
+    byId("as-table").ontoggle = showStep;
+    byId("compared-runs").append(...names.map((name) => {
       const label = document.createElement("label");
       const box = Object.assign(document.createElement("input"), { type: "checkbox", value: name });
       label.append(box, name);
       return label;
     }));
-    at("shown-runs").onchange = () => {
-      const unchecked = at("shown-runs").querySelectorAll("input:not(:checked)");
+    byId("compared-runs").onchange = () => {
+      const unchecked = byId("compared-runs").querySelectorAll("input:not(:checked)");
       state.without = Array.from(unchecked, (box) => box.value);
       changed();
     };
     dark.onchange = narrow.onchange = changed;
-    const below = () => root.style.setProperty("--below", `${at("controls").offsetHeight - 1}px`);
-    new ResizeObserver(below).observe(at("controls"));
+    const below = () => root.style.setProperty("--below", `${byId("controls").offsetHeight - 1}px`);
+    new ResizeObserver(below).observe(byId("controls"));
   };
 
   // ------------------------------------------------------------------ on paper
@@ -374,78 +374,78 @@
     show();
   };
 
-  // ------------------------------------------------------------------ a run that goes on
-  const PLACE = "repdyn-place";
-  // what opens, by its section and words; numbers in them change
-  const opening = () => {
-    const seen = {};
+  // ------------------------------------------------------------------ a running training
+  const VIEW_KEY = "repdyn-view";
+  // details elements by section and text; numbers in the text change
+  const detailsByKey = () => {
+    const counts = {};
     return [...document.querySelectorAll("details")].map((one) => {
-      const words = one.firstElementChild.textContent.replace(/\d+/g, "");
-      const key = `${one.closest("section")?.getAttribute("aria-labelledby")} ${words}`;
-      seen[key] = (seen[key] ?? 0) + 1;
-      return [`${key} ${seen[key]}`, one];
+      const text = one.firstElementChild.textContent.replace(/\d+/g, "");
+      const key = `${one.closest("section")?.getAttribute("aria-labelledby")} ${text}`;
+      counts[key] = (counts[key] ?? 0) + 1;
+      return [`${key} ${counts[key]}`, one];
     });
   };
-  const leave = () => {
-    const open = opening().filter(([, one]) => one.open).map(([key]) => key);
-    const left = { focus: document.activeElement?.id ?? "", open, y: scrollY };
-    // a browser may keep nothing for a page
-    try { sessionStorage.setItem(PLACE, JSON.stringify(left)); } catch { return; }
+  const saveView = () => {
+    const open = detailsByKey().filter(([, one]) => one.open).map(([key]) => key);
+    const view = { focus: document.activeElement?.id ?? "", open, y: scrollY };
+    // storage may be disabled
+    try { sessionStorage.setItem(VIEW_KEY, JSON.stringify(view)); } catch { return; }
   };
-  const comeBack = () => {
-    let left = null;
+  const restoreView = () => {
+    let view = null;
     try {
-      left = JSON.parse(sessionStorage.getItem(PLACE));
-      sessionStorage.removeItem(PLACE);
+      view = JSON.parse(sessionStorage.getItem(VIEW_KEY));
+      sessionStorage.removeItem(VIEW_KEY);
     } catch { return; }
-    if (!left) return;
-    for (const [key, one] of opening()) if (left.open.includes(key)) one.open = true;
+    if (!view) return;
+    for (const [key, one] of detailsByKey()) if (view.open.includes(key)) one.open = true;
     showStep();
-    if (left.focus) at(left.focus)?.focus({ preventScroll: true });
-    scrollTo({ top: left.y, behavior: "instant" });
+    if (view.focus) byId(view.focus)?.focus({ preventScroll: true });
+    scrollTo({ top: view.y, behavior: "instant" });
   };
   const live = () => {
     const { written, every, stale } = tree.live;
     const age = () => Date.now() / 1000 - written;
-    const tell = () => {
+    const showAge = () => {
       const clock = new Date(written * 1000).toISOString().slice(11, 19);
       const minutes = Math.round(age() / 60);
       const old = age() > stale;
-      at("live").hidden = false;
-      at("live").textContent = old ? `Last written ${clock} UTC, ${counted(minutes)} minutes ago: no longer live.` : `Live, written ${clock} UTC.`;
+      byId("live").hidden = false;
+      byId("live").textContent = old ? `Last written ${clock} UTC, ${formatted(minutes)} minutes ago: no longer live.` : `Live, written ${clock} UTC.`;
       return old;
     };
-    const hold = () => {
-      at("hold").setAttribute("aria-pressed", String(state.hold === "yes"));
-      at("hold").textContent = state.hold === "yes" ? "Go on updating" : "Hold updates";
+    const showHold = () => {
+      byId("hold").setAttribute("aria-pressed", String(state.hold === "yes"));
+      byId("hold").textContent = state.hold === "yes" ? "Go on updating" : "Hold updates";
     };
-    at("hold").hidden = false;
-    at("hold").onclick = () => { state.hold = state.hold === "yes" ? "no" : "yes"; hold(); keep(); };
-    hold();
-    tell();
+    byId("hold").hidden = false;
+    byId("hold").onclick = () => { state.hold = state.hold === "yes" ? "no" : "yes"; showHold(); saveState(); };
+    showHold();
+    showAge();
     let due = Date.now() + 1000 * every;
     setInterval(() => {
-      const old = tell();
+      const old = showAge();
       if (Date.now() < due || state.hold === "yes" || document.hidden || printing()) return;
-      // one that is old may yet go on, but there is no hurry
+      // a stale page is refreshed less often
       due = Date.now() + 1000 * every * (old ? 10 : 1);
-      leave();
+      saveView();
       location.reload();
     }, 500);
-    comeBack();
+    restoreView();
   };
 
   const begin = () => {
     read();
-    const resume = state.playing === "yes" && !still.matches;
+    const resume = state.playing === "yes" && !reducedMotion.matches;
     changed();
     if (resume) play(true);
     root.dataset.ready = "yes";
   };
   read();
-  wire();
+  connect();
   begin();
-  // an address that was edited, or a link into this very page
+  // after an edit of the address, or a link within this page
   onhashchange = begin;
   if (tree.live) live();
 })();

@@ -1,7 +1,7 @@
 """Panels as the plain dictionaries of Plotly. Arrays that are shown twice are shared, so that a page stores them once.
 
 The ``meta`` of a trace says what the page may change: its ``role`` in a profile, that it is ``along`` the training, and
-the number of its run as ``entry``.
+the number of its ``run``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def plotly_panel(panel: Panel, *, height: int = HEIGHT, has_bands: bool = True) 
         layout["yaxis2"] = _loss_axis(panel.loss)
     if panel.x.is_training:
         for trace in traces:
-            trace["meta"] = {**trace.get("meta", {}), "along": "course"}
+            trace["meta"] = {**trace.get("meta", {}), "along": "training"}
     return {"data": traces, "layout": layout}
 
 
@@ -166,7 +166,7 @@ def _line_traces(line: Line, panel: Panel, has_bands: bool) -> list[PlotlyDict]:
     if line.run is not None:
         for one in traces:
             # one click in the legend takes the band along
-            one |= {"legendgroup": escaped(line.label), "meta": {"entry": line.run}}
+            one |= {"legendgroup": escaped(line.label), "meta": {"run": line.run}}
     return traces
 
 

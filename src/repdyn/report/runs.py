@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from repdyn.alerts import RULES, Alert, Rule, alerts_of, stored_rules
+from repdyn.alerts import RULES, Alert, Rule, find_alerts, stored_rules
 from repdyn.store import Store
 from repdyn.tables.designs import design_names, sampling
 from repdyn.tables.findings import JUDGED, Finding, findings
@@ -127,7 +127,7 @@ def report_runs(
 
 
 def _report_run(run: MeasuredRun, frame: pd.DataFrame, rules: Sequence[Rule]) -> ReportRun:
-    return ReportRun(run, frame, metric_series(run.rows, frame), tuple(alerts_of(frame, rules)))
+    return ReportRun(run, frame, metric_series(run.rows, frame), tuple(find_alerts(frame, rules)))
 
 
 def _selected(stores: Sequence[Store], runs: Sequence[str] | None, probe: str | None) -> dict[_Key, pd.DataFrame]:

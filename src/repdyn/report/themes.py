@@ -1,4 +1,4 @@
-"""Light and dark: the look of the figures, apart from what they show."""
+"""The light and the dark theme of the figures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
 def template(*, text: str, grid: str, paper: str) -> dict[str, Any]:
-    """Return the look of all figures on a background.
+    """Return the Plotly template of a theme.
 
     Args:
-        text: its colour.
-        grid: that of lines that only guide the eye.
-        paper: that of the background.
+        text: colour of text.
+        grid: colour of grid lines.
+        paper: colour of the background.
     """
     axis = {"gridcolor": grid, "linecolor": grid, "zerolinecolor": text, "zeroline": False, "automargin": True}
     axis = {**axis, "title": {"font": {"size": 12}}}
@@ -46,20 +46,19 @@ DARK = template(text="#dbe4ee", grid="#31404f", paper="#17212b")
 
 EMPTY = "#D5DBE1"
 """Cells without a value."""
-DARKENED = {VALUE: "#56B4E9", ALERT_COLOUR: "#FF6B6B", LOSS: "#F0A860", EMPTY: "#3A4855"}
-"""What stands for a colour on a dark background."""
-
+DARK_COLOURS = {VALUE: "#56B4E9", ALERT_COLOUR: "#FF6B6B", LOSS: "#F0A860", EMPTY: "#3A4855"}
+"""Colours of the dark theme, by those of the light one."""
 
 TRAIL_COLOURS = {
-    colour: darkened
+    colour: dark
     for number in range(1, 8)
-    for colour, darkened in zip(step_colours(number), shades(SEQUENTIAL, number, 0.25, 1.0), strict=True)
+    for colour, dark in zip(step_colours(number), shades(SEQUENTIAL, number, 0.25, 1.0), strict=True)
 }
-"""What stands on a dark background for the colours of steps that a profile shows with the chosen one."""
+"""Colours of the other steps of a profile in the dark theme, by those of the light one."""
 
 
-def darkened_runs(runs: Sequence[MeasuredRun]) -> dict[str, str]:
-    """Return what stands on a dark background for the colour of each run."""
+def dark_run_colours(runs: Sequence[MeasuredRun]) -> dict[str, str]:
+    """Return the colours of runs in the dark theme, by those of the light one."""
     dark = run_colours(runs, (0.2, 0.7), 0.45)
     return {colour: dark[key] for key, colour in run_colours(runs).items()}
 

@@ -1,4 +1,4 @@
-"""All that the page's script draws from, as one tree of plain dictionaries."""
+"""The data of the page's script, as a tree of plain dictionaries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from repdyn.report.plots import (
     training_plot,
 )
 from repdyn.report.runs import ReportData, ReportRun, first_shown
-from repdyn.report.themes import DARK, DARKENED, LIGHT, TRAIL_COLOURS, darkened_runs, transparent
+from repdyn.report.themes import DARK, DARK_COLOURS, LIGHT, TRAIL_COLOURS, dark_run_colours, transparent
 from repdyn.tables.families import family_of
 from repdyn.tables.runs import differences
 from repdyn.tables.series import MetricSeries
@@ -40,15 +40,15 @@ def page_tree(data: ReportData) -> PlotlyDict:
     first_trained = next((number for number, run in enumerate(runs) if len(run.measured.steps) > 1), 0)
     return {
         "start": [*first_shown(runs), str(first_trained)],
-        "entries": [_run_tree(run) for run in runs],
-        "compared": _compared(runs) if len(runs) > 1 else {},
+        "runs": [_run_tree(run) for run in runs],
+        "comparisons": _comparisons(runs) if len(runs) > 1 else {},
         "axes": {name: {"layout": plotly_axis(axis), "floor": axis.floor} for name, axis in axes.items()},
         "metrics": {metric: {"title": metric_title(metric), "meaning": _meaning(metric)} for metric in metrics},
         "subsets": {subset: [subset_title(subset), short_subset_title(subset)] for subset in sorted(subsets)},
         "families": _families(metrics),
         "alerts": any(run.alerts for run in runs),
         "themes": {"light": LIGHT, "dark": DARK},
-        "darkened": _darkened(runs),
+        "dark_colours": _dark_colours(runs),
     }
 
 
@@ -80,7 +80,7 @@ def _series_tree(run: ReportRun, series: MetricSeries) -> PlotlyDict:
     }
 
 
-def _compared(runs: Sequence[ReportRun]) -> dict[str, PlotlyDict]:
+def _comparisons(runs: Sequence[ReportRun]) -> dict[str, PlotlyDict]:
     """Return the comparisons of each metric and subset that several runs have."""
     measured = [run.measured for run in runs]
     colours, why = run_colours(measured), differences(measured)
@@ -95,9 +95,9 @@ def _compared(runs: Sequence[ReportRun]) -> dict[str, PlotlyDict]:
         found.setdefault(metric, {})[subset] = {
             "note": f"{len(members)} of {len(runs)} runs; decoders blue, encoders orange{_bands(members)}.{warning}",
             "profiles": profiles_plot(members, colours),
-            "courses": training_plot(members, colours),
-            "panels": heatmaps,
-            "panels_note": f"one scale of colours{f'; the first {MAX_PANELS} runs' * is_cut}",
+            "training": training_plot(members, colours),
+            "heatmaps": heatmaps,
+            "heatmaps_note": f"one scale of colours{f'; the first {MAX_PANELS} runs' * is_cut}",
         }
     return found
 
@@ -125,7 +125,7 @@ def _meaning(metric: str) -> str:
     return f"{info.meaning}{settings}; from {low:g} to {high:g}".replace("inf", "\u221e")
 
 
-def _darkened(runs: Sequence[ReportRun]) -> dict[str, str]:
-    """Return what stands for each colour, and for its transparent twin, on a dark background."""
-    colours = {**TRAIL_COLOURS, **darkened_runs([run.measured for run in runs]), **DARKENED}
-    return colours | {transparent(colour): transparent(darkened) for colour, darkened in colours.items()}
+def _dark_colours(runs: Sequence[ReportRun]) -> dict[str, str]:
+    """Return the colours of the dark theme by those of the light one, opaque and transparent."""
+    colours = {**TRAIL_COLOURS, **dark_run_colours([run.measured for run in runs]), **DARK_COLOURS}
+    return colours | {transparent(colour): transparent(dark) for colour, dark in colours.items()}

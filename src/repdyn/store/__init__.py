@@ -2,7 +2,7 @@
 
 store         ``Store``: read and write the measurements of a run
 schema        ``Row``: one value with everything needed to interpret it
-state_cache   hidden states of the previous checkpoint, kept on disk for metrics that compare checkpoints
+state_cache   ``StateCache``: hidden states of the previous checkpoint on disk, for metrics that compare checkpoints
 """
 
 from repdyn.store.store import MeasurementKey, Store, open_store, read_rows

@@ -1,4 +1,4 @@
-"""The row: one number together with everything needed to know what it is."""
+"""The row: one value together with everything needed to interpret it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pyarrow as pa
 from repdyn.utils.redaction import redacted
 
 RENAMED_METRICS = {"token_kept": "token_top1_match"}
-"""Metrics that older files of a store hold under another name, with the name they have now."""
+"""Former names of metrics, as older files of a store hold them, and their current names."""
 
 FINISHED = "finished"
-"""The stage of a model of which only the end is published; its step is 0 for want of a number."""
+"""The stage of a model that is published without intermediate checkpoints; its step is recorded as 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Row:
     """One value at one checkpoint.
 
     A row with a ``layer`` is a measurement of the model's geometry. A row whose ``layer`` is None is a scalar
-    of the run at the same step (its training loss, say), kept so that a figure can show both from one store.
+    of the run at the same step, such as its training loss, stored so that a figure can show both.
     """
 
     run: str
@@ -35,21 +35,21 @@ class Row:
     model: str
     """Class of the measured model, or the name it is published under."""
     causal: bool | None
-    """True when no position sees a later one (a decoder), False when it does (an encoder), None when not known."""
+    """True if no position attends to a later one (a decoder), False if it does (an encoder), None if unknown."""
     step: int
     """Optimizer steps taken."""
     tokens_seen: int | None
-    """Training tokens consumed so far, over all devices; None when not known."""
+    """Training tokens consumed so far, over all devices; None if unknown."""
     stage: str | None
-    """Stage of the training, where a published checkpoint names one; or :data:`FINISHED`."""
+    """Training stage of a published checkpoint that names one, or :data:`FINISHED`; None otherwise."""
     revision: str | None
-    """Branch, tag or folder the checkpoint is published under; None for a live model."""
+    """Branch, tag or folder under which the checkpoint is published; None for a live model."""
     checkpoint: str | None
-    """Where exactly the weights came from: repository@commit, or a path; None for a live model."""
+    """Source of the weights: repository@commit, or a path; None for a live model."""
     parameters: int | None
     """Number of the measured model's parameters."""
     weights: str | None
-    """Fingerprint of a sample of a live model's weights: a resumed training that differs is measured anew."""
+    """Fingerprint of a sample of a live model's weights; a resumed training whose weights differ is measured again."""
     layer: int | None
     """0 is the embedding output, l the output of block l; None for a scalar of the run."""
     depth: float | None
@@ -57,68 +57,68 @@ class Row:
     module: str | None
     """Qualified name of the module whose output (for layer 0: input) was taken."""
     layers: str
-    """How the blocks were chosen: name patterns as JSON, "" where they were found; with the token positions, where they
-    were chosen too. Layers of different choices do not compare."""
+    """Name patterns of the selected blocks as JSON, with the token positions if these were selected too; "" if the
+    blocks were detected. Layers of different selections are not comparable."""
     stack: str | None
-    """Name of the stack of blocks, "encoder" or "decoder", in a model that has several; None in any other. Each stack
-    counts its layers from 0."""
+    """Name of the stack of blocks, such as "encoder" or "decoder"; None in a model with a single stack. The layers of
+    each stack are numbered from 0."""
     head: int | None
-    """Number of the attention head the value is of; None for the layer's own value."""
+    """Index of the attention head; None for a value of the whole layer."""
     metric: str
-    """Name in the table of metrics, or of the scalar."""
+    """Name of the metric or scalar."""
     subset: str | None
-    """Which tokens: "all", or "no_sink" (without first positions and special tokens)."""
+    """Subset of the probe's tokens: "all", "no_sink" (without first positions and special tokens), or another."""
     settings: str
-    """The metric's parameters as JSON, "{}" when it has none."""
+    """The metric's parameters as JSON, "{}" if it has none."""
     compared_to: int | None
-    """Step of the earlier checkpoint that the value compares this one with; None for a value of one checkpoint."""
+    """Step of the earlier checkpoint with which the value compares this one; None for a metric of one checkpoint."""
     value: float
-    """Mean over the batches; NaN when undefined or not comparable, and then ``reason`` says why."""
+    """Mean over the batches; NaN if undefined or not comparable, for the ``reason`` given."""
     std: float
     """Standard deviation over the batches (n - 1); NaN for a single batch."""
     std_error: float | None = None
-    """Standard error of the mean, std / sqrt(n_batches); None where it is not known: for a single batch, and where
-    batches share windows, so that their spread says nothing of another probe."""
+    """Standard error of the mean, std / sqrt(n_batches); None if unknown: for a single batch, and for batches that
+    share windows, whose spread does not estimate the variation between probes."""
     low: float | None = None
-    """Lower end of the 95 % interval for the value on another probe of the same design from the same text."""
+    """Lower end of the 95 % interval for the value on another probe of the same design and text."""
     high: float | None = None
     """Upper end of that interval."""
     n_batches: int
-    """Batches the mean is taken over."""
+    """Number of batches that the mean is taken over."""
     n_vectors: int
-    """Vectors in each batch."""
+    """Number of vectors in each batch."""
     n_unique: int
-    """Distinct vectors in the batch that has fewest of them."""
+    """Number of distinct vectors in the batch with the fewest."""
     on_distinct: bool
-    """True where equal vectors count once, so that ``n_unique`` is the size of the sample."""
+    """Whether equal vectors count once, so that ``n_unique`` is the sample size."""
     design: str | None = None
-    """Name of the probe's sampling design; None in rows from before designs had names."""
+    """Name of the probe's sampling design; None in rows of early versions, which had a single design."""
     n_windows: int | None = None
-    """Windows of text that a batch's vectors come from, in the batch that has fewest."""
+    """Number of text windows in the batch with the fewest."""
     vectors_per_window: int | None = None
-    """Vectors of one window in a batch, at most."""
+    """Largest number of vectors of one window in a batch."""
     window_tokens: int | None = None
-    """Tokens in the longest window."""
+    """Number of tokens in the longest window."""
     own_window_excluded: bool | None = None
-    """Whether neighbours in a point's own window are left out; None for a metric that looks at no neighbours."""
+    """Whether neighbours from a point's own window are excluded; None for a metric without a neighbour search."""
     same_window_share: float | None = None
-    """Share of points whose nearest neighbour is, or would be, one of their own window, in the batch where that is
-    highest; None for a metric that looks at no neighbours."""
+    """Share of points whose nearest neighbour is in their own window, excluded or not, in [0, 1], in the batch where it
+    is highest; None for a metric without a neighbour search."""
     near_duplicate_share: float | None = None
-    """Share of points with another one closer than a hundredth of the cloud's radius, in the batch where that is
-    highest; None for a metric that looks at no neighbours."""
+    """Share of points with a neighbour closer than a hundredth of the cloud's radius, in [0, 1], in the batch where it
+    is highest; None for a metric without a neighbour search."""
     reason: str | None
-    """Why ``value`` is NaN; None otherwise. Secrets are taken out of it: a store may be shared."""
+    """Why ``value`` is NaN; None otherwise. Secrets are redacted, because a store may be shared."""
     dim: int
     """Dimension of the layer's vectors."""
     dtype: str
-    """Precision the states were captured in, for example "float32"."""
+    """Precision in which the states were captured, for example "float32"."""
     device: str | None
-    """What the model ran on: "cpu", or the GPU's name. The last bits of a value depend on it."""
+    """Device the model ran on: "cpu", or the GPU's name. The last bits of a value depend on it."""
     attention: str | None
     """Attention implementation of a transformers model, such as "sdpa"."""
     probe: str
-    """Content hash of the probe: equal hashes mean equal tokens and an equal sampling plan."""
+    """Content hash of the probe; equal hashes mean equal tokens and an equal sampling plan."""
     seconds: float
     """Wall-clock time of the kernel over all batches."""
     measured_at: str
@@ -129,13 +129,12 @@ class Row:
 
     def __post_init__(self) -> None:
         if self.reason is not None:
-            # an error's text may quote bytes that no text can hold
+            # an error message may quote bytes that are not valid Unicode
             storable = redacted(self.reason).encode(errors="backslashreplace").decode()
             object.__setattr__(self, "reason", storable)
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row))
-
 
 _ARROW_TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 SCHEMA = pa.schema(
@@ -144,19 +143,19 @@ SCHEMA = pa.schema(
         for name, annotation in Row.__annotations__.items()
     ]
 )
-# Integers and booleans that may be missing stay what they are; in float columns NaN stays a value.
+# Nullable integers and booleans keep their type; NaN remains a value in float columns.
 _PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 
 
 def to_table(rows: Iterable[Row]) -> pa.Table:
-    """Rows as an Arrow table, one column for each field."""
+    """Return rows as an Arrow table with one column per field."""
     return pa.Table.from_pylist([{name: getattr(row, name) for name in COLUMNS} for row in rows], schema=SCHEMA)
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
-    """Convert a table of rows to the data frame that every view works on, fresh from a measurement or from a store.
+    """Convert a table of rows to the data frame that every view works on.
 
-    Rows from before :func:`too_few_distinct` was applied on measuring are judged by it here.
+    :func:`too_few_distinct` is applied to rows of early versions, which did not apply it when measuring.
     """
     frame = table.to_pandas(types_mapper=_PANDAS_TYPES.get)
     few = frame["on_distinct"].astype(bool) & (2 * frame["n_unique"] < frame["n_vectors"])
@@ -171,17 +170,17 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
 def too_few_distinct(
     on_distinct: bool, n_unique: int, n_vectors: int, near_duplicate_share: float | None = None
 ) -> str | None:
-    """Say why a value rests on too few different vectors to compare with any other, or return None.
+    """Return why a value rests on too few distinct vectors to be comparable with others, or None.
 
-    Estimates from neighbour distances change with the number of points, and vectors that are nearly the same measure
-    the rounding or the spread inside their cluster. Layer 0 of a byte-level decoder with rotary positions has as many
+    Estimates from neighbour distances change with the number of points, and for nearly equal vectors they
+    measure rounding or the spread within a cluster. Layer 0 of a byte-level decoder with rotary positions has as many
     distinct vectors as the text has byte values.
 
     Args:
-        on_distinct: whether equal vectors count once in the metric; any other metric always compares.
-        n_unique: distinct vectors in the batch that has fewest.
-        n_vectors: vectors in the batch.
-        near_duplicate_share: share of vectors with another one closer than a hundredth of the cloud's radius.
+        on_distinct: whether equal vectors count once in the metric; values of any other metric are always comparable.
+        n_unique: number of distinct vectors in the batch with the fewest.
+        n_vectors: number of vectors in the batch.
+        near_duplicate_share: share of vectors with a neighbour closer than a hundredth of the cloud's radius.
 
     >>> too_few_distinct(True, 75, 4096)
     'fewer than half of the vectors are distinct: 75 of 4096'
@@ -201,7 +200,7 @@ def too_few_distinct(
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was measured, as the rows name it; fields as in :class:`Row`."""
+    """A checkpoint as described in its rows; fields as in :class:`Row`."""
 
     run: str = "model"
     model: str = ""
@@ -218,12 +217,12 @@ class Checkpoint:
 
 
 def provenance() -> dict[str, Any]:
-    """The columns that say when and with what a row was made."""
+    """Return the columns for the time and the package versions of a measurement."""
     return {"measured_at": datetime.now(UTC).isoformat(timespec="milliseconds"), **_versions()}
 
 
 def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, reason: str | None = None) -> Row:
-    """A row for a scalar of the run, such as its training loss."""
+    """Return the row of a scalar of the run, such as its training loss."""
     return Row(
         **asdict(checkpoint),
         layer=None,
@@ -252,7 +251,7 @@ def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, r
 
 
 def failure_rows(checkpoint: Checkpoint, metrics: Iterable[str], reason: str, *, probe: str) -> list[Row]:
-    """A row for each metric that says why it is missing at a checkpoint."""
+    """Return a row per metric with the reason why it is missing at a checkpoint."""
     return [scalar_row(checkpoint, name, math.nan, probe=probe, reason=reason) for name in sorted(set(metrics))]
 
 

@@ -1,7 +1,7 @@
 """The store: a folder of Parquet files, one for each measured checkpoint.
 
-Every file is written whole or not at all, so a process killed at any moment leaves a store that reads. Everything
-that is shown anywhere can be rebuilt from here; pandas, DuckDB or Polars read the files as they are.
+Files are written atomically, so a store remains readable when a process is killed. Every view can be rebuilt from it;
+pandas, DuckDB and Polars read its files directly.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from repdyn.utils.atomic_files import write_atomically
 if TYPE_CHECKING:
     from repdyn.probe import Probe
 
-# What makes two rows the same measurement; of several, the newest counts.
+# Columns that identify a measurement; the newest of several rows that agree in them counts.
 _IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset", "settings", "probe"]
-# Ends the name of a file that holds a failed measurement, so that it is not taken for a done one.
+# Suffix of the name of a file with the rows of a failed measurement.
 _FAILED = "failed"
 _CHECKPOINT_DIGITS = 12
-# File systems take names of 255 bytes.
-_LONGEST_FOLDER = 255
+# Common file systems limit names to 255 bytes.
+_MAX_NAME_BYTES = 255
 _DIGEST_DIGITS = 16
 
 
 @dataclass(frozen=True)
 class MeasurementKey:
-    """What one file of the store holds: a checkpoint under a probe and a set of metrics."""
+    """The key of one file of a store: a checkpoint, a probe and a set of metrics."""
 
     run: str
     step: int
     probe: str
     metrics: str
     checkpoint: str = ""
-    """What tells apart two publications of one step, the commit they lie at; "" for a live run."""
+    """Commit of a published checkpoint, since a step may be published twice; "" for a live run."""
 
     @property
     def failed(self) -> MeasurementKey:
-        """The key under which a failure to measure this is stored."""
+        """The key under which a failed measurement is stored."""
         return replace(self, metrics=f"{self.metrics}-{_FAILED}")
 
     @property
     def filename(self) -> str:
-        """The path in the store: always a file in a folder of the store, whatever the parts of the key are."""
-        parts = [_step(self.step), *map(_quoted, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics))]
-        return f"{_as_folder(self.run)}/{'-'.join(filter(None, parts))}.parquet"
+        """The path relative to the store: FOLDER/FILE, whatever characters the key contains."""
+        parts = [_step_name(self.step), *map(_quote, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics))]
+        return f"{_folder_name(self.run)}/{'-'.join(filter(None, parts))}.parquet"
 
 
 class Store:
@@ -64,14 +64,14 @@ class Store:
         self.path = Path(path)
 
     def __contains__(self, key: MeasurementKey) -> bool:
-        """Whether there are rows under a key; one that does not read has none, and may be replaced."""
+        """Return whether there are rows under a key; False for an unreadable file, which may be replaced."""
         try:
             return (self.path / key.filename).exists() and bool(self.read(key))
         except ValueError:
             return False
 
     def write(self, key: MeasurementKey, rows: Sequence[Row]) -> Path:
-        """Write the rows of one checkpoint, whole or not at all; the same key is replaced.
+        """Write the rows of one checkpoint atomically; those under the same key are replaced.
 
         Raises:
             ValueError: there are no rows.
@@ -80,12 +80,12 @@ class Store:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         table = to_table(rows)
         target = self.path / key.filename
-        # without checksums a flipped bit on the disk would be another number
+        # without checksums a flipped bit on the disk would go unnoticed
         write_atomically(target, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True))
         return target
 
     def read(self, key: MeasurementKey) -> list[Row]:
-        """The rows written under a key.
+        """Return the rows written under a key.
 
         Raises:
             ValueError: there are none, or the file cannot be read.
@@ -93,17 +93,17 @@ class Store:
         return read_rows(self.path / key.filename)
 
     def discard_failures(self, key: MeasurementKey) -> None:
-        """Forget that a step could not be measured on a probe, whatever was to be measured and at whichever commit."""
-        for path in self.folder_of(key.run).glob(f"{_step(key.step)}-*-{_FAILED}.parquet"):
-            if f"-{_quoted(key.probe)}-" in path.name:
+        """Delete the failures recorded for a step and a probe, for any set of metrics and any commit."""
+        for path in self.folder_of(key.run).glob(f"{_step_name(key.step)}-*-{_FAILED}.parquet"):
+            if f"-{_quote(key.probe)}-" in path.name:
                 path.unlink(missing_ok=True)
 
     def claim(self, key: MeasurementKey) -> BaseFileLock | None:
-        """The right to measure a key, to be released when done; None while another process has it.
+        """Return a lock on the measurement of a key, to be released afterwards; None if another process holds it.
 
-        The claim of a killed process ends with it.
+        The lock of a killed process is released with it.
         """
-        # a claim is made where the download starts and released where the measurement ends: in another thread
+        # not thread-local: acquired by the thread that downloads, released by the one that measures
         name = hashlib.sha256(key.filename.encode()).hexdigest()[:32]
         lock = FileLock(self.path / ".claims" / f"{name}.lock", thread_local=False)
         (self.path / ".claims").mkdir(parents=True, exist_ok=True)
@@ -114,42 +114,42 @@ class Store:
         return lock
 
     def save_probe(self, probe: Probe) -> Path:
-        """Keep the probe beside its measurements, so that any checkpoint can later be measured on the same tokens."""
+        """Save the probe in the store, so that further checkpoints can be measured on the same tokens."""
         target = self.probe_path(probe.hash)
         if not target.exists():
             write_atomically(target, probe.save)
         return target
 
     def probe_path(self, probe_hash: str) -> Path:
-        return self.path / "probes" / f"{_quoted(probe_hash)}.safetensors"
+        return self.path / "probes" / f"{_quote(probe_hash)}.safetensors"
 
     def folder_of(self, run: str) -> Path:
-        return self.path / _as_folder(run)
+        return self.path / _folder_name(run)
 
     def alerts_path(self, run: str) -> Path:
         """Return the path of the alert rules of a run."""
-        former = self.folder_of(run) / "alarms.yaml"  # what stores of version 0.1 call it
+        former = self.folder_of(run) / "alarms.yaml"  # the name in stores of early versions
         return former if former.exists() else self.folder_of(run) / "alerts.yaml"
 
     def runs(self) -> list[str]:
-        """Names of the runs that have at least one measured checkpoint."""
+        """Return the names of the runs with at least one measured checkpoint."""
         folders = {path.parent: path for path in self._files()}
         return sorted(_read(path)["run"][0].as_py() for path in folders.values())
 
     def steps(self, run: str) -> list[int]:
-        """Measured steps of a run, ascending; those at which measuring failed are not among them.
+        """Return the measured steps of a run in ascending order, without those at which measuring failed.
 
         Raises:
             ValueError: a file has no step in its name.
         """
         files = [path for path in self.folder_of(run).glob("step*.parquet") if not path.stem.endswith(f"-{_FAILED}")]
-        return sorted({_step_of(path) for path in files})
+        return sorted({_parse_step(path) for path in files})
 
     def to_pandas(self, run: str | None = None) -> pd.DataFrame:
-        """All rows (of one run, where it is named), one column per field of :class:`repdyn.store.schema.Row`.
+        """Return all rows, or those of one run, with a column per field of :class:`repdyn.store.schema.Row`.
 
-        Where two files hold the same measurement the newest counts. Sorted by run, step, stack, metric, subset, layer
-        and head.
+        If two files hold the same measurement, the newer one counts. Rows are sorted by run, step, stack, metric,
+        subset, layer and head.
 
         Raises:
             ValueError: the store has no measurement (of this run), or a file in it cannot be read.
@@ -168,16 +168,16 @@ class Store:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of one file of a store.
+    """Return the rows of one file of a store.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: the file cannot be read.
     """
     return [Row(**record) for record in _read(path).to_pylist()]
 
 
 def open_store(path: str | Path) -> Store:
-    """The store at a path; the folder is made with the first measurement.
+    """Return the store at a path; its folder is created with the first measurement.
 
     >>> open_store("runs/none").runs()
     []
@@ -185,78 +185,76 @@ def open_store(path: str | Path) -> Store:
     return Store(path)
 
 
-def _as_folder(run: str) -> str:
-    """A run's name as one folder name: no separator, no leading dot, no two names alike, and none too long."""
+def _folder_name(run: str) -> str:
+    """Return a folder name that is unique to a run: without separators or leading dot, and not too long."""
     if not run:
         raise ValueError("expected a run name, got an empty string")
-    folder = _quoted(run)
+    folder = _quote(run)
     folder = folder.replace(".", "%2E", 1) if folder.startswith(".") else folder
-    if len(folder) <= _LONGEST_FOLDER:
+    if len(folder) <= _MAX_NAME_BYTES:
         return folder
-    # no quoted name has a plus sign, so no other run has this folder
+    # quoted names contain no plus sign, so no other run has this folder
     digest = hashlib.sha256(run.encode()).hexdigest()[:_DIGEST_DIGITS]
-    return f"{folder[: _LONGEST_FOLDER - 1 - _DIGEST_DIGITS]}+{digest}"
+    return f"{folder[: _MAX_NAME_BYTES - 1 - _DIGEST_DIGITS]}+{digest}"
 
 
-def _quoted(name: str) -> str:
-    """A name as a part of a file's name: without separators and of ASCII alone.
+def _quote(name: str) -> str:
+    """Percent-encode a name for use in a file name: ASCII without separators.
 
     Raises:
-        ValueError: it holds what no text can, as the name of a folder does that is not in UTF-8.
+        ValueError: the name contains surrogates, as the name of a folder that is not in UTF-8 does.
     """
     try:
         return quote(name, safe=" ")
     except UnicodeEncodeError as error:
-        raise ValueError(f"expected a name that UTF-8 can write, got {name!r}; choose another one") from error
+        raise ValueError(f"expected a name that UTF-8 can encode, got {name!r}; choose another one") from error
 
 
-def _step(step: int) -> str:
+def _step_name(step: int) -> str:
     if step < 0:
         raise ValueError(f"expected a step >= 0, got {step}")
     return f"step{step:09d}"
 
 
-def _step_of(path: Path) -> int:
+def _parse_step(path: Path) -> int:
     digits = path.stem.removeprefix("step").partition("-")[0]
     if not (digits.isascii() and digits.isdigit()):
-        raise ValueError(f"expected files of a store such as step000000008-..., got {path}; move it away")
+        raise ValueError(f"expected file names such as step000000008-... in a store, got {path}; move it away")
     return int(digits)
 
 
 def _read(path: Path) -> pa.Table:
     try:
-        # as one file: where a folder has the name, pyarrow would read all that lies in it
+        # ParquetFile rather than read_table, which given a folder reads every file in it
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read()
         table.validate(full=True)
         names = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"expected a Parquet file of measurements, got {path}, which does not read: {error}"
-        ) from error
+        raise ValueError(f"expected a Parquet file of measurements, cannot read {path}: {error}") from error
     missing = [name for name in COLUMNS if name not in names]
     unknown = [name for name in names if name not in COLUMNS]
-    # a column that may be empty is empty in files written before it existed, and those have no columns of their own
+    # files of earlier versions lack nullable columns added since, but have no unknown ones
     if any(not SCHEMA.field(name).nullable for name in missing) or (missing and unknown):
-        instead = f", and with unknown ones: {', '.join(map(repr, unknown))}" if unknown else ""
+        also = f", and unknown ones: {', '.join(map(repr, unknown))}" if unknown else ""
         raise ValueError(
-            f"expected the columns of a measurement in {path}, missing {', '.join(missing)}{instead}; move it away"
+            f"expected the columns of a measurement in {path}, missing {', '.join(missing)}{also}; move it away"
         )
     for name in missing:
         table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
-    return _typed(table, path)
+    return _cast(table, path)
 
 
-def _typed(table: pa.Table, path: Path) -> pa.Table:
-    """The columns of a measurement, each of its type; large and small variants of one are the same."""
+def _cast(table: pa.Table, path: Path) -> pa.Table:
+    """Cast the columns to the types of the schema; the large and small variants of a type are interchangeable."""
     if len(table) == 0:
         raise ValueError(f"expected measurements in {path}, got none; move it away")
     for field in SCHEMA:
-        found = table.schema.get_all_field_indices(field.name)
-        column = table.column(found[0])
-        if len(found) > 1:
-            raise ValueError(f"expected one column {field.name} in {path}, got {len(found)}; move it away")
-        if not _is_alike(column.type, field.type):
+        indices = table.schema.get_all_field_indices(field.name)
+        column = table.column(indices[0])
+        if len(indices) > 1:
+            raise ValueError(f"expected one column {field.name} in {path}, got {len(indices)}; move it away")
+        if not _same_kind(column.type, field.type):
             raise ValueError(
                 f"expected {field.type} in the column {field.name} of {path}, got {column.type}; move it away"
             )
@@ -265,7 +263,7 @@ def _typed(table: pa.Table, path: Path) -> pa.Table:
     try:
         return _with_current_names(table.select(list(COLUMNS)).cast(SCHEMA))
     except pa.ArrowException as error:
-        raise ValueError(f"expected values of a measurement in {path}, got others: {error}; move it away") from error
+        raise ValueError(f"expected values of the schema's types in {path}: {error}; move it away") from error
 
 
 def _with_current_names(table: pa.Table) -> pa.Table:
@@ -276,10 +274,10 @@ def _with_current_names(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("metric"), SCHEMA.field("metric"), pa.array(names, pa.string()))
 
 
-def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, _is_text)
-    return pa.types.is_null(found) or any(kind(found) and kind(wanted) for kind in kinds)
+def _same_kind(found: pa.DataType, expected: pa.DataType) -> bool:
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, _is_string)
+    return pa.types.is_null(found) or any(is_kind(found) and is_kind(expected) for is_kind in kinds)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+def _is_string(type_: pa.DataType) -> bool:
+    return pa.types.is_string(type_) or pa.types.is_large_string(type_)

@@ -12,7 +12,7 @@ from repdyn.probe.design import DENSE
 from repdyn.studies.models import LoadedModel, add_model_options, load_models
 from repdyn.studies.output import Output, print_line
 from repdyn.text.source import load_corpus
-from repdyn.utils.arguments import SuggestingParser
+from repdyn.utils.arguments import SuggestingParser, at_least
 
 
 class Study(ABC):
@@ -82,6 +82,14 @@ class Study(ABC):
         """Write tables and figures below the output folder, and print where they are."""
         folder = self.options.output / subfolder
         print_line(f"tables and figures: {folder} ({len(output.write(folder))} files)")
+
+
+def add_number(
+    parser: argparse._ActionsContainer, name: str, default: int, smallest: int, text: str, metavar: str | None = None
+) -> None:
+    """Add an option for a whole number of at least ``smallest``, with its default in the help text."""
+    text = f"{text} (default: %(default)s)"
+    parser.add_argument(name, type=at_least(smallest), default=default, metavar=metavar, help=text)
 
 
 def add_layers_option(parser: argparse._ActionsContainer) -> None:

@@ -21,10 +21,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from repdyn.hub.client import Hub, unmonitored
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
+from repdyn.hub.local import checkpoints_folder
 from repdyn.hub.options import add_loading_options, check_device, revision_names
 from repdyn.hub.tokenizers import context_length, has_tokenizer, load_tokenizer, tokenizer_files
 from repdyn.hub.weights import Loading, choose_files, load_model
 from repdyn.text.corpus import cache_directory
+
+_MAX_LISTED = 12
 
 
 @dataclass(eq=False)
@@ -50,12 +53,14 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a model comes from: a local folder, or a revision of a repository."""
+    """Where a model comes from."""
 
-    name: str
-    folder: Path | None = None
-    repository: str = ""
+    place: Path | str
+    """Folder of save_pretrained, folder of a run, or hub repository."""
     revision: str = "main"
+    """Of the repository; the name of a run's checkpoint; "main" for a folder of save_pretrained."""
+    folder: Path | None = None
+    """The local folder of the model."""
 
 
 def file_name(name: str) -> str:
@@ -78,7 +83,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, fewest: Literal[0, 1] 
         "models",
         nargs="+" if fewest else "*",
         metavar="MODEL",
-        help="hub repository, also as REPOSITORY@REVISION, or folder of save_pretrained",
+        help="hub repository, also as REPOSITORY@REVISION, folder of save_pretrained, or folder of a run",
     )
     parser.add_argument(
         "-o", "--output", type=_folder, required=True, metavar="FOLDER", help="folder for tables and figures"
@@ -89,16 +94,18 @@ def add_model_options(parser: argparse.ArgumentParser, *, fewest: Literal[0, 1] 
         type=revision_names,
         default=(),
         metavar="R[,R...]",
-        help="branches, tags or commits to study of each repository without one of its own (default: main)",
+        help="branches, tags or commits of each repository without one of its own (default: main); a run's checkpoints",
     )
     add_loading_options(group)
 
 
-def load_models(options: argparse.Namespace) -> Iterator[LoadedModel]:
+def load_models(options: argparse.Namespace, *, release: bool = True) -> Iterator[LoadedModel]:
     """Load the models that the options name, one at a time, in their order.
 
-    A model's weights are released as soon as the next one is requested, whoever still refers to it: a study keeps its
-    results, never the model.
+    Args:
+        options: models, revisions, tokenizer, device, dtype, trust_remote_code; as on the command line.
+        release: remove a model's weights from memory as soon as the next one is requested, even if something still
+            refers to it: a study keeps its results, never the model.
 
     Raises:
         ValueError: a model that does not exist, the same model twice, or an invalid option. All names are checked
@@ -108,43 +115,58 @@ def load_models(options: argparse.Namespace) -> Iterator[LoadedModel]:
     sources = _sources(options.models, options.revisions)
     check_device(options.device)
     loading = Loading(options.device, options.dtype, None, options.trust_remote_code)
-    for source in sources:
-        model_folder, tokenizer_folder = _folders(source, options.tokenizer, with_code=loading.trust_remote_code)
+    for name, source in sources.items():
+        model_folder, tokenizer_folder = _folders(name, source, options.tokenizer, with_code=loading.trust_remote_code)
         try:
             model = cast(PreTrainedModel, load_model(model_folder, loading))
         except CheckpointError as error:
-            raise CheckpointError(f"expected a model that loads, got {source.name}: {error}") from error
-        yield LoadedModel(source.name, model, _tokenizer(source.name, tokenizer_folder, loading.trust_remote_code))
-        cast(nn.Module, model).to(torch.device("meta"))
+            raise CheckpointError(f"expected a model that loads, got {name}: {error}") from error
+        yield LoadedModel(name, model, _tokenizer(name, tokenizer_folder, loading.trust_remote_code))
+        if release:
+            cast(nn.Module, model).to(torch.device("meta"))
 
 
-def _sources(models: Sequence[str], revisions: Sequence[str]) -> list[_Source]:
+def _sources(models: Sequence[str], revisions: Sequence[str]) -> dict[str, _Source]:
+    """Return what the names on the command line stand for, by display name."""
     found = [source for model in models for source in _sources_of(model, revisions)]
-    if revisions and all(one.folder for one in found):
-        raise ValueError("expected --revisions with a hub repository, got it with local folders alone; leave it out")
-    tails = _distinct_tails([one.folder for one in found if one.folder])
-    sources = [_Source(tails[one.folder], one.folder) if one.folder else one for one in found]
-    names = [one.name for one in sources]
+    if revisions and all((Path(model) / "config.json").is_file() or "@" in model for model in models):
+        raise ValueError(
+            "expected --revisions with a hub repository or the folder of a run, got single checkpoints alone; leave it "
+            "out"
+        )
+    tails = _distinct_tails([one.place for one in found if isinstance(one.place, Path)])
+    shown = [tails[one.place] if isinstance(one.place, Path) else one.place for one in found]
+    names = [n if one.revision == "main" else f"{n}@{one.revision}" for n, one in zip(shown, found, strict=True)]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"expected each model once, got {twice!r} {names.count(twice)} times")
-    return sources
+    return dict(zip(names, found, strict=True))
 
 
 def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
     if Path(model).exists():
         folder = Path(os.path.abspath(model))
-        if not (folder / "config.json").is_file():
-            raise ValueError(
-                f"expected a folder of save_pretrained with a config.json, got {model}; name one checkpoint, such as "
-                "RUN/hf_checkpoints/step500"
-            )
-        return [_Source(str(folder), folder)]
+        if (folder / "config.json").is_file():
+            return [_Source(folder, folder=folder)]
+        return [_Source(folder, path.name, path) for path in _checkpoints_of_run(model, revisions)]
     repository, _, own_revision = model.partition("@")
     if repository.count("/") > 1 or not repository or model.startswith((".", "/", "~")):
         raise ValueError(f"expected a folder that exists, or a hub repository, got {model!r}")
-    chosen = [own_revision] if own_revision else revisions or ["main"]
-    names = [repository if revision == "main" else f"{repository}@{revision}" for revision in chosen]
-    return [_Source(name, None, repository, revision) for name, revision in zip(names, chosen, strict=True)]
+    return [_Source(repository, name) for name in ([own_revision] if own_revision else revisions or ["main"])]
+
+
+def _checkpoints_of_run(run: str, names: Sequence[str]) -> list[Path]:
+    """Return the folders of some of a run's checkpoints."""
+    checkpoints = checkpoints_folder(Path(run))
+    found = {path.parent.name: path.parent for path in checkpoints.glob("[!.]*/config.json")}
+    known = sorted(found, key=lambda name: (len(name), name))
+    listed = ", ".join(known[:_MAX_LISTED]) + (", ..." if len(known) > _MAX_LISTED else "")
+    if not found:
+        raise ValueError(f"expected a folder of save_pretrained, or one that holds some, got {run}")
+    if not names:
+        raise ValueError(f"expected one checkpoint of {run}, got the folder; choose with --revisions: {listed}")
+    if missing := next((name for name in names if name not in found), None):
+        raise ValueError(f"expected a checkpoint of {run} as --revisions, got {missing!r}; there are {listed}")
+    return [found[name] for name in names]
 
 
 def _distinct_tails(folders: Sequence[Path]) -> dict[Path, str]:
@@ -158,11 +180,11 @@ def _distinct_tails(folders: Sequence[Path]) -> dict[Path, str]:
     return tails
 
 
-def _folders(source: _Source, tokenizer: str | None, *, with_code: bool) -> tuple[Path, Path]:
+def _folders(name: str, source: _Source, tokenizer: str | None, *, with_code: bool) -> tuple[Path, Path]:
     """Return the folders of the model and its tokenizer, downloaded if necessary."""
     hub = Hub()
     try:
-        model = source.folder or _fetch(hub, source.repository, source.revision, weights=True, with_code=with_code)
+        model = source.folder or _fetch(hub, str(source.place), source.revision, weights=True, with_code=with_code)
         if tokenizer is None:
             return model, model
         if Path(tokenizer).is_dir():
@@ -174,7 +196,7 @@ def _folders(source: _Source, tokenizer: str | None, *, with_code: bool) -> tupl
     except (CheckpointError, SweepStoppedError) as error:
         # advice about a sweep's store does not apply to a study
         reason = str(error).replace("; what is measured is stored, and the same command goes on from there", "")
-        raise CheckpointError(f"expected a model at {source.name}, got none: {reason}") from error
+        raise CheckpointError(f"expected a model at {name}, got none: {reason}") from error
 
 
 def _fetch(hub: Hub, repository: str, revision: str, *, weights: bool, with_code: bool) -> Path:

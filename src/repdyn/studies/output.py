@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Formatter
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -35,6 +37,11 @@ class Output:
         return [*files, *save(self.figures, folder)]
 
 
+def join_tables(tables: Mapping[Any, pd.DataFrame], *names: str) -> pd.DataFrame:
+    """Concatenate tables, their keys as the first columns, of these names; empty if there is no table."""
+    return pd.concat(tables, names=names).reset_index([*names]).reset_index(drop=True) if tables else pd.DataFrame()
+
+
 def print_title(name: str, details: str = "") -> None:
     """Print a bold title, with details behind it."""
     Console().print(Text.assemble((name, "bold"), f"  {details}" if details else ""), soft_wrap=True)
@@ -45,23 +52,27 @@ def print_line(text: str) -> None:
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def print_table(
-    columns: Sequence[str], rows: Iterable[Iterable[str]], *, left: Collection[str] = (), gap: int = 2
-) -> None:
-    """Print a table without lines.
+def print_table(table: pd.DataFrame, columns: Sequence[tuple[str, str]], *, gap: int = 2) -> None:
+    """Print columns of a table, without lines.
 
     Args:
-        columns: their headings.
-        rows: cells of each row, fewer than columns where the last ones are empty.
-        left: columns that are aligned to the left and may wrap; numbers stand to the right.
+        table: a row for each line.
+        columns: heading and template of the cells of each, such as ``("95 %", "[{low:.3f}, {high:.3f}]")``; a cell is
+            empty if one of its values is missing. Columns that show one value as it is, ``"{name}"``, are aligned to
+            the left and may wrap, all others to the right.
         gap: spaces between columns.
     """
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="left" if column in left else "right", no_wrap=column not in left)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+    printed = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="bold")
+    for heading, template in columns:
+        is_text = template.strip("{}").isidentifier()
+        printed.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
+    fields = [[name for _, name, *_ in Formatter().parse(template) if name] for _, template in columns]
+    for row in table.to_dict("records"):
+        cells = zip(fields, columns, strict=True)
+        printed.add_row(
+            *(Text("" if pd.isna([row[n] for n in names]).any() else t.format(**row)) for names, (_, t) in cells)
+        )
+    Console().print(printed)
 
 
 @contextmanager

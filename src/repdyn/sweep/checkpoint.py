@@ -23,7 +23,7 @@ from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import FINISHED, Checkpoint, Row, failure_rows, scalar_row
-from repdyn.store.state_cache import KEPT, StateCache
+from repdyn.store.state_cache import STATES_FOLDER, StateCache
 from repdyn.sweep.downloads import LocalFiles
 from repdyn.sweep.targets import Target
 
@@ -111,7 +111,7 @@ def measure_checkpoint(
     store.write(settings.key(task), [*profile.rows, *_costs(profile.checkpoint, timing, fetched.bytes_fetched, probe)])
     store.discard_failures(settings.key(task))
     if state_cache is not None:
-        state_cache.forget_before(target.checkpoint.step)
+        state_cache.delete_before(target.checkpoint.step)
     return timing
 
 
@@ -134,7 +134,7 @@ def _state_cache(task: Task, store: Store, settings: Settings) -> StateCache | N
     if not is_comparing(task, settings):
         return None
     run = task.target.run
-    return StateCache(store.folder_of(run) / KEPT, run=run, probe=task.probe.hash, layers=settings.choice)
+    return StateCache(store.folder_of(run) / STATES_FOLDER, run=run, probe=task.probe.hash, layers=settings.choice)
 
 
 def _load(path: Path, loading: Loading, offload_folder: Path) -> nn.Module:

@@ -12,7 +12,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 from repdyn.hub.errors import CheckpointError, OutOfBoundsError, SweepStoppedError
 from repdyn.store import Store, read_rows
 from repdyn.store.schema import Row
-from repdyn.store.state_cache import KEPT
+from repdyn.store.state_cache import STATES_FOLDER
 from repdyn.sweep.checkpoint import Settings, Task, is_comparing, measure_checkpoint, store_failure
 from repdyn.sweep.downloads import Downloads, LocalFiles, prefetch
 from repdyn.sweep.progress import ProgressDisplay
@@ -149,7 +149,7 @@ def _exclusive_if_comparing(tasks: Sequence[Task], store: Store, settings: Setti
     if not any(is_comparing(task, settings) for task in tasks):
         yield
         return
-    lock = FileLock(store.path / ".claims" / f"{KEPT}.lock")
+    lock = FileLock(store.path / ".claims" / f"{STATES_FOLDER}.lock")
     (store.path / ".claims").mkdir(parents=True, exist_ok=True)
     try:
         held = lock.acquire(timeout=0)

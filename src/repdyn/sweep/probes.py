@@ -24,7 +24,7 @@ from repdyn.hub.tokenizers import (
 )
 from repdyn.hub.weights import remote_code_errors
 from repdyn.probe import Probe
-from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, design_named
+from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, resolve_design
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import Selection, Target
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
@@ -71,7 +71,7 @@ class ProbeText:
         loaded = load_tokenizer(tokenizer, name, trust_remote_code=trust_remote_code)
         with model_errors(f"the tokenizer of {name} does not load"):
             context = context_length(config, loaded)
-        length = self.sequence_length or min(design_named(self.design).window_tokens or context, context)
+        length = self.sequence_length or min(resolve_design(self.design).window_tokens or context, context)
         if length > context:
             raise ValueError(
                 f"expected sequences no longer than the context of {name}, {context} tokens, got {length}; lower "

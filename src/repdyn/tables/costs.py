@@ -1,4 +1,4 @@
-"""One line on what the checkpoints of a run cost, and one on which of them failed."""
+"""One line on the cost of the checkpoints of a run, and one on those that failed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pandas as pd
 from repdyn.tables.frames import failures, is_finished, scalar
 
 PHASES = ("download", "load", "forward", "kernels")
-"""Parts of a swept checkpoint's time, stored as the scalars "seconds/PHASE"."""
-FETCHED = "bytes/download"
+"""Phases of the measurement of a swept checkpoint, stored as the scalars "seconds/PHASE"."""
+DOWNLOADED = "bytes/download"
 
 _MAX_STEPS = 5
 _MAX_KINDS = 2
@@ -27,11 +27,11 @@ def cost_line(frame: pd.DataFrame) -> str | None:
     if not seconds:
         return None
     text = "per checkpoint: " + ", ".join(f"{phase} {median:,.1f} s" for phase, median in seconds.items())
-    whole = sum(seconds.values())
-    if "kernels" in seconds and len(seconds) > 1 and whole > 0:
-        text += f" ({seconds['kernels'] / whole:.0%} of it in the kernels)"
-    fetched = scalar(frame, FETCHED).sum()
-    return f"{text}; {_size(fetched)} fetched" if fetched else text
+    total = sum(seconds.values())
+    if "kernels" in seconds and len(seconds) > 1 and total > 0:
+        text += f" ({seconds['kernels'] / total:.0%} of it in the kernels)"
+    downloaded = scalar(frame, DOWNLOADED).sum()
+    return f"{text}; {_size(downloaded)} downloaded" if downloaded else text
 
 
 def failure_line(frame: pd.DataFrame) -> str | None:
@@ -43,8 +43,8 @@ def failure_line(frame: pd.DataFrame) -> str | None:
     checkpoints = failures(frame).drop_duplicates("step").sort_values("step")
     if checkpoints.empty:
         return None
-    # reasons that differ in a commit or a number are of one kind
-    kinds = [re.sub(r"\d+", "", _named(reason)) for reason in checkpoints["reason"]]
+    # reasons that differ only in a commit or a number are grouped
+    kinds = [re.sub(r"\d+", "", _cleaned(reason)) for reason in checkpoints["reason"]]
     groups = [group for _, group in checkpoints.groupby(kinds, sort=False)]
     parts = [_group(group) for group in groups[:_MAX_KINDS]]
     if more := sum(len(group) for group in groups[_MAX_KINDS:]):
@@ -55,7 +55,7 @@ def failure_line(frame: pd.DataFrame) -> str | None:
 
 
 def _group(group: pd.DataFrame) -> str:
-    reason = _named(str(group["reason"].iloc[0]))
+    reason = _cleaned(str(group["reason"].iloc[0]))
     short = reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON].rstrip()}..."
     if is_finished(group):
         return short
@@ -64,17 +64,17 @@ def _group(group: pd.DataFrame) -> str:
     return f"step {steps}{more}: {short}"
 
 
-def _named(reason: str) -> str:
-    """Return a reason in one line and without commits, which the store has.
+def _cleaned(reason: str) -> str:
+    """Return a reason in one line and without commits.
 
-    >>> _named("the hub has no such revision\\nof lab/model@0123abc (404)")
+    >>> _cleaned("the hub has no such revision\\nof lab/model@0123abc (404)")
     'the hub has no such revision of lab/model (404)'
     """
     return re.sub(r"(?<=\S)@[^\s:]+", "", " ".join(reason.split()))
 
 
 def _size(n_bytes: float) -> str:
-    """Return a number of bytes in short.
+    """Format a number of bytes.
 
     >>> _size(2.14e9), _size(140e6)
     ('2.1 GB', '140 MB')

@@ -1,4 +1,4 @@
-"""The criteria by which the published findings are judged on a run: their words and the numbers in them.
+"""The criteria by which the published findings are judged on a run: their text and the numbers in it.
 
 docs/findings.md has the same sentences.
 """
@@ -6,29 +6,26 @@ docs/findings.md has the same sentences.
 from __future__ import annotations
 
 VERSION = "2, 2026-11-22"
-"""Of the criteria, and the day on which they were fixed."""
+"""Version of the criteria, and the date on which they were fixed."""
 
 PAPER = "Internal Representation Dynamics in Transformers / The Shape of Learning (Findings of EACL 2024)"
 
-SUBSETS = ("all", "no_sink")
-"""The tokens that the shapes and the growth of anisotropy are judged on."""
-
 MORE = 0.10
-"""Change, as a share, that counts as one."""
+"""Smallest relative change that counts."""
 MIDDLE = (0.25, 0.75)
 """Positions between which a block is a middle one: 0 is the first block, 1 the last."""
 BELL_BLOCKS, UNIFORM_BLOCKS = 5, 3
-"""Blocks that a profile needs."""
+"""Number of blocks that a profile needs."""
 UNIFORM_RANGE = 0.50
 """Share by which the highest block of a uniform profile may exceed the lowest."""
 EARLY = 0.01
-"""Share of the last step by which the first measurement must have been taken."""
+"""Largest step of the first measurement, as a share of the last step."""
 HALF = (0.40, 0.60)
-"""Shares of the last step between which a measured step stands for half of it."""
+"""Shares of the last step between which a measured step counts as half of it."""
 LATE_FALL = 0.05
-"""Share by which a late decline has to go on."""
+"""Share by which the values must decline late in training."""
 WARM_UPS = 1.5
-"""Times the warm-up within which the schedule of the learning rate may have made a peak."""
+"""Multiple of the warm-up within which the learning-rate schedule may have caused a peak."""
 FAILED = 0.10
 """Share by which the last loss of a failed training exceeds the lowest."""
 

@@ -1,6 +1,6 @@
 """The published findings, judged on one run by the criteria of docs/findings.md.
 
-Where a model has several stacks each is judged for itself.
+The stacks of a model are judged separately.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from repdyn.tables.effects import (
     majority,
     mean_estimate,
 )
-from repdyn.tables.frames import grid, measurements, metrics_of, of_metric, scalar, subsets_of
+from repdyn.tables.frames import SUBSETS, grid, measurements, metrics_of, of_metric, scalar, subsets_of
 from repdyn.tables.scalars import LEARNING_RATE, LOSS
 
 COLOURS: dict[Verdict, str] = {"shown": "cyan", "not shown": "default", "cannot be judged": "bright_black"}
-"""Of verdicts in a terminal. A verdict on a published finding says nothing about the health of a run."""
+"""Colours of verdicts in a terminal. A verdict is no judgement of the quality of a run."""
 
 JUDGED = ("anisotropy", "two_nn")
 """The metrics that the findings are about."""
@@ -42,16 +42,16 @@ class Finding:
     name: str
     """A key of :data:`repdyn.tables.criteria.MEANINGS`."""
     subset: str
-    """The tokens it is judged on."""
+    """The token subset it is judged on."""
     title: str
     source: str
     criterion: str
-    """In words, with its numbers."""
+    """The text of the criterion, with its numbers."""
     verdict: Verdict
     evidence: str
-    """The numbers behind the verdict, or why there is none; one line."""
+    """One line with the numbers behind the verdict, or why there is none."""
     version: str = VERSION
-    """Of the criterion."""
+    """Version of the criteria."""
 
 
 _Judge: TypeAlias = Callable[[pd.DataFrame, str, str, float | None], tuple[Verdict, str]]
@@ -74,12 +74,12 @@ def findings(frame: pd.DataFrame) -> list[Finding]:
     """Judge each published finding on one run.
 
     Args:
-        frame: rows of one run, and where its model has several stacks of one of them. The training losses among them
-            decide whether the training failed, the learning rates when its warm-up ended.
+        frame: rows of one run, or of one stack if its model has several. The training losses among them decide whether
+            the training failed, the learning rates when its warm-up ended.
 
     Returns:
-        Seven: the two shapes of anisotropy over depth and its growth, each on all tokens and without sinks; rise and
-        decline of the dimension.
+        Seven findings: the two shapes of anisotropy over depth and its growth, each on all tokens and without sinks;
+        rise and decline of the dimension.
 
     Raises:
         ValueError: rows of several runs, models, probes or stacks, or none.
@@ -88,16 +88,14 @@ def findings(frame: pd.DataFrame) -> list[Finding]:
     rows = measurements(frame.loc[judged] if bool(judged.any()) else frame)
     warm_up, failure = _warm_up(frame), _failure(frame)
     found = [
-        *(_judge("bell", criteria.BELL, _bell, rows, "anisotropy", subset, warm_up) for subset in criteria.SUBSETS),
-        *(
-            _judge("uniform", criteria.UNIFORM, _uniform, rows, "anisotropy", subset, warm_up)
-            for subset in criteria.SUBSETS
-        ),
-        *(
-            _judge("growth", criteria.GROWTH, _growth, rows, "anisotropy", subset, warm_up)
-            for subset in criteria.SUBSETS
-        ),
-        _judge("dimension", criteria.DIMENSION, _dimension, rows, "two_nn", "all", warm_up),
+        _judge(name, criterion, judge, rows, metric, subset, warm_up)
+        for name, criterion, judge, metric, subsets in (
+            ("bell", criteria.BELL, _bell, "anisotropy", SUBSETS),
+            ("uniform", criteria.UNIFORM, _uniform, "anisotropy", SUBSETS),
+            ("growth", criteria.GROWTH, _growth, "anisotropy", SUBSETS),
+            ("dimension", criteria.DIMENSION, _dimension, "two_nn", ("all",)),
+        )
+        for subset in subsets
     ]
     if failure is None:
         return found
@@ -118,7 +116,7 @@ def _judge(
 
 
 def _failure(frame: pd.DataFrame) -> str | None:
-    """Say by its stored losses why a training failed; None where it did not."""
+    """Return why a training failed according to its stored losses; None if it did not."""
     of_loss = frame.loc[frame["layer"].isna() & (frame["metric"] == LOSS)].sort_values("step")
     losses = of_loss["value"].to_numpy(float)
     if not len(losses):
@@ -132,7 +130,7 @@ def _failure(frame: pd.DataFrame) -> str | None:
 
 
 def _warm_up(frame: pd.DataFrame) -> float | None:
-    """The first step at which the learning rate was highest; None where none is stored."""
+    """Return the first step at which the learning rate was highest; None if none is stored."""
     rates = scalar(frame, LEARNING_RATE)
     return None if rates.empty else float(rates.index[int(rates.to_numpy().argmax())])
 
@@ -174,7 +172,7 @@ def _growth(rows: pd.DataFrame, metric: str, subset: str, _: float | None) -> tu
 def _dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | None) -> tuple[Verdict, str]:
     snapshots = _snapshots(rows, metric, subset)
     first, half, last = _ends_and_half(snapshots)
-    # where the mean is highest at an end, the highest between the ends does not exceed that end
+    # if the mean is highest at an end, the highest value between the ends does not exceed it
     peak = max(snapshots[1:-1], key=lambda snapshot: snapshot.mean.value)
     claims = [
         Claim("highest/first", Effect.of(peak.mean, first.mean), above=criteria.MORE),
@@ -199,14 +197,14 @@ def _dimension(rows: pd.DataFrame, metric: str, subset: str, warm_up: float | No
 
 
 def _evidence(claims: Sequence[Claim]) -> str:
-    """Return the effects, and which of the claims their intervals leave open."""
+    """Return the effects as text, and the claims that their intervals do not decide."""
     text = ", ".join(map(str, claims))
     unclear = [claim.name for claim in claims if claim.verdict == "cannot be judged"]
     return f"{text}; the interval of {' and of '.join(unclear)} leaves it open" if unclear else text
 
 
 def _last_profile(rows: pd.DataFrame, metric: str, subset: str) -> dict[int, Estimate]:
-    """The blocks that have a value at the last step the metric was measured at, by their number."""
+    """Return the blocks with a value at the last step at which the metric was measured, by number."""
     cells = of_metric(rows, metric, subset)
     cells = cells.loc[(cells["step"] == cells["step"].max()) & (cells["layer"] >= 1) & np.isfinite(cells["value"])]
     columns = (cells[name].tolist() for name in ("value", "std_error", "n_batches"))
@@ -214,7 +212,7 @@ def _last_profile(rows: pd.DataFrame, metric: str, subset: str) -> dict[int, Est
 
 
 def _number_of_blocks(rows: pd.DataFrame) -> int:
-    """The number of the last block of the model, measured or not; 0 where no block was measured."""
+    """Return the number of the last block of the model, measured or not; 0 if no block was measured."""
     block = rows.loc[rows["layer"] >= 1].head(1)
     return 0 if block.empty else round(float(block["layer"].iloc[0] / block["depth"].iloc[0]))
 
@@ -225,7 +223,7 @@ def _require_blocks(blocks: dict[int, Estimate], number: int) -> None:
 
 
 def _snapshots(rows: pd.DataFrame, metric: str, subset: str) -> list[_Snapshot]:
-    """Return the blocks that have a value at every step at which any has one."""
+    """Return, at each step with any value, the blocks that have a value at all these steps."""
     blocks = _blocks_of(rows, metric, subset)
     if len(blocks["step"].unique()) < 2:
         raise CannotBeJudgedError("one checkpoint")

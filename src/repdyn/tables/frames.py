@@ -1,4 +1,4 @@
-"""The tables behind the views: the rows of one run, checked, and selected by stack, layer and step."""
+"""The rows of one run as tables: validated, and selected by stack, layer and step."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from repdyn.tables.designs import design_names
 SUBSETS = ("all", "no_sink")
 """The token subsets that findings are judged on."""
 NO_CLASSES = (*SUBSETS, NO_MASSIVE)
-"""The token subsets that are no class of tokens, in the order in which they are shown."""
+"""The token subsets that are not a class of tokens, in display order."""
 
 STACKS = ("encoder", "decoder")
-"""The order in which the stacks of a model are shown: that of the computation; any other comes after them, by name."""
+"""Display order of the stacks of a model; others come after these, by name."""
 
 _CELL = ["step", "layer", "metric", "subset"]
 
 
 def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
-    """Return the rows of one run by stack of blocks; None stands for blocks that have no such name.
+    """Return the rows of one run by stack of blocks; the key is None for blocks without a stack name.
 
-    Stacks are not one model to the views: each counts its layers from 0, and one may be causal where the other is not.
+    Each stack counts its layers from 0, and one may be causal and the other not.
 
     Args:
-        frame: rows of one run. What belongs to no layer, the loss or a failure, is with each stack.
+        frame: rows of one run. Rows without a layer, such as losses and failures, are repeated for each stack.
 
     Returns:
-        One frame at least, in the order of :data:`STACKS`; the rows of a model without named stacks as they are.
+        At least one frame, in the order of :data:`STACKS`.
     """
     named = frame.loc[frame["layer"].notna(), "stack"]
     names: list[str] = _in_order(named.dropna().unique(), STACKS)
@@ -54,16 +54,15 @@ def stack_of(rows: pd.DataFrame) -> str | None:
 def measurements(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the measured rows of one run, or of one of its stacks, sorted by step and layer.
 
-    Values of single attention heads are not among them; :func:`of_heads` has those. A metric that knows no token subset
-    is filed under "all". The column ``margin`` is half of the 95 % interval, which is symmetric about the value; NaN
-    where that is not known.
+    Values of single attention heads are excluded; see :func:`of_heads`. A missing token subset becomes "all". The
+    column ``margin`` is half of the 95 % interval, which is symmetric about the value; NaN if it is unknown.
 
     Args:
-        frame: rows of one run, and where its model has several stacks of one of them, as from :func:`by_stack`; columns
-            as the fields of ``repdyn.store.schema.Row``; scalar rows may be among them.
+        frame: rows of one run, or of one stack if its model has several, as from :func:`by_stack`; columns as the
+            fields of ``repdyn.store.schema.Row``; scalar rows may be among them.
 
     Returns:
-        A new frame; ``layer`` is an integer and each (step, layer, metric, subset) is there once.
+        A new frame; ``layer`` is an integer and each (step, layer, metric, subset) occurs once.
 
     Raises:
         ValueError: no row with a layer; rows of several runs, models, probes or stacks; a metric measured twice; a
@@ -86,7 +85,7 @@ def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_training(frame: pd.DataFrame, instead: str) -> pd.DataFrame:
-    """Return the :func:`measurements` of a run that has steps; the error for a finished model names ``instead``.
+    """Return the :func:`measurements` of a run with training steps; an error for a finished model suggests ``instead``.
 
     Raises:
         ValueError: as :func:`measurements`; a finished model.
@@ -94,30 +93,30 @@ def of_training(frame: pd.DataFrame, instead: str) -> pd.DataFrame:
     rows = measurements(frame)
     if is_finished(rows):
         raise ValueError(
-            f"expected checkpoints of a training, got the finished model {rows['run'].iloc[0]!r}, whose step 0 is for "
-            f"want of a number; draw its {instead}"
+            f"expected checkpoints of a training, got the finished model {rows['run'].iloc[0]!r}, which has no "
+            f"steps; draw its {instead}"
         )
     return rows
 
 
 def scalar(frame: pd.DataFrame, name: str) -> pd.Series:
-    """Return the scalar called ``name`` against step, without NaN; empty if it was never stored."""
+    """Return the scalar called ``name`` by step, without NaN; empty if it was never stored."""
     rows = frame.loc[frame["layer"].isna() & (frame["metric"] == name)]
     return pd.Series(rows["value"].to_numpy(float), index=rows["step"].to_numpy()).dropna().sort_index()
 
 
 def failures(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that say why a checkpoint could not be measured: without a layer, with a reason."""
+    """Return the rows of checkpoints that could not be measured: without a layer, with a reason."""
     return frame.loc[frame["layer"].isna() & frame["reason"].notna()]
 
 
 def is_finished(rows: pd.DataFrame) -> bool:
     """Return whether the rows are of a finished model, whose step 0 is not a step of a training."""
-    return all(_finished(rows))
+    return bool((rows["stage"].fillna("") == FINISHED).all())
 
 
 def tokens_by_step(rows: pd.DataFrame) -> pd.Series:
-    """Return training tokens against step, ascending; empty unless every row has them."""
+    """Return training tokens by step, ascending; empty unless every row has them."""
     if bool(rows["tokens_seen"].isna().any()):
         return pd.Series(dtype=float)
     steps = rows.drop_duplicates("step").sort_values("step")
@@ -125,13 +124,13 @@ def tokens_by_step(rows: pd.DataFrame) -> pd.Series:
 
 
 def of_metric(rows: pd.DataFrame, metric: str, subset: str | None = None) -> pd.DataFrame:
-    """Return the rows of ``metric``, on every subset unless one is named."""
+    """Return the rows of ``metric``, on all subsets or on the given one."""
     chosen = (rows["metric"] == metric) & (True if subset is None else rows["subset"] == subset)
     return rows.loc[chosen]
 
 
 def metrics_of(rows: pd.DataFrame) -> list[str]:
-    """Return the metrics in ``rows``: known ones in the order of the registry, then others by name."""
+    """Return the metrics in ``rows``: registered ones in the order of the registry, then others by name."""
     places = {name: place for place, name in enumerate(METRICS)}
     return sorted(rows["metric"].unique(), key=lambda name: (places.get(base_name(name), len(places)), name))
 
@@ -149,7 +148,7 @@ def subsets_of(rows: pd.DataFrame, metric: str) -> list[str]:
 
 
 def in_order(subsets: Iterable[str]) -> list[str]:
-    """Return token subsets in the order in which they are shown: those of :data:`NO_CLASSES`, then others by name."""
+    """Return token subsets in display order: those of :data:`NO_CLASSES`, then others by name."""
     return _in_order(subsets, NO_CLASSES)
 
 
@@ -168,16 +167,16 @@ def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") ->
 
 @dataclass(frozen=True, slots=True)
 class LayerMean:
-    """A metric averaged over layers, against step."""
+    """A metric averaged over layers, by step."""
 
     mean: pd.Series
     """Index step, over the same layers at every step."""
     margin: pd.Series
-    """Index step; half of the 95 % interval, from above; NaN where it is not known."""
+    """Index step; upper bound of half of the 95 % interval; NaN if it is unknown."""
     n_used: int
-    """Layers averaged over: those with a value at every step that has any."""
+    """Number of layers averaged over: those with a value at every step that has any."""
     n_layers: int
-    """Layers measured."""
+    """Number of layers measured."""
 
     @property
     def coverage(self) -> str:
@@ -195,15 +194,15 @@ class LayerMean:
 def layer_mean(rows: pd.DataFrame, metric: str, subset: str) -> LayerMean:
     """Average ``metric`` over layers at every step, always over the same layers.
 
-    A layer that lacks a value at some step is left out at all of them: a mean over changing layers would move
-    without any layer moving. Steps at which no layer has a value are left out.
+    A layer without a value at some step is left out at all steps: a mean over changing layers would change although no
+    layer does. Steps at which no layer has a value are left out.
 
-    The margin is the mean of the layers' margins. The layers see the same windows, so their deviations may not cancel,
-    and that mean is the largest that the margin of the average can be.
+    The margin is the mean of the layers' margins, an upper bound: all layers are measured on the same windows, so their
+    deviations may be correlated.
     """
     everything = grid(rows, metric, subset)
     values = everything.dropna(axis="columns", how="all")
-    # without a step every layer would pass for complete
+    # without any step every layer would count as complete
     values = values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
     margins = grid(rows, metric, subset, "margin").loc[values.index, values.columns]
     return LayerMean(values.mean(), margins.mean(skipna=False), len(values), len(everything))
@@ -218,14 +217,14 @@ def select_steps(steps: Sequence[int], limit: int) -> list[int]:
     if len(steps) <= limit:
         return list(steps)
     position = np.log1p(np.asarray(steps) - steps[0])
-    # equal distances along log(1 + step); where two targets share their nearest step fewer remain
+    # equal distances along log(1 + step); fewer steps if two targets have the same nearest step
     targets = np.linspace(position[0], position[-1], limit)
     nearest = np.abs(position[None, :] - targets[:, None]).argmin(axis=1)
     return [int(steps[index]) for index in sorted(set(nearest.tolist()))]
 
 
 def causality(rows: pd.DataFrame) -> bool | None:
-    """Return True for a decoder, False for an encoder, None if the rows do not say or do not agree."""
+    """Return True for a decoder, False for an encoder, None if the rows disagree or do not contain it."""
     known = rows["causal"].dropna().unique()
     return bool(known[0]) if len(known) == 1 else None
 
@@ -236,24 +235,25 @@ def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
 
 
 def _checked(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
-    """Rows that have a layer, each ``cell`` of them there once, as arithmetic takes them, in their order."""
+    """Validate rows with a layer, in which each ``cell`` must occur once; return them sorted, with numeric columns."""
     for column in ("run", "model", "probe", "layers"):
         _require_one(rows, column)
-    _require_one_stack(rows)
-    # a nullable column, as some readers give, holds NA where arithmetic needs NaN
-    rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
-    rows = rows.assign(subset=rows["subset"].fillna("all"), margin=(rows["high"] - rows["low"]) / 2)
-    _require_distinct(rows, list(cell))
-    _require_steps_or_end(rows)
-    return rows.sort_values(["step", "layer"], kind="stable", ignore_index=True)
-
-
-def _require_one_stack(rows: pd.DataFrame) -> None:
     if len(stacks := list(by_stack(rows))) > 1:
         raise ValueError(
             f"expected the rows of one stack of blocks, got {len(stacks)}: {', '.join(map(repr, stacks))}; "
             f"select one, for example by_stack(frame)[{stacks[0]!r}]"
         )
+    # nullable columns of some readers have NA, arithmetic needs NaN
+    rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
+    rows = rows.assign(subset=rows["subset"].fillna("all"), margin=(rows["high"] - rows["low"]) / 2)
+    _require_distinct(rows, list(cell))
+    finished = rows["stage"].fillna("") == FINISHED
+    if finished.any() and not finished.all():
+        raise ValueError(
+            f"expected the steps of a training or one finished model, got both under {rows['run'].iloc[0]!r}; "
+            "keep them as two runs"
+        )
+    return rows.sort_values(["step", "layer"], kind="stable", ignore_index=True)
 
 
 def _require_one(rows: pd.DataFrame, column: str) -> None:
@@ -267,24 +267,10 @@ def _require_one(rows: pd.DataFrame, column: str) -> None:
 
 
 def _designs(rows: pd.DataFrame, column: str, value: object) -> str:
-    """Name the sampling design of a probe, in brackets, where others have another one."""
+    """Return the sampling design of a probe in brackets if the designs of the probes differ."""
     if column != "probe" or len(design_names(rows)) == 1:
         return ""
     return f" (sampling design {', '.join(design_names(rows.loc[rows[column] == value]))})"
-
-
-def _finished(rows: pd.DataFrame) -> list[bool]:
-    """Return, for each stage among the rows, whether it means a finished model."""
-    return [stage == FINISHED for stage in rows["stage"].fillna("").unique()]
-
-
-def _require_steps_or_end(rows: pd.DataFrame) -> None:
-    finished = _finished(rows)
-    if any(finished) and not all(finished):
-        raise ValueError(
-            f"expected the steps of a training or one finished model, got both under {rows['run'].iloc[0]!r}; "
-            "keep them as two runs"
-        )
 
 
 def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:

@@ -18,8 +18,8 @@ def select(
     Args:
         store: with measurements.
         runs: names; all runs of the store unless given.
-        probe: hash, or the beginning of one, of the probe to keep to. Runs that are not named and were not measured on
-            it are left out.
+        probe: hash, or the beginning of one, of the only probe to select. Runs that are not named and were not measured
+            on it are left out.
 
     Returns:
         Frames by (run, probe hash): in the order of ``runs``, the probes of a run by hash.
@@ -35,12 +35,12 @@ def select(
     if probe is None:
         return frames
     hashes = sorted({found for _, found in frames})
-    meant = [found for found in hashes if found.startswith(probe)]
-    if len(meant) != 1:
+    matching = [found for found in hashes if found.startswith(probe)]
+    if len(matching) != 1:
         raise ValueError(f"expected the beginning of one probe's hash, got {probe!r}; there are {', '.join(hashes)}")
-    chosen = {key: rows for key, rows in frames.items() if key[1] == meant[0]}
-    if without := [run for run in runs or () if (run, meant[0]) not in chosen]:
-        raise ValueError(f"expected runs measured on the probe {meant[0]}, got {', '.join(without)}, which were not")
+    chosen = {key: rows for key, rows in frames.items() if key[1] == matching[0]}
+    if without := [run for run in runs or () if (run, matching[0]) not in chosen]:
+        raise ValueError(f"expected runs measured on the probe {matching[0]}, got {', '.join(without)}, which were not")
     return chosen
 
 
@@ -50,20 +50,20 @@ def is_measured(rows: pd.DataFrame) -> bool:
 
 
 def _known(store: Store, names: Sequence[str] | None) -> list[str]:
-    there = store.runs()
-    if not there:
+    known = store.runs()
+    if not known:
         raise ValueError(f"expected a store with measurements, found none in {store.path}{_elsewhere(store)}")
     for name in names or ():
-        if name not in there:
-            raise ValueError(f"expected a run of {store.path}, got {name!r}; {_closest(name, there)}")
-    return list(dict.fromkeys(names)) if names else there
+        if name not in known:
+            raise ValueError(f"expected a run of {store.path}, got {name!r}; {_closest(name, known)}")
+    return list(dict.fromkeys(names)) if names else known
 
 
-def _closest(name: str, there: Sequence[str]) -> str:
+def _closest(name: str, known: Sequence[str]) -> str:
     """Suggest the run that a mistyped name resembles, by its whole name or its last part."""
-    by_name = {run.rpartition("/")[2].lower(): run for run in there} | {run.lower(): run for run in there}
+    by_name = {run.rpartition("/")[2].lower(): run for run in known} | {run.lower(): run for run in known}
     close = difflib.get_close_matches(name.lower(), by_name, n=1)
-    return f"did you mean {by_name[close[0]]!r}?" if close else f"it has {', '.join(there)}"
+    return f"did you mean {by_name[close[0]]!r}?" if close else f"it has {', '.join(known)}"
 
 
 def _elsewhere(store: Store) -> str:

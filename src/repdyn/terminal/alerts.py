@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from repdyn.alerts import Rule, alerts_of, stored_rules
+from repdyn.alerts import Rule, find_alerts, stored_rules
 from repdyn.store import Store
 from repdyn.tables.alert_text import alert_lines
 from repdyn.tables.selection import is_measured, select
@@ -45,7 +45,7 @@ def print_alerts(
             _print(console, f"{heading}: nothing measured")
             continue
         used_rules = stored_rules(store.alerts_path(run)) if rules is None else rules
-        lines = alert_lines(alerts_of(frame, used_rules))
+        lines = alert_lines(find_alerts(frame, used_rules))
         n_steps = frame.loc[frame["layer"].notna(), "step"].nunique()
         scope = f"{n_steps} checkpoint{'s' * (n_steps > 1)}, {len(used_rules)} rules"
         _print(console, f"{heading}: {f'{len(lines)} alerts' if lines else 'no alert'}; {scope}")

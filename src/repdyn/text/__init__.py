@@ -1,8 +1,8 @@
-"""Texts by name or path, identified by their checksum.
+"""Texts, loaded by name or path and identified by their checksum.
 
-corpus       ``Corpus``: read a file, packed or not
+corpus       ``Corpus``: read a file, compressed or not
 enwik8       download and verify enwik8
 clean        reduce a Wikipedia dump to prose
-source       ``load_corpus``: a text by a word or a path
+source       ``load_corpus``: load a text by name or path
 vocabulary   count the distinct bytes and characters of a text
 """

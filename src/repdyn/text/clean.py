@@ -1,20 +1,20 @@
-"""From a Wikipedia dump to prose: XML, wiki markup, code, media and HTML removed.
+"""Reduce a Wikipedia dump to prose: remove XML, wiki markup, code, media and HTML.
 
-What becomes of what:
+The elements of a dump are treated as follows:
 
-======================================================  ================================================
-pages of the article namespace                          kept, the title first, articles parted by blank lines
-redirects, pages of other namespaces, a page cut short  dropped
+======================================================  ===============================================================
+pages of the article namespace                          kept, starting with their title and separated by blank lines
+redirects, pages of other namespaces, a truncated page  dropped
 links ``[[target|text]]`` and ``[address text]``        their text; bare addresses dropped
 headings, list items, bold, italics, inline HTML        their text
 templates, comments, tables, references                 dropped
 images, media, categories, links to other languages     dropped, with their captions
 code, preformatted lines, formulas, galleries, charts   dropped
 entities                                               the character
-======================================================  ================================================
+======================================================  ===============================================================
 
-Parsing is mwparserfromhell's. Its time grows with the square of a page's length on markup that is opened thousands
-of times and never closed (20 s for ``{{a|`` 9,000 times over); on real pages it takes half a second per megabyte.
+Markup is parsed by mwparserfromhell. On real pages this takes half a second per megabyte; for markup that is opened
+thousands of times and never closed, the time grows quadratically (20 s for 9,000 times ``{{a|``).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _HTML_NAMES = (
     "noinclude nowiki ol onlyinclude p pre ref references s samp small span strike strong sub sup table tbody td th tr "
     "tt u ul var"
 )
-# Stands before a line that began with a space, which MediaWiki shows as preformatted text. Such a line cannot be
-# told from others once the markup around it is gone, nor removed before, when it may close a template.
+# Marks a line that begins with a space, which MediaWiki shows as preformatted text. Such a line cannot be
+# recognised after the markup around it is removed, nor removed before, since it may close a template.
 _PREFORMATTED = "\x00"
 _FEED_BYTES = 1 << 20
 _PAGE = Features({"title": Value("large_string"), "text": Value("large_string")})
@@ -59,17 +59,17 @@ _PAGE = Features({"title": Value("large_string"), "text": Value("large_string")}
 def clean_corpus(
     corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None, num_proc: int | None = None
 ) -> Corpus:
-    """Prose of a Wikipedia dump, computed once and cached.
+    """Return the prose of a Wikipedia dump, computed once and cached.
 
-    The result depends on the dump and on this code alone, not on ``num_proc``.
+    The result does not depend on ``num_proc``.
 
     Args:
-        corpus: a MediaWiki XML dump, possibly cut short.
-        cache_dir: where the cleaned pages are kept; see ``cache_directory``.
-        num_proc: processes to clean with, by default one per core.
+        corpus: a MediaWiki XML dump, possibly truncated.
+        cache_dir: folder of the cleaned pages; see ``cache_directory``.
+        num_proc: number of processes, by default one per core.
 
     Returns:
-        UTF-8 text, one article after the other with a blank line between, named "..., cleaned".
+        UTF-8 text of the articles, separated by blank lines, named "..., cleaned".
 
     Raises:
         ValueError: the corpus is not a dump, is not well-formed XML, or holds no article.
@@ -78,7 +78,7 @@ def clean_corpus(
         raise ValueError(f"expected a MediaWiki XML dump (<mediawiki ...), got {corpus.name}; use it without cleaning")
     pages = list(articles(corpus.data))
     if not pages:
-        raise ValueError(f"expected articles, found only redirects and the like in {corpus.name}; use a longer piece")
+        raise ValueError(f"expected articles in {corpus.name}, got only redirects and special pages; use a longer part")
     cache = cache_directory(cache_dir) / "clean"
     cache.mkdir(parents=True, exist_ok=True)
     key = _fingerprint(corpus)
@@ -92,16 +92,16 @@ def clean_corpus(
             desc="removing markup",
         )
     except pa.ArrowException as error:
-        raise ValueError(f"expected cleaned text in {cache}/{key}*, which does not read: {error}; delete it") from error
+        raise ValueError(f"expected cleaned text in {cache}/{key}*, cannot read it: {error}; delete it") from error
     text = "\n\n".join(cleaned["text"]) + "\n"
     return Corpus(f"{corpus.name}, cleaned", text.encode())
 
 
 def articles(dump: bytes) -> Iterator[dict[str, str]]:
-    """Title and wikitext of each whole article of a dump, redirects and other namespaces left out.
+    """Yield the title and wikitext of each complete article of a dump, without redirects and other namespaces.
 
     Args:
-        dump: MediaWiki XML export; what follows its last whole page is ignored.
+        dump: MediaWiki XML export; data after its last complete page is ignored.
 
     Yields:
         ``{"title": ..., "text": ...}`` in the order of the dump.
@@ -123,12 +123,12 @@ def articles(dump: bytes) -> Iterator[dict[str, str]]:
 
 
 def clean_wikitext(text: str) -> str:
-    """Prose of a page's wiki markup; cleaning what is clean changes nothing.
+    """Return the prose of a page's wiki markup; cleaning is idempotent.
 
     >>> clean_wikitext("'''Anarchism''' is a [[political theory|theory]].{{fact}} [[Image:A.png|thumb]]")
     'Anarchism is a theory.'
     """
-    # Unescaping may bring new markup to light (&lt;b&gt;), so once is not enough. Every pass but the last shortens.
+    # Unescaping may produce new markup (&lt;b&gt;), so this is repeated until a pass does not shorten the text.
     while len(cleaned := _tidy(_text(mwparserfromhell.parse(text)))) < len(text):
         text = cleaned
     return cleaned
@@ -137,8 +137,8 @@ def clean_wikitext(text: str) -> str:
 def _elements(dump: bytes) -> Iterator[etree._Element]:
     page_end = dump.rfind(b"</page>") + len(b"</page>")
     if page_end < len(b"</page>"):
-        raise ValueError("expected a MediaWiki dump with at least one whole <page>, found none; give a longer piece")
-    # a dump defines no entities; what does may stand for more than fits into memory, or for another file
+        raise ValueError("expected a MediaWiki dump with at least one complete <page>, got none; use a longer part")
+    # dumps define no entities; malicious ones may expand beyond the memory or read other files
     parser = etree.XMLPullParser(
         events=("end",), tag=("{*}namespace", "{*}page"), huge_tree=True, resolve_entities=False, load_dtd=False
     )
@@ -154,7 +154,7 @@ def _elements(dump: bytes) -> Iterator[etree._Element]:
 
 
 def _fingerprint(corpus: Corpus) -> str:
-    """Changes with the dump, with this file and with the parser, so that no stale result is ever read."""
+    """Return a hash of the dump, this file and the parser's version, so that no stale result is read."""
     code = Path(__file__).read_bytes() + mwparserfromhell.__version__.encode()
     return hashlib.sha256(corpus.sha256.encode() + code).hexdigest()[:32]
 
@@ -205,12 +205,12 @@ def _tag_text(tag: nodes.Tag) -> str:
 _TIDYING: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        # what markup that was never closed, and so never parsed, leaves behind
+        # remains of markup that was never closed and therefore not parsed
         (rf"(?m)^{_PREFORMATTED}.*$", ""),
         (r"(?m)^[^\S\n]*(?:\{\||\|).*$", ""),
         (rf"(?i)</?(?:{_HTML_NAMES.replace(' ', '|')})(?:\s[^<>]*)?/?>", ""),
         (r"<!--|-->|\[\[|\]\]|\{\{|\}\}|'{2,5}|__[A-Z]+__", ""),
-        # what removed markup leaves behind
+        # remains of removed markup
         (r"[^\S\n]+", " "),
         (r"\( ?[,;:]? ?\)|\[ ?\]|\[(?= )", ""),
         (r" +(?=[,.;)\n])|(?<=[(\n]) +", ""),

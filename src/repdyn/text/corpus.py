@@ -1,4 +1,4 @@
-"""Where text comes from, and the checksum that says what it is."""
+"""Texts with a checksum, read from plain or compressed files."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ ENWIK8_PREFIXES: dict[str, int] = {
     "369b688978f649681136198fb96db14c1616756260c55fb4b65e9bc049552cad": 1_000_000,
     "581bee9758c531de3795885a1adb331b9c51bfdeefd9a63407815479e22a9072": 100_000,
 }
-"""sha256 of the first so many bytes of enwik8."""
+"""Lengths in bytes of known prefixes of enwik8, by their sha256."""
 
-# Text shrinks to a tenth; a file that unpacks to a hundred times its size was made to fill the memory.
-_LARGEST_RATIO = 100
-_ALWAYS_TAKEN_BYTES = 1 << 28
-_DAMAGED = (
+# Text compresses to about a tenth; a file that expands a hundredfold is meant to exhaust the memory.
+_MAX_COMPRESSION_RATIO = 100
+_ALWAYS_ALLOWED_BYTES = 1 << 28
+_DECOMPRESSION_ERRORS = (
     EOFError,
     gzip.BadGzipFile,
     lzma.LZMAError,
     zipfile.BadZipFile,
     zlib.error,
-    # what zipfile raises for encrypted members, unknown methods, and headers that make no sense
+    # raised by zipfile for encrypted members, unknown compression methods, and invalid headers
     RuntimeError,
     NotImplementedError,
     UnicodeDecodeError,
@@ -48,19 +48,19 @@ _DAMAGED = (
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text as bytes, under a name that only its checksum can give it."""
+    """A text as bytes, with a name derived from its checksum."""
 
     name: str
-    """What the text is, for people: "enwik8 prefix, 4.15 MB"."""
+    """Human-readable name, such as "enwik8 prefix, 4.15 MB"."""
     data: bytes = field(repr=False)
 
     @cached_property
     def sha256(self) -> str:
-        """The checksum of ``data``, the unpacked file: how it was packed does not matter."""
+        """The checksum of ``data``, the decompressed file, which does not depend on the compression."""
         return hashlib.sha256(self.data).hexdigest()
 
     def head(self, max_bytes: int) -> Corpus:
-        """The first ``max_bytes`` bytes, named as a part; the corpus itself when it is no longer than that."""
+        """Return the first ``max_bytes`` bytes, named as a part; the corpus itself if it is no longer than that."""
         if max_bytes >= len(self.data):
             return self
         if self.name == enwik8_name(ENWIK8_BYTES):
@@ -69,7 +69,7 @@ class Corpus:
 
 
 def enwik8_name(n_bytes: int) -> str:
-    """Name of the first ``n_bytes`` bytes of enwik8.
+    """Return the name of the first ``n_bytes`` bytes of enwik8.
 
     >>> enwik8_name(4_154_399)
     'enwik8 prefix, 4.15 MB'
@@ -78,45 +78,45 @@ def enwik8_name(n_bytes: int) -> str:
 
 
 def is_wiki_dump(data: bytes) -> bool:
-    """Whether this is a MediaWiki XML dump, which can be cleaned, rather than plain text."""
+    """Return whether the data is a MediaWiki XML dump, which can be cleaned, rather than plain text."""
     return data[:1000].lstrip().startswith(b"<mediawiki")
 
 
 def read_corpus(path: str | os.PathLike[str]) -> Corpus:
-    """Read a text file, packed or not, and name it by its checksum.
+    """Read a text file, compressed or not, and name it by its checksum.
 
     Args:
         path: a plain, .gz, .xz or .zip file (a zip holds exactly one file).
 
     Returns:
-        The unpacked bytes; enwik8 and its known prefixes are recognised whatever the file is called, any other
-        dump is called "not enwik8", any other text by its file name, both with their hash.
+        The decompressed bytes. enwik8 and its known prefixes are recognised by their checksum, whatever the file name;
+        any other dump is named "not enwik8", any other text by its file name, both followed by the checksum.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is empty, damaged, a zip of several files, or unpacks to more than 256 MB and a hundred
+        ValueError: the file is empty, damaged, a zip of several files, or expands to more than 256 MB and a hundred
             times its size.
     """
-    path = _expanded(path)
+    path = _expand_user(path)
     if not path.is_file():
         raise FileNotFoundError(
             f"expected a text file (plain, .gz, .xz or .zip), found none at {path.absolute()}; "
             'give the path of an existing file, "enwik8" or "builtin"'
         )
-    data = _unpack(path)
+    data = _decompress(path)
     if not data:
-        raise ValueError(f"expected text, {path} is empty")
+        raise ValueError(f"expected text, got the empty file {path}")
     sha256 = hashlib.sha256(data).hexdigest()
     if sha256 in ENWIK8_PREFIXES:
         return Corpus(enwik8_name(ENWIK8_PREFIXES[sha256]), data)
-    what = "not enwik8" if is_wiki_dump(data) else path.name
-    return Corpus(f"{what} (sha256 {sha256[:12]})", data)
+    name = "not enwik8" if is_wiki_dump(data) else path.name
+    return Corpus(f"{name} (sha256 {sha256[:12]})", data)
 
 
 def builtin_corpus() -> Corpus:
-    """English that needs no download: the language reference that ships inside CPython (``pydoc_data.topics``).
+    """Return the language reference that ships with CPython (``pydoc_data.topics``): English text without a download.
 
-    About half a megabyte; it differs between Python versions, so the version is part of the name.
+    It has about half a megabyte and differs between Python versions, so the version is part of the name.
 
     >>> builtin_corpus().data[:22]
     b'The "assert" statement'
@@ -128,25 +128,25 @@ def builtin_corpus() -> Corpus:
 
 def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder of downloads and processed text: ``cache_dir``, else $REPDYN_CACHE, else ~/.cache/repdyn."""
-    return _expanded(cache_dir or os.environ.get("REPDYN_CACHE") or "~/.cache/repdyn")
+    return _expand_user(cache_dir or os.environ.get("REPDYN_CACHE") or "~/.cache/repdyn")
 
 
-def _expanded(path: str | os.PathLike[str]) -> Path:
+def _expand_user(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise FileNotFoundError(
-            f"expected ~ or ~NAME of a user with a home, got {os.fspath(path)!r}: {error}"
+            f"expected ~ or ~NAME of a user with a home directory, got {os.fspath(path)!r}: {error}"
         ) from error
 
 
-def _unpack(path: Path) -> bytes:
+def _decompress(path: Path) -> bytes:
     readers: dict[str, Callable[[Path], bytes]] = {".gz": _read_gzip, ".xz": _read_xz, ".zip": _read_zip}
     try:
         return readers.get(path.suffix.lower(), Path.read_bytes)(path)
-    except _DAMAGED as error:
+    except _DECOMPRESSION_ERRORS as error:
         raise ValueError(
-            f"expected a whole {path.suffix} file, {path} cannot be unpacked ({error}); fetch it again"
+            f"expected a complete {path.suffix} file, {path} cannot be decompressed ({error}); download it again"
         ) from error
 
 
@@ -164,20 +164,20 @@ def _read_zip(path: Path) -> bytes:
     with zipfile.ZipFile(path) as archive:
         members = archive.namelist()
         if len(members) != 1:
-            raise ValueError(f"expected one file in {path}, found {len(members)}; unpack it and give one file's path")
+            raise ValueError(f"expected one file in {path}, got {len(members)}; unpack it and give one file's path")
         try:
             with archive.open(members[0]) as file:
                 return _read_bounded(file, path)
-        except OSError as error:  # a damaged directory points to places that the file does not have
+        except OSError as error:  # a damaged directory points outside the file
             raise zipfile.BadZipFile(str(error)) from error
 
 
 def _read_bounded(file: gzip.GzipFile | lzma.LZMAFile | IO[bytes], path: Path) -> bytes:
-    most = max(_ALWAYS_TAKEN_BYTES, _LARGEST_RATIO * path.stat().st_size)
-    data = file.read(most + 1)
-    if len(data) > most:
+    limit = max(_ALWAYS_ALLOWED_BYTES, _MAX_COMPRESSION_RATIO * path.stat().st_size)
+    data = file.read(limit + 1)
+    if len(data) > limit:
         raise ValueError(
-            f"expected text, {path} unpacks to more than {_LARGEST_RATIO} times its size; unpack it and give that path "
-            "if it is meant so"
+            f"expected text, {path} expands to more than {_MAX_COMPRESSION_RATIO} times its size; unpack it and give "
+            "the path of the unpacked file if you trust it"
         )
     return data

@@ -1,4 +1,4 @@
-"""enwik8, the first 10^8 bytes of a dump of the English Wikipedia: download, verify, keep."""
+"""enwik8, the first 10^8 bytes of a dump of the English Wikipedia, downloaded, verified and cached."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from repdyn.utils.redaction import redacted
 ENWIK8_URL = "http://mattmahoney.net/dc/enwik8.zip"
 _CHUNK_BYTES = 1 << 18
 _TIMEOUT_SECONDS = 30
-_INSTEAD = "fetch it where there is a network and give its path instead"
+_ALTERNATIVE = "download it elsewhere and give its path"
 
 
 def enwik8_corpus(cache_dir: str | os.PathLike[str] | None = None, url: str = ENWIK8_URL) -> Corpus:
-    """Full enwik8 from the cache, downloaded there first when it is missing.
+    """Load enwik8 from the cache, and download it there first if it is missing.
 
     Args:
-        cache_dir: where to keep it; see ``cache_directory``.
+        cache_dir: folder of the cache; see ``cache_directory``.
         url: address of a zip holding enwik8, its official one by default.
 
     Returns:
-        10^8 bytes whose checksum is enwik8's.
+        The 10^8 bytes of enwik8, verified by their checksum.
 
     Raises:
-        ConnectionError: the address cannot be reached, or breaks off.
-        ValueError: what lies there, or in the cache, is not enwik8.
+        ConnectionError: the address cannot be reached, or the connection is lost.
+        ValueError: the file at the address or in the cache is not enwik8.
 
     Source: Matt Mahoney, Large Text Compression Benchmark.
     """
     path = cache_directory(cache_dir) / "enwik8.zip"
     if not path.exists():
         download(url, path)
-    return _verified(path, path, "delete it, or give its path as the source to use it under its own name")
+    return _read_verified(path, path, "delete it, or give its path as the source to use it under its own name")
 
 
 def download(url: str, path: Path) -> None:
-    """Download enwik8 to ``path``, which comes into being only once it is whole and its checksum is right."""
+    """Download enwik8 to ``path``, which is created once the download is complete and its checksum verified."""
 
-    def fetch_and_verify(partial: Path) -> None:
+    def download_and_verify(partial: Path) -> None:
         with partial.open("wb") as file:
-            _fetch(url, file)
-        _verified(partial, url, _INSTEAD)
+            _download(url, file)
+        _read_verified(partial, url, _ALTERNATIVE)
 
-    write_atomically(path, fetch_and_verify)
+    write_atomically(path, download_and_verify)
 
 
-def _fetch(url: str, file: IO[bytes]) -> None:
+def _download(url: str, file: IO[bytes]) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     try:
         with (
@@ -69,22 +69,22 @@ def _fetch(url: str, file: IO[bytes]) -> None:
                 received += len(chunk)
                 progress.advance(task, len(chunk))
     except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
-        # from None: forty lines of socket calls say nothing that the reason does not
-        raise ConnectionError(f"enwik8 cannot be downloaded from {url} ({redacted(str(error))}); {_INSTEAD}") from None
+        # from None: the traceback of socket calls adds nothing to the message
+        raise ConnectionError(f"cannot download enwik8 from {url} ({redacted(str(error))}); {_ALTERNATIVE}") from None
     if expected is not None and received != expected:
         raise ConnectionError(
             f"the download of enwik8 from {url} ended after {received:,} of {expected:,} bytes; "
-            f"start again, or {_INSTEAD}"
+            f"retry, or {_ALTERNATIVE}"
         )
 
 
-def _verified(path: Path, origin: str | Path, remedy: str) -> Corpus:
+def _read_verified(path: Path, origin: str | Path, remedy: str) -> Corpus:
     try:
         corpus = read_corpus(path)
     except ValueError as error:
-        raise ValueError(f"expected enwik8 at {origin}, found something else ({error}); {remedy}") from None
+        raise ValueError(f"expected enwik8 at {origin}, got another file ({error}); {remedy}") from None
     if corpus.name != enwik8_name(ENWIK8_BYTES):
         raise ValueError(
-            f"expected enwik8 at {origin}, found sha256 {corpus.sha256}, {len(corpus.data):,} bytes; {remedy}"
+            f"expected enwik8 at {origin}, got sha256 {corpus.sha256}, {len(corpus.data):,} bytes; {remedy}"
         )
     return corpus

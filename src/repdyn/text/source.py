@@ -1,4 +1,4 @@
-"""A text by a word or a path: what the configuration's ``source`` means."""
+"""Load a text by name or path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from repdyn.text.corpus import Corpus, builtin_corpus, is_wiki_dump, read_corpus
 from repdyn.text.enwik8 import enwik8_corpus
 
 DEFAULT_TEXT = "enwik8"
-"""The text of probes and studies where none is named."""
+"""The default text of probes and studies."""
 
 
 def load_corpus(
@@ -18,22 +18,22 @@ def load_corpus(
     max_bytes: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> Corpus:
-    """The text that ``source`` names, cleaned if it is a Wikipedia dump.
+    """Load a text by name or path, and clean it if it is a Wikipedia dump.
 
     Args:
-        source: "builtin" (the Python language reference, no download), "enwik8" (from the cache or its official
-            address), or the path of a text file or Wikipedia dump, plain, .gz, .xz or .zip.
-        clean: whether a Wikipedia dump is reduced to prose; plain text is never touched.
-        max_bytes: use only so many bytes from the start, counted before cleaning; all by default.
-        cache_dir: where downloads and cleaned text are kept; see ``cache_directory``.
+        source: "builtin" (the Python language reference, no download), "enwik8" (from the cache, downloaded if
+            missing), or the path of a text file or Wikipedia dump, plain, .gz, .xz or .zip.
+        clean: whether a Wikipedia dump is reduced to prose; plain text is never changed.
+        max_bytes: number of bytes to use from the start, counted before cleaning; all by default.
+        cache_dir: folder of downloads and cleaned text; see ``cache_directory``.
 
     Returns:
-        The text under the name its checksum gives it.
+        The text, named by its checksum.
 
     Raises:
-        ValueError: ``max_bytes`` is not positive, or the file is not what it must be.
-        FileNotFoundError: the path leads nowhere.
-        ConnectionError: enwik8 is neither in the cache nor to be had.
+        ValueError: ``max_bytes`` is not positive, or the file is empty, damaged or not the expected one.
+        FileNotFoundError: the path does not exist.
+        ConnectionError: enwik8 is not in the cache and cannot be downloaded.
 
     >>> load_corpus(max_bytes=22).data
     b'The "assert" statement'
@@ -49,7 +49,7 @@ def load_corpus(
     if max_bytes is not None:
         corpus = corpus.head(max_bytes)
     if clean and is_wiki_dump(corpus.data):
-        # here, because a job that measures its own model on its own text has no need of the wiki parsers
+        # imported here, so that other texts do not require the wiki parsers
         from repdyn.text.clean import clean_corpus
 
         corpus = clean_corpus(corpus, cache_dir)

@@ -1,4 +1,4 @@
-"""How many distinct bytes and characters a text has, raw and cleaned, against the 205 of the paper.
+"""Count the distinct bytes and characters of a text, raw and cleaned, next to the 205 of the paper.
 
 python -m repdyn.text.vocabulary enwik8_prefix.gz
 """
@@ -21,14 +21,14 @@ PAPER_CHARACTERS = 205
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Sizes of a text and of the alphabets it is written in."""
+    """The length of a text and the numbers of its distinct bytes and characters."""
 
     name: str
     n_bytes: int
     byte_values: int
-    """Distinct byte values, in [1, 256]."""
+    """Number of distinct byte values, in [1, 256]."""
     characters: int
-    """Distinct Unicode characters; bytes that are no UTF-8 (a character cut in two) count for none."""
+    """Number of distinct Unicode characters; bytes that are invalid as UTF-8 are ignored."""
 
 
 def vocabulary(corpus: Corpus) -> Vocabulary:
@@ -42,15 +42,15 @@ def vocabulary(corpus: Corpus) -> Vocabulary:
 
 
 def vocabulary_table(vocabularies: Sequence[Vocabulary]) -> Table:
-    """The counts as a table for the terminal."""
+    """Return the counts as a table for the terminal."""
     table = Table(
         "text", caption=f'The paper\'s "{PAPER_CHARACTERS} distinct characters" are the byte values of raw enwik8.'
     )
     for heading in ("bytes", "byte values", "characters"):
         table.add_column(heading, justify="right")
-    for counted in vocabularies:
-        counts = (counted.n_bytes, counted.byte_values, counted.characters)
-        table.add_row(counted.name, *(f"{count:,}" for count in counts))
+    for text in vocabularies:
+        counts = (text.n_bytes, text.byte_values, text.characters)
+        table.add_row(text.name, *(f"{count:,}" for count in counts))
     return table
 
 
@@ -62,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         epilog="example: python -m repdyn.text.vocabulary enwik8.zip",
     )
     parser.add_argument("source", metavar="PATH", help='text file, plain, .gz, .xz or .zip; or "enwik8", or "builtin"')
-    parser.add_argument("--max-bytes", type=int, help="count only so many bytes from the start")
-    parser.add_argument("--cache-dir", help="where downloads and cleaned text are kept (~/.cache/repdyn)")
+    parser.add_argument("--max-bytes", type=int, help="number of bytes to count from the start; all by default")
+    parser.add_argument("--cache-dir", help="folder of downloads and cleaned text (~/.cache/repdyn)")
     options = parser.parse_args(arguments)
     try:
         raw, cleaned = (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pandas as pd
 from lightning.pytorch.loggers import Logger
 
-from repdyn.alerts import Rule, Watcher, stored_rules, write_rules
+from repdyn.alerts import AlertEvaluator, Rule, stored_rules, write_rules
 from repdyn.publish.loggers import log_alerts
 from repdyn.store import Store
 from repdyn.store.schema import Row, to_pandas, to_table
@@ -28,7 +28,7 @@ class AlertMonitor:
 
     def __init__(self, rules: Sequence[Rule], loggers: Callable[[], Iterable[Logger]], prefix: str = "") -> None:
         self._rules = tuple(rules)
-        self._watcher = Watcher(self._rules)
+        self._evaluator = AlertEvaluator(self._rules)
         self._loggers = loggers
         self._origin = f"{prefix.rstrip('_')}: " if prefix else ""
         self._stored: pd.DataFrame | None = None
@@ -63,9 +63,9 @@ class AlertMonitor:
         step = rows[0].step
         if self._stored is not None:
             # later steps in the store are those that the training has gone back from
-            self._watcher.see(self._stored.loc[self._stored["step"] < step])
+            self._evaluator.update(self._stored.loc[self._stored["step"] < step])
             self._stored = None
-        found = self._watcher.see(to_pandas(to_table(rows)))
+        found = self._evaluator.update(to_pandas(to_table(rows)))
         lines = [f"{self._origin}{line}" for line in alert_lines(found)]
         self._unpublished = [line for line in lines if line not in self._logged]
         self._logged = set(lines)

@@ -25,7 +25,7 @@ from repdyn.metrics import resolve
 from repdyn.publish.loggers import log_rows
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
-from repdyn.store.state_cache import KEPT, StateCache
+from repdyn.store.state_cache import STATES_FOLDER, StateCache
 from repdyn.tables.scalars import LOSS
 from repdyn.tracking.alert_monitor import AlertMonitor
 from repdyn.tracking.config import MeasurementConfig
@@ -107,7 +107,7 @@ class TrackedRun:
         ranks.on_rank_zero(prepare_store)
         self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
         if self._comparing and self.store is not None:
-            folder = self.store.folder_of(self.run) / KEPT
+            folder = self.store.folder_of(self.run) / STATES_FOLDER
             self._state_cache = StateCache(folder, run=self.run, probe=probe.hash, layers=self.config.choice)
 
     def measure(
@@ -178,8 +178,8 @@ class TrackedRun:
                 with attempt():
                     ranks.on_rank_zero(self._store_and_log)
                     if self._state_cache is not None:
-                        self._state_cache.forget_before(step)
-                        self._state_cache.forget_after(step)  # of steps that the training has gone back from
+                        self._state_cache.delete_before(step)
+                        self._state_cache.delete_after(step)  # of steps that the training has gone back from
                 with attempt():
                     ranks.on_rank_zero(partial(self._alerts.publish, step))
                 with attempt():

@@ -1,4 +1,4 @@
-"""Argument parsing that the command lines share: a parser that makes suggestions, and bounded integers."""
+"""Argument parsing for all commands: a parser that suggests names, options of stores, bounded integers."""
 
 # Import only what is quick to import here: --help must not wait for torch.
 from __future__ import annotations
@@ -7,6 +7,7 @@ import argparse
 import difflib
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NoReturn
 
 FORMER_NAMES = {
@@ -22,11 +23,11 @@ FORMER_NAMES = {
     "data.probe_max_vectors": "data.max_vectors",
     "data.probe_batch_vectors": "data.batch_vectors",
 }
-"""Commands and options that go by another name today, which is suggested where the former one is used."""
+"""Present names of renamed commands and options, which are suggested when a former name is used."""
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that a mistyped or former one most likely stands for, or None."""
+    """Return the known name that most likely replaces a mistyped or former one, or None."""
     known = list(known)
     if (renamed := FORMER_NAMES.get(name)) in known:
         return renamed
@@ -37,7 +38,7 @@ class SuggestingParser(argparse.ArgumentParser):
     """A parser that suggests the closest choice or option for a mistyped one.
 
     Args:
-        choice: what the positional argument with choices is called in messages, such as "a command".
+        choice: description of the positional argument with choices in messages, such as "a command".
         settings: as for :class:`argparse.ArgumentParser`.
     """
 
@@ -48,19 +49,19 @@ class SuggestingParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         chosen = next((action for action in self._actions if action.choices and not action.option_strings), None)
         if chosen is not None:
-            message = self._of_choice(message, str(chosen.metavar), list(chosen.choices or ()))
+            message = self._choice_message(message, str(chosen.metavar), list(chosen.choices or ()))
         if typed := re.match(r"unrecognized arguments:.*?(--[\w-]+)", message):
             close = closest(typed[1], self._options())
             message += f"; did you mean {close}?" if close else "; see --help"
         super().error(message)
 
     def _options(self) -> list[str]:
-        """Return its own options and those of its commands, whose errors it reports."""
+        """Return the options of this parser and of its subcommands."""
         choices = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         parsers = [self, *(parser for commands in choices for parser in commands.values())]
         return [option for parser in parsers for option in parser._option_string_actions]
 
-    def _of_choice(self, message: str, metavar: str, choices: list[str]) -> str:
+    def _choice_message(self, message: str, metavar: str, choices: list[str]) -> str:
         there_are = f"there are {', '.join(choices)}"
         if typed := re.match(rf"argument {re.escape(metavar)}: invalid choice: '([^']*)'", message):
             close = closest(typed[1], choices)
@@ -68,6 +69,15 @@ class SuggestingParser(argparse.ArgumentParser):
         if message.endswith(f"required: {metavar}"):
             return f"expected {self._choice}, got none; {there_are}"
         return message
+
+
+def add_store_options(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    """Add the options of commands that read stores: STORE (``nargs`` of them), --run and --probe."""
+    parser.add_argument("store", type=Path, metavar="STORE", nargs=nargs, help="folder of a store")
+    parser.add_argument("--run", nargs="+", metavar="NAME", help="runs to include (default: all)")
+    parser.add_argument(
+        "--probe", metavar="HASH", help="probe to include, by its hash or the first digits of it (default: all)"
+    )
 
 
 def at_least(smallest: int) -> Callable[[str], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -19,21 +20,11 @@ _ANY = -2.0  # below every cosine
 _MAX_CANDIDATES = 1 << 17
 
 
-class ClosePair(NamedTuple):
-    """Two rows and how close they are."""
-
-    first: int
-    second: int
-    cosine: float
-    dot: float
-    distance: float
-
-
 class ClosestPairs(NamedTuple):
     """The result of a search through all pairs."""
 
-    pairs: list[ClosePair]
-    """Those with the largest cosines, largest first."""
+    pairs: pd.DataFrame
+    """Those with the largest cosines, largest first: first and second (row numbers), cosine, dot, distance."""
     nearest: Tensor
     """(n,) float32, on the CPU: each row's largest cosine with another; -1 if it has none."""
 
@@ -61,12 +52,13 @@ def closest_pairs(
         two, others = (one, numbers) if other is None else _directions(other)
         candidates, nearest = _candidates(one, two, k, within=other is None, progress=progress)
     pairs = RowPairs(numbers[candidates[:, 0]], others[candidates[:, 1]], False)
+    found = pd.DataFrame({"first": pairs.first.tolist(), "second": pairs.second.tolist()})
     values = pair_values(rows, pairs, other)
-    columns = (pairs.first, pairs.second, values["cosine"], values["dot"], values["distance"])
-    found = map(ClosePair, *(column.tolist() for column in columns))
+    found = found.assign(**{name: values[name] for name in ("cosine", "dot", "distance")})
+    found = found.sort_values(["cosine", "first", "second"], ascending=[False, True, True], ignore_index=True)
     of_all = torch.full((len(rows),), -1.0)
     of_all[numbers.cpu()] = nearest.cpu()
-    return ClosestPairs(sorted(found, key=lambda pair: (-pair.cosine, pair.first, pair.second))[:k], of_all)
+    return ClosestPairs(found.head(k), of_all)
 
 
 def _directions(rows: Tensor) -> tuple[Tensor, Tensor]:

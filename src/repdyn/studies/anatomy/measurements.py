@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from repdyn.studies.anatomy.geometry import (
     sample_pairs,
 )
 from repdyn.studies.anatomy.tables import EmbeddingTable
-from repdyn.studies.output import progress_bar
+from repdyn.studies.output import join_tables, progress_bar
 
 QUANTITIES = ("norm", "distance", "dot", "cosine", "cosine with mean")
 
@@ -66,50 +67,50 @@ def measure_table(table: EmbeddingTable, *, pairs: int, seed: int) -> TableMeasu
     return TableMeasurements(table, values, n_pairs, all_pairs, mean, explained)
 
 
-def overview_table(measured: Sequence[TableMeasurements]) -> pd.DataFrame:
-    """Return a row for each table: its rows, those left out, its mean, components for shares of variance."""
-    rows = []
+def tabulate(measured: Sequence[TableMeasurements]) -> dict[str, pd.DataFrame]:
+    """Return results of several embedding tables.
+
+    Returns:
+        tables: a row for each: its rows, those left out, its mean, components for shares of variance. distributions:
+        number, mean, standard deviation and quantiles of each quantity. histograms: 100 bins from the smallest to the
+        largest value of each quantity (low, high, count). dimension_curves: cumulative share of variance by number of
+        principal components.
+    """
+    distributions, histograms, curves = {}, {}, {}
     for one in measured:
-        table = one.table
-        row = {"table": table.name, "parameter": table.parameter, "rows": len(table.rows), "dim": table.rows.shape[1]}
-        row["left_out"] = "; ".join(f"{count} {reason}" for reason, count in table.left_out.items())
-        row |= {"pairs": one.n_pairs, "all_pairs": one.all_pairs}
-        row |= {"mean_norm": one.mean.norm, "mean_share": one.mean.share}
-        needed = components_for(one.explained) if len(one.explained) else {}
-        rows.append(row | {f"components_{share * 100:.0f}": count for share, count in needed.items()})
-    return pd.DataFrame(rows)
-
-
-def distribution_table(measured: Sequence[TableMeasurements]) -> pd.DataFrame:
-    """Return a row for each table and quantity: number, mean, standard deviation, quantiles."""
-    rows = [
-        {"table": one.table.name, "quantity": name, **describe(one.values[name])}
-        for one in measured
-        for name in QUANTITIES
-        if name in one.values
-    ]
-    return pd.DataFrame(rows)
-
-
-def histogram_table(measured: Sequence[TableMeasurements]) -> pd.DataFrame:
-    """Return 100 bins from the smallest to the largest value of each table and quantity: low, high, count."""
-    frames = []
-    for one in measured:
-        for name, values in one.values.items():
+        for quantity in QUANTITIES:
+            if quantity in one.values:
+                values = one.values[quantity]
+                distributions[one.table.name, quantity] = pd.DataFrame([describe(values)])
+        for quantity, values in one.values.items():
             counts, edges = np.histogram(values[np.isfinite(values)], bins=_N_BINS)
-            bins = {"low": edges[:-1], "high": edges[1:], "count": counts}
-            frames.append(pd.DataFrame({"table": one.table.name, "quantity": name, **bins}))
-    return pd.concat(frames, ignore_index=True)
-
-
-def dimension_curve_table(measured: Sequence[TableMeasurements]) -> pd.DataFrame:
-    """Return the cumulative share of variance by number of principal components."""
-    frames = []
-    for one in measured:
+            bins = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "count": counts})
+            histograms[one.table.name, quantity] = bins
         if n_components := len(one.explained):
-            columns = {"components": np.arange(1, n_components + 1), "cumulative_share": one.explained}
-            frames.append(pd.DataFrame({"table": one.table.name, **columns}))
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+            curve = {"components": np.arange(1, n_components + 1), "cumulative_share": one.explained}
+            curves[one.table.name] = pd.DataFrame(curve)
+    return {
+        "tables": pd.DataFrame(map(_overview, measured)),
+        "distributions": join_tables(distributions, "table", "quantity"),
+        "histograms": join_tables(histograms, "table", "quantity"),
+        "dimension_curves": join_tables(curves, "table"),
+    }
+
+
+def _overview(one: TableMeasurements) -> dict[str, Any]:
+    table, needed = one.table, components_for(one.explained) if len(one.explained) else {}
+    return {
+        "table": table.name,
+        "parameter": table.parameter,
+        "rows": len(table.rows),
+        "dim": table.rows.shape[1],
+        "left_out": "; ".join(f"{count} {reason}" for reason, count in table.left_out.items()),
+        "pairs": one.n_pairs,
+        "all_pairs": one.all_pairs,
+        "mean_norm": one.mean.norm,
+        "mean_share": one.mean.share,
+        **{f"components_{share * 100:.0f}": count for share, count in needed.items()},
+    }
 
 
 def without_twins(table: EmbeddingTable, k: int) -> tuple[EmbeddingTable, ClosestPairs]:
@@ -134,27 +135,24 @@ def closest_table(tables: Sequence[EmbeddingTable], k: int, known: Mapping[str, 
         k: number of pairs.
         known: results of earlier searches, by name of the table.
     """
-    frames = [_pairs(one.name, one, one, known.get(one.name) or _search(one, None, k)) for one in tables]
-    for one, other in combinations(tables, 2):
-        if one.rows.shape[1] == other.rows.shape[1]:
-            frames.append(_pairs(f"{one.name} and {other.name}", one, other, _search(one, other, k)))
-    return pd.concat(frames, ignore_index=True)
+    pairs = [(one, one) for one in tables]
+    pairs += [(one, other) for one, other in combinations(tables, 2) if one.rows.shape[1] == other.rows.shape[1]]
+    frames = {}
+    for one, other in pairs:
+        if one is other:
+            name, found = one.name, known.get(one.name) or _search(one, None, k)
+        else:
+            name, found = f"{one.name} and {other.name}", _search(one, other, k)
+        names = {"first": [*map(one.labels.__getitem__, found.pairs["first"])]}
+        names["second"] = [*map(other.labels.__getitem__, found.pairs["second"])]
+        frames[name] = found.pairs.assign(**names)
+    return join_tables(frames, "tables")
 
 
 def _search(one: EmbeddingTable, other: EmbeddingTable | None, k: int) -> ClosestPairs:
     name = one.name if other is None else f"{one.name} and {other.name}"
     with progress_bar(f"closest pairs: {name}") as progress:
         return closest_pairs(one.rows, None if other is None else other.rows, k=k, progress=progress)
-
-
-def _pairs(name: str, one: EmbeddingTable, other: EmbeddingTable, found: ClosestPairs) -> pd.DataFrame:
-    pairs = found.pairs
-    names = {
-        "first": [one.labels[pair.first] for pair in pairs],
-        "second": [other.labels[pair.second] for pair in pairs],
-    }
-    values = {column: [getattr(pair, column) for pair in pairs] for column in ("cosine", "dot", "distance")}
-    return pd.DataFrame({"tables": name, **names, **values})
 
 
 def start_cosine(words: EmbeddingTable, positions: EmbeddingTable, token: str | None) -> float:

@@ -110,19 +110,13 @@ def find_rotation(components: Components) -> Rotation | None:
     spectra = np.fft.fft((scores - scores.mean(0)) * taper[:, None], n_padded, axis=0)
     frequencies = np.arange(n_padded // 2 + 1) / n_padded
     searched = (frequencies >= MIN_TURNS / n) & (frequencies <= _FASTEST)
-    best: tuple[float, tuple[int, int], int, float] | None = None
-    for a, b in combinations(range(k), 2):
-        net, whole = _rotary(spectra[:, a], spectra[:, b])
-        net_power = float(net[searched].sum())
-        if best is None or abs(net_power) > abs(best[0]):
-            peak = int(np.argmax(np.where(searched, net * np.sign(net_power), -math.inf)))
-            best = net_power, (a, b), peak, whole
-    if best is None:
-        return None
-    net_power, (a, b), peak, whole = best
+    planes = {(a, b): _rotary(spectra[:, a], spectra[:, b]) for a, b in combinations(range(k), 2)}
+    (a, b), (net, whole) = max(planes.items(), key=lambda plane: abs(plane[1][0][searched].sum()))
+    net_power = float(net[searched].sum())
+    peak = int(np.argmax(np.where(searched, net * np.sign(net_power), -math.inf)))
     purity = abs(net_power) / whole
     share = purity * float(components.shares[a] + components.shares[b])
-    frequency = _refined(np.abs(_rotary(spectra[:, a], spectra[:, b])[0]), peak) / n_padded
+    frequency = _refined(np.abs(net), peak) / n_padded
     path = scores[:, a] + 1j * scores[:, b]
     direction = path if net_power > 0 else path.conj()
     return Rotation((a, b), float(1 / frequency), share, purity, _windows(direction, frequency))

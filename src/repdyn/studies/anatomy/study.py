@@ -8,23 +8,8 @@ import pandas as pd
 
 from repdyn.studies.anatomy import summary
 from repdyn.studies.anatomy.geometry import MAX_PAIRS, cosine_matrix
-from repdyn.studies.anatomy.measurements import (
-    closest_table,
-    dimension_curve_table,
-    distribution_table,
-    histogram_table,
-    measure_table,
-    overview_table,
-    start_cosine,
-    without_twins,
-)
-from repdyn.studies.anatomy.positions import (
-    MIN_POSITIONS,
-    by_offset,
-    find_order_end,
-    find_rotation,
-    principal,
-)
+from repdyn.studies.anatomy.measurements import closest_table, measure_table, start_cosine, tabulate, without_twins
+from repdyn.studies.anatomy.positions import MIN_POSITIONS, by_offset, find_order_end, find_rotation, principal
 from repdyn.studies.anatomy.table_figures import path_figure, similarity_figure, tables_figure
 from repdyn.studies.anatomy.tables import EmbeddingTable, embedding_tables
 from repdyn.studies.anatomy.trajectories import (
@@ -34,11 +19,10 @@ from repdyn.studies.anatomy.trajectories import (
     trajectory_table,
 )
 from repdyn.studies.anatomy.trajectory_figures import depth_figure, paths_figure
-from repdyn.studies.driver import Study
+from repdyn.studies.driver import Study, add_number
 from repdyn.studies.models import LoadedModel, file_name
 from repdyn.studies.output import Output, print_line, print_title
 from repdyn.tables.style import of_stack
-from repdyn.utils.arguments import at_least
 
 PAIR = ("She walked to the river bank this morning.", "She walked to the savings bank this morning.")
 """One word differs, and another changes its meaning."""
@@ -68,17 +52,10 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
             metavar=("A", "B"),
             help=f'two sentences (default: "{PAIR[0]}" "{PAIR[1]}")',
         )
-        group.add_argument(
-            "--closest", type=at_least(1), default=20, metavar="K", help="closest pairs (default: %(default)s)"
-        )
-        group.add_argument(
-            "--pairs",
-            type=at_least(1),
-            default=MAX_PAIRS,
-            metavar="N",
-            help="pairs of rows sampled for a distribution; all if there are no more (default: %(default)s)",
-        )
-        group.add_argument("--seed", type=at_least(0), default=0, help="of that sample (default: %(default)s)")
+        add_number(group, "--closest", 20, 1, "closest pairs", "K")
+        text = "pairs of rows sampled for a distribution; all if there are no more"
+        add_number(group, "--pairs", MAX_PAIRS, 1, text, "N")
+        add_number(group, "--seed", 0, 0, "of that sample")
         group.add_argument(
             "--unused", action="store_true", help="keep rows of the input table that training did not distinguish"
         )
@@ -99,10 +76,7 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
                 table, known[table.name] = without_twins(table, options.closest)
             tables.append(table)
         measured = [measure_table(table, pairs=options.pairs, seed=options.seed) for table in tables]
-        output.tables["tables"] = overview_table(measured)
-        output.tables["distributions"] = distribution_table(measured)
-        output.tables["histograms"] = histogram_table(measured)
-        output.tables["dimension_curves"] = dimension_curve_table(measured)
+        output.tables.update(tabulate(measured))
         output.tables["closest"] = closest_table(tables, options.closest, known)
         output.figures["tables"] = tables_figure(loaded.name, measured)
         summary.print_tables(output.tables["tables"], output.tables["distributions"])
@@ -143,7 +117,7 @@ def _add_trajectories(
     output.tables[f"depth{suffix}_apart"] = cross_sentence_table(*pair)
     output.figures[f"depth{suffix}"] = depth_figure(name, *pair)
     output.figures[f"paths{suffix}"] = paths_figure(name, *pair)
-    summary.print_depth(stack, pair[0])
+    summary.print_depth(stack, frames[0])
 
 
 STUDY = AnatomyStudy

@@ -8,7 +8,6 @@ import pandas as pd
 
 from repdyn.studies.anatomy.positions import Rotation
 from repdyn.studies.anatomy.tables import EmbeddingTable
-from repdyn.studies.anatomy.trajectories import TokenTrajectory, norms, step_cosines, step_norms
 from repdyn.studies.output import print_line, print_table
 
 _MAX_PAIRS = 5
@@ -20,12 +19,9 @@ def print_tables(overview: pd.DataFrame, distributions: pd.DataFrame) -> None:
     Args:
         overview, distributions: of :mod:`repdyn.studies.anatomy.measurements`.
     """
-    columns = {"mean": "mean", "5 %": "q05", "median": "median", "95 %": "q95", "min": "min", "max": "max"}
-    rows = [
-        (row["table"], row["quantity"], *(f"{row[column]:.3f}" for column in columns.values()))
-        for row in distributions.to_dict("records")
-    ]
-    print_table(("table", "quantity", *columns), rows, left={"table", "quantity"})
+    columns = [("table", "{table}"), ("quantity", "{quantity}"), ("mean", "{mean:.3f}"), ("5 %", "{q05:.3f}")]
+    columns += [("median", "{median:.3f}"), ("95 %", "{q95:.3f}"), ("min", "{min:.3f}"), ("max", "{max:.3f}")]
+    print_table(distributions, columns)
     for row in overview.to_dict("records"):
         left_out = f"; left out: {row['left_out']}" if row["left_out"] else ""
         pairs = "all pairs" if row["all_pairs"] else f"{row['pairs']:,} pairs drawn"
@@ -81,12 +77,13 @@ def print_positions(
         print_line(f"cosine of the input embedding of {start[0]} and position 0: {start[1]:.3f}")
 
 
-def print_depth(stack: str | None, trajectory: TokenTrajectory) -> None:
-    """Print means over the tokens of a sentence, layer by layer."""
-    states = trajectory.states
-    means = [values.mean(1) for values in (norms(states), step_norms(states), step_cosines(states))]
-    rows = [
-        (str(layer.index), *(f"{values[number]:.3f}" for values in means if number < len(values)))
-        for number, layer in enumerate(trajectory.layers)
-    ]
-    print_table(("layer" if stack is None else f"{stack} layer", "|h|", "step", "cosine with next"), rows)
+def print_depth(stack: str | None, table: pd.DataFrame) -> None:
+    """Print means over the tokens of a sentence, layer by layer.
+
+    Args:
+        stack: name of the stack of blocks.
+        table: of :func:`repdyn.studies.anatomy.trajectories.trajectory_table`.
+    """
+    means = table.groupby("layer", as_index=False)[["norm", "step", "cosine"]].mean()
+    columns = [("layer" if stack is None else f"{stack} layer", "{layer:.0f}"), ("|h|", "{norm:.3f}")]
+    print_table(means, [*columns, ("step", "{step:.3f}"), ("cosine with next", "{cosine:.3f}")])

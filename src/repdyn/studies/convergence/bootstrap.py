@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,13 +22,6 @@ class SequenceSums:
     counts: np.ndarray
     """(n_sequences,) tokens in each sum; 0 for a sequence without any."""
 
-    def __post_init__(self) -> None:
-        if self.sums.ndim != 2 or self.counts.shape != self.sums.shape[:1]:
-            raise ValueError(
-                f"expected sums of shape (n_sequences, L + 1) and as many counts, got {self.sums.shape} and "
-                f"{self.counts.shape}"
-            )
-
     @property
     def n_tokens(self) -> int:
         return int(self.counts.sum())
@@ -46,13 +38,6 @@ class SequenceSums:
         """(n_sequences, L + 1) mean over the tokens of each sequence; NaN for a sequence without any."""
         with np.errstate(invalid="ignore"):
             return self.sums / self.counts[:, None]
-
-
-class Interval(NamedTuple):
-    """Lower and upper bounds, of the shape of the estimate."""
-
-    low: np.ndarray
-    high: np.ndarray
 
 
 def resample_profiles(samples: Sequence[SequenceSums], n_resamples: int, seed: int = 0) -> list[np.ndarray]:
@@ -85,22 +70,23 @@ def resample_profiles(samples: Sequence[SequenceSums], n_resamples: int, seed: i
         )
     generator = np.random.default_rng(seed)
     chunk = max(1, _MAX_CELLS // n_sequences)
-    drawn: list[list[np.ndarray]] = [[] for _ in samples]
+    resampled: list[list[np.ndarray]] = [[] for _ in samples]
     for start in range(0, n_resamples, chunk):
         size = min(chunk, n_resamples - start)
         weights = generator.multinomial(n_sequences, np.full(n_sequences, 1 / n_sequences), size).astype(float)
-        for sample, profiles in zip(samples, drawn, strict=True):
+        for sample, profiles in zip(samples, resampled, strict=True):
             with np.errstate(invalid="ignore"):
                 profiles.append(weights @ sample.sums / (weights @ sample.counts)[:, None])
-    return [np.concatenate(profiles) for profiles in drawn]
+    return [np.concatenate(profiles) for profiles in resampled]
 
 
-def percentile_interval(values: np.ndarray, level: float = LEVEL) -> Interval:
-    """Return the interval that holds the middle ``level`` of resampled values, (n_resamples, ...); NaN are ignored.
+def percentile_interval(values: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of the middle ``level`` of resampled values, (n_resamples, ...); NaN are ignored.
 
     Raises:
         ValueError: a level outside (0, 1).
     """
     if not 0 < level < 1:
         raise ValueError(f"expected a level between 0 and 1, got {level}")
-    return Interval(*np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0))
+    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return low, high

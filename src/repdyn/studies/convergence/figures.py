@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from repdyn.figures.drawing import entitle
 from repdyn.studies.charts import layer_axis, line_with_band, series_colour
-from repdyn.studies.convergence.gaps import THRESHOLD, ClassGap
+from repdyn.studies.convergence.gaps import THRESHOLD
 from repdyn.studies.convergence.loss import SUMMARIES
 from repdyn.studies.convergence.profiles import ProfileEstimate
-from repdyn.tables.alignment_profile import isotonic_fit, lower_envelope
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, styled
 
 _BARS = "#9ecae1"
@@ -23,15 +23,18 @@ _MAX_MARKED = 40
 
 
 @styled
-def profile_figure(estimates: Mapping[str, ProfileEstimate]) -> Figure:
-    """Draw alignment against depth, a line for each model; against layers if all have the same number of them."""
+def profile_figure(profiles: Mapping[str, pd.DataFrame]) -> Figure:
+    """Draw alignment against depth, a line for each model; against layers if all have the same number of them.
+
+    Args:
+        profiles: tables of :class:`repdyn.studies.convergence.profiles.ProfileEstimate`, by model.
+    """
     figure = Figure(figsize=(7.5, 4.5))
     axes = figure.subplots()
-    same_depth = len({len(one.alignment) for one in estimates.values()}) == 1
-    for number, (name, one) in enumerate(estimates.items()):
-        depth = np.arange(len(one.alignment)) / (1 if same_depth else len(one.alignment) - 1)
-        look = _look(depth, series_colour(number))
-        line_with_band(axes, depth, one.alignment, *one.alignment_interval, label=name, **look)
+    same_depth = len({len(table) for table in profiles.values()}) == 1
+    for number, (name, table) in enumerate(profiles.items()):
+        depth = table["layer"] / (1 if same_depth else len(table) - 1)
+        _draw_profile(axes, depth, table, "alignment", series_colour(number), label=name)
     if same_depth:
         layer_axis(axes)
     else:
@@ -43,18 +46,19 @@ def profile_figure(estimates: Mapping[str, ProfileEstimate]) -> Figure:
 
 
 @styled
-def gradient_figure(name: str, one: ProfileEstimate) -> Figure:
+def gradient_figure(name: str, profile: ProfileEstimate) -> Figure:
     """Draw the steps of a profile, with their isotonic fit and their lower envelope."""
     figure = Figure(figsize=(7.5, 4.5))
     axes = figure.subplots()
-    errors = one.steps - one.steps_interval.low, one.steps_interval.high - one.steps
-    layers, bars = np.arange(len(one.steps)), {"color": _BARS, "capsize": 3, "label": "gradient"}
-    axes.bar(layers, one.steps, 0.6, yerr=np.maximum(errors, 0), **bars)
-    axes.axhline(one.rate, color="0.5", linestyle=":", label=f"average rate {one.rate:.4f}")
+    steps = profile.table.head(-1)
+    errors = steps["gradient"] - steps["gradient_low"], steps["gradient_high"] - steps["gradient"]
+    bars = {"color": _BARS, "capsize": 3, "label": "gradient"}
+    axes.bar(steps["layer"], steps["gradient"], 0.6, yerr=np.maximum(errors, 0), **bars)
+    axes.axhline(profile.rate, color="0.5", linestyle=":", label=f"average rate {profile.rate:.4f}")
     look: dict[str, Any] = {"baseline": None, "linewidth": 2, "zorder": 3}
-    edges = np.arange(len(one.steps) + 1) - 0.5
-    axes.stairs(isotonic_fit(one.steps), edges, color=SUBSET_COLOURS[0], label="isotonic fit", **look)
-    axes.stairs(lower_envelope(one.steps), edges, color=LOSS_COLOUR, linestyle="--", label="lower envelope", **look)
+    edges = np.arange(len(steps) + 1) - 0.5
+    axes.stairs(steps["isotonic_fit"], edges, color=SUBSET_COLOURS[0], label="isotonic fit", **look)
+    axes.stairs(steps["lower_envelope"], edges, color=LOSS_COLOUR, linestyle="--", label="lower envelope", **look)
     axes.axhline(0, color="black", linewidth=0.8)
     layer_axis(axes)
     axes.set_ylabel("gradient: alignment gained\nfrom this layer to the next")
@@ -64,20 +68,27 @@ def gradient_figure(name: str, one: ProfileEstimate) -> Figure:
 
 
 @styled
-def gap_figure(name: str, gaps: Mapping[tuple[str, str], ClassGap]) -> Figure:
-    """Draw a panel for each pair of classes; markers are filled where the gap is significant."""
-    figure = Figure(figsize=(7.5, 1.2 + 2.4 * len(gaps)))
-    panels = figure.subplots(len(gaps), sharex=True, squeeze=False)[:, 0]
-    for number, (axes, (pair, gap)) in enumerate(zip(panels, gaps.items(), strict=True)):
-        layers, colour = np.arange(len(gap.mean)), series_colour(number)
+def gap_figure(name: str, gaps: pd.DataFrame) -> Figure:
+    """Draw a panel for each pair of classes; markers are filled where the gap is significant.
+
+    Args:
+        name: of the model.
+        gaps: from :func:`repdyn.studies.convergence.gaps.class_gaps`.
+    """
+    pairs = gaps.groupby(["first", "second"], sort=False)
+    figure = Figure(figsize=(7.5, 1.2 + 2.4 * len(pairs)))
+    panels = figure.subplots(len(pairs), sharex=True, squeeze=False)[:, 0]
+    for number, (axes, ((first, second), gap)) in enumerate(zip(panels, pairs, strict=True)):
+        colour, is_significant = series_colour(number), gap["p_holm"] < THRESHOLD
+        errors = gap["gap"] - gap["gap_low"], gap["gap_high"] - gap["gap"]
         axes.axhline(0, color="black", linewidth=0.8)
-        axes.errorbar(layers, gap.mean, (gap.mean - gap.low, gap.high - gap.mean), color=colour, capsize=2)
+        axes.errorbar(gap["layer"], gap["gap"], errors, color=colour, capsize=2)
         looks = {f"adjusted p < {THRESHOLD}": colour, "not significant": "white"}
-        for (label, fill), chosen in zip(looks.items(), (gap.is_significant, ~gap.is_significant), strict=True):
+        for (label, fill), chosen in zip(looks.items(), (is_significant, ~is_significant), strict=True):
             if chosen.any():
                 look = {"color": colour, "markerfacecolor": fill, "label": label}
-                axes.plot(layers[chosen], gap.mean[chosen], "o", **look)
-        axes.set_title(f"{pair[0]} minus {pair[1]}: {gap.test}, {gap.n}")
+                axes.plot(gap["layer"][chosen], gap["gap"][chosen], "o", **look)
+        axes.set_title(f"{first} minus {second}: {gap['test'].iloc[0]}, {gap['n'].iloc[0]}")
         axes.set_ylabel("gap of alignment")
         axes.legend(fontsize=8)
     layer_axis(panels[-1])
@@ -86,19 +97,15 @@ def gap_figure(name: str, gaps: Mapping[tuple[str, str], ClassGap]) -> Figure:
 
 
 @styled
-def change_figure(title: str, change: ProfileEstimate) -> Figure:
+def change_figure(title: str, change: pd.DataFrame) -> Figure:
     """Draw how the alignment and its steps differ between two checkpoints."""
     figure = Figure(figsize=(7.5, 6.0))
     panels = figure.subplots(2, sharex=True)
-    parts = {
-        "difference of alignment": (change.alignment, change.alignment_interval),
-        "difference of gradient": (change.steps, change.steps_interval),
-    }
-    for axes, (label, (values, interval)), colour in zip(panels, parts.items(), SUBSET_COLOURS, strict=False):
-        layers = np.arange(len(values))
-        line_with_band(axes, layers, values, *interval, **_look(layers, colour))
+    for axes, column, colour in zip(panels, ("alignment", "gradient"), SUBSET_COLOURS, strict=False):
+        rows = change.dropna(subset=column)
+        _draw_profile(axes, rows["layer"], rows, column, colour)
         axes.axhline(0, color="black", linewidth=0.8)
-        axes.set_ylabel(label)
+        axes.set_ylabel(f"difference of {column}")
     layer_axis(panels[1])
     entitle(figure, title, _BAND)
     return figure
@@ -118,5 +125,6 @@ def loss_figure(name: str, table: pd.DataFrame, correlations: pd.DataFrame) -> F
     return figure
 
 
-def _look(x: np.ndarray, colour: str) -> dict[str, Any]:
-    return {"color": colour, "marker": "o", "markersize": 4 if len(x) <= _MAX_MARKED else 0, "band_alpha": 0.25}
+def _draw_profile(axes: Axes, x: pd.Series, table: pd.DataFrame, column: str, colour: str, **look: Any) -> None:
+    look |= {"color": colour, "marker": "o", "markersize": 4 if len(x) <= _MAX_MARKED else 0, "band_alpha": 0.25}
+    line_with_band(axes, x, table[column], table[f"{column}_low"], table[f"{column}_high"], **look)

@@ -5,43 +5,22 @@ The last layer has no test, because its alignment is 1 whatever the tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
 from repdyn.studies.convergence.bootstrap import LEVEL, SequenceSums
+from repdyn.studies.output import join_tables
 
 THRESHOLD = 0.05
 """Adjusted p-values below it are reported as significant."""
 
 
-@dataclass(frozen=True, eq=False)
-class ClassGap:
-    """Mean alignment of a first class minus that of a second one, at layers 0 to L - 1; all arrays (L,)."""
-
-    test: str
-    n: str
-    """Sample sizes of the test, in words."""
-    mean: np.ndarray
-    low: np.ndarray
-    """Lower bound of the test's 95 % confidence interval."""
-    high: np.ndarray
-    t: np.ndarray
-    p: np.ndarray
-    """Two-sided; NaN if no sequence differs from another."""
-    p_holm: np.ndarray
-    """Adjusted for testing every layer."""
-
-    @property
-    def is_significant(self) -> np.ndarray:
-        """(L,) bool, after adjustment."""
-        return self.p_holm < THRESHOLD
-
-
-def paired_gap(first: SequenceSums, second: SequenceSums) -> ClassGap:
+def paired_gap(first: SequenceSums, second: SequenceSums) -> pd.DataFrame:
     """Compare two classes of tokens of the same sequences by a paired t-test over sequences.
 
     A pair is one sequence: the mean cosine over its tokens of the first class, and over those of the second.
@@ -49,6 +28,11 @@ def paired_gap(first: SequenceSums, second: SequenceSums) -> ClassGap:
 
     Args:
         first, second: of the same sequences in the same order.
+
+    Returns:
+        A row for each layer but the last: layer, gap (mean alignment of the first class minus that of the second),
+        gap_low and gap_high (95 % confidence interval), t, p (two-sided; NaN if no sequence differs from another),
+        p_holm (adjusted for testing every layer), test, n (sample sizes, in words).
 
     Raises:
         ValueError: samples of different sequences, or fewer than two sequences that have both classes.
@@ -71,7 +55,7 @@ def paired_gap(first: SequenceSums, second: SequenceSums) -> ClassGap:
     return _gap("paired t-test", f"{both.sum()} sequences", (one - other).mean(0), tested)
 
 
-def unpaired_gap(first: SequenceSums, second: SequenceSums) -> ClassGap:
+def unpaired_gap(first: SequenceSums, second: SequenceSums) -> pd.DataFrame:
     """Compare two kinds of sentences by Welch's t-test over sentences.
 
     Sentences of the two kinds do not correspond, so any pairing would be arbitrary, and the result would depend on the
@@ -80,6 +64,9 @@ def unpaired_gap(first: SequenceSums, second: SequenceSums) -> ClassGap:
 
     Args:
         first, second: sentences without a token are left out.
+
+    Returns:
+        As :func:`paired_gap`.
 
     Raises:
         ValueError: fewer than two sentences of a kind, or different numbers of layers.
@@ -123,6 +110,23 @@ def holm(p: ArrayLike) -> np.ndarray:
     return adjusted
 
 
-def _gap(test: str, n: str, mean: np.ndarray, tested: Any) -> ClassGap:
-    bounds = tested.confidence_interval(LEVEL)
-    return ClassGap(test, n, mean, bounds.low, bounds.high, tested.statistic, tested.pvalue, holm(tested.pvalue))
+def _gap(test: str, n: str, gap: np.ndarray, tested: Any) -> pd.DataFrame:
+    bounds, p = tested.confidence_interval(LEVEL), tested.pvalue
+    columns = {"layer": np.arange(len(gap)), "gap": gap, "gap_low": bounds.low, "gap_high": bounds.high}
+    return pd.DataFrame({**columns, "t": tested.statistic, "p": p, "p_holm": holm(p), "test": test, "n": n})
+
+
+COMPARED: dict[tuple[str, str], Callable[[SequenceSums, SequenceSums], pd.DataFrame]] = {
+    ("frequent", "rare"): paired_gap,
+    ("function", "content"): paired_gap,
+    ("simple", "complex"): unpaired_gap,
+}
+"""Pairs of classes that are compared, and the test of each."""
+
+
+def class_gaps(classes: Mapping[str, SequenceSums]) -> pd.DataFrame:
+    """Compare each pair of :data:`COMPARED` that is among the classes: first, second, and columns of the test."""
+    pairs = {pair: test for pair, test in COMPARED.items() if set(pair) <= set(classes)}
+    return join_tables(
+        {pair: test(*(classes[name] for name in pair)) for pair, test in pairs.items()}, "first", "second"
+    )

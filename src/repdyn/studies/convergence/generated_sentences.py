@@ -29,7 +29,7 @@ import torch
 
 from repdyn.probe import Probe
 from repdyn.probe.design import BATCH_VECTORS, DENSE
-from repdyn.probe.windows import WindowPlan, sequences_of_texts
+from repdyn.probe.windows import WindowPlan, tokenize_windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -128,7 +128,7 @@ def sentence_probe(
         raise ValueError(f"expected n_batches >= 1, got {n_batches}")
     texts = simple_sentences(n, seed) + complex_sentences(n, seed)
     plan = WindowPlan(n_tokens=sys.maxsize, window_tokens=sequence_length)
-    tokens, lengths, _ = sequences_of_texts(texts, tokenizer, plan, with_words=False)
+    tokens, lengths, _ = tokenize_windows(texts, tokenizer, plan, with_words=False)
     if len(lengths) != len(texts):
         raise ValueError(
             f"expected sequences that hold a sentence each, got sequence_length={sequence_length}, which cuts "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,22 +13,14 @@ import pandas as pd
 from repdyn.hub.errors import model_errors
 from repdyn.probe import Probe
 from repdyn.probe.word_classes import class_names
-from repdyn.studies.convergence.bootstrap import Interval, SequenceSums, percentile_interval, resample_profiles
+from repdyn.studies.convergence.bootstrap import SequenceSums, percentile_interval, resample_profiles
 from repdyn.studies.convergence.cosines import token_cosines
-from repdyn.studies.convergence.gaps import ClassGap, paired_gap, unpaired_gap
 from repdyn.studies.convergence.generated_sentences import sentence_probe
 from repdyn.studies.driver import text_probe
 from repdyn.studies.models import LoadedModel
-from repdyn.studies.output import progress_bar
+from repdyn.studies.output import join_tables, progress_bar
 from repdyn.tables.alignment_profile import average_rate, gradient, isotonic_fit, lower_envelope
 from repdyn.tables.style import of_stack
-
-COMPARED: dict[tuple[str, str], Callable[[SequenceSums, SequenceSums], ClassGap]] = {
-    ("frequent", "rare"): paired_gap,
-    ("function", "content"): paired_gap,
-    ("simple", "complex"): unpaired_gap,
-}
-"""Pairs of classes that are compared, and the test of each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,24 +42,18 @@ class ConvergenceMeasurements:
         """L + 1: the embedding output, and one for each block."""
         return self.all_tokens.sums.shape[1]
 
-    def gaps(self) -> dict[tuple[str, str], ClassGap]:
-        """Compare each pair of classes that the model was measured on."""
-        pairs = [(pair, test) for pair, test in COMPARED.items() if set(pair) <= set(self.classes)]
-        return {pair: test(*(self.classes[name] for name in pair)) for pair, test in pairs}
 
-
-@dataclass(frozen=True, eq=False)
-class ProfileEstimate:
+class ProfileEstimate(NamedTuple):
     """An alignment profile with its gradient, or a difference of two, with 95 % intervals of a bootstrap."""
 
-    alignment: np.ndarray
-    """(L + 1,)."""
-    alignment_interval: Interval
-    steps: np.ndarray
-    """(L,)."""
-    steps_interval: Interval
+    table: pd.DataFrame
+    """A row for each layer: layer, alignment, alignment_low, alignment_high, gradient, gradient_low, gradient_high,
+    and, unless it is a difference, isotonic_fit and lower_envelope. Gradients and their fits are from the layer to the
+    next, NaN at the last."""
     rate: float
-    rate_interval: Interval
+    """Average of the gradient."""
+    rate_low: float
+    rate_high: float
 
 
 def measure_convergence(loaded: LoadedModel, options: argparse.Namespace) -> list[ConvergenceMeasurements]:
@@ -112,8 +99,8 @@ def _sums(
 
 def estimate_profile(measured: ConvergenceMeasurements, n_resamples: int, seed: int = 0) -> ProfileEstimate:
     """Return the alignment profile of a model on its text."""
-    [drawn] = resample_profiles([measured.all_tokens], n_resamples, seed)
-    return _estimate(measured.all_tokens.alignment, drawn)
+    [resampled] = resample_profiles([measured.all_tokens], n_resamples, seed)
+    return _estimate(measured.all_tokens.alignment, resampled, with_fits=True)
 
 
 def estimate_change(
@@ -138,67 +125,26 @@ def estimate_change(
     return _estimate(after.all_tokens.alignment - before.all_tokens.alignment, later - earlier)
 
 
-def _estimate(alignment: np.ndarray, drawn: np.ndarray) -> ProfileEstimate:
-    return ProfileEstimate(
-        alignment,
-        percentile_interval(drawn),
-        gradient(alignment),
-        percentile_interval(gradient(drawn)),
-        float(average_rate(alignment)),
-        percentile_interval(average_rate(drawn)),
-    )
+def _estimate(alignment: np.ndarray, resampled: np.ndarray, *, with_fits: bool = False) -> ProfileEstimate:
+    steps = gradient(alignment)
+    columns = {"alignment": (alignment, *percentile_interval(resampled))}
+    columns["gradient"] = steps, *percentile_interval(gradient(resampled))
+    table = {
+        f"{name}{end}": v
+        for name, values in columns.items()
+        for end, v in zip(("", "_low", "_high"), values, strict=True)
+    }
+    if with_fits:
+        table |= {"isotonic_fit": isotonic_fit(steps), "lower_envelope": lower_envelope(steps)}
+    low, high = map(float, percentile_interval(average_rate(resampled)))
+    frame = pd.DataFrame({name: pd.Series(values) for name, values in table.items()})
+    return ProfileEstimate(frame.rename_axis("layer").reset_index(), float(average_rate(alignment)), low, high)
 
 
-def profile_table(estimates: Mapping[str, ProfileEstimate], *, fits: bool = True) -> pd.DataFrame:
-    """Return one row for each model and layer.
-
-    Steps and their fits are in the row of the layer they begin at, and NaN at the last layer.
-    """
-    frames = []
-    for name, one in estimates.items():
-        of_steps = {"gradient": one.steps, "gradient_low": one.steps_interval.low}
-        of_steps["gradient_high"] = one.steps_interval.high
-        if fits:
-            of_steps |= {"isotonic_fit": isotonic_fit(one.steps), "lower_envelope": lower_envelope(one.steps)}
-        columns = {
-            "model": name,
-            "layer": np.arange(len(one.alignment)),
-            "alignment": one.alignment,
-            "alignment_low": one.alignment_interval.low,
-            "alignment_high": one.alignment_interval.high,
-        }
-        frames.append(pd.DataFrame(columns | {name: np.append(steps, np.nan) for name, steps in of_steps.items()}))
-    return pd.concat(frames, ignore_index=True)
-
-
-def class_table(measured: Sequence[ConvergenceMeasurements]) -> pd.DataFrame:
-    """Return the alignment of each class of tokens or sentences, a row for each model, class and layer."""
-    frames = [
-        pd.DataFrame(
-            {
-                "model": one.name,
-                "class": name,
-                "layer": np.arange(one.n_layers),
-                "alignment": sums.alignment,
-                "n_tokens": sums.n_tokens,
-                "n_sequences": int((sums.counts > 0).sum()),
-            }
-        )
-        for one in measured
-        for name, sums in one.classes.items()
-    ]
-    return pd.concat(frames, ignore_index=True)
-
-
-def gap_table(measured: Sequence[ConvergenceMeasurements]) -> pd.DataFrame:
-    """Return a row for each model, pair of classes and layer but the last; empty without classes."""
-    frames = [
-        pd.DataFrame(
-            {"model": one.name, "first": first, "second": second, "layer": np.arange(len(gap.mean))}
-            | {"gap": gap.mean, "gap_low": gap.low, "gap_high": gap.high}
-            | {name: getattr(gap, name) for name in ("t", "p", "p_holm", "test", "n")}
-        )
-        for one in measured
-        for (first, second), gap in one.gaps().items()
-    ]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+def class_table(measured: ConvergenceMeasurements) -> pd.DataFrame:
+    """Return the alignment of each class of tokens or sentences, a row for each class and layer."""
+    frames = {}
+    for name, sums in measured.classes.items():
+        counts = {"n_tokens": sums.n_tokens, "n_sequences": int((sums.counts > 0).sum())}
+        frames[name] = pd.DataFrame({"layer": np.arange(measured.n_layers), "alignment": sums.alignment, **counts})
+    return join_tables(frames, "class")

@@ -10,24 +10,22 @@ import pandas as pd
 from repdyn.probe.word_classes import CLASS_OPTIONS, CLASSES
 from repdyn.store import open_store
 from repdyn.studies.convergence import figures, summary
+from repdyn.studies.convergence.gaps import class_gaps
 from repdyn.studies.convergence.loss import loss_correlations, summaries_with_loss
 from repdyn.studies.convergence.profiles import (
     ConvergenceMeasurements,
     class_table,
     estimate_change,
     estimate_profile,
-    gap_table,
     measure_convergence,
-    profile_table,
 )
-from repdyn.studies.driver import Study, add_layers_option
+from repdyn.studies.driver import Study, add_layers_option, add_number
 from repdyn.studies.models import LoadedModel, file_name
-from repdyn.studies.output import Output
+from repdyn.studies.output import Output, join_tables
 from repdyn.tables.frames import by_stack
 from repdyn.tables.selection import select
 from repdyn.tables.style import of_stack
 from repdyn.text.source import DEFAULT_TEXT
-from repdyn.utils.arguments import at_least
 
 
 class ConvergenceStudy(Study):
@@ -47,15 +45,8 @@ class ConvergenceStudy(Study):
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
         text = parser.add_argument_group("text")
         text.add_argument("--text", default=DEFAULT_TEXT, help="enwik8, builtin, or a path (default: %(default)s)")
-        text.add_argument(
-            "--sequence-length",
-            type=at_least(2),
-            default=128,
-            help="tokens in a sequence, at most the model's context (default: %(default)s)",
-        )
-        text.add_argument(
-            "--max-vectors", type=at_least(3), default=16384, help="tokens of the text (default: %(default)s)"
-        )
+        add_number(text, "--sequence-length", 128, 2, "tokens in a sequence, at most the model's context")
+        add_number(text, "--max-vectors", 16384, 3, "tokens of the text")
         text.add_argument(
             "--classes",
             nargs="+",
@@ -64,18 +55,11 @@ class ConvergenceStudy(Study):
             metavar="CLASS",
             help=f"word classes to compare: {', '.join(CLASSES)}, words for all of them, or none (default: words)",
         )
-        text.add_argument(
-            "--sentences",
-            type=at_least(0),
-            default=1000,
-            help="generated sentences of each kind, simple and complex; 0 for none (default: %(default)s)",
-        )
+        add_number(text, "--sentences", 1000, 0, "generated sentences of each kind, simple and complex; 0 for none")
         group = parser.add_argument_group("analysis")
         add_layers_option(group)
-        group.add_argument(
-            "--resamples", type=at_least(1), default=1000, help="of the bootstrap (default: %(default)s)"
-        )
-        group.add_argument("--seed", type=at_least(0), default=0, help="of the bootstrap (default: %(default)s)")
+        add_number(group, "--resamples", 1000, 1, "of the bootstrap")
+        add_number(group, "--seed", 0, 0, "of the bootstrap")
         group.add_argument("--before-after", action="store_true", help="the second of two models minus the first")
         group.add_argument(
             "--store", type=Path, metavar="STORE", help="runs with the metric alignment: correlation with train/loss"
@@ -108,19 +92,22 @@ class ConvergenceStudy(Study):
         self.write(self.output)
 
     def _report_profiles(self) -> None:
-        measured = [one for stacks in self.models for one in stacks]
-        estimates = {one.name: estimate_profile(one, self.options.resamples, self.options.seed) for one in measured}
-        self.output.tables["profiles"] = profile_table(estimates)
-        self.output.tables["classes"] = class_table(measured)
-        if not (table := gap_table(measured)).empty:
-            self.output.tables["gaps"] = table
-        self.output.figures["profiles"] = figures.profile_figure(estimates)
-        for one in measured:
-            estimate, folder = estimates[one.name], file_name(one.name)
-            summary.print_profile(one, estimate)
-            self.output.figures[f"{folder}/gradient"] = figures.gradient_figure(one.name, estimate)
-            if gaps := one.gaps():
-                self.output.figures[f"{folder}/gaps"] = figures.gap_figure(one.name, gaps)
+        measured = {one.name: one for stacks in self.models for one in stacks}
+        estimates, gaps = {}, {}
+        for name, one in measured.items():
+            estimates[name] = profile = estimate_profile(one, self.options.resamples, self.options.seed)
+            gap = class_gaps(one.classes)
+            summary.print_profile(one, profile, gap)
+            self.output.figures[f"{file_name(name)}/gradient"] = figures.gradient_figure(name, profile)
+            if len(gap):
+                gaps[name] = gap
+                self.output.figures[f"{file_name(name)}/gaps"] = figures.gap_figure(name, gap)
+        profiles = {name: profile.table for name, profile in estimates.items()}
+        self.output.figures["profiles"] = figures.profile_figure(profiles)
+        self.output.tables["profiles"] = join_tables(profiles, "model")
+        self.output.tables["classes"] = join_tables({name: class_table(one) for name, one in measured.items()}, "model")
+        if gaps:
+            self.output.tables["gaps"] = join_tables(gaps, "model")
 
     def _report_change(self, before: list[ConvergenceMeasurements], after: list[ConvergenceMeasurements]) -> None:
         if len(before) != len(after):
@@ -128,16 +115,14 @@ class ConvergenceStudy(Study):
             raise ValueError(
                 f"expected two models with as many stacks of blocks, got {names}; compare two checkpoints of one model"
             )
-        changes = {
-            f"{later.name} minus {earlier.name}": estimate_change(
-                earlier, later, self.options.resamples, self.options.seed
-            )
-            for earlier, later in zip(before, after, strict=True)
-        }
-        self.output.tables["change"] = profile_table(changes, fits=False)
-        for title, change in changes.items():
+        changes = {}
+        for pair in zip(before, after, strict=True):
+            title = f"{pair[1].name} minus {pair[0].name}"
+            change = estimate_change(*pair, self.options.resamples, self.options.seed)
             summary.print_change(title, change)
-            self.output.figures[f"{file_name(title)}/change"] = figures.change_figure(title, change)
+            changes[title] = change.table
+            self.output.figures[f"{file_name(title)}/change"] = figures.change_figure(title, change.table)
+        self.output.tables["change"] = join_tables(changes, "model")
 
     def _report_correlations(self) -> None:
         frames = []

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from repdyn.studies.anatomy.geometry import cosine_matrix
 
 N_PERMUTATIONS = 2000
-
-
-class Consistency(NamedTuple):
-    """How alike the differences of one kind of change are, compared with those of the other kinds."""
-
-    kind: str
-    """:data:`ALL_KINDS` for all of them together."""
-    n: int
-    """Differences of this kind."""
-    within: float
-    """Mean cosine of two differences of this kind, in [-1, 1]."""
-    across: float
-    """Mean cosine of one of this kind and one of another."""
-    p: float
-    """Share of permutations of the kinds' labels that give as large a ``within - across``, in (0, 1]."""
-    length: float
-    """Mean norm of a difference, relative to the mean norm of the vectors before and after."""
-
-
 ALL_KINDS = "all kinds"
 
 
 def consistency(
     before: np.ndarray, after: np.ndarray, kinds: Sequence[str], sources: Sequence[str], *, seed: int = 0
-) -> list[Consistency]:
+) -> pd.DataFrame:
     """Compare the differences ``after - before`` within a kind and across kinds: all kinds together, then each.
 
     Two differences that start from the same sentence share a vector, which makes them alike: they are not compared. The
@@ -45,6 +26,12 @@ def consistency(
         kinds: (n,) kind of each change; at least two kinds of two changes or more.
         sources: (n,) the sentence before each change.
         seed: of the permutations.
+
+    Returns:
+        A row for :data:`ALL_KINDS`, then one for each kind: change (the kind), n (number of differences), within (mean
+        cosine of two differences of the kind, in [-1, 1]), across (of one of the kind and one of another), p (share of
+        permutations with as large a ``within - across``, in (0, 1]), length (mean norm of a difference, relative to the
+        mean norm of the vectors before and after).
 
     Raises:
         ValueError: fewer kinds or changes; a kind with no two changes of different sentences; a change that leaves the
@@ -60,20 +47,18 @@ def consistency(
     compared = np.asarray(sources)[:, None] != np.asarray(sources)[None, :]
     cosines = np.where(compared, cosine_matrix(after - before), 0.0)
     random = np.random.RandomState(seed)
-    drawn = np.stack([labels, *(random.permutation(labels) for _ in range(N_PERMUTATIONS))])
-    within, across = _means(cosines, compared, drawn, len(names))
+    permuted = np.stack([labels, *(random.permutation(labels) for _ in range(N_PERMUTATIONS))])
+    within, across = _means(cosines, compared, permuted, len(names))
     gaps = within - across
     if np.isnan(gaps[0]).any():
         name = names[int(np.isnan(gaps[0]).argmax())]
         raise ValueError(f"expected changes of different sentences in every kind, got a single one in {name!r}")
     # equal up to rounding counts as large; the observed labels are one of the permutations
     p = (~(gaps < gaps[0] - 1e-12)).mean(0)
-    members = [*(labels == number for number in range(len(names))), np.ones(len(labels), dtype=bool)]
-    found = [
-        Consistency(name, int(mine.sum()), *map(float, (*values, relative[mine].mean())))
-        for name, mine, *values in zip([*names, ALL_KINDS], members, within[0], across[0], p, strict=True)
-    ]
-    return [found[-1], *found[:-1]]
+    members = np.stack([*(labels == number for number in range(len(names))), np.ones(len(labels), dtype=bool)])
+    found = pd.DataFrame({"change": [*names, ALL_KINDS], "n": members.sum(1), "within": within[0], "across": across[0]})
+    found = found.assign(p=p, length=[relative[mine].mean() for mine in members])
+    return pd.concat([found.tail(1), found.head(-1)], ignore_index=True)
 
 
 def _relative_lengths(before: np.ndarray, after: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,32 +14,8 @@ from repdyn.studies.sentences.examples import CHANGES, PARAPHRASES
 from repdyn.text.source import load_corpus
 
 
-class Groups(NamedTuple):
-    """Sentences in groups of the same meaning."""
-
-    sentences: tuple[str, ...]
-    groups: tuple[str, ...]
-    """Name of each sentence's group."""
-
-
-class Changes(NamedTuple):
-    """Sentences before and after a change."""
-
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-    kinds: tuple[str, ...]
-    """Kind of each change."""
-
-
-class Collection(NamedTuple):
-    """Texts of one source."""
-
-    name: str
-    texts: tuple[str, ...]
-
-
-def read_groups(path: Path | None) -> Groups:
-    """Read groups of paraphrases, or return the built-in ones.
+def read_groups(path: Path | None) -> pd.DataFrame:
+    """Read groups of paraphrases, or return the built-in ones: a row for each sentence, with columns group, sentence.
 
     Args:
         path: JSON ``{"group": ["sentence", ...], ...}`` or ``[["sentence", ...], ...]``, or CSV with the columns group
@@ -57,12 +33,12 @@ def read_groups(path: Path | None) -> Groups:
             f'expected groups of sentences in {path}, {{"group": ["sentence", ...], ...}}, got something else; give '
             "lists of texts, none of them empty"
         )
-    named = [(text, str(name)) for name, group in groups.items() for text in group]
-    return Groups(tuple(text for text, _ in named), tuple(name for _, name in named))
+    rows = [(str(name), text) for name, group in groups.items() for text in group]
+    return pd.DataFrame(rows, columns=["group", "sentence"])
 
 
-def read_changes(path: Path | None) -> Changes:
-    """Read changed sentences, or return the built-in ones.
+def read_changes(path: Path | None) -> pd.DataFrame:
+    """Read changed sentences, or return the built-in ones: a row for each, with columns kind, before, after.
 
     Args:
         path: JSON ``{"kind": [["before", "after"], ...], ...}``, or CSV with the columns kind, before and after; None
@@ -81,12 +57,12 @@ def read_changes(path: Path | None) -> Changes:
             f'expected changed sentences in {path}, {{"kind": [["before", "after"], ...], ...}}, got something else; '
             "give pairs of texts, none of them empty"
         )
-    changes = [(*pair, str(kind)) for kind, pairs in kinds.items() for pair in pairs]
-    return Changes(*zip(*changes, strict=True)) if changes else Changes((), (), ())
+    rows = [(str(kind), *pair) for kind, pairs in kinds.items() for pair in pairs]
+    return pd.DataFrame(rows, columns=["kind", "before", "after"])
 
 
-def read_collection(source: str, n_texts: int) -> Collection:
-    """Read paragraphs of a text, spread evenly over it.
+def read_collection(source: str, n_texts: int) -> tuple[str, list[str]]:
+    """Read paragraphs of a text, spread evenly over it; return the name of the text and the paragraphs.
 
     Args:
         source: "builtin", "enwik8" or a path; see :func:`repdyn.text.source.load_corpus`.
@@ -104,7 +80,7 @@ def read_collection(source: str, n_texts: int) -> Collection:
     if len(distinct) < 3:
         raise ValueError(f"expected at least 3 paragraphs in {source}, got {len(distinct)}; give a longer text")
     chosen = np.unique(np.linspace(0, len(distinct) - 1, min(n_texts, len(distinct))).round().astype(int))
-    return Collection(corpus.name, tuple(distinct[number] for number in chosen))
+    return corpus.name, [distinct[number] for number in chosen]
 
 
 def _are_texts(values: object) -> bool:

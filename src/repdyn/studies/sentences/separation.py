@@ -11,39 +11,23 @@ import numpy as np
 N_BOOTSTRAP = 2000
 
 
-class Estimate(NamedTuple):
-    """A value with the 95 % interval of its bootstrap."""
-
-    value: float
-    low: float
-    high: float
-
-
-class Separation(NamedTuple):
-    """Cosines of two sentences of one group, compared with those of two sentences of different groups."""
-
-    within: Estimate
-    """Mean cosine of two different sentences of a group."""
-    between: Estimate
-    """Mean cosine of two sentences of different groups."""
-    effect: Estimate
-    """(within - between) over the root of the mean of the two variances (Cohen's d)."""
-    probability: Estimate
-    """Of a pair from within to be closer than one from between, ties counted half (area under the ROC curve)."""
-    nearest: float
-    """Share of sentences whose nearest other sentence is of their own group, in [0, 1]."""
-
-
-def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> Separation:
+def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> dict[str, float]:
     """Measure how far apart groups are, with intervals from a bootstrap over groups.
 
     The bootstrap resamples groups, not sentences, because the sentences of a group are not independent; pairs between
-    two copies of one drawn group are left out.
+    two copies of one resampled group are left out.
 
     Args:
         cosines: (n, n) of all pairs of sentences, all finite.
         groups: (n,) the group of each sentence, 0, 1, ...; at least 3 groups, of two sentences or more.
         seed: of the bootstrap.
+
+    Returns:
+        nearest (share of sentences whose nearest other sentence is of their own group, in [0, 1]); within (mean cosine
+        of two different sentences of a group), between (of two sentences of different groups), effect (within - between
+        over the root of the mean of the two variances: Cohen's d), and probability (of a pair from within to be closer
+        than one from between, ties counted half: area under the ROC curve), the latter four each with the bounds
+        NAME_low and NAME_high of a 95 % interval.
 
     Raises:
         ValueError: fewer groups, a group of one sentence, or cosines that are not finite.
@@ -54,16 +38,13 @@ def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> 
     drawn = random.randint(len(members), size=(N_BOOTSTRAP, len(members)))
     weights = np.stack([(drawn == group).sum(1) for group in range(len(members))], axis=1).astype(float)
     observed = _statistics(blocks, np.ones((1, len(members))))
-    spread = _statistics(blocks, weights)
-    estimates = [_estimate(float(value[0]), draws) for value, draws in zip(observed, spread, strict=True)]
-    return Separation(*estimates, nearest=_nearest(cosines, np.asarray(groups)))
-
-
-def _estimate(value: float, draws: np.ndarray) -> Estimate:
-    """Return an estimate; a draw without a value, of the same group every time, is ignored."""
-    draws = draws[~np.isnan(draws)]
-    low, high = np.quantile(draws, [0.025, 0.975]) if len(draws) else (math.nan, math.nan)
-    return Estimate(value, float(low), float(high))
+    found = {"nearest": _nearest(cosines, np.asarray(groups))}
+    for (name, draws), value in zip(_statistics(blocks, weights).items(), observed.values(), strict=True):
+        # a draw of the same group every time has no value
+        draws = draws[~np.isnan(draws)]
+        low, high = np.quantile(draws, [0.025, 0.975]) if len(draws) else (math.nan, math.nan)
+        found |= {name: float(value[0]), f"{name}_low": float(low), f"{name}_high": float(high)}
+    return found
 
 
 def _members(cosines: np.ndarray, groups: Sequence[int]) -> list[np.ndarray]:
@@ -104,7 +85,7 @@ def _blocks(cosines: np.ndarray, members: Sequence[np.ndarray]) -> _Blocks:
     return _Blocks(np.array(sums[0]), np.array(sums[1]), np.array(pairs), np.array(closer))
 
 
-def _statistics(blocks: _Blocks, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _statistics(blocks: _Blocks, weights: np.ndarray) -> dict[str, np.ndarray]:
     """Return within, between, effect and probability, each (n_draws,), for weights of groups (n_draws, n_groups)."""
     of_pairs = weights[:, blocks.pairs[:, 0]] * weights[:, blocks.pairs[:, 1]]
     (n_in, sum_in, square_in), (n_out, sum_out, square_out) = (weights @ blocks.within).T, (of_pairs @ blocks.between).T
@@ -113,7 +94,8 @@ def _statistics(blocks: _Blocks, weights: np.ndarray) -> tuple[np.ndarray, np.nd
         variances = square_in / n_in - within**2 + square_out / n_out - between**2
         effect = (within - between) / np.sqrt(variances.clip(0) / 2)
         closer = ((weights @ blocks.closer) * of_pairs).sum(1) / (n_in * n_out)
-    return within, between, np.where(variances > 0, effect, math.nan), closer
+    effect = np.where(variances > 0, effect, math.nan)
+    return {"within": within, "between": between, "effect": effect, "probability": closer}
 
 
 def _nearest(cosines: np.ndarray, groups: np.ndarray) -> float:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 
-from tqdm import tqdm
+import pandas as pd
 
-from repdyn.studies.driver import Study
+from repdyn.studies.driver import Study, add_number
 from repdyn.studies.models import LoadedModel
 from repdyn.studies.output import Output, print_title
 from repdyn.studies.sentences import figures, summary, tables
 from repdyn.studies.sentences.inputs import read_changes, read_collection, read_groups
-from repdyn.studies.sentences.vectors import SentenceVectors, sentence_vectors, shared_token_cosines
+from repdyn.studies.sentences.vectors import sentence_vectors, shared_token_cosines
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import of_stack
-from repdyn.utils.arguments import at_least
 
 
 class SentenceStudy(Study):
@@ -47,23 +45,9 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         group.add_argument(
             "--text", default="builtin", help="collection of texts: builtin, enwik8, or a path (default: %(default)s)"
         )
-        group.add_argument(
-            "--texts",
-            type=at_least(3),
-            default=500,
-            metavar="N",
-            help="paragraphs of it, spread evenly (default: %(default)s)",
-        )
-        group.add_argument(
-            "--max-tokens",
-            type=at_least(2),
-            default=128,
-            metavar="N",
-            help="tokens of a sentence or paragraph; longer ones are cut off (default: %(default)s)",
-        )
-        group.add_argument(
-            "--seed", type=at_least(0), default=0, help="of bootstrap and permutations (default: %(default)s)"
-        )
+        add_number(group, "--texts", 500, 3, "paragraphs of it, spread evenly", "N")
+        add_number(group, "--max-tokens", 128, 2, "tokens of a sentence or paragraph; longer ones are cut off", "N")
+        add_number(group, "--seed", 0, 0, "of bootstrap and permutations")
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
@@ -79,10 +63,10 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         self.write(output, loaded.folder_name)
 
     def _add_groups(self, loaded: LoadedModel, output: Output) -> None:
-        sequences = self._encode(loaded, self.groups.sentences)
+        sequences = self._encode(loaded, self.groups["sentence"])
         baseline = shared_token_cosines(sequences, loaded.tokenizer.all_special_ids)
-        vectors = sentence_vectors(loaded.model, sequences, _bar("paraphrases"))
-        table = tables.separation_table(vectors, baseline, self.groups.groups, seed=self.options.seed)
+        vectors = sentence_vectors(loaded.model, sequences, "paraphrases")
+        table = tables.separation_table(vectors, baseline, self.groups["group"], seed=self.options.seed)
         output.tables["separation"] = table
         for stack, rows in by_stack(table).items():
             summary.print_separation(rows)
@@ -90,21 +74,19 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
             output.figures[_stem("separation", stack)] = figure
 
     def _add_changes(self, loaded: LoadedModel, output: Output) -> None:
-        changes = self.changes
-        sentences = list(dict.fromkeys([*changes.before, *changes.after]))
-        vectors = sentence_vectors(loaded.model, self._encode(loaded, sentences), _bar("changes"))
+        sentences = pd.Index(self.changes[["before", "after"]].to_numpy().ravel("F")).unique()
+        vectors = sentence_vectors(loaded.model, self._encode(loaded, sentences), "changes")
         before, after = (
-            _take(vectors, [sentences.index(text) for text in texts]) for texts in (changes.before, changes.after)
+            [one.take(sentences.get_indexer(self.changes[side])) for one in vectors] for side in ("before", "after")
         )
-        table = tables.change_table(before, after, changes.kinds, changes.before, seed=self.options.seed)
-        output.tables["changes"] = table
+        output.tables["changes"] = table = tables.change_table(before, after, self.changes, seed=self.options.seed)
         for stack, rows in {} if table.empty else by_stack(table).items():
             summary.print_changes(rows)
             output.figures[_stem("changes", stack)] = figures.change_figure(of_stack(loaded.name, stack), rows)
 
     def _add_collection(self, loaded: LoadedModel, output: Output) -> None:
         name, texts = self.collection
-        vectors = sentence_vectors(loaded.model, self._encode(loaded, texts), _bar("texts"))
+        vectors = sentence_vectors(loaded.model, self._encode(loaded, texts), "texts")
         table, histograms = tables.collection_table(vectors), tables.collection_histograms(vectors)
         output.tables.update(collection=table, collection_histograms=histograms)
         counts = by_stack(histograms)
@@ -113,29 +95,19 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
             figure = figures.collection_figure(of_stack(loaded.name, stack), name, rows, counts[stack])
             output.figures[_stem("collection", stack)] = figure
 
-    def _encode(self, loaded: LoadedModel, sentences: Sequence[str]) -> list[list[int]]:
-        limit = min(self.options.max_tokens, loaded.context)
-        sequences = [
-            list(loaded.tokenizer(sentence, truncation=True, max_length=limit)["input_ids"]) for sentence in sentences
-        ]
-        if not all(sequences):
-            empty = sentences[sequences.index([])]
-            raise ValueError(
-                f"expected sentences of at least one token, got {empty!r}, which has none in {loaded.name}"
-            )
+    def _encode(self, loaded: LoadedModel, sentences: Iterable[str]) -> list[list[int]]:
+        limit, sequences = min(self.options.max_tokens, loaded.context), []
+        for sentence in sentences:
+            sequences.append(list(loaded.tokenizer(sentence, truncation=True, max_length=limit)["input_ids"]))
+            if not sequences[-1]:
+                raise ValueError(
+                    f"expected sentences of at least one token, got {sentence!r}, which has none in {loaded.name}"
+                )
         return sequences
-
-
-def _take(vectors: Iterable[SentenceVectors], numbers: Sequence[int]) -> list[SentenceVectors]:
-    return [SentenceVectors(one.layer, one.pooling, one.vectors[list(numbers)]) for one in vectors]
 
 
 def _stem(name: str, stack: str | None) -> str:
     return name if stack is None else f"{name}_{stack}"
-
-
-def _bar(title: str) -> partial[tqdm[int]]:
-    return partial(tqdm, desc=title, leave=False)
 
 
 STUDY = SentenceStudy

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from repdyn.studies.anatomy.geometry import cosine_matrix, describe
 from repdyn.studies.sentences.changes import consistency
-from repdyn.studies.sentences.separation import Separation, separation
+from repdyn.studies.sentences.separation import separation
 from repdyn.studies.sentences.vectors import SentenceVectors
 
 SHARED_TOKENS = "tokens in common"
@@ -23,7 +22,7 @@ _BINS = np.linspace(-1, 1, 201)
 def separation_table(
     vectors: Iterable[SentenceVectors], baseline: np.ndarray, groups: Sequence[str], *, seed: int
 ) -> pd.DataFrame:
-    """Return a row for each layer and pooling, the last one for the baseline; see :class:`Separation`.
+    """Return a row for each layer and pooling, the last one for the baseline; see :func:`separation`.
 
     There is no row where all sentences have the same vector (layer 0 at a token that all begin with).
 
@@ -35,44 +34,37 @@ def separation_table(
     """
     numbers = pd.factorize(pd.Series(list(groups)))[0].tolist()
     rows = [
-        {**one.keys, **_flatten(separation(cosine_matrix(one.vectors), numbers, seed=seed))}
+        {**one.keys, **separation(cosine_matrix(one.vectors), numbers, seed=seed)}
         for one in vectors
         if not _is_unmoved(one.vectors[:1], one.vectors).all()
     ]
     last = {"stack": None, "layer": None, "vector": SHARED_TOKENS}
-    return pd.DataFrame([*rows, {**last, **_flatten(separation(baseline, numbers, seed=seed))}])
+    return pd.DataFrame([*rows, {**last, **separation(baseline, numbers, seed=seed)}])
 
 
 def change_table(
-    before: Iterable[SentenceVectors],
-    after: Iterable[SentenceVectors],
-    kinds: Sequence[str],
-    sources: Sequence[str],
-    *,
-    seed: int,
+    before: Iterable[SentenceVectors], after: Iterable[SentenceVectors], changes: pd.DataFrame, *, seed: int
 ) -> pd.DataFrame:
-    """Return a row for each layer, pooling and change; see :class:`repdyn.studies.sentences.changes.Consistency`.
+    """Return a row for each layer, pooling and change; see :func:`repdyn.studies.sentences.changes.consistency`.
 
     A change that does not move the vector at a layer (layer 0, at a token that stays the same in the same place) is
     left out there; so is a kind with fewer than two changes left, or a layer with fewer than two kinds.
+
+    Args:
+        before, after: of the sentences of each change.
+        changes: of :func:`repdyn.studies.sentences.inputs.read_changes`.
+        seed: of the permutations.
     """
-    rows: list[dict[str, Any]] = []
+    frames = []
     for one, other in zip(before, after, strict=True):
-        chosen = _comparable(~_is_unmoved(one.vectors, other.vectors), kinds, sources)
-        if len({kinds[number] for number in chosen}) < 2:
-            continue
-        of_chosen = ([values[number] for number in chosen] for values in (kinds, sources))
-        for found in consistency(one.vectors[chosen], other.vectors[chosen], *of_chosen, seed=seed):
-            kind, *_ = found
-            rows.append({**one.keys, "change": kind, **dict(zip(found._fields[1:], found[1:], strict=True))})
-    return pd.DataFrame(rows)
-
-
-def _comparable(moved: np.ndarray, kinds: Sequence[str], sources: Sequence[str]) -> list[int]:
-    """Return the changes that move the vector and are of a kind with two such changes of different sentences."""
-    numbers: list[int] = np.flatnonzero(moved).tolist()
-    started = {kind: {sources[number] for number in numbers if kinds[number] == kind} for kind in kinds}
-    return [number for number in numbers if len(started[kinds[number]]) > 1]
+        moved = changes.loc[~_is_unmoved(one.vectors, other.vectors)]
+        # a kind needs changes of two different sentences
+        chosen = moved.loc[moved.groupby("kind")["before"].transform("nunique") > 1]
+        if chosen["kind"].nunique() > 1:
+            vectors = (of_sentences.vectors[chosen.index] for of_sentences in (one, other))
+            found = consistency(*vectors, chosen["kind"].tolist(), chosen["before"].tolist(), seed=seed)
+            frames.append(pd.DataFrame({**one.keys, **found}))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
 def collection_table(vectors: Iterable[SentenceVectors]) -> pd.DataFrame:
@@ -102,11 +94,3 @@ def _pair_cosines(one: SentenceVectors) -> np.ndarray:
     cosines = cosine_matrix(one.vectors)
     values = cosines[np.triu_indices(len(cosines), 1)]
     return values[~np.isnan(values)]
-
-
-def _flatten(found: Separation) -> dict[str, float]:
-    columns = {"nearest": found.nearest}
-    for name in ("within", "between", "effect", "probability"):
-        estimate = getattr(found, name)
-        columns |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-    return columns

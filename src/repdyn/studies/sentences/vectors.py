@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from repdyn.capture.capture import causality
 from repdyn.capture.prepared_model import prepare
@@ -34,11 +35,13 @@ class SentenceVectors:
         """The first columns of a table."""
         return {"stack": self.layer.stack, "layer": self.layer.index, "vector": self.pooling}
 
+    def take(self, rows: np.ndarray) -> SentenceVectors:
+        """Return the vectors of some of the sentences, by their numbers."""
+        return replace(self, vectors=self.vectors[rows])
+
 
 def sentence_vectors(
-    model: nn.Module,
-    sequences: Sequence[Sequence[int]],
-    track: Callable[[Iterable[int]], Iterable[int]] = iter,
+    model: nn.Module, sequences: Sequence[Sequence[int]], title: str | None = None
 ) -> list[SentenceVectors]:
     """Compute the vectors of sentences at every layer.
 
@@ -49,14 +52,14 @@ def sentence_vectors(
     Args:
         model: any model that :func:`repdyn.capture.capture.capture` takes.
         sequences: token ids of each sentence, special tokens included, at least one token each.
-        track: wraps the iteration over batches, for a progress bar.
+        title: of the progress bar.
 
     Raises:
         ValueError: an empty sentence, or a model that cannot be captured.
     """
     causal = causality(prepare(model), sentences_probe(sequences[:_BATCH_SENTENCES]))
     parts: dict[tuple[LayerKey, str], list[Tensor]] = {}
-    for start in track(range(0, len(sequences), _BATCH_SENTENCES)):
+    for start in tqdm(range(0, len(sequences), _BATCH_SENTENCES), desc=title, leave=False):
         batch = sequences[start : start + _BATCH_SENTENCES]
         for layer, states in token_states(model, batch):
             for pooling, vectors in _pool(states, [len(sequence) for sequence in batch]).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from repdyn.studies.driver import Study, add_layers_option
+from repdyn.studies.driver import Study, add_layers_option, add_number
 from repdyn.studies.models import LoadedModel
 from repdyn.studies.output import Output
 from repdyn.studies.tokens import figures, summary
@@ -12,7 +12,6 @@ from repdyn.studies.tokens.sentences import capture_sentence, compare_sentence, 
 from repdyn.studies.tokens.text import measure_text
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import of_stack
-from repdyn.utils.arguments import at_least
 
 
 class TokenStudy(Study):
@@ -35,9 +34,7 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         group.add_argument(
             "--sentence", default="The £1 coin lies on the table.", metavar="TEXT", help='(default: "%(default)s")'
         )
-        group.add_argument(
-            "--nearest", type=at_least(1), default=10, metavar="K", help="nearest tokens (default: %(default)s)"
-        )
+        add_number(group, "--nearest", 10, 1, "nearest tokens", "K")
         group.add_argument(
             "--positions", action="store_true", help="add the token's position embedding to every row of the vocabulary"
         )
@@ -47,15 +44,8 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         add_layers_option(group)
         text = parser.add_argument_group("words of a text")
         text.add_argument("--text", metavar="SOURCE", help="enwik8, builtin, or a path (default: none)")
-        text.add_argument(
-            "--sequence-length",
-            type=at_least(3),
-            default=128,
-            help="tokens in a sequence, at most the model's context (default: %(default)s)",
-        )
-        text.add_argument(
-            "--max-vectors", type=at_least(3), default=2048, help="tokens of the text (default: %(default)s)"
-        )
+        add_number(text, "--sequence-length", 128, 3, "tokens in a sequence, at most the model's context")
+        add_number(text, "--max-vectors", 2048, 3, "tokens of the text")
 
     def measure(self, loaded: LoadedModel) -> None:
         self._measure(loaded, loaded.name, loaded.folder_name)
@@ -87,17 +77,17 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
             output.figures[f"{prefix}heatmap"] = figures.heatmap(title, sentence, table, nearest[stack], caption)
 
     def _add_text(self, loaded: LoadedModel, name: str, output: Output) -> None:
-        found = measure_text(loaded, self.options)
-        output.tables.update(classes=found.classes, steps=found.steps, density=found.density)
-        steps = by_stack(found.steps)
-        for stack, table in by_stack(found.classes).items():
+        text, tables = measure_text(loaded, self.options)
+        output.tables.update(tables)
+        steps = by_stack(tables["steps"])
+        for stack, table in by_stack(tables["classes"]).items():
             title, prefix = of_stack(name, stack), "" if stack is None else f"{stack} "
-            summary.print_classes(f"{title}: words of {found.name}", table)
+            summary.print_classes(f"{title}: words of {text}", table)
             summary.print_steps(steps[stack])
-            output.figures[f"{prefix}classes"] = figures.class_figure(title, found.name, table)
-            output.figures[f"{prefix}steps"] = figures.step_figure(title, found.name, steps[stack])
-        summary.print_density(found.density)
-        output.figures["density"] = figures.density_figure(name, found.name, found.density)
+            output.figures[f"{prefix}classes"] = figures.class_figure(title, text, table)
+            output.figures[f"{prefix}steps"] = figures.step_figure(title, text, steps[stack])
+        summary.print_density(tables["density"])
+        output.figures["density"] = figures.density_figure(name, text, tables["density"])
 
 
 STUDY = TokenStudy

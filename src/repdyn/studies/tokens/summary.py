@@ -24,15 +24,11 @@ def print_sentence(name: str, table: pd.DataFrame, reasons: Iterable[str]) -> No
         reasons: one for each layer without a state after its attention.
     """
     blocks = select(table, state="block")
-    ranks = blocks.pivot(index="position", columns="layer", values="rank")
-    layers = ranks.columns[np.unique(np.linspace(0, ranks.shape[1] - 1, _MAX_LAYERS).round().astype(int))]
-    tokens = blocks.groupby("position")["token"].first()
-    rows = [
-        (str(token), *(f"{rank:,}" for rank in of_layers))
-        for token, of_layers in zip(tokens, ranks[layers].to_numpy(), strict=True)
-    ]
+    layers = np.unique(np.linspace(0, blocks["layer"].nunique() - 1, _MAX_LAYERS).round().astype(int))
+    ranks = blocks.pivot(index=["position", "token"], columns="layer", values="rank").iloc[:, layers]
+    columns = [(f"layer {layer}", f"{{layer {layer}:,}}") for layer in ranks.columns]
     print_title(f"{name}: rank of each token's own embedding among the input embeddings")
-    print_table(("token", *(f"layer {layer}" for layer in layers)), rows, left={"token"})
+    print_table(ranks.add_prefix("layer ").reset_index(), [("token", "{token}"), *columns])
     firsts = {reason.partition(": ")[2]: reason for reason in reversed(list(reasons))}
     counts = Counter(reason.partition(": ")[2] for reason in reasons)
     for why, first in reversed(firsts.items()):
@@ -41,14 +37,10 @@ def print_sentence(name: str, table: pd.DataFrame, reasons: Iterable[str]) -> No
 
 def print_classes(name: str, table: pd.DataFrame) -> None:
     """Print mean cosine, median rank and share of rank 0 of each class, layer by layer of one stack."""
-    formats = {"tokens": ",", "cosine": ".4f", "rank": ",.1f", "kept": ".1%"}
-    rows = [
-        (str(row["layer"]), row["state"], row["class"], *(f"{row[c]:{f}}" for c, f in formats.items()))
-        for row in table.to_dict("records")
-    ]
+    columns = [("layer", "{layer:d}"), ("state", "{state}"), ("class", "{class}"), ("tokens", "{tokens:,}")]
+    columns += [("cosine", "{cosine:.4f}"), ("median rank", "{rank:,.1f}"), ("rank 0", "{kept:.1%}")]
     print_title(name)
-    columns = ("layer", "state", "class", "tokens", "cosine", "median rank", "rank 0")
-    print_table(columns, rows, left={"state", "class"})
+    print_table(table, columns)
 
 
 def print_density(table: pd.DataFrame) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -18,7 +17,7 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.hub.errors import model_errors
 from repdyn.kernels import full_precision
-from repdyn.kernels.token_rank import nearest_rows
+from repdyn.kernels.vocabulary_search import nearest_rows
 from repdyn.kernels.tokens import token_cosines, token_ranks
 from repdyn.kernels.vocabulary import Vocabulary, unit_rows
 from repdyn.studies.driver import text_probe
@@ -29,26 +28,17 @@ CLASSES = ("function", "content")
 NEIGHBOURS = 10
 
 
-@dataclass(frozen=True, eq=False)
-class TextMeasurements:
-    """Function words and content words of a text in every state of a model."""
-
-    name: str
-    """Name of the text."""
-    classes: pd.DataFrame
-    """Columns stack, layer, state, and those of :func:`class_rows`."""
-    density: pd.DataFrame
-    """From :func:`density`."""
-    steps: pd.DataFrame
-    """A row for each layer but the last: stack, layer, within, between; see :func:`common_direction`."""
-
-
-def measure_text(loaded: LoadedModel, options: argparse.Namespace) -> TextMeasurements:
+def measure_text(loaded: LoadedModel, options: argparse.Namespace) -> tuple[str, dict[str, pd.DataFrame]]:
     """Compare the words of a text with the vocabulary, and test whether its tokens move together.
 
     Args:
         loaded: the model.
         options: text, sequence_length, max_vectors, layers; as on the command line.
+
+    Returns:
+        The name of the text, and tables: classes (stack, layer, state, and the columns of :func:`class_rows`), steps (a
+        row for each layer but the last: stack, layer, within, between, of :func:`common_direction`), and density (of
+        :func:`density`).
 
     Raises:
         ValueError, OSError: a text that is too short, or cannot be read; states that cannot be compared.
@@ -76,8 +66,8 @@ def measure_text(loaded: LoadedModel, options: argparse.Namespace) -> TextMeasur
                 within, between = common_direction(layer.states[at], states.following(layer)[at], sequences)
                 steps.append({**key, "within": within, "between": between})
             bar.update()
-    crowded = density(vocabulary, ids, probe.classes["function"][torch.from_numpy(tokens)])
-    return TextMeasurements(probe.name, pd.DataFrame(classes), crowded, pd.DataFrame(steps))
+    crowding = density(vocabulary, ids, probe.classes["function"][torch.from_numpy(tokens)])
+    return probe.name, {"classes": pd.DataFrame(classes), "steps": pd.DataFrame(steps), "density": crowding}
 
 
 def class_rows(x: Tensor, ids: Tensor, vocabulary: Vocabulary, classes: Mapping[str, Tensor]) -> list[dict]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from repdyn.kernels.token_rank import nearest_rows
+from repdyn.kernels.vocabulary_search import nearest_rows
 from repdyn.kernels.tokens import token_cosines, token_ranks
 from repdyn.kernels.vocabulary import Vocabulary
 

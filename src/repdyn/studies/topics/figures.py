@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from repdyn.figures.drawing import entitle
-from repdyn.studies.charts import layer_axis, series_colour
-from repdyn.studies.topics.gaps import VectorGap
+from repdyn.studies.charts import layer_axis, select, series_colour
 from repdyn.studies.topics.measurements import TABLE, TopicMeasurements
 from repdyn.tables.style import DIVERGING, styled
 
@@ -48,13 +47,13 @@ def depth_figure(measured: Mapping[str, TopicMeasurements]) -> Figure:
 @styled
 def heads_figure(name: str, measured: TopicMeasurements) -> Figure:
     """Draw the gap of each head of each layer minus its control, as a multiple of even attention."""
-    gaps = measured.attention_gaps
-    n_heads = max(gap.values.shape[1] for gap in gaps.values())
-    values, errors = (np.full((len(gaps), n_heads), np.nan) for _ in range(2))
-    for row, gap in enumerate(gaps.values()):
-        columns = slice(gap.values.shape[1])
-        values[row, columns], errors[row, columns] = gap.difference * measured.length, gap.error * measured.length
-    figure = Figure(figsize=(min(11.0, 2.5 + 0.6 * n_heads), 1.8 + 0.4 * len(gaps)))
+    heads = measured.attention.dropna(subset=["gap", "head"])
+    values, errors = (
+        heads.pivot(index="layer", columns="head", values=column) * measured.length
+        for column in ("difference", "standard_error")
+    )
+    n_layers, n_heads = values.shape
+    figure = Figure(figsize=(min(11.0, 2.5 + 0.6 * n_heads), 1.8 + 0.4 * n_layers))
     axes = figure.subplots()
     limit = float(np.nanmax(np.abs(values))) or 1.0
     image = axes.imshow(values, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", origin="lower")
@@ -63,10 +62,10 @@ def heads_figure(name: str, measured: TopicMeasurements) -> Figure:
     axes.set_xlabel("head")
     axes.set_ylabel("layer")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_yticks(range(len(gaps)), [str(layer) for layer in gaps])
+    axes.set_yticks(range(n_layers), values.index)
     if n_heads <= _MAX_NUMBERED:
-        for (row, column), value in np.ndenumerate(values):
-            weight = "bold" if abs(value) >= BOLD_FROM * errors[row, column] else "normal"
+        for (row, column), value in np.ndenumerate(values.to_numpy()):
+            weight = "bold" if abs(value) >= BOLD_FROM * errors.iloc[row, column] else "normal"
             look = {"fontsize": 7, "color": "white" if abs(value) > 0.6 * limit else "black", "weight": weight}
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", **look)
     entitle(figure, f"{name}: topic gap of each head", f"Bold: {BOLD_FROM:g} standard errors from 0, or more.")
@@ -74,22 +73,18 @@ def heads_figure(name: str, measured: TopicMeasurements) -> Figure:
 
 
 def _draw_embeddings(axes: Axes, one: TopicMeasurements, name: str, colour: str) -> None:
-    gaps = {layer: gap for (layer, product), gap in one.embeddings.items() if product == "cosine"}
-    layers = {layer: gap for layer, gap in gaps.items() if isinstance(layer, int) and isinstance(gap, VectorGap)}
-    x = list(layers)
-    value, control, spread = (
-        np.array([getattr(gap, name) for gap in layers.values()]) for name in ("value", "control", "control_std")
-    )
-    axes.plot(x, value, color=colour, marker="o", markersize=4, label=name)
+    gaps = select(one.embeddings, product="cosine").dropna(subset="gap")
+    layers, table = gaps.loc[gaps["layer"] != TABLE], select(gaps, layer=TABLE)
+    x, control, spread = layers["layer"].astype(int), layers["control"], layers["control_std"]
+    axes.plot(x, layers["gap"], color=colour, marker="o", markersize=4, label=name)
     axes.plot(x, control, color=colour, linestyle="--", linewidth=1.2)
     axes.fill_between(x, control - spread, control + spread, color=colour, alpha=0.18, linewidth=0)
-    if isinstance(table := gaps.get(TABLE), VectorGap):
-        axes.errorbar([-0.35], [table.value], table.control_std, color=colour, marker="s", markersize=5, capsize=2)
+    look = {"color": colour, "marker": "s", "markersize": 5, "capsize": 2}
+    for gap, deviation in zip(table["gap"], table["control_std"], strict=True):
+        axes.errorbar([-0.35], [gap], deviation, **look)
 
 
 def _draw_attention(axes: Axes, one: TopicMeasurements, colour: str) -> None:
-    means = {layer: gap.mean_over_heads for layer, gap in one.attention_gaps.items()}
-    values, errors = (
-        np.array([getattr(gap, name)[0] for gap in means.values()]) * one.length for name in ("difference", "error")
-    )
-    axes.errorbar(list(means), values, 2 * errors, color=colour, marker="o", markersize=4, capsize=2)
+    means = select(one.attention, head=None).dropna(subset="gap")
+    values, errors = means["difference"] * one.length, 2 * (means["standard_error"] * one.length)
+    axes.errorbar(means["layer"], values, errors, color=colour, marker="o", markersize=4, capsize=2)

@@ -9,73 +9,19 @@ remains has nothing to do with words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from repdyn.kernels import Undefined, attention_topic_gap
+from repdyn.kernels import Undefined, attention_topic_gap, topic_gap, topic_gap_dot
+
+PRODUCTS = {"cosine": topic_gap.or_raise, "dot": topic_gap_dot.or_raise}
 
 N_CONTROLS = 10
 """Other documents whose topics are assigned to each; fewer if there are fewer sequences."""
-
-
-@dataclass(frozen=True)
-class VectorGap:
-    """A gap of vectors, and the gaps under the topics of other documents."""
-
-    value: float
-    controls: np.ndarray
-    """(n_controls,)."""
-
-    @property
-    def control(self) -> float:
-        return float(self.controls.mean())
-
-    @property
-    def control_std(self) -> float:
-        return float(self.controls.std(ddof=1)) if len(self.controls) > 1 else float("nan")
-
-
-@dataclass(frozen=True)
-class AttentionGap:
-    """Gaps of one layer's heads, sequence by sequence; NaN for a sequence without one."""
-
-    values: np.ndarray
-    """(n_sequences, heads)."""
-    controls: np.ndarray
-    """(n_sequences, heads): the mean over the topics of other documents."""
-
-    @property
-    def value(self) -> np.ndarray:
-        """(heads,)."""
-        return np.nanmean(self.values, axis=0)
-
-    @property
-    def control(self) -> np.ndarray:
-        """(heads,)."""
-        return np.nanmean(self.controls, axis=0)
-
-    @property
-    def n_sequences(self) -> int:
-        """Sequences that have both."""
-        return int(np.isfinite(self.values - self.controls).all(axis=1).sum())
-
-    @property
-    def difference(self) -> np.ndarray:
-        """(heads,) gap minus control, over the sequences that have both."""
-        return np.nanmean(self.values - self.controls, axis=0)
-
-    @property
-    def error(self) -> np.ndarray:
-        """(heads,) standard error of the difference, over independent sequences."""
-        return np.nanstd(self.values - self.controls, axis=0, ddof=1) / np.sqrt(self.n_sequences)
-
-    @property
-    def mean_over_heads(self) -> AttentionGap:
-        """The gap of the heads' mean, as of a single head."""
-        return AttentionGap(self.values.mean(axis=1, keepdims=True), self.controls.mean(axis=1, keepdims=True))
 
 
 def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
@@ -102,16 +48,42 @@ def permuted_topics(topics: Tensor, number: int, seed: int) -> list[Tensor]:
     return [topics[torch.from_numpy(random.permutation(len(topics)))] for _ in range(number)]
 
 
-def attention_gap(
+def vector_gaps(x: Tensor, ids: Tensor, labels: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Compute the gaps of vectors.
+
+    Args:
+        x: (n, dim) vectors.
+        ids: (n,) their tokens.
+        labels: (n,) topics, -1 for none: first their own, then those of other documents.
+
+    Returns:
+        For the products cosine and dot: product, gap, control (mean gap under the topics of other documents) and
+        control_std (its standard deviation over them, NaN for a single one), or product and reason.
+    """
+    rows: list[dict[str, Any]] = []
+    for product, kernel in PRODUCTS.items():
+        try:
+            gap, *controls = (kernel(x, ids, topics).item() for topics in labels)
+            spread = float(np.std(controls, ddof=1)) if len(controls) > 1 else float("nan")
+            rows.append({"product": product, "gap": gap, "control": float(np.mean(controls)), "control_std": spread})
+        except Undefined as error:
+            rows.append({"product": product, "reason": error.reason})
+    return rows
+
+
+def attention_gaps(
     weights: Sequence[tuple[Tensor, np.ndarray]], ids: Tensor, topics: Tensor, *others: Tensor
-) -> AttentionGap:
+) -> pd.DataFrame:
     """Compute the gaps of one layer's attention.
 
     Args:
         weights: for each sequence (heads, n, n), and the numbers of its tokens (n,).
         ids: (n_tokens,) of the probe.
         topics: (n_tokens,) of the probe.
-        others: of the same shape.
+        others: topics of other documents, of the same shape.
+
+    Returns:
+        As :func:`gaps_over_sequences`.
 
     Raises:
         Undefined: fewer than two sequences have pairs of both kinds, under their own topics and under those of others.
@@ -122,7 +94,31 @@ def attention_gap(
         own, *under_others = (attention_topic_gap(of_sequence, words, labels[tokens]) for labels in (topics, *others))
         values.append(own.cpu().numpy())
         controls.append(torch.stack(under_others).nanmean(dim=0).cpu().numpy())
-    gap = AttentionGap(np.stack(values), np.stack(controls))
-    if gap.n_sequences < 2:
-        raise Undefined(f"{gap.n_sequences} of {len(values)} sequences have pairs of one topic and of different topics")
-    return gap
+    return gaps_over_sequences(np.stack(values), np.stack(controls))
+
+
+def gaps_over_sequences(values: np.ndarray, controls: np.ndarray) -> pd.DataFrame:
+    """Average gaps over sequences.
+
+    Args:
+        values: (n_sequences, heads); NaN for a sequence without a gap.
+        controls: (n_sequences, heads), the mean over the topics of other documents.
+
+    Returns:
+        A row for each head, and one for their mean, whose head is missing: head, gap, control, difference (gap minus
+        control, over the sequences that have both), standard_error (of the difference; sequences are independent).
+
+    Raises:
+        Undefined: fewer than two sequences have both.
+    """
+    n_sequences = int(np.isfinite(values - controls).all(axis=1).sum())
+    if n_sequences < 2:
+        raise Undefined(f"{n_sequences} of {len(values)} sequences have pairs of one topic and of different topics")
+    frames = []
+    for gaps, under_others in ((values, controls), (x.mean(axis=1, keepdims=True) for x in (values, controls))):
+        columns = {"gap": gaps, "control": under_others, "difference": gaps - under_others}
+        frame = pd.DataFrame({name: np.nanmean(found, axis=0) for name, found in columns.items()})
+        errors = np.nanstd(columns["difference"], axis=0, ddof=1) / np.sqrt(n_sequences)
+        frames.append(frame.assign(standard_error=errors))
+    heads = pd.array([*range(values.shape[1]), None], dtype="Int64")
+    return pd.concat(frames, ignore_index=True).assign(head=heads)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -15,24 +14,22 @@ from repdyn.capture.attention import attention_weights
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
-from repdyn.kernels import Undefined, topic_gap, topic_gap_dot
+from repdyn.kernels import Undefined
 from repdyn.probe import Probe
 from repdyn.studies.topics.gaps import (
     N_CONTROLS,
-    AttentionGap,
-    VectorGap,
-    attention_gap,
+    PRODUCTS,
+    attention_gaps,
     permuted_topics,
     shifted_topics,
+    vector_gaps,
 )
 
-PRODUCTS = {"cosine": topic_gap.or_raise, "dot": topic_gap_dot.or_raise}
 TABLE = "input embeddings"
 """Name of the vocabulary as a layer, where each word counts once."""
 
 
-@dataclass(frozen=True, eq=False)
-class TopicMeasurements:
+class TopicMeasurements(NamedTuple):
     """The topic gaps of one stack of blocks."""
 
     stack: str | None
@@ -40,37 +37,12 @@ class TopicMeasurements:
     """(n_vectors,) the tokens that have a topic."""
     length: int
     """Tokens in a sequence."""
-    embeddings: dict[tuple[str | int, str], VectorGap | str]
-    """By layer and kind of product; or why there is none."""
-    attention: dict[int, AttentionGap | str] = field(default_factory=dict)
-    """By layer, from 1 on; or why there is none."""
-
-    @property
-    def attention_gaps(self) -> dict[int, AttentionGap]:
-        """The layers that have a gap of attention."""
-        return {layer: gap for layer, gap in self.attention.items() if isinstance(gap, AttentionGap)}
-
-    def embeddings_table(self) -> pd.DataFrame:
-        """Return a row for each layer and kind of product."""
-        rows = [
-            (layer, product, gap.value, gap.control, gap.control_std)
-            for (layer, product), gap in self.embeddings.items()
-            if isinstance(gap, VectorGap)
-        ]
-        return pd.DataFrame(rows, columns=["layer", "product", "gap", "control", "control_std"])
-
-    def attention_table(self) -> pd.DataFrame:
-        """Return a row for each layer and head, and one for the mean over heads, whose head is empty."""
-        rows = [
-            (layer, head, *values)
-            for layer, gap in self.attention_gaps.items()
-            for heads, of_heads in ((range(gap.values.shape[1]), gap), ((None,), gap.mean_over_heads))
-            for head, *values in zip(
-                heads, of_heads.value, of_heads.control, of_heads.difference, of_heads.error, strict=True
-            )
-        ]
-        columns = ["layer", "head", "gap", "control", "difference", "standard_error"]
-        return pd.DataFrame(rows, columns=columns).astype({"head": "Int64"})
+    embeddings: pd.DataFrame
+    """A row for each layer, :data:`TABLE` first, and kind of product: layer, product, gap, control, control_std, and
+    reason (why there is no gap); see :func:`repdyn.studies.topics.gaps.vector_gaps`."""
+    attention: pd.DataFrame
+    """A row for each layer from 1 on and head, and one for the mean over heads, whose head is missing: layer, head,
+    gap, control, difference, standard_error; only layer and reason for a layer without a gap."""
 
 
 def measure_topics(
@@ -101,47 +73,38 @@ def measure_topics(
     tokens = whole.sample("no_sink")[0]
     ids, labels = probe.tokens[tokens], [one[tokens] for one in topics]
     of_table = _table_gaps(states.embeddings, ids, labels[0], seed)
-    with_topic = ids[labels[0] >= 0]
-    measured = {
-        layer.stack: TopicMeasurements(layer.stack, with_topic, length, {**of_table}) for layer in states.layers
-    }
+    embeddings = {layer.stack: [{"layer": TABLE, **row} for row in of_table] for layer in states.layers}
+    attention: dict[str | None, list[pd.DataFrame]] = {stack: [] for stack in embeddings}
     for _ in tqdm(range(len(states.layers)), desc=title, leave=False):
         layer = states.take()
-        one = measured[layer.stack]
-        one.embeddings.update(_vector_gaps(layer.index, layer.states[states.rows_of(tokens)], ids, labels))
+        rows = vector_gaps(layer.states[states.rows_of(tokens)], ids, labels)
+        embeddings[layer.stack] += [{"layer": layer.index, **row} for row in rows]
         if layer.index:
             try:
-                gap = attention_gap(weights.of(layer.stack, layer.index), probe.tokens, *topics)
+                gaps = attention_gaps(weights.of(layer.stack, layer.index), probe.tokens, *topics)
             except Undefined as error:
-                gap = error.reason
-            one.attention[layer.index] = gap
-    return list(measured.values())
+                gaps = pd.DataFrame({"reason": [error.reason]})
+            attention[layer.stack].append(gaps.assign(layer=layer.index))
+    return [
+        TopicMeasurements(
+            stack,
+            ids[labels[0] >= 0],
+            length,
+            pd.DataFrame(rows).reindex(columns=["layer", "product", "gap", "control", "control_std", "reason"]),
+            pd.concat(attention[stack], ignore_index=True)
+            .reindex(columns=["layer", "head", "gap", "control", "difference", "standard_error", "reason"])
+            .astype({"head": "Int64"}),
+        )
+        for stack, rows in embeddings.items()
+    ]
 
 
-def _table_gaps(
-    table: Tensor | str, ids: Tensor, topics: Tensor, seed: int
-) -> dict[tuple[str | int, str], VectorGap | str]:
+def _table_gaps(table: Tensor | str, ids: Tensor, topics: Tensor, seed: int) -> list[dict[str, Any]]:
     """Return the gaps of the input embeddings of words with topics; a word's topic is its most frequent one."""
     if isinstance(table, str):
-        return {(TABLE, product): table for product in PRODUCTS}
+        return [{"product": product, "reason": table} for product in PRODUCTS]
     words, place = ids[topics >= 0].unique(return_inverse=True)
     counts = torch.zeros(len(words), int(topics.max()) + 1, dtype=torch.long)
     counts.index_put_((place, topics[topics >= 0]), torch.tensor(1), accumulate=True)
     labels = counts.argmax(dim=1)
-    return _vector_gaps(
-        TABLE, table[words.to(table.device)], words, [labels, *permuted_topics(labels, N_CONTROLS, seed)]
-    )
-
-
-def _vector_gaps(
-    layer: str | int, x: Tensor, ids: Tensor, labels: Sequence[Tensor]
-) -> dict[tuple[str | int, str], VectorGap | str]:
-    """Return the gaps of vectors under their own topics, which come first, and under those of others."""
-    gaps: dict[tuple[str | int, str], VectorGap | str] = {}
-    for product, kernel in PRODUCTS.items():
-        try:
-            gap, *controls = (kernel(x, ids, topics).item() for topics in labels)
-            gaps[layer, product] = VectorGap(gap, np.array(controls))
-        except Undefined as error:
-            gaps[layer, product] = error.reason
-    return gaps
+    return vector_gaps(table[words.to(table.device)], words, [labels, *permuted_topics(labels, N_CONTROLS, seed)])

@@ -9,15 +9,14 @@ import numpy as np
 import pandas as pd
 
 from repdyn.hub.errors import model_errors
-from repdyn.studies.driver import Study, add_layers_option
+from repdyn.studies.driver import Study, add_layers_option, add_number
 from repdyn.studies.models import LoadedModel, file_name
 from repdyn.studies.output import Output
 from repdyn.studies.topics import figures, summary
 from repdyn.studies.topics.measurements import TopicMeasurements, measure_topics
-from repdyn.studies.topics.text_topics import CERTAINTY, N_TOPICS, TextTopics, TokensOfWords, documents_of, find_topics
+from repdyn.studies.topics.text_topics import CERTAINTY, N_TOPICS, TokensOfWords, documents_of, find_topics
 from repdyn.tables.style import of_stack
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
-from repdyn.utils.arguments import at_least
 
 
 class TopicStudy(Study):
@@ -43,31 +42,13 @@ under the topics of another document.
             default=DEFAULT_TEXT,
             help="enwik8, builtin, or a path; blank lines separate documents (default: %(default)s)",
         )
-        group.add_argument(
-            "--topics", type=at_least(2), default=N_TOPICS, metavar="N", help="number of topics (default: %(default)s)"
-        )
-        group.add_argument(
-            "--documents",
-            type=at_least(2),
-            default=3000,
-            metavar="N",
-            help="documents of at least 100 words to find topics in, drawn from the text (default: %(default)s)",
-        )
-        group.add_argument("--seed", type=at_least(0), default=0, help="of all random draws (default: 0)")
+        add_number(group, "--topics", N_TOPICS, 2, "number of topics", "N")
+        text = "documents of at least 100 words to find topics in, drawn from the text"
+        add_number(group, "--documents", 3000, 2, text, "N")
+        add_number(group, "--seed", 0, 0, "of all random draws")
         group = parser.add_argument_group("sequences")
-        group.add_argument(
-            "--sequences",
-            type=at_least(2),
-            default=128,
-            metavar="N",
-            help="number of sequences, each the beginning of a document (default: %(default)s)",
-        )
-        group.add_argument(
-            "--sequence-length",
-            type=at_least(8),
-            default=128,
-            help="tokens in each, at most the model's context (default: %(default)s)",
-        )
+        add_number(group, "--sequences", 128, 2, "number of sequences, each the beginning of a document", "N")
+        add_number(group, "--sequence-length", 128, 8, "tokens in each, at most the model's context")
         group.add_argument(
             "--tokens-of-words",
             choices=get_args(TokensOfWords),
@@ -114,26 +95,15 @@ under the topics of another document.
             self.measured[title] = one
 
     def finish(self) -> None:
-        tables = {
-            "topics": _topics_table(self.topics),
-            "embeddings": pd.concat([one.embeddings_table().assign(model=name) for name, one in self.measured.items()]),
-            "attention": pd.concat([one.attention_table().assign(model=name) for name, one in self.measured.items()]),
-        }
+        tables = {"topics": self.topics.table()}
+        for kind in ("embeddings", "attention"):
+            frames = [getattr(one, kind).dropna(subset="gap").assign(model=name) for name, one in self.measured.items()]
+            tables[kind] = pd.concat(frames).drop(columns="reason")
         drawn = {"depth": figures.depth_figure(self.measured)}
         for name, one in self.measured.items():
-            if one.attention_gaps:
+            if one.attention["gap"].notna().any():
                 drawn[f"{file_name(name)} heads"] = figures.heads_figure(name, one)
         self.write(Output(tables, drawn))
-
-
-def _topics_table(topics: TextTopics) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "topic": range(len(topics.word_shares)),
-            "share": topics.document_shares.mean(axis=0),
-            "words": [" ".join(words) for words in topics.top_words(20)],
-        }
-    )
 
 
 STUDY = TopicStudy

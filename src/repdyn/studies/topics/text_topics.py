@@ -13,11 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 
 import numpy as np
+import pandas as pd
 
 from repdyn.probe import Probe
 from repdyn.probe.design import BATCH_VECTORS, MAX_VECTORS
 from repdyn.probe.function_words import is_function_word
-from repdyn.probe.windows import WindowPlan, sequences_of_texts
+from repdyn.probe.windows import WindowPlan, tokenize_windows
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords
 
 if TYPE_CHECKING:
@@ -52,10 +53,11 @@ class TextTopics:
     document_shares: np.ndarray
     """(n_documents, n_topics): share of each topic in each document; rows sum to 1."""
 
-    def top_words(self, number: int = 10) -> list[list[str]]:
-        """Return the most frequent words of each topic."""
-        order = self.word_shares.argsort(axis=1)[:, ::-1][:, :number]
-        return [[self.lexicon.words[self.words[word]] for word in words] for words in order]
+    def table(self, n_words: int = 20) -> pd.DataFrame:
+        """Return a row for each topic: topic (its number), share (of the text), words (the most frequent ones)."""
+        order = self.word_shares.argsort(axis=1)[:, ::-1][:, :n_words]
+        words = [" ".join(self.lexicon.words[self.words[word]] for word in topic) for topic in order]
+        return pd.DataFrame({"topic": range(len(words)), "share": self.document_shares.mean(axis=0), "words": words})
 
     def of_words(self, document: int, words: Sequence[str], certainty: float = CERTAINTY) -> np.ndarray:
         """Return the most likely topic of each word in a document.
@@ -193,7 +195,7 @@ def _topic_words(lexicon: Lexicon, n_documents_with: np.ndarray, n_documents: in
 
 def _beginning(text: str, tokenizer: PreTrainedTokenizerBase, length: int) -> tuple[np.ndarray, TokenWords]:
     """Return the first ``length`` tokens of a text, special ones included, or all if it has fewer; and their words."""
-    tokens, lengths, words = sequences_of_texts([text], tokenizer, WindowPlan(1, window_tokens=length), with_words=True)
+    tokens, lengths, words = tokenize_windows([text], tokenizer, WindowPlan(1, window_tokens=length), with_words=True)
     n_tokens = int(lengths[0]) if len(lengths) else 0
     words = words or TokenWords(np.empty(0, dtype=np.int64), Lexicon())
     return tokens[:n_tokens].numpy(), TokenWords(words.numbers[:n_tokens], words.lexicon)

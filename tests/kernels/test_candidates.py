@@ -1,11 +1,11 @@
-"""The shortlist is never wrong about a row that it calls complete, however inaccurate its product may be."""
+"""The candidate search is never wrong about a row that it calls complete, however inaccurate its product may be."""
 
 import pytest
 import torch
 from grouped import GROUPINGS, n_outside
 from hostile import HOSTILE
 
-from repdyn.kernels import Cloud, full_precision, shortlist
+from repdyn.kernels import Cloud, candidates, full_precision
 
 DTYPES = [torch.bfloat16, torch.float32]
 
@@ -25,13 +25,13 @@ def missed(points, k, found, groups=None):
 
 @pytest.fixture(params=DTYPES, ids=str)
 def dtype(request, monkeypatch):
-    monkeypatch.setattr(shortlist, "multiplied_fast", lambda device: request.param)
+    monkeypatch.setattr(candidates, "fastest_dtype", lambda device: request.param)
     return request.param
 
 
 def listed(points, k=2, groups=None):
     with full_precision("cpu"):
-        return shortlist.shortlist(points, k, groups)
+        return candidates.find_candidates(points, k, groups)
 
 
 def in_order(groups):
@@ -72,7 +72,7 @@ def test_not_even_the_least_accurate_product_misleads(name, seed, grouping, dtyp
     if groups is not None:
         exact[groups[:, None] == groups] = torch.inf
     near = exact <= exact.topk(2, largest=False).values[:, -1:]
-    read = shortlist._Lists.read
+    read = candidates._Lists.read
 
     def misled(self, scores, along, rows, others):
         norm = self.rounded.norms
@@ -85,7 +85,7 @@ def test_not_even_the_least_accurate_product_misleads(name, seed, grouping, dtyp
         # rounding to the dtype of the product comes last
         read(self, scores.to(self.rounded.right.dtype), along, rows, others)
 
-    monkeypatch.setattr(shortlist._Lists, "read", misled)
+    monkeypatch.setattr(candidates._Lists, "read", misled)
     found = listed(points, groups=groups)
     assert missed(points, 2, found, groups) == 0
 
@@ -111,9 +111,9 @@ def test_pairs_that_fell_behind_the_limit_are_dropped(monkeypatch):
     n = 8192
     points = torch.linspace(2, 1, n).pow(20).unsqueeze(1) + 0.01 * torch.rand(n, 2, generator=torch.Generator())
     kept = []
-    read = shortlist._Lists.read
+    read = candidates._Lists.read
     count = lambda self: sum(len(first) for first, _, _ in self.found)  # noqa: E731
-    monkeypatch.setattr(shortlist._Lists, "read", lambda self, *tile: read(self, *tile) or kept.append(count(self)))
+    monkeypatch.setattr(candidates._Lists, "read", lambda self, *tile: read(self, *tile) or kept.append(count(self)))
     found = listed(points)
     assert max(kept) <= 64 * n
     assert missed(points, 2, found) == 0

@@ -1,0 +1,279 @@
+"""Candidates for the nearest neighbours of each point, from one approximate product with a rigorous error bound.
+
+Every point is rounded to bfloat16 where the device multiplies that fast, else to float32, with its squared norm in
+extra columns, so that the product of two tiles of points is a tile of squared distances. Only tiles on or above the
+diagonal are computed: each is used along its rows and along its columns. A point's k-th best score so far, plus a
+bound on all rounding errors, is a limit that no nearer point's score can exceed. The pairs below it are the candidates.
+Points of one group are not neighbours: they are sorted next to each other and masked along the diagonal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from repdyn.kernels.cloud import Frame, product, row_chunks, sample, unit_scale
+
+# rows and columns of a tile: large enough to multiply at full speed, small enough to be read again from the cache
+_ROWS, _COLUMNS = 1024, 4096
+# strided groups of a tile's points; a group whose minimum exceeds the limit is skipped
+_GROUPS = 128
+# rows of a tile that are masked at once
+_MASKED = 128
+# groups below the limit, per neighbour, beyond which a point is abandoned: its margin is too wide for its distances
+_MAX_CLOSE_GROUPS = 48
+# pairs stored per point before those above the current limit are dropped
+_MAX_PAIRS = 64
+# the score of the padding points of the last group
+_PADDING_SCORE = 1e30
+# a coordinate with this many times the mean square is split in two: rounding it would widen the margin of all others
+_DOMINANT = 16
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Pairs of points that include the k nearest neighbours of each, sorted by first point and by score."""
+
+    first: Tensor
+    second: Tensor
+    """int64, shape (n_pairs,)"""
+    scores: Tensor
+    """Approximate squared distances, in the units of the frame."""
+    complete: Tensor
+    """bool, shape (n,): whether the pairs of a point include all its k nearest."""
+    rounded: RoundedPoints
+
+    def within(self, reach: Tensor) -> Tensor:
+        """Return which pairs can be at most ``reach`` apart; shape (n,), a distance for each first point."""
+        limit = self.rounded.max_score(reach * self.rounded.scale, slice(len(reach)))
+        return self.scores <= limit[self.first]
+
+
+def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Candidates:
+    """Find the points that could be among the k nearest neighbours of each point.
+
+    Args:
+        points: finite points, shape (n, dim), any floating dtype, any origin.
+        k: number of neighbours, 1 to 64.
+        groups: group of each point, shape (n,), integers: pairs of points of one group are left out.
+    """
+    by_group = None if groups is None else _GroupOrder(groups)
+    rounded = RoundedPoints(points, fastest_dtype(points.device), None if by_group is None else by_group.order)
+    candidates = _CandidateLists(rounded, k)
+    for start in range(0, rounded.n_padded, _ROWS):
+        rows = slice(start, min(start + _ROWS, rounded.n_padded))
+        left = rounded.left(rows)
+        for begin in range(start, rounded.n_padded, _COLUMNS):
+            columns = slice(begin, min(begin + _COLUMNS, rounded.n_padded))
+            scores = product(left, rounded.right[columns])
+            if begin == start:  # no point is its own neighbour
+                scores.fill_diagonal_(torch.inf)
+            if by_group is not None:
+                by_group.mask(scores, rows, columns)
+            candidates.update(scores, 1, rows, columns)
+            beyond = max(rows.stop, begin)
+            candidates.update(scores[:, beyond - begin :], 0, slice(beyond, columns.stop), rows)
+    return candidates.finalize()
+
+
+def fastest_dtype(device: torch.device) -> torch.dtype:
+    """Return the floating dtype whose products are fastest on a device; bfloat16 only if it is supported natively."""
+    if device.type == "cuda":
+        fast = torch.cuda.get_device_capability(device) >= (8, 0)
+    else:
+        # older versions of torch do not report capabilities
+        is_known = device.type == "cpu" and hasattr(torch.cpu, "get_capabilities")
+        capabilities = torch.cpu.get_capabilities() if is_known else {}
+        fast = any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+    return torch.bfloat16 if fast else torch.float32
+
+
+class RoundedPoints:
+    """Points in the precision of the product, with bounds on the error of its scores.
+
+    A row of ``right`` is (x, high, low, |x|^2 in parts, ones), of ``left`` (-2 x, -2 low, -2 high, ones, |x|^2 in
+    parts): their product is |x|^2 + |y|^2 - 2 x.y. ``high`` and ``low`` are the two parts of the dominant coordinates.
+    The rows are the points in the given order, by default unchanged.
+    """
+
+    def __init__(self, points: Tensor, dtype: torch.dtype, order: Tensor | None = None) -> None:
+        n, dim = points.shape
+        is_bfloat16 = dtype == torch.bfloat16
+        frame = _median_frame(points)
+        self.scale = frame.scale
+        dominant = _dominant_coordinates(frame.transform(sample(points))) if is_bfloat16 else []
+        parts = 3 if is_bfloat16 else 1  # bfloat16 has 8 of float32's 24 digits
+        self.widths = [dim, len(dominant), len(dominant), parts, parts]
+        self.widths.append(-sum(self.widths) % 16)
+        self.order = order
+        self.n, self.n_padded = n, n + -n % _GROUPS
+        self.right = torch.zeros(self.n_padded, sum(self.widths), dtype=dtype, device=points.device)
+        self.norms = torch.zeros(self.n_padded, dtype=torch.float64, device=points.device)
+        self.errors = torch.zeros_like(self.norms)
+        for rows in torch.arange(n).split(len(row_chunks(points)[0])):
+            self._write(slice(int(rows[0]), int(rows[-1]) + 1), points, frame, dominant)
+        _, _, _, squares, ones, _ = self.right[n:].split(self.widths, 1)
+        squares[:, :1].fill_(_PADDING_SCORE)
+        ones.fill_(1)
+        self.ratio = (self.errors / self.norms).nan_to_num(0).max()
+        self._bound_rounding(sum(self.widths), is_bfloat16)
+
+    def _write(self, rows: slice, points: Tensor, frame: Frame, dominant: list[int]) -> None:
+        x, high, low, squares, ones, _ = self.right[rows].split(self.widths, 1)
+        exact = frame.transform(points[rows] if self.order is None else embedding(self.order[rows], points)).float()
+        x.copy_(exact)
+        lost = exact - x
+        high.copy_(x[:, dominant])
+        low.copy_(lost[:, dominant])
+        lost[:, dominant] -= low
+        norm = torch.linalg.vector_norm(exact - lost, dim=1)
+        self.norms[rows] = norm
+        # a thousandth covers the rounding of this norm, the last term that of the points to float32
+        self.errors[rows] = torch.linalg.vector_norm(lost, dim=1) * (1 + 1e-3) + norm * 2**-23
+        _split_into(self.norms[rows].square(), squares)
+        ones.fill_(1)
+
+    def restore_order(self) -> Tensor:
+        """Restore the original order of the points; return the former row of each point."""
+        back = torch.arange(self.n_padded, device=self.norms.device)
+        back[self.order] = back[: self.n].clone()
+        self.norms, self.errors = self.norms[back], self.errors[back]
+        return back[: self.n]
+
+    def left(self, rows: slice) -> Tensor:
+        """Return rows of the left factor, built on demand: a second copy of all would double the memory."""
+        x, high, low, squares, ones, filler = self.right[rows].split(self.widths, 1)
+        return torch.cat([-2 * x, -2 * low, -2 * high, ones, squares, filler], 1)
+
+    def max_distance(self, scores: Tensor, rows: slice) -> Tensor:
+        """Return the largest distance, float64, that a pair with the given score can have.
+
+        With rounded points x', y', e_x = |x - x'|, and e_y <= r |y'|:
+
+        - a score s has |s - |x' - y'|^2| <= g (|x'| + |y'|)^2 <= g (8 |x'|^2 + 2 |x' - y'|^2), and is rounded itself;
+        - the distance d of the points themselves has |d - |x' - y'|| <= e_x + e_y, and |y'| <= |x'| + |x' - y'|.
+        """
+        between = ((scores.double().clamp_min(0) * self.output + self._margin(rows)) / (1 - 2 * self.gamma)).sqrt()
+        return between + self.errors[rows] + self.ratio * (self.norms[rows] + between)
+
+    def max_score(self, distance: Tensor, rows: slice) -> Tensor:
+        """Return the largest score, float32, that a pair with at most the given distance can have."""
+        # a ratio of 1 or more (subnormal points) gives no bound: then every pair is within
+        between = (distance + self.errors[rows] + self.ratio * self.norms[rows]) / (1 - self.ratio).clamp_min(1e-300)
+        score = (between.square() * (1 + 2 * self.gamma) + self._margin(rows)) * self.output
+        return score.float() * (1 + 2**-22)
+
+    def _margin(self, rows: slice) -> Tensor:
+        return 8 * self.gamma * self.norms[rows].square() + self.tiny
+
+    def _bound_rounding(self, terms: int, is_bfloat16: bool) -> None:
+        # Sums of this many terms in any order: Higham, Accuracy and Stability of Numerical Algorithms, 2002, section
+        # 3.1. Accelerators may truncate instead of rounding. Squared norms are such sums too, and truncated
+        # themselves; the product of two low parts is left out.
+        roundoff = 2**-23 if self.right.is_cuda else 2**-24
+        self.gamma = 1.02 * terms * (roundoff + 2**-24) + 2**-21 + (2**-17 if is_bfloat16 else 0)
+        # a score in bfloat16 is off by half of its last digit, the eighth
+        self.output = 1 + (1.01 * 2**-8 if is_bfloat16 else 2**-22)
+        self.tiny = 16 * terms * torch.finfo(torch.float32).tiny
+
+
+class _GroupOrder:
+    """An order that puts the points of a group next to each other."""
+
+    def __init__(self, groups: Tensor) -> None:
+        self.groups, self.order = groups.sort(stable=True)
+        _, group, sizes = self.groups.unique_consecutive(return_inverse=True, return_counts=True)
+        ends = sizes.cumsum(0)
+        self.begins, self.ends = torch.stack([(ends - sizes)[group], ends[group]]).tolist()
+
+    def mask(self, scores: Tensor, rows: slice, columns: slice) -> None:
+        """Set the scores of a tile to infinity for pairs of one group."""
+        last = min(rows.stop, len(self.groups))
+        for start in range(rows.start, last, _MASKED):
+            stop = min(start + _MASKED, last)
+            begin, end = max(self.begins[start], columns.start), min(self.ends[stop - 1], columns.stop)
+            if begin < end:
+                block = scores[start - rows.start : stop - rows.start, begin - columns.start : end - columns.start]
+                block.masked_fill_(self.groups[start:stop, None] == self.groups[begin:end], torch.inf)
+
+
+class _CandidateLists:
+    """The candidates of each point found so far, and the k best scores that limit them."""
+
+    def __init__(self, rounded: RoundedPoints, k: int) -> None:
+        self.rounded, self.k, self.max_close = rounded, k, _MAX_CLOSE_GROUPS * max(2, k)
+        device = rounded.right.device
+        self.best = torch.full((k, rounded.n_padded), torch.inf, device=device)
+        self.n_close = torch.zeros(rounded.n_padded, dtype=torch.int64, device=device)
+        self.parts = min(_GROUPS, 1 << (4 * k - 1).bit_length())
+        self.found: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def update(self, scores: Tensor, along: int, points: slice, others: slice) -> None:
+        """Add the scores of ``points`` with ``others``, which lie along the dimension ``along`` of ``scores``."""
+        if points.start >= points.stop:
+            return
+        minima = scores.unflatten(along, (-1, _GROUPS)).amin(along)
+        if along == 1:
+            scores, minima = scores.T, minima.T
+        # minima over parts of the groups bound the k best from above
+        part_minima = minima.unflatten(0, (-1, self.parts)).amin(0).float()
+        best = torch.cat([self.best[:, points], part_minima]).topk(self.k, dim=0, largest=False).values
+        self.best[:, points] = best
+        limit = self.limit(points)
+        limit[max(0, self.rounded.n - points.start) :] = -1
+        close = minima <= limit
+        n_close = self.n_close[points].add_(close.sum(0))
+        group, point = (close & (n_close <= self.max_close)).nonzero().unbind(1)
+        other = group + torch.arange(0, len(scores), _GROUPS, device=scores.device).unsqueeze(1)
+        inside = scores[other, point]
+        member, hit = (inside <= limit[point]).nonzero().unbind(1)
+        self.found.append((point[hit] + points.start, other[member, hit] + others.start, inside[member, hit]))
+        if sum(len(first) for first, _, _ in self.found) > max(_MAX_PAIRS, 4 * self.k) * self.rounded.n:
+            self.found = [self._within()]
+
+    def limit(self, points: slice) -> Tensor:
+        """Return the score up to which a point may be among the k nearest: finite, so that masked pairs exceed it."""
+        limit = self.rounded.max_score(self.rounded.max_distance(self.best[-1, points], points), points)
+        return limit.clamp_max(torch.finfo(limit.dtype).max)
+
+    def finalize(self) -> Candidates:
+        n = self.rounded.n
+        first, second, scores = self._within()
+        complete = (self.n_close[:n] <= self.max_close) & (first.bincount(minlength=n) >= self.k)
+        if self.rounded.order is not None:
+            first, second = self.rounded.order[first], self.rounded.order[second]
+            complete = complete[self.rounded.restore_order()]
+        scores, order = scores.sort()
+        first, by_first = first[order].sort(stable=True)
+        order = order[by_first]
+        return Candidates(first, second[order], scores[by_first].float(), complete, self.rounded)
+
+    def _within(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the pairs found so far that are still below the limit, except those of abandoned points."""
+        first, second, scores = (torch.cat(parts) for parts in zip(*self.found, strict=True))
+        valid = (scores <= self.limit(slice(None))[first]) & (second < self.rounded.n)
+        valid &= self.n_close[first] <= self.max_close
+        return first[valid], second[valid], scores[valid]
+
+
+def _median_frame(points: Tensor) -> Frame:
+    """Return a frame centred at the median: a few huge points, such as attention sinks, would dominate the mean."""
+    scale = unit_scale(points)
+    return Frame(scale, sample(points).double().mul(scale).median(0).values)
+
+
+def _dominant_coordinates(sample: Tensor) -> list[int]:
+    shares = sample.square()
+    shares /= shares.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+    shares = shares.mean(0)
+    return (shares > _DOMINANT * shares.mean()).nonzero().flatten().tolist()
+
+
+def _split_into(values: Tensor, parts: Tensor) -> None:
+    """Write each value as the sum of a row of ``parts``, as accurately as their dtype allows."""
+    for part in parts.unbind(1):
+        part.copy_(values)
+        values = values - part

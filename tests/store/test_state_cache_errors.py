@@ -1,0 +1,216 @@
+"""The state cache with damaged files, full or failing disks and killed processes."""
+
+import errno
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from saved_states import IDENTITY, CompletedCache, only_file, saved_files, states, undefined_reason
+
+from repdyn.store.state_cache import StateCache
+
+
+def change_metadata(path, **changes):
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    save_file(load_file(path), path, metadata={**metadata, **changes})
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "expected"),
+    [
+        ("run", "another", "run"),
+        ("probe", "f" * 16, "0123456789abcdef"),
+        ("layers", "[]", ""),
+        ("step", "4", "8"),
+        ("stack", "encoder", ""),
+        ("layer", "2", "1"),
+    ],
+)
+def test_files_in_the_wrong_place(state_cache, tmp_path, name, other, expected):
+    """A file that was moved or copied is not loaded."""
+    state_cache.save(8, None, 1, states())
+    change_metadata(only_file(tmp_path), **{name: other})
+    assert undefined_reason(state_cache) == f"expected the states of step 8 to have {name} {expected!r}, got {other!r}"
+
+
+def _truncated(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+DAMAGED = {
+    "half_written": (_truncated, "the states of step 8 cannot be read: "),
+    "empty": (lambda content: b"", "the states of step 8 cannot be read: "),
+    "other_file": (lambda content: b"PK\x03\x04" + 200 * b"x", "the states of step 8 cannot be read: "),
+    "pickle": (lambda content: b"\x80\x04cos\nsystem\n(S'true'\ntR.", "the states of step 8 cannot be read: "),
+    "flipped_bit": (
+        lambda content: content[:-7] + bytes([content[-7] ^ 1]) + content[-6:],
+        "the states of step 8 are damaged: their checksum differs",
+    ),
+    "no_such_tensor": (
+        lambda content: content.replace(b'"states"', b'"others"'),
+        "the states of step 8 cannot be read: ",
+    ),
+    "other_type": (
+        lambda content: content.replace(b'"F32"', b'"I32"'),
+        "the states of step 8 are damaged: their checksum differs",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "expected"), DAMAGED.values(), ids=DAMAGED)
+def test_damaged_files(state_cache, tmp_path, damage, expected):
+    state_cache.save(4, None, 1, states())
+    path = only_file(tmp_path)
+    state_cache.delete_before(8)
+    state_cache.save(8, None, 1, states())
+    path = only_file(tmp_path)
+    before = path.read_bytes()
+    path.write_bytes(damage(before))
+    assert path.read_bytes() != before
+    assert undefined_reason(state_cache).startswith(expected)
+    # saving again replaces the damaged file
+    state_cache.save(8, None, 1, states())
+    assert state_cache.load_previous(16, None, 1, states())[0] == 8
+
+
+def test_damage_is_not_hidden_behind_an_older_step(state_cache, tmp_path):
+    """All layers of a step are compared with the same earlier step."""
+    for step in (4, 8):
+        for layer in (0, 1):
+            state_cache.save(step, None, layer, states(step))
+    (path,) = tmp_path.rglob("step000000008/layer001.safetensors")
+    path.unlink()
+    assert state_cache.load_previous(16, None, 0, states())[0] == 8
+    assert undefined_reason(state_cache) == "the states of step 8 are stored without this layer"
+
+
+def test_a_folder_in_place_of_a_file(state_cache, tmp_path, caplog):
+    state_cache.save(8, None, 1, states())
+    path = only_file(tmp_path)
+    path.unlink()
+    path.mkdir()
+    assert undefined_reason(state_cache).startswith("the states of step 8 cannot be read: ")
+    state_cache.save(8, None, 1, states())
+    assert "The states of layer 1 at step 8 could not be saved: " in caplog.text
+
+
+def test_a_full_disk_prevents_only_the_comparison(state_cache, tmp_path, full_disk, caplog):
+    state_cache.save(4, None, 1, states(4))
+    with caplog.at_level(logging.WARNING):
+        full_disk(True)
+        state_cache.save(8, None, 1, states(8))
+        full_disk(False)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("The states of layer 1 at step 8 could not be saved: ")
+    assert "File too large" in record.getMessage()
+    # step 8 itself can still be compared
+    assert state_cache.load_previous(8, None, 1, states())[0] == 4
+    state_cache.delete_before(8)
+    assert saved_files(tmp_path) == []
+    error = undefined_reason(state_cache)
+    assert error.startswith("the states of step 8 could not be saved: ")
+    assert "File too large" in error
+    # later steps are saved again once there is space
+    state_cache.save(16, None, 1, states(16))
+    state_cache.delete_before(16)
+    assert state_cache.load_previous(32, None, 1, states())[0] == 16
+    assert "could not be saved" not in undefined_reason(state_cache, step=16)
+
+
+def test_another_process_finds_the_layer_missing(state_cache, tmp_path, full_disk):
+    full_disk(True)
+    state_cache.save(8, None, 1, states(8))
+    full_disk(False)
+    assert (
+        undefined_reason(CompletedCache(tmp_path / "earlier", **IDENTITY))
+        == "the states of step 8 are stored without this layer"
+    )
+
+
+def test_a_failed_save_deletes_former_states_of_the_step(state_cache, tmp_path, full_disk):
+    """A step that is measured again after a rollback has other weights."""
+    state_cache.save(8, None, 1, states(1))
+    full_disk(True)
+    state_cache.save(8, None, 1, states(2))
+    full_disk(False)
+    assert saved_files(tmp_path) == []
+    state_cache.save(8, None, 1, states(2))
+    assert torch.equal(state_cache.load_previous(16, None, 1, states())[1], states(2))
+
+
+def test_a_disk_with_input_output_errors(state_cache, monkeypatch):
+    state_cache.save(8, None, 1, states())
+
+    def fail(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "iterdir", fail)
+    assert undefined_reason(state_cache) == "the states of earlier steps cannot be read: [Errno 5] Input/output error"
+    state_cache.delete_before(16)
+    state_cache.delete_after(4)
+    monkeypatch.undo()
+    assert state_cache.load_previous(16, None, 1, states())[0] == 8
+
+
+def test_a_file_in_place_of_the_folder(tmp_path, caplog):
+    (tmp_path / "earlier").write_text("")
+    state_cache = CompletedCache(tmp_path / "earlier", **IDENTITY)
+    state_cache.save(8, None, 1, states())
+    assert "could not be saved" in caplog.text
+    assert undefined_reason(state_cache).startswith("the states of step 8 could not be saved: ")
+    state_cache.delete_before(16)
+    assert undefined_reason(state_cache) == "no states of a step before 16 are stored"
+
+
+def test_partial_files_of_a_killed_process_are_deleted(state_cache, tmp_path):
+    state_cache.save(8, None, 1, states())
+    (only_file(tmp_path).parent / ".0123.safetensors").write_bytes(b"half")
+    assert state_cache.load_previous(16, None, 1, states())[0] == 8
+    state_cache.delete_before(16)
+    assert saved_files(tmp_path) == []
+
+
+SAVE_FOREVER = """
+import sys, torch
+from pathlib import Path
+from repdyn.store.state_cache import StateCache
+state_cache = StateCache(Path(sys.argv[1]), run="run", probe="0123456789abcdef", layers="")
+print("ready", flush=True)
+for number in range(10**6):
+    state_cache.save(8, None, 1, torch.full((400, 300), float(number)))
+"""
+
+
+def test_killed_while_saving(tmp_path):
+    state_cache = CompletedCache(tmp_path, **IDENTITY)
+    for delay in (0.0, 0.02):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVE_FOREVER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        while not list(tmp_path.rglob("layer001.safetensors")):
+            time.sleep(0.001)
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+        state_cache.complete(8)
+        found = state_cache.load_previous(16, None, 1, torch.zeros(400, 300))[1]
+        assert (found == found[0, 0]).all()
+
+
+def test_save_errors_are_cleared_when_the_step_is_measured_again(tmp_path, full_disk):
+    state_cache = StateCache(tmp_path, **IDENTITY)
+    full_disk(True)
+    state_cache.save(8, None, 1, states())
+    full_disk(False)
+    state_cache.begin(8)
+    assert undefined_reason(state_cache) == "no states of a step before 16 are stored"
