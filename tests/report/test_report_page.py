@@ -160,7 +160,13 @@ def test_runs_of_one_name_in_several_stores_are_told_apart_by_their_stores(tmp_p
     stores = [fill(tmp_path / seed / "repdyn", make_rows(run="quick", steps=STEPS)) for seed in ("one", "two")]
     page = read_page(write_report(stores, tmp_path / "page.html"))
     assert sorted(run["label"] for run in page.tree["runs"]) == ["one/repdyn/quick", "two/repdyn/quick"]
-    assert set(page.tree["comparisons"]["two_nn"]["all"]) == {"note", "profiles", "training", "heatmaps", "heatmaps_note"}
+    assert set(page.tree["comparisons"]["two_nn"]["all"]) == {
+        "note",
+        "profiles",
+        "training",
+        "heatmaps",
+        "heatmaps_note",
+    }
 
 
 def test_a_run_on_two_probes_is_there_once_for_each(tmp_path):

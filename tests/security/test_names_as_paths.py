@@ -83,7 +83,9 @@ def test_a_probes_hash_stays_in_the_store(name):
 
 @pytest.mark.parametrize("act", [lambda store, name: store.folder_of(name), lambda store, name: store.probe_path(name)])
 def test_a_name_that_no_file_can_have(act):
-    with pytest.raises(ValueError, match=r"expected a name that UTF-8 can encode, got 'run\\udcff'; choose another one"):
+    with pytest.raises(
+        ValueError, match=r"expected a name that UTF-8 can encode, got 'run\\udcff'; choose another one"
+    ):
         act(open_store("store"), "run\udcff")
 
 

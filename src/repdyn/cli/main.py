@@ -12,6 +12,7 @@ from pathlib import Path
 
 from repdyn.utils.arguments import SuggestingParser, add_store_options
 from repdyn.utils.redaction import redacted
+from repdyn.utils.untrusted_names import printable
 
 _OWN_PARSER = {
     "sweep": ("repdyn.cli.sweep", "measure published or local checkpoints"),
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = parser.parse_args(given)
         options.run_command(options)
     except (ValueError, OSError) as error:
-        parser.exit(2, f"error: {redacted(str(error))}\n")
+        parser.exit(2, f"error: {printable(redacted(str(error)))}\n")
     except KeyboardInterrupt:
         parser.exit(130, "stopped\n")
 
@@ -180,4 +181,4 @@ def _export(options: argparse.Namespace) -> None:
         project=options.wandb_project,
         online=options.wandb_online,
     ):
-        print(line)
+        print(printable(line))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repdyn.utils.arguments import SuggestingParser, add_store_options
+from repdyn.utils.untrusted_names import printable
 
 if TYPE_CHECKING:
     from repdyn.tables.runs import MeasuredRun
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn report") -> None:
         progress=_progress,
     )
     seconds, size_mb = time.perf_counter() - started, path.stat().st_size / 1e6
-    print(f"{path}: {size_mb:.1f} MB in {seconds:.1f} s")
+    print(printable(f"{path}: {size_mb:.1f} MB in {seconds:.1f} s"))
     if options.open:
         webbrowser.open(path.resolve().as_uri())
 

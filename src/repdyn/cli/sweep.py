@@ -33,6 +33,7 @@ from repdyn.sweep.plan import ModelPlan, print_plan, print_suites, selection_not
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.sources import Source, sources
 from repdyn.utils.redaction import redacted
+from repdyn.utils.untrusted_names import PrintableConsole, printable
 
 FAILED, MISTAKEN, STOPPED, INTERRUPTED = 1, 2, 3, 130
 _WIDE = 200
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoint
     Exits with 0 when everything asked for is measured, else as --help says.
     """
     options = parser(prog).parse_args(arguments)
-    console = Console(stderr=True)
+    console = PrintableConsole(stderr=True)
     # the client tells of each request it repeats; what fails in the end is told here
     hub_logging.set_verbosity_error()
     try:
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoint
 
 def _run(options: Namespace, console: Console) -> int:
     if options.list_suites:
-        print_suites(Console())
+        print_suites(PrintableConsole())
         return 0
     hub, settings = Hub(), _settings(options)
     found, problems = sources(options, hub)
@@ -80,7 +81,7 @@ def _run(options: Namespace, console: Console) -> int:
     if options.dry_run:
         parts, without_probe = _parts(found, store, settings, options)
         # a table in a file is not folded to the width of a terminal that is not there
-        print_plan(parts, hub, Console(width=None if sys.stdout.isatty() else _WIDE))
+        print_plan(parts, hub, PrintableConsole(width=None if sys.stdout.isatty() else _WIDE))
         return _status([*problems, *without_probe], console)
     tasks, without_probe = _tasks(found)
     check_comparable(tasks, store, settings)
@@ -179,7 +180,7 @@ def _show(found: Sequence[Source], store: Store, options: Namespace, console: Co
     try:
         if runs := sorted({source.selection.run for source in found} & set(store.runs())):
             show_store(store, runs)
-            print(f"report: {write_report(store, store.path / PAGE)}")
+            print(printable(f"report: {write_report(store, store.path / PAGE)}"))
     except Exception as error:  # a view is no reason to lose the exit status of what was measured
         _say(console, f"what is measured is stored, but cannot be shown: {redacted(str(error))}")
         return False

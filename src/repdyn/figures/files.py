@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from repdyn.tables.style import styled
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.untrusted_names import safe_file_name
 
 
 def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
@@ -24,7 +25,7 @@ def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> 
 
 @styled
 def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = None) -> list[Path]:
-    """Write figures, by the stem of their file, as PNG (150 dpi) and SVG; the same figures give the same bytes.
+    """Write figures, by the name of their file, as PNG (150 dpi) and SVG; the same figures give the same bytes.
 
     Args:
         figures: to be written; one that fails keeps none of the others from being written.
@@ -42,7 +43,7 @@ def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = 
         with each():
             folder.mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():
-            png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+            png, svg = (folder / f"{safe_file_name(name)}{suffix}" for suffix in (".png", ".svg"))
             with each():
                 write_atomically(png, lambda path, one=figure: one.savefig(path, dpi=150))
                 written.append(png)

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from repdyn.store.schema import Row, too_few_distinct
 from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.untrusted_names import safe_file_name
 
 STEP_KEY = "repdyn/step"
 """The x axis of everything logged to W&B from here."""
@@ -157,8 +158,8 @@ def log_figures(
     Raises:
         Exception: the error of the first logger that failed, once all others are done.
     """
-    folder = "figures" if stack is None else f"figures/{stack}"
-    named = {f"{folder}/{prefix}{name}": figure for name, figure in figures.items()}
+    folder = "figures" if stack is None else f"figures/{safe_file_name(stack)}"
+    named = {f"{folder}/{prefix}{safe_file_name(name)}": figure for name, figure in figures.items()}
     with attempts(attempt) as each:
         for logger in loggers:
             with each():

@@ -29,6 +29,7 @@ from repdyn.tables.frames import (
     subsets_of,
 )
 from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.untrusted_names import safe_file_name
 
 MAX_ROWS = 10_000
 """Largest number of rows that W&B shows of a table."""
@@ -96,22 +97,26 @@ def _media(
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the name of each medium, and a function that makes it."""
     stack = stack_of(rows)
-    tables, interactive = (f"{kind}/{stack}" if stack else kind for kind in ("tables", "interactive"))
+    tables, interactive = (f"{kind}/{safe_file_name(stack)}" if stack else kind for kind in ("tables", "interactive"))
     cells = [(metric, subset) for metric in metrics_of(rows) for subset in subsets_of(rows, metric)]
     for metric, subset in cells:
         table = _thinned(of_metric(rows, metric, subset)).loc[:, _COLUMNS]
-        yield f"{tables}/{file_stem(metric)}_{subset}", partial(_table, table)
+        yield f"{tables}/{_name(metric, subset)}", partial(_table, table)
     yield f"{tables}/alerts", partial(_table, _as_frame(alerts, _ALERTS))
     yield f"{tables}/findings", lambda: _table(_as_frame(findings(frame), _FINDINGS))
     for metric, subset in cells:
         if has_own_figures(metric):
-            ending = f"{file_stem(metric)}_{subset}"
+            ending = _name(metric, subset)
             yield f"{interactive}/profile_{ending}", partial(_animated_profile, frame, metric, subset)
             if not is_finished(rows):
                 yield f"{interactive}/heatmap_{ending}", partial(_plotly, heatmap, frame, metric, subset)
                 yield f"{interactive}/means_{ending}", partial(_plotly, means, frame, metric, subset)
     if page is not None and page.exists():
         yield "report", lambda: _html(page.read_text(encoding="utf-8"))
+
+
+def _name(metric: str, subset: str) -> str:
+    return safe_file_name(f"{file_stem(metric)}_{subset}")
 
 
 def _thinned(rows: pd.DataFrame) -> pd.DataFrame:

@@ -27,6 +27,7 @@ from repdyn.tables.style import of_stack, plain
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_summary
 from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.untrusted_names import PrintableConsole, safe_file_name
 
 MAX_SUMMARIES = 3
 """Largest number of runs that get a summary each."""
@@ -71,7 +72,7 @@ def show_run(
     frame = store.to_pandas(run)
     if probe is not None:
         frame = frame.loc[frame["probe"] == probe]
-    console, folder = Console(), _folder(store, run, frame, store.path / "figures")
+    console, folder = PrintableConsole(), _folder(store, run, frame, store.path / "figures")
     seconds = {"tracking_seconds": tracking_seconds, "kernel_seconds": kernel_seconds, "total_seconds": total_seconds}
     used_loggers, written, several = list(loggers), [], len(by_stack(frame)) > 1
     with attempts() as attempt:
@@ -119,7 +120,7 @@ def show_store(
         ValueError: nothing is stored; no such run or probe.
         Exception: the error of the first figure that failed, once everything else is shown.
     """
-    console, base = console or Console(), folder or store.path / "figures"
+    console, base = console or PrintableConsole(), folder or store.path / "figures"
     frames = select(store, runs, probe)
     n_summaries = sum(len(by_stack(frame)) for frame in frames.values() if is_measured(frame))
     written = []
@@ -197,7 +198,7 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
     alone = store.runs() == [run] and bool(rows["checkpoint"].isna().all())
     folder = base if alone else base / store.folder_of(run).name
     probes = rows.loc[rows["layer"].notna(), "probe"].unique()
-    return folder if len(probes) < 2 else folder / str(frame["probe"].iloc[0])
+    return folder if len(probes) < 2 else folder / safe_file_name(str(frame["probe"].iloc[0]))
 
 
 def _print(console: Console, line: str) -> None:

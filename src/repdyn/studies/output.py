@@ -11,13 +11,13 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
 from repdyn.figures.files import save
 from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.untrusted_names import PrintableConsole
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ def join_tables(tables: Mapping[Any, pd.DataFrame], *names: str) -> pd.DataFrame
 
 def print_title(name: str, details: str = "") -> None:
     """Print a bold title, with details behind it."""
-    Console().print(Text.assemble((name, "bold"), f"  {details}" if details else ""), soft_wrap=True)
+    PrintableConsole().print(Text.assemble((name, "bold"), f"  {details}" if details else ""), soft_wrap=True)
 
 
 def print_line(text: str) -> None:
     """Print a line as it is, markup included."""
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    PrintableConsole().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_table(table: pd.DataFrame, columns: Sequence[tuple[str, str]], *, gap: int = 2) -> None:
@@ -72,7 +72,7 @@ def print_table(table: pd.DataFrame, columns: Sequence[tuple[str, str]], *, gap:
         printed.add_row(
             *(Text("" if pd.isna([row[n] for n in names]).any() else t.format(**row)) for names, (_, t) in cells)
         )
-    Console().print(printed)
+    PrintableConsole().print(printed)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from repdyn.store.schema import Row
 from repdyn.sweep.checkpoint import Task
 from repdyn.tables.designs import own_window_warning
 from repdyn.utils.redaction import redacted
+from repdyn.utils.untrusted_names import PrintableConsole
 
 
 class ProgressDisplay:
@@ -25,7 +26,7 @@ class ProgressDisplay:
     """
 
     def __init__(self, n_checkpoints: int, console: Console | None = None, *, shown: bool = True) -> None:
-        self._console = console or Console(stderr=True, quiet=not shown)
+        self._console = console or PrintableConsole(stderr=True, quiet=not shown)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

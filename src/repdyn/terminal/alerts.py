@@ -12,6 +12,7 @@ from repdyn.store import Store
 from repdyn.tables.alert_text import alert_lines
 from repdyn.tables.selection import is_measured, select
 from repdyn.tables.style import plain
+from repdyn.utils.untrusted_names import PrintableConsole
 
 
 def print_alerts(
@@ -37,7 +38,7 @@ def print_alerts(
     Raises:
         ValueError: nothing is stored; no such run or probe; rules in the store that cannot be read.
     """
-    console = console or Console()
+    console = console or PrintableConsole()
     n_lines = 0
     for (run, found), frame in select(store, runs, probe).items():
         heading = f"{run} (probe {found[:8]})"

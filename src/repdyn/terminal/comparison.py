@@ -21,6 +21,7 @@ from repdyn.tables.findings import COLOURS, findings
 from repdyn.tables.frames import LayerMean, by_stack, layer_mean, of_metric
 from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, never_measured
 from repdyn.tables.style import plain, short_count, short_value, subset_title
+from repdyn.utils.untrusted_names import PrintableConsole
 
 MAX_WIDTH = 100
 MARKS: dict[Verdict, str] = {"shown": "+", "not shown": "-", "cannot be judged": "?"}
@@ -43,7 +44,7 @@ def print_comparison(frame: pd.DataFrame, *, console: Console | None = None) -> 
     Raises:
         ValueError: a run with several models or probes; no run with a measurement.
     """
-    console = console or Console()
+    console = console or PrintableConsole()
     runs = measured_runs(frame)
     width = min(console.width, MAX_WIDTH)
     runs = [replace(run, label=plain(run.label, console)) for run in runs]

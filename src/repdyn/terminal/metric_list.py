@@ -12,6 +12,7 @@ from rich.text import Text
 from repdyn.metrics import DEFAULT_METRICS, FAMILIES, METRICS, Metric
 from repdyn.metrics.names import written
 from repdyn.tables.style import family_title, metric_unit, plain
+from repdyn.utils.untrusted_names import PrintableConsole
 
 _CAPTURES = {
     "following": "the next layer",
@@ -57,7 +58,7 @@ def print_metrics(console: Console | None = None) -> None:
     Args:
         console: where to; standard output unless given.
     """
-    console = console or Console()
+    console = console or PrintableConsole()
     for family, title in _families():
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
         table.add_column(no_wrap=True, width=max(map(len, METRICS)))

@@ -35,6 +35,7 @@ from repdyn.tables.frames import (
 )
 from repdyn.tables.style import KINDS, of_stack, plain, short_value, sparkline
 from repdyn.terminal.metric_lines import measures_more_than_default, print_every_metric
+from repdyn.utils.untrusted_names import PrintableConsole
 
 MAX_LINES = 36
 _MIN_ROWS, _MAX_ROWS = 3, 13
@@ -75,7 +76,7 @@ def print_summary(
     Raises:
         ValueError: rows of several runs, models, probes or stacks, or none.
     """
-    console = console or Console()
+    console = console or PrintableConsole()
     rows = measurements(frame)
     unicode = not console.options.ascii_only
     before = [*_head(rows), Text()]

@@ -9,11 +9,11 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table
 
 from repdyn.text.corpus import Corpus
 from repdyn.text.source import load_corpus
+from repdyn.utils.untrusted_names import PrintableConsole
 
 PAPER_CHARACTERS = 205
 """The "vocabulary of 205 distinct characters" of the paper; raw enwik8 has as many distinct byte values."""
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (OSError, ValueError) as error:
         parser.exit(1, f"{error}\n")
     texts = (raw, cleaned) if raw.name != cleaned.name else (raw,)
-    Console().print(vocabulary_table([vocabulary(text) for text in texts]))
+    PrintableConsole().print(vocabulary_table([vocabulary(text) for text in texts]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,56 @@
+"""Names that others chose, of metrics, runs and folders, made safe for file names and for terminals."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+_LONGEST_STEM = 200
+_DIGEST_DIGITS = 12
+_NOT_IN_FILES = re.compile(r"[^\w .,=@+()\[\]-]|^\.", re.ASCII)
+
+
+def safe_file_name(name: str) -> str:
+    """Return a name as one part of a path, without separators, at most 200 characters long; most stay as they are.
+
+    >>> safe_file_name("profile_two_nn[discard=0.8]"), safe_file_name("x/../../y")
+    ('profile_two_nn[discard=0.8]', 'x%2F..%2F..%2Fy')
+    """
+    stem = _NOT_IN_FILES.sub(
+        lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass")), name
+    )
+    if len(stem) <= _LONGEST_STEM:
+        return stem or "%"
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_DIGITS]
+    return f"{stem[: _LONGEST_STEM - 1 - _DIGEST_DIGITS]}+{digest}"
+
+
+def printable(text: str) -> str:
+    """Return a text with every control or invisible character but line breaks and tabs written as its escape sequence.
+
+    A terminal would obey some of them: move the cursor, set the title, or reverse the direction of writing.
+
+    >>> printable("run\\x1b[2J")
+    'run\\\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() or character in "\n\t\N{NO-BREAK SPACE}" else ascii(character)[1:-1]
+        for character in text
+    )
+
+
+class PrintableConsole(Console):
+    """A rich console that writes control characters of a text as escape sequences; its own styles are kept."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)

@@ -1,0 +1,85 @@
+"""Names of metrics, subsets and folders lead to no file outside of the folder asked for, and no terminal obeys them."""
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stored_rows import row
+
+from repdyn import open_store
+from repdyn.cli.main import main
+from repdyn.store import MeasurementKey
+from repdyn.utils.untrusted_names import PrintableConsole, printable, safe_file_name
+
+OUTSIDE = "x/../../../../y"
+HOSTILE = "run\x1b[2J\x1b]0;title\x07\N{RIGHT-TO-LEFT OVERRIDE}cod.exe\r"
+
+
+def stored(path: Path, **fields: str) -> Path:
+    """Make a store with two steps of a metric, subset, stack, run or probe of a given name."""
+    store, run = open_store(path), fields.get("run", "run")
+    for step in (0, 8):
+        rows = [row(**{"run": run, "step": step, "layer": layer} | fields) for layer in range(3)]
+        store.write(MeasurementKey(run, step, "p", "m"), rows)
+    return path
+
+
+@pytest.mark.parametrize("field", ["metric", "subset", "stack", "probe", "run"])
+@pytest.mark.parametrize("command", ["figures", "report", "export"])
+def test_every_view_writes_inside_the_folder_asked_for(tmp_path, command, field):
+    store = stored(tmp_path / "1" / "2" / "3" / "store", **{field: OUTSIDE})
+    output = tmp_path / "4" / "5" / "6" / "output"
+    output.parent.mkdir(parents=True)
+    given = [str(store), "-o", str(output / "page.html" if command == "report" else output)]
+    main([command, *given, *(("--to", "csv", "tensorboard", "wandb") if command == "export" else ())])
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.is_relative_to(output) for path in written)
+    assert all(path.is_relative_to(output) or path.is_relative_to(store) for path in written)
+
+
+@given(st.text(st.characters(codec=None)))
+def test_a_stem_is_one_part_of_a_path(name):
+    stem = safe_file_name(name)
+    assert 0 < len(stem.encode()) <= 200
+    assert Path("folder", f"{stem}.png").parent == Path("folder")
+    assert not stem.startswith(".")
+    assert safe_file_name(stem) == stem or "%" in stem
+
+
+def test_two_names_have_two_stems():
+    names = ["a/b", "a%2Fb", "a", "", "%", "x" * 200, "x" * 201, "x" * 201 + "y", ".a", "%2Ea"]
+    assert len({safe_file_name(name) for name in names}) == len(names)
+
+
+@given(st.text())
+def test_what_is_printed_has_no_control_character(text):
+    shown = printable(text)
+    assert all(character.isprintable() or character in "\n\t\N{NO-BREAK SPACE}" for character in shown)
+    assert printable(shown) == shown
+
+
+def test_a_console_keeps_its_own_styles_and_no_other_control_sequence():
+    file = io.StringIO()
+    console = PrintableConsole(file=file, force_terminal=True, color_system="standard", width=200)
+    console.print(HOSTILE, style="bold", markup=False, highlight=False)
+    assert file.getvalue().startswith("\x1b[1m")
+    assert file.getvalue().count("\x1b") == 2  # the style, on and off
+    assert r"\x1b[2J" in file.getvalue()
+    assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in file.getvalue()
+
+
+@pytest.mark.parametrize("command", [["figures"], ["alerts"], ["report"], ["export", "--to", "csv"]])
+def test_no_command_prints_a_control_character(tmp_path, command, capsys):
+    store = stored(tmp_path / f"folder{HOSTILE}", run=HOSTILE, metric=f"two{HOSTILE}")
+    main([command[0], str(store), *command[1:]])
+    shown = "".join(capsys.readouterr())
+    assert "cod.exe" in shown
+    assert all(character.isprintable() or character in "\n\t\N{NO-BREAK SPACE}" for character in shown)
+
+
+def test_an_error_message_has_no_control_character(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["figures", str(tmp_path / HOSTILE)])
+    assert "\x1b" not in capsys.readouterr().err
