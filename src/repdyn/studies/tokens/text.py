@@ -17,9 +17,9 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.hub.errors import model_errors
 from repdyn.kernels import full_precision
-from repdyn.kernels.vocabulary_search import nearest_rows
 from repdyn.kernels.tokens import token_cosines, token_ranks
 from repdyn.kernels.vocabulary import Vocabulary, unit_rows
+from repdyn.kernels.vocabulary_search import nearest_rows
 from repdyn.studies.driver import text_probe
 from repdyn.studies.models import LoadedModel
 from repdyn.studies.tokens.sentences import CAPTURES, comparable, embedding_table, states_of
