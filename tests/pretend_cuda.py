@@ -44,7 +44,7 @@ _INDEXING = {"__getitem__", "__setitem__"}
 class CudaTensor(Tensor):
     """A CPU tensor that claims to be on a CUDA device, inside :class:`PretendCuda`."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
 
 class PretendCuda(TorchFunctionMode):
@@ -72,7 +72,8 @@ class PretendCuda(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # the mode is off in here: what torch itself does to compute the result, it does with tensors of the CPU
         name, kwargs = getattr(func, "__name__", ""), dict(kwargs or {})
-        first, tensors = args[0] if args else None, _tensors_in((args, kwargs))
+        first: Any = args[0] if args else None
+        tensors = _tensors_in((args, kwargs))
         on_cuda = any(map(_is_cuda, tensors))
         if name == "__get__":
             return _attribute(func, first)

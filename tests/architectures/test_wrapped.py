@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import types
 
 import pytest
 import torch
 import torch.distributed as dist
-from shrunk import VOCABULARY, build
+from shrunk import VOCABULARY
 from small import HandWritten, random_tokens
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedModel
+from wrapped_models import last_states, values
 
 from repdyn import Probe, measure
 from repdyn.capture.blocks import find_blocks, unwrapped
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.measurement.identity import metric_set
-
-LENGTHS = torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])
-MASK = (torch.arange(9)[None, :] < LENGTHS[:, None]).long()
-
-
-@pytest.fixture
-def probe() -> Probe:
-    """10 sequences of 3 to 9 tokens, two batches of 28 vectors."""
-    return Probe.from_tokens(random_tokens(10, 9, VOCABULARY), MASK, max_vectors=56, batch_vectors=28)
-
-
-@pytest.fixture
-def llama():
-    return build("llama", "LlamaForCausalLM")
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +30,6 @@ def one_process(tmp_path_factory):
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
-
-
-def values(model, probe, layers=None, **settings):
-    return [
-        (r.layer, r.stack, r.module, r.causal, r.value)
-        for r in measure(model, probe, ["anisotropy"], layers, **settings).rows
-    ]
-
-
-def last_states(model, probe):
-    return capture(prepare(model), probe, ["all"]).layers[-1].states
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
@@ -288,104 +263,6 @@ def test_other_precisions(llama, probe, dtype):
     rows = measure(llama.to(dtype), probe, ["anisotropy"]).rows
     assert {row.dtype for row in rows} == {str(dtype).removeprefix("torch.")}
     assert {row.causal for row in rows} == {True}
-
-
-def test_lora(llama, probe):
-    peft = pytest.importorskip("peft")
-    plain = last_states(llama, probe)
-    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
-    adapted = peft.get_peft_model(copy.deepcopy(llama), config)
-    asked = [p.requires_grad for p in adapted.parameters()]
-    rows = measure(adapted, probe, ["anisotropy"]).rows
-    assert [row.module for row in rows][::2][1] == "base_model.model.model.layers.0"
-    assert {row.causal for row in rows} == {True}
-    assert [p.requires_grad for p in adapted.parameters()] == asked
-    with_adapter = last_states(adapted, probe)
-    assert not torch.allclose(with_adapter, plain, atol=1e-3)
-    assert torch.equal(last_states(adapted.get_base_model(), probe), with_adapter)
-    with adapted.disable_adapter():
-        assert torch.equal(last_states(adapted, probe), plain)
-    merged = adapted.merge_and_unload()
-    torch.testing.assert_close(last_states(merged, probe), with_adapter, atol=1e-5, rtol=1e-4)
-
-
-def test_lora_without_a_task_on_an_encoder_decoder(probe):
-    peft = pytest.importorskip("peft")
-    model = build("t5", "T5ForConditionalGeneration")
-    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q"]))
-    rows = measure(adapted, probe, ["anisotropy"]).rows
-    assert {(row.stack, row.causal) for row in rows} == {("encoder", False), ("decoder", True)}
-    assert rows[0].module == "base_model.model.encoder.block.0"
-
-
-@pytest.mark.parametrize("kind", ["PromptTuningConfig", "PromptEncoderConfig"])
-def test_prompt_that_stands_before_the_tokens_is_refused(llama, probe, kind):
-    peft = pytest.importorskip("peft")
-    config = getattr(peft, kind)(task_type="CAUSAL_LM", num_virtual_tokens=5)
-    adapted = peft.get_peft_model(llama, config)
-    with pytest.raises(
-        ValueError,
-        match=r"expected states of the probe's tokens alone, but the active adapter of this PeftModelForCausalLM "
-        r"\((PROMPT_TUNING|P_TUNING)\) puts 5 learned vectors before them; measure the model without its prompt, model.get_base_model\(\)",
-    ):
-        measure(adapted, probe)
-    with pytest.raises(ValueError, match="puts 5 learned vectors before them"):
-        measure(
-            nn.ModuleDict({"inside": adapted}), probe, forward=lambda model, batch: model["inside"](batch.input_ids)
-        )
-    assert measure(adapted.get_base_model(), probe, ["anisotropy"]).rows
-
-
-def test_prefix_tuning_is_measured_with_its_prefix(llama, probe):
-    peft = pytest.importorskip("peft")
-    plain = last_states(llama, probe)
-    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
-    adapted = peft.get_peft_model(llama, config)
-    batch = next(probe.batches(100))
-    with torch.no_grad():
-        hidden = adapted.eval()(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True
-        ).hidden_states
-    states = capture(prepare(adapted), probe, ["all"], tokens_per_forward=1000)
-    chosen = batch.positions[probe.sample("all").ravel()]
-    assert not torch.allclose(states.layers[-2].states, plain, atol=1e-3)
-    for layer, reported in list(zip(states.layers, hidden, strict=True))[:-1]:
-        torch.testing.assert_close(layer.states, reported.flatten(0, 1)[chosen], atol=1e-5, rtol=1e-4)
-
-
-def test_dynamically_quantised(llama, probe):
-    exact = last_states(llama, probe)
-    quantised = torch.ao.quantization.quantize_dynamic(llama, {nn.Linear}, dtype=torch.qint8)
-    rows = measure(quantised, probe, ["anisotropy"]).rows
-    assert {row.causal for row in rows} == {True}
-    ours = last_states(quantised, probe)
-    assert not torch.equal(ours, exact)
-    torch.testing.assert_close(ours, exact, atol=0.1, rtol=0.1)
-
-
-@pytest.mark.parametrize("bits", [8, 4])
-def test_bitsandbytes(probe, bits):
-    layers = pytest.importorskip("bitsandbytes").nn
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1}
-    llama = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes))
-    exact = last_states(llama, probe)
-    for block in llama.model.layers:
-        for name in ("gate_proj", "up_proj", "down_proj"):
-            eight = layers.Linear8bitLt(64, 64, bias=False, has_fp16_weights=False)
-            quantised = eight if bits == 8 else layers.Linear4bit(64, 64, bias=False)
-            quantised.load_state_dict(getattr(block.mlp, name).state_dict())
-            setattr(block.mlp, name, quantised.to("cpu"))  # which quantises
-    assert measure(llama, probe, ["anisotropy"]).rows
-    ours = last_states(llama, probe)
-    assert not torch.equal(ours, exact)
-    torch.testing.assert_close(ours, exact, atol=0.2, rtol=0.2)
-
-
-def test_torchao(llama, probe):
-    quantization = pytest.importorskip("torchao.quantization")
-    quantization.quantize_(llama, quantization.Int8WeightOnlyConfig())
-    assert measure(llama, probe, ["anisotropy"]).rows
 
 
 class Padded(nn.Module):

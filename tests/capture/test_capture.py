@@ -1,45 +1,25 @@
 """Capture: the right vectors of the right layers, and a model left as it was found."""
 
 import copy
-import random
 
 import numpy as np
 import pytest
 import torch
 from small import HandWritten, random_tokens
+from tiny_models import DECODERS, ENCODERS, FINALLY_NORMED, RAGGED_IDS, RAGGED_MASK, tiny
 from torch import nn
 from transformers import (
     AlbertConfig,
     AlbertModel,
     AutoModelForCausalLM,
-    BertConfig,
-    BertModel,
     MixtralConfig,
-    RwkvConfig,
-    RwkvModel,
     T5Config,
     T5Model,
 )
 
 from repdyn import Probe
-from repdyn.capture import forward
-from repdyn.capture.blocks import find_blocks
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
-from repdyn.kernels import full_precision
-from repdyn.models import build_model
-
-DECODERS = ["gpt_neox", "gpt2", "bloom", "llama"]
-ENCODERS = ["bert", "roberta", "modernbert"]
-FINALLY_NORMED = [*DECODERS, "modernbert"]
-RAGGED_IDS = random_tokens(10, 9)
-RAGGED_MASK = (torch.arange(9)[None, :] < torch.tensor([9, 4, 7, 9, 3, 8, 9, 5, 6, 9])[:, None]).long()
-
-
-def tiny(family: str, **changes):
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 50, "hidden_size": 16, "n_layers": 3, "n_heads": 2, "context_length": 16, "dropout": 0.1}
-    return build_model(family, **sizes | changes, pad_token_id=1)
 
 
 @pytest.mark.parametrize("family", DECODERS + ENCODERS)
@@ -229,63 +209,6 @@ def test_causality_that_cannot_be_told(hand_written, small_probe):
     }  # no other token to try
 
 
-def test_model_is_left_as_it_was_found(hand_written, small_probe):
-    hand_written.train()
-    hand_written.blocks[1].norm.eval()  # a frozen norm stays frozen
-    flags = [m.training for m in hand_written.modules()]
-    weights = copy.deepcopy(hand_written.state_dict())
-    torch.manual_seed(5), np.random.seed(5), random.seed(5)
-    expected = torch.rand(3), np.random.rand(3), random.random()
-    torch.manual_seed(5), np.random.seed(5), random.seed(5)
-    with torch.autocast("cpu", torch.bfloat16):
-        states = capture(prepare(hand_written), small_probe, ["all"])
-        assert torch.is_autocast_enabled("cpu")
-    drawn = torch.rand(3), np.random.rand(3), random.random()
-    assert states.layers[-1].states.dtype == torch.float32  # autocast is off inside
-    assert torch.equal(drawn[0], expected[0])
-    assert np.array_equal(drawn[1], expected[1])
-    assert drawn[2] == expected[2]
-    assert [m.training for m in hand_written.modules()] == flags
-    assert all(torch.equal(w, weights[k]) for k, w in hand_written.state_dict().items())
-    assert all(p.grad is None and p.requires_grad for p in hand_written.parameters())
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in hand_written.modules())
-    assert torch.backends.mha.get_fastpath_enabled()
-
-
-def test_exact_on_the_device_that_the_model_computes_on(hand_written, small_probe, monkeypatch):
-    """FSDP takes the parameters away from the model: what it is within tells the device."""
-    asked, there = [], torch.device("cpu:0")
-    monkeypatch.setattr("repdyn.capture.prepared_model.device_of", lambda model, root_module: there)
-    monkeypatch.setattr(forward, "full_precision", lambda device: asked.append(device) or full_precision(device))
-    capture(prepare(hand_written), small_probe, ["all"])
-    assert asked == [there]
-
-
-def test_model_is_left_as_it_was_found_after_an_error(hand_written, small_probe):
-    hand_written.train()
-    with pytest.raises(ZeroDivisionError):
-        capture(prepare(hand_written, forward=lambda model, batch: 1 / 0), small_probe, ["all"])
-    assert all(m.training for m in hand_written.modules())
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in hand_written.modules())
-    assert torch.backends.mha.get_fastpath_enabled()
-
-
-def test_dropout_is_off(hand_written, small_probe):
-    hand_written.train()
-    twice = [capture(prepare(hand_written), small_probe, ["all"]).layers[-1].states for _ in range(2)]
-    assert torch.equal(*twice)
-
-
-def test_compiled_before_attaching(hand_written, small_probe):
-    expected = capture(prepare(hand_written), small_probe, ["all"]).layers[-1].states
-    compiled = torch.compile(hand_written, backend="eager")
-    compiled(small_probe.tokens.view(24, 12))
-    assert torch.equal(capture(prepare(compiled), small_probe, ["all"]).layers[-1].states, expected)
-    hand_written.compile(backend="eager")
-    hand_written(small_probe.tokens.view(24, 12))
-    assert torch.equal(capture(prepare(hand_written), small_probe, ["all"]).layers[-1].states, expected)
-
-
 def test_layers_by_pattern(small_probe):
     model = tiny("gpt_neox")
     picked = capture(prepare(model, ["gpt_neox.layers.*", "gpt_neox.final_layer_norm"]), small_probe, ["all"])
@@ -300,36 +223,6 @@ def test_head_is_not_run_unless_it_is_asked_for(small_probe):
     capture(
         prepare(AutoModelForCausalLM.from_config(model.config), ["transformer.h.*", "lm_head"]), small_probe, ["all"]
     )
-
-
-def two_lists():
-    model = HandWritten()
-    model.spare = nn.ModuleList(copy.deepcopy(block) for block in model.blocks)
-    return model
-
-
-@pytest.mark.parametrize(
-    ("make", "layers", "message"),
-    [
-        (
-            lambda: nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4)),
-            None,
-            r"list of blocks \(nn.ModuleList\), found none in Sequential",
-        ),
-        (HandWritten, "blocks.x*", r"'blocks.x\*' matches none; lists of blocks in it: \"blocks.\*\" \(3 of Block\)"),
-        (
-            two_lists,
-            None,
-            r"found several of similar size in HandWritten; choose with layers= one of: \"blocks.\*\" \(3 of Block\), "
-            r'"spare.\*" \(3 of Block\); or measure several, each as a stack of its own, with '
-            r'layers={"blocks": "blocks.\*", "spare": "spare.\*"}',
-        ),
-    ],
-    ids=["no blocks", "no match", "two stacks"],
-)
-def test_blocks_that_cannot_be_told(make, layers, message):
-    with pytest.raises(ValueError, match=message):
-        find_blocks(make(), layers)
 
 
 def tiny_t5():
@@ -392,53 +285,6 @@ def test_patterns_without_names_are_one_stack(small_probe):
     assert [(layer.stack, layer.index) for layer in states.layers] == [(None, 0), (None, 1), (None, 2)]
 
 
-def test_weights_that_evaluation_rescales_are_put_back(small_probe):
-    """RWKV divides them in place when it is first evaluated, and says so in an attribute."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "attention_hidden_size": 16, "num_hidden_layers": 4, "intermediate_size": 32}
-    model = RwkvModel(RwkvConfig(vocab_size=50, rescale_every=1, **sizes)).train()
-    before = copy.deepcopy(model.state_dict())
-    first = capture(prepare(model), small_probe, ["all"]).layers[-1].states
-    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    assert not model.layers_are_rescaled
-    assert torch.equal(capture(prepare(model), small_probe, ["all"]).layers[-1].states, first)
-    model.eval()(small_probe.tokens[None, :12])
-    assert model.layers_are_rescaled
-    rescaled = copy.deepcopy(model.state_dict())
-    assert torch.equal(capture(prepare(model), small_probe, ["all"]).layers[-1].states, first)
-    assert all(torch.equal(weight, rescaled[name]) for name, weight in model.state_dict().items())
-
-
-def test_weights_that_are_overwritten_unseen_are_a_loud_error(hand_written, small_probe):
-    def forward(model, batch):
-        with torch._C.DisableTorchFunction():
-            model.head.weight.mul_(2)
-        return model(batch.input_ids)
-
-    with pytest.raises(RuntimeError, match="it overwrote 'head.weight', which cannot be restored; measure a copy"):
-        capture(prepare(hand_written, forward=forward), small_probe, ["all"])
-
-
-def test_what_a_forward_pass_changes_is_undone(hand_written, small_probe):
-    hand_written.register_buffer("n_seen", torch.zeros(1))
-    hand_written.register_buffer("table", torch.zeros(1))
-    hand_written.scale = 1.0
-
-    def forward(model, batch):
-        model.n_seen += batch.input_ids.numel()
-        model.table = torch.ones(7)
-        model.scale = 2.0
-        model.norm = nn.Identity()
-        model.head.weight.data[0] = 7.0
-        return model(batch.input_ids)
-
-    norm, head = hand_written.norm, hand_written.head.weight.detach().clone()
-    capture(prepare(hand_written, forward=forward), small_probe, ["all"])
-    assert (hand_written.n_seen.tolist(), hand_written.table.tolist(), hand_written.scale) == ([0.0], [0.0], 1.0)
-    assert hand_written.norm is norm
-    assert torch.equal(hand_written.head.weight, head)
-
-
 def test_several_streams_of_a_token_are_one_vector(hand_written, small_probe):
     class Streams(nn.Module):
         def __init__(self, block, first):
@@ -486,74 +332,3 @@ def test_states_under_any_name_and_in_any_place(hand_written, small_probe):
     states = capture(prepare(hand_written, forward=forward), small_probe, ["all"])
     for ours, theirs in zip(states.layers, expected.layers, strict=True):
         assert torch.equal(ours.states, theirs.states)
-
-
-def test_silent_hook_is_a_loud_error(hand_written, small_probe):
-    hand_written.spare = nn.ModuleList(copy.deepcopy(block) for block in hand_written.blocks)
-    with pytest.raises(
-        RuntimeError,
-        match=r"3 of 3 did not: spare.0, .* with layers=; the model has \"blocks.\*\" \(3 of Block\), \"spare",
-    ):
-        capture(prepare(hand_written, "spare.*"), small_probe, ["all"])
-
-
-def test_output_that_is_no_state_is_refused(hand_written, small_probe):
-    model = BertModel(
-        BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
-    )
-    with pytest.raises(RuntimeError, match=r"expected states of shape \(24, 12, 'dim'\) at 'pooler', got \(24, 16\)"):
-        capture(prepare(model, "pooler"), small_probe, ["all"])
-    with pytest.raises(
-        ValueError, match="expected a probe without padding, because HandWritten.forward takes no attention_mask"
-    ):
-        capture(prepare(hand_written), Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56), ["all"])
-
-
-def test_padding_with_a_forward_of_ones_own(hand_written):
-    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56)
-    states = capture(prepare(hand_written, forward=lambda model, batch: model(batch.input_ids)), probe, ["all"])
-    assert states.layers[-1].states.isfinite().all()
-
-
-def test_blocks_that_vary_from_batch_to_batch_are_refused(hand_written, small_probe):
-    def forward_once_more(model, batch, calls=[]):  # noqa: B006
-        calls.append(1)
-        model(batch.input_ids)
-        if len(calls) > 1:
-            model.blocks[0](torch.zeros(*batch.input_ids.shape, 16))
-
-    def forward_in_another_order(model, batch, calls=[]):  # noqa: B006
-        calls.append(1)
-        x = model.token(batch.input_ids)
-        for number in (0, 1, 2) if len(calls) == 1 else (0, 2, 1):
-            x = model.blocks[number](x)
-
-    same = "expected the same blocks to run in the same order for every batch, got "
-    settings = {"tokens_per_forward": 24}
-    with pytest.raises(RuntimeError, match=f"{same}'blocks.0' as call 4 where the first batch had none; name"):
-        capture(prepare(hand_written, forward=forward_once_more), small_probe, ["all"], **settings)
-    with pytest.raises(RuntimeError, match=f"{same}'blocks.2' as call 2 where the first batch had 'blocks.1'; name"):
-        capture(prepare(hand_written, forward=forward_in_another_order), small_probe, ["all"], **settings)
-
-
-def test_padding_that_the_model_cannot_be_told_of_is_refused(hand_written):
-    class Named(HandWritten):
-        def forward(self, input_ids):
-            return super().forward(input_ids)
-
-    probe = Probe.from_tokens(RAGGED_IDS, RAGGED_MASK, max_vectors=56)
-    for model in (hand_written, Named()):
-        with pytest.raises(
-            ValueError, match=f"without padding, because {type(model).__name__}.forward takes no attention_mask"
-        ):
-            capture(prepare(model), probe, ["all"])
-
-
-def test_block_that_returns_nothing_is_refused(hand_written, small_probe):
-    class Silent(nn.Module):
-        def forward(self, x):
-            return None
-
-    hand_written.blocks[1] = Silent()
-    with pytest.raises(RuntimeError, match="at 'blocks.1', got NoneType; name blocks"):
-        capture(prepare(hand_written, "blocks.*"), small_probe, ["all"])

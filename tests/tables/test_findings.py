@@ -2,67 +2,24 @@ import math
 
 import pandas as pd
 import pytest
+from judged_runs import (
+    NAN,
+    NARROW,
+    NOT_SHOWN,
+    SHOWN,
+    T7,
+    UNJUDGED,
+    by_block,
+    course,
+    judged,
+    warmed_up,
+    with_error,
+)
 from synthetic_runs import make_scalar, to_frame
 
 from repdyn.tables.criteria import BELL, DIMENSION, GROWTH, MEANINGS, PAPER, UNIFORM, VERSION
 from repdyn.tables.findings import COLOURS, findings
 from repdyn.tables.frames import by_stack
-
-NAN = math.nan
-SHOWN, NOT_SHOWN, UNJUDGED = "shown", "not shown", "cannot be judged"
-NARROW = 0.001
-"""Standard error, as a share of the value, that leaves nothing open."""
-T7 = 2.3646242510102993
-"""97.5 % quantile of Student's t with 7 degrees of freedom, from a table."""
-
-
-def with_error(frame, error):
-    """Every measured value with a standard error of ``error`` times itself."""
-    of_layer = frame["layer"].notna()
-    frame.loc[of_layer, "std_error"] = error * frame.loc[of_layer, "value"].abs()
-    return frame
-
-
-def profile(run, values, *, subset="all", error=NARROW, embedding=0.9, **given):
-    """One step; ``values`` over the blocks of one subset, the other subset uniform, ``embedding`` below them."""
-    layers = [embedding, *values]
-
-    def from_values(step, depth):
-        return layers[round(depth * len(values))]
-
-    curves = {"anisotropy": lambda step, depth: 0.3, "no_sink": lambda step, depth: 0.3}
-    curves["anisotropy" if subset == "all" else "no_sink"] = from_values
-    return with_error(run(n_blocks=len(values), steps=(100,), **curves, **given), error)
-
-
-def course(run, metric, values, *, error=NARROW, n_blocks=2, **given):
-    """Every block of ``metric`` at the same value, by step; the embedding output at 1e6."""
-
-    def from_values(step, depth):
-        return values[step] if depth else 1e6
-
-    return with_error(run(n_blocks=n_blocks, steps=tuple(values), **{metric: from_values}, **given), error)
-
-
-def by_block(run, metric, blocks, *, error=NARROW, **given):
-    """Each block with a course of its own: ``blocks`` by step."""
-    n_blocks = len(next(iter(blocks.values())))
-
-    def from_values(step, depth):
-        return blocks[step][round(depth * n_blocks) - 1] if depth else 1e6
-
-    return with_error(run(n_blocks=n_blocks, steps=tuple(blocks), **{metric: from_values}, **given), error)
-
-
-def warmed_up(frame, rates):
-    """With the learning rate stored, by step."""
-    scalars = [make_scalar(step, rate, "train/learning_rate") for step, rate in rates.items()]
-    return pd.concat([frame, to_frame(scalars)], ignore_index=True)
-
-
-def judged(frame, name, subset="all"):
-    (finding,) = [found for found in findings(frame) if (found.name, found.subset) == (name, subset)]
-    return finding
 
 
 def test_a_textbook_run_shows_everything(run):
@@ -91,105 +48,6 @@ def test_every_kind_of_model_is_judged_on_both_shapes_and_the_growth(run, causal
     assert [finding.verdict for finding in findings(run(causal=causal, **flat))] == [
         *(NOT_SHOWN, NOT_SHOWN, SHOWN, SHOWN, NOT_SHOWN, NOT_SHOWN, SHOWN)
     ]
-
-
-BELLS = {
-    "bell": ([0.1, 0.4, 0.5, 0.4, 0.1], NARROW, SHOWN),
-    "flat": ([0.3, 0.3, 0.3, 0.3, 0.3], NARROW, NOT_SHOWN),
-    "peak at the first block": ([0.5, 0.4, 0.3, 0.2, 0.1], NARROW, NOT_SHOWN),
-    "peak at the last block": ([0.1, 0.2, 0.3, 0.4, 0.5], NARROW, NOT_SHOWN),
-    "valley": ([0.5, 0.2, 0.1, 0.2, 0.5], NARROW, NOT_SHOWN),
-    "middle 11 % above both ends": ([1.0, 1.11, 1.11, 1.11, 1.0], NARROW, SHOWN),
-    "middle 9 % above the first": ([1.0, 1.09, 1.09, 1.09, 0.5], NARROW, NOT_SHOWN),
-    "middle 9 % above the last": ([0.5, 1.09, 1.09, 1.09, 1.0], NARROW, NOT_SHOWN),
-    # log(1.2 / 1.1) = 0.0870 against t7 sqrt(2) error = 3.344 error
-    "just beyond the interval": ([1.0, 1.2, 1.2, 1.2, 1.0], 0.0260, SHOWN),
-    "just within the interval": ([1.0, 1.2, 1.2, 1.2, 1.0], 0.0261, UNJUDGED),
-    # log(1.1) = 0.0953: no difference at all, seen too dimly to say so
-    "flat, just seen": ([1.0] * 5, 0.0284, NOT_SHOWN),
-    "flat, just not seen": ([1.0] * 5, 0.0286, UNJUDGED),
-    "open against the first, not shown against the last": ([1.0, 1.1, 1.1, 1.1, 2.0], 0.02, NOT_SHOWN),
-    "a spike outside the middle": ([0.3, 0.9, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], NARROW, NOT_SHOWN),
-    "a middle block without a value": ([0.1, 0.4, NAN, 0.4, 0.4, 0.1], NARROW, SHOWN),
-    "four blocks": ([0.1, 0.5, 0.5, 0.1], NARROW, UNJUDGED),
-    "four blocks with a value": ([0.1, 0.5, NAN, 0.5, 0.1], NARROW, UNJUDGED),
-    "no value in the first block": ([NAN, 0.4, 0.5, 0.5, 0.4, 0.1], NARROW, UNJUDGED),
-    "no value in the last block": ([0.1, 0.4, 0.5, 0.5, 0.4, NAN], NARROW, UNJUDGED),
-    "no value in the middle": ([0.1, 0.2, 0.2, *[NAN] * 4, 0.2, 0.2, 0.1], NARROW, UNJUDGED),
-}
-
-
-@pytest.mark.parametrize("subset", ["all", "no_sink"])
-@pytest.mark.parametrize(("values", "error", "verdict"), BELLS.values(), ids=BELLS)
-def test_bell(run, values, error, verdict, subset):
-    assert judged(profile(run, values, subset=subset, error=error), "bell", subset).verdict == verdict
-
-
-def test_the_middle_is_where_the_criterion_says(run):
-    inside = [1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0]  # x = 0.25 to 0.75 of 9 blocks
-    assert "middle/first +100%" in judged(profile(run, inside), "bell").evidence
-    of_twelve = [1.0] * 3 + [2.0] * 6 + [1.0] * 3
-    assert "middle/first +100%" in judged(profile(run, of_twelve), "bell").evidence
-
-
-def test_the_embedding_output_is_no_block(run):
-    for embedding in (NAN, 0.0, 1e3):
-        found = findings(profile(run, [0.1, 0.4, 0.5, 0.4, 0.1], embedding=embedding))
-        assert [finding.verdict for finding in found[:3]] == [SHOWN, NOT_SHOWN, NOT_SHOWN]
-
-
-def test_bell_evidence(run):
-    evidence = judged(profile(run, [0.2, 0.4, 0.5, 0.3, 0.1], error=0.01), "bell").evidence
-    # the mean of the middle blocks has the mean of their errors: a hundredth of it
-    half = T7 * math.sqrt(2) * 0.01
-    ends = [f"{100 * math.expm1(math.log(ratio) + sign * half):.0f}" for ratio in (2, 4) for sign in (-1, 1)]
-    assert evidence == f"middle/first +100% [{ends[0]}, {ends[1]}], middle/last +300% [{ends[2]}, {ends[3]}]"
-    dim = judged(profile(run, [1.0, 1.2, 1.2, 1.2, 1.0], error=0.03), "bell").evidence
-    assert dim.endswith("; the interval of middle/first and of middle/last leaves it open")
-
-
-def test_bell_is_judged_at_the_last_step(run):
-    def bell_at_step_0(step, depth):
-        return 0.1 + (step == 0) * math.sin(math.pi * depth)
-
-    assert judged(run(steps=(0, 8), anisotropy=bell_at_step_0), "bell").verdict == NOT_SHOWN
-    assert judged(run(steps=(0,), anisotropy=bell_at_step_0), "bell").verdict == SHOWN
-
-
-def test_bell_needs_both_ends(run):
-    frame = profile(run, [0.1, 0.4, 0.5, 0.5, 0.4, 0.1])
-    for missing, there in ((1, "2, 3, 4, 5, 6"), (6, "1, 2, 3, 4, 5")):
-        finding = judged(frame[frame["layer"] != missing], "bell")
-        assert finding.verdict == UNJUDGED
-        assert finding.evidence == f"needs a value in blocks 1, 6 and between; got blocks {there}"
-    few = judged(profile(run, [0.1, 0.5, 0.1]), "bell").evidence
-    assert few == "needs 5 blocks with a value; got blocks 1, 2, 3"
-
-
-UNIFORMS = {
-    "flat": ([0.3] * 4, NARROW, SHOWN),
-    "49 %": ([1.0, 1.2, 1.49], NARROW, SHOWN),
-    "51 %": ([1.0, 1.2, 1.51], NARROW, NOT_SHOWN),
-    "bell": ([0.1, 0.4, 0.5, 0.4, 0.1], NARROW, NOT_SHOWN),
-    # log(1.5) = 0.4055 against 3.344 error
-    "flat, just seen": ([1.0] * 3, 0.1212, SHOWN),
-    "flat, just not seen": ([1.0] * 3, 0.1213, UNJUDGED),
-    "50 % straddled": ([1.0, 1.2, 1.49], 0.01, UNJUDGED),
-    "the lowest block without a value": ([NAN, 1.0, 1.1, 1.2], NARROW, SHOWN),
-    "two blocks": ([1.0, 1.0], NARROW, UNJUDGED),
-    "two blocks with a value": ([1.0, 1.0, NAN], NARROW, UNJUDGED),
-}
-
-
-@pytest.mark.parametrize("subset", ["all", "no_sink"])
-@pytest.mark.parametrize(("values", "error", "verdict"), UNIFORMS.values(), ids=UNIFORMS)
-def test_uniform(run, values, error, verdict, subset):
-    assert judged(profile(run, values, subset=subset, error=error), "uniform", subset).verdict == verdict
-
-
-def test_uniform_evidence(run):
-    evidence = judged(profile(run, [0.8, 1.0, 1.6], error=0.0), "uniform").evidence
-    assert evidence == "highest/lowest +100% [100, 100]; blocks 3, 1"
 
 
 GROWTHS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
@@ -55,14 +56,28 @@ def test_rows_and_training_are_those_of_the_cpu(dtype, small_probe, tmp_path, wi
     expected, on_cpu = tracked("cpu", dtype, small_probe, tmp_path / "cpu")
     with PretendCuda():
         found, on_cuda = tracked("cuda", dtype, small_probe, tmp_path / "cuda")
-        untracked = Loop("cuda", dtype)
-        for number in range(N_STEPS):
-            untracked.step(number)
-        assert all(map(torch.equal, on_cuda, weights(untracked)))
     assert all(map(torch.equal, on_cuda, on_cpu))
     assert set(found["step"]) == {0, 3}
     assert {"train/loss", "train/learning_rate", "anisotropy", "two_nn"} <= set(found["metric"])
     pd.testing.assert_frame_equal(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        pytest.param(PretendCuda, id="pretended"),
+        pytest.param(
+            nullcontext, id="gpu", marks=[pytest.mark.gpu, pytest.mark.skipif("not torch.cuda.is_available()")]
+        ),
+    ],
+)
+def test_the_training_is_bit_identical(context, small_probe, tmp_path, without_figures):
+    with context():
+        _, found = tracked("cuda", torch.float32, small_probe, tmp_path)
+        untracked = Loop("cuda", torch.float32)
+        for number in range(N_STEPS):
+            untracked.step(number)
+        assert all(map(torch.equal, found, weights(untracked)))
 
 
 def test_steps_between_measurements_do_not_wait_for_the_device(small_probe, tmp_path, without_figures):

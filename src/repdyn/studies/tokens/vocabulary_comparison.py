@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -20,8 +19,7 @@ State: TypeAlias = Literal["block", "attention"]
 """After a block (layer 0: what enters the first one), or after its attention."""
 
 
-@dataclass(frozen=True, eq=False)
-class LayerVectors:
+class LayerVectors(NamedTuple):
     """The vectors of a sentence's tokens in one state of one layer."""
 
     stack: str | None
@@ -31,12 +29,9 @@ class LayerVectors:
     """(n_tokens, dim)"""
 
 
-@dataclass(frozen=True, eq=False)
-class VocabularyComparison:
+class VocabularyComparison(NamedTuple):
     """The tokens of a sentence against the vocabulary, state by state."""
 
-    tokens: tuple[str, ...]
-    """As they are displayed."""
     table: pd.DataFrame
     """A row for each state and token: stack, layer, state, position, token_id, token, cosine, rank."""
     nearest: pd.DataFrame
@@ -79,12 +74,9 @@ def compare_with_vocabulary(
             for place, vector in enumerate(positions)
         ]
         cosines, ranks, near, rows = (torch.stack(parts, 1) for parts in zip(*of_places, strict=True))
+    tokens = list(zip(range(len(ids)), ids, names, strict=True))
     keys = pd.DataFrame(
-        [
-            (layer.stack, layer.layer, layer.state, place, ids[place], names[place])
-            for layer in layers
-            for place in range(len(ids))
-        ],
+        [(layer.stack, layer.layer, layer.state, *token) for layer in layers for token in tokens],
         columns=["stack", "layer", "state", "position", "token_id", "token"],
     )
     compared = keys.assign(cosine=cosines.flatten().cpu().numpy(), rank=ranks.flatten().cpu().numpy())
@@ -96,7 +88,7 @@ def compare_with_vocabulary(
         nearest=token_names(tokenizer, numbers),
         cosine=near.flatten().cpu().numpy(),
     )
-    return VocabularyComparison(tuple(names), compared, nearest)
+    return VocabularyComparison(compared, nearest)
 
 
 def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:

@@ -1,0 +1,64 @@
+"""Runs made for the criteria of the published findings."""
+
+import math
+
+import pandas as pd
+from synthetic_runs import make_scalar, to_frame
+
+from repdyn.tables.findings import findings
+
+NAN = math.nan
+SHOWN, NOT_SHOWN, UNJUDGED = "shown", "not shown", "cannot be judged"
+NARROW = 0.001
+"""Standard error, as a share of the value, that leaves nothing open."""
+T7 = 2.3646242510102993
+"""97.5 % quantile of Student's t with 7 degrees of freedom, from a table."""
+
+
+def with_error(frame, error):
+    """Every measured value with a standard error of ``error`` times itself."""
+    of_layer = frame["layer"].notna()
+    frame.loc[of_layer, "std_error"] = error * frame.loc[of_layer, "value"].abs()
+    return frame
+
+
+def profile(run, values, *, subset="all", error=NARROW, embedding=0.9, **given):
+    """One step; ``values`` over the blocks of one subset, the other subset uniform, ``embedding`` below them."""
+    layers = [embedding, *values]
+
+    def from_values(step, depth):
+        return layers[round(depth * len(values))]
+
+    curves = {"anisotropy": lambda step, depth: 0.3, "no_sink": lambda step, depth: 0.3}
+    curves["anisotropy" if subset == "all" else "no_sink"] = from_values
+    return with_error(run(n_blocks=len(values), steps=(100,), **curves, **given), error)
+
+
+def course(run, metric, values, *, error=NARROW, n_blocks=2, **given):
+    """Every block of ``metric`` at the same value, by step; the embedding output at 1e6."""
+
+    def from_values(step, depth):
+        return values[step] if depth else 1e6
+
+    return with_error(run(n_blocks=n_blocks, steps=tuple(values), **{metric: from_values}, **given), error)
+
+
+def by_block(run, metric, blocks, *, error=NARROW, **given):
+    """Each block with a course of its own: ``blocks`` by step."""
+    n_blocks = len(next(iter(blocks.values())))
+
+    def from_values(step, depth):
+        return blocks[step][round(depth * n_blocks) - 1] if depth else 1e6
+
+    return with_error(run(n_blocks=n_blocks, steps=tuple(blocks), **{metric: from_values}, **given), error)
+
+
+def warmed_up(frame, rates):
+    """With the learning rate stored, by step."""
+    scalars = [make_scalar(step, rate, "train/learning_rate") for step, rate in rates.items()]
+    return pd.concat([frame, to_frame(scalars)], ignore_index=True)
+
+
+def judged(frame, name, subset="all"):
+    (finding,) = [found for found in findings(frame) if (found.name, found.subset) == (name, subset)]
+    return finding
