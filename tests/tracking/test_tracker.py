@@ -118,8 +118,12 @@ def test_measured_where_a_checkpoint_is_saved(tmp_path, small_probe, without_fig
     assert tracker.store.to_pandas()["tokens_seen"].isna().sum() > 0  # they were not told
 
 
-@pytest.mark.parametrize("ends", [KeyboardInterrupt, ZeroDivisionError])
-def test_what_was_measured_is_shown_when_a_training_breaks_off(tmp_path, small_probe, ends, capsys):
+@pytest.mark.parametrize(
+    ("ends", "printed", "logged"), [(KeyboardInterrupt, "figures: ", ""), (ZeroDivisionError, "", "repdyn figures ")]
+)
+def test_what_was_measured_is_kept_when_a_training_breaks_off(
+    tmp_path, small_probe, ends, printed, logged, capsys, caplog
+):
     loop = Loop()
     tracker = Tracker(loop.model, small_probe, schedule=2, store=tmp_path / "mine", on_error="raise")
 
@@ -132,7 +136,8 @@ def test_what_was_measured_is_shown_when_a_training_breaks_off(tmp_path, small_p
     with pytest.raises(ends):
         break_off()
     assert tracker.store.steps("mine") == [0, 2]  # what broke off is not measured
-    assert "figures: " in capsys.readouterr().out
+    assert printed in capsys.readouterr().out
+    assert logged in caplog.text
 
 
 def test_loggers_hear_of_it(tmp_path, small_probe, without_figures):
@@ -170,7 +175,7 @@ def test_encoder_with_a_forward_of_its_own(tmp_path, without_figures):
     assert set(frame["causal"]) == {False}
 
 
-def test_the_end_that_cannot_be_measured_is_shown_all_the_same(tmp_path, small_probe, capsys):
+def test_the_commands_are_named_if_the_end_cannot_be_measured(tmp_path, small_probe, caplog):
     calls = []
 
     def forward(model, batch):
@@ -187,7 +192,7 @@ def test_the_end_that_cannot_be_measured_is_shown_all_the_same(tmp_path, small_p
 
     with pytest.raises(ZeroDivisionError):
         train()
-    assert "figures: " in capsys.readouterr().out
+    assert f"repdyn figures {tmp_path}/mine" in caplog.text
 
 
 def test_another_probe_is_refused_where_a_training_goes_on(tmp_path, small_probe, without_figures):

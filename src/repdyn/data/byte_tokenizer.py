@@ -12,7 +12,7 @@ SPECIAL_TOKENS = (PAD, CLS, SEP, MASK)
 
 
 def byte_tokenizer(for_encoder: bool = False) -> PreTrainedTokenizerFast:
-    """Tokenizer in which the id of byte b is b; [PAD], [CLS], [SEP] and [MASK] follow as 256 to 259.
+    """Return a tokenizer in which the id of byte b is b; [PAD], [CLS], [SEP] and [MASK] follow as 256 to 259.
 
     Any text that UTF-8 can write survives encoding and decoding unchanged, and nothing is ever unknown. The spelling
     of a special token inside a text is text: it becomes the bytes it is written with.
@@ -54,7 +54,7 @@ def byte_tokenizer(for_encoder: bool = False) -> PreTrainedTokenizerFast:
 
 
 def bytes_to_ids(data: bytes) -> np.ndarray:
-    """Token ids of a whole corpus at once, equal to the tokenizer's and without its cost.
+    """Return the token ids of a whole corpus at once, equal to the tokenizer's and without its cost.
 
     Args:
         data: any bytes, valid UTF-8 or not.
@@ -69,7 +69,7 @@ def bytes_to_ids(data: bytes) -> np.ndarray:
 
 
 def _byte_symbols() -> list[str]:
-    """The printable character by which byte-level BPE writes each byte (GPT-2's table), in the order of the bytes."""
+    """Return the printable character that stands for each byte in byte-level BPE (GPT-2's table), in byte order."""
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     stand_ins = iter(range(N_BYTES, 2 * N_BYTES))
     return [chr(byte if byte in printable else next(stand_ins)) for byte in range(N_BYTES)]

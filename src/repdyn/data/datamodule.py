@@ -28,7 +28,7 @@ _HELD_OUT_PERCENT, _HELD_OUT_PERCENT_BUILTIN = 5, 10
 
 @dataclass(frozen=True)
 class _Text:
-    """What is ready once the text has been read."""
+    """A text that has been read, split and tokenized."""
 
     corpus: Corpus
     train: np.ndarray
@@ -52,14 +52,14 @@ class TextDataModule(LightningDataModule):
         sequence_length: tokens in a window, [CLS] and [SEP] counted where the objective is masked.
         batch_size: windows in a batch.
         clean: reduce a Wikipedia dump to prose; plain text is never touched.
-        cache_dir: where downloads, cleaned text and token ids are kept; by default $REPDYN_CACHE or ~/.cache/repdyn.
+        cache_dir: folder of downloads, cleaned text and token ids; by default $REPDYN_CACHE or ~/.cache/repdyn.
         num_workers: processes that prepare batches.
         seed: of the shuffling and the masks.
         max_vectors: vectors the tracker measures per layer, in all batches together.
         batch_vectors: vectors per batch of a metric.
         design: sampling design of the probe, "independent", "dense" or "paper"; see :mod:`repdyn.probe.design`.
-        probe_sequence_length: tokens in a window of the probe, at most ``sequence_length``; by default what the design
-            says.
+        probe_sequence_length: tokens in a window of the probe, at most ``sequence_length``; by default that of the
+            design.
         classes: word classes the probe knows, as metrics such as "alignment@rare" need them: "words" for all of them,
             "none", or a list of function, content, frequent and rare (frequency is counted in the held-out text).
         max_bytes: use only so many bytes from the start of the text, counted before cleaning; all by default.
@@ -135,7 +135,7 @@ class TextDataModule(LightningDataModule):
         _ = self._text
 
     def setup(self, stage: str | None = None) -> None:
-        """Read the text, from the cache where it took work."""
+        """Read the text, from the cache if it was cleaned or tokenized before."""
         _ = self._text
 
     def train_dataloader(self) -> DataLoader[Any]:
@@ -148,7 +148,7 @@ class TextDataModule(LightningDataModule):
         return self._loader(self._text.test, shuffle=False)
 
     def probe(self) -> Probe:
-        """The fixed tokens that the tracker measures: windows from the text that nothing is trained on."""
+        """Return the fixed tokens that the tracker measures: windows of the text that nothing is trained on."""
         from repdyn.probe import Probe
 
         splits = ("validation", "test")[: len(self._probe_splits())]
@@ -163,10 +163,10 @@ class TextDataModule(LightningDataModule):
         return probe.with_words(self._probe_words(), self.classes) if self.classes else probe
 
     def probe_windows(self) -> np.ndarray:
-        """Windows spread evenly over the validation split, and over the test split too where that has too few.
+        """Return windows spread evenly over the validation split, and over the test split too if that has too few.
 
         Returns:
-            (n_sequences, length) int64 ids: as many windows as the design takes, or every one where there are fewer.
+            (n_sequences, length) int64 ids: as many windows as the design takes, or all if there are fewer.
         """
         return self._spread([self._windows(tokens, self._probe_length) for tokens, _ in self._probe_splits()])
 
@@ -182,7 +182,7 @@ class TextDataModule(LightningDataModule):
         return self.design.required_windows(n_batches, self.batch_vectors, self._probe_length)
 
     def _probe_splits(self) -> list[tuple[np.ndarray, bytes]]:
-        """Token ids and bytes of the splits that the probe is taken from."""
+        """Return the token ids and bytes of the splits that the probe is taken from."""
         _, *held_out = self._pieces(self._text.corpus)
         splits = list(zip((self._text.validation, self._text.test), held_out, strict=True))
         enough = len(self._windows(self._text.validation, self._probe_length)) >= self._n_probe_windows
@@ -194,8 +194,8 @@ class TextDataModule(LightningDataModule):
         return np.stack([found[index] for index in chosen])
 
     def _probe_words(self) -> TokenWords:
-        """The words of the probe's tokens."""
-        lexicon, of_splits = Lexicon(), []
+        """Return the words of the probe's tokens."""
+        lexicon, words_of_splits = Lexicon(), []
         no_words = [(NO_WORD,) * len(special) for special in (self._before, self._after)]
         for tokens, piece in self._probe_splits():
             if self.tokenizer_name == BYTES:
@@ -207,8 +207,8 @@ class TextDataModule(LightningDataModule):
                 ]
                 words = np.concatenate([numbers for _, numbers in found])
                 self._validate_token_ids(tokens, [token for ids, _ in found for token in ids])
-            of_splits.append(Windows(words, self._probe_length, *no_words))
-        return TokenWords(self._spread(of_splits).ravel(), lexicon)
+            words_of_splits.append(Windows(words, self._probe_length, *no_words))
+        return TokenWords(self._spread(words_of_splits).ravel(), lexicon)
 
     @cached_property
     def _text(self) -> _Text:
@@ -231,7 +231,7 @@ class TextDataModule(LightningDataModule):
         return _HELD_OUT_PERCENT_BUILTIN if self.text == "builtin" else _HELD_OUT_PERCENT
 
     def _pieces(self, corpus: Corpus) -> tuple[bytes, bytes, bytes]:
-        """The text for training, validation and testing."""
+        """Return the text for training, validation and testing."""
         held_out = self._held_out_percent
         ends = [len(corpus.data) * percent // 100 for percent in (100 - 2 * held_out, 100 - held_out)]
         return corpus.data[: ends[0]], corpus.data[ends[0] : ends[1]], corpus.data[ends[1] :]
@@ -283,8 +283,8 @@ class TextDataModule(LightningDataModule):
     def _validate_token_ids(self, tokens: np.ndarray, ids: list[int]) -> None:
         if not np.array_equal(tokens, ids):
             raise ValueError(
-                f"expected the token ids in the cache to be those that {self.tokenizer_name} gives now, got others, of "
-                f"which no words can be told; delete {cache_directory(self.cache_dir) / 'tokens'}"
+                f"expected the token ids in the cache to be those that {self.tokenizer_name} gives now, got others, "
+                f"whose words are unknown; delete {cache_directory(self.cache_dir) / 'tokens'}"
             )
 
     def _validate_text_length(self, corpus: Corpus, n_tokens: int) -> None:
@@ -292,7 +292,7 @@ class TextDataModule(LightningDataModule):
         if n_tokens < window:
             percent = self._held_out_percent
             raise ValueError(
-                f"expected a text of at least {window * 100 // percent:,} tokens, so that the {percent} % kept for "
+                f"expected a text of at least {window * 100 // percent:,} tokens, so that the {percent} % held out for "
                 f"validation and for testing hold a window of {window} each, got {n_tokens} tokens there from "
                 f"{len(corpus.data):,} bytes ({corpus.name}); use a longer text or a smaller sequence_length"
             )

@@ -27,7 +27,7 @@ class Documents:
 
 @dataclass(frozen=True)
 class TopicModel:
-    """What writes documents.
+    """A topic model that writes documents.
 
     Args:
         word_shares: (n_topics, n_words) float64, each row a topic's distribution over the words.
@@ -40,7 +40,7 @@ class TopicModel:
 
     @classmethod
     def disjoint(cls, n_topics: int, n_words: int, alpha: float) -> TopicModel:
-        """Topics that share no word and write each of theirs equally often, as in the experiments of the source.
+        """Return a model whose topics share no word and use each of theirs equally often, as the source does.
 
         Word w belongs to topic ``w // (n_words / n_topics)``.
 
@@ -58,7 +58,7 @@ class TopicModel:
 
     @classmethod
     def overlapping(cls, n_topics: int, n_words: int, alpha: float, beta: float, seed: int) -> TopicModel:
-        """Topics drawn over all words from a Dirichlet distribution of concentration ``beta``, as in LDA proper.
+        """Return a model whose topics are drawn over all words from a Dirichlet distribution, as in LDA proper.
 
         Raises:
             ValueError: a number out of range.
@@ -69,7 +69,7 @@ class TopicModel:
         return cls(_dirichlet(np.random.RandomState(seed), beta, (n_topics, n_words)), alpha)
 
     def documents(self, n_documents: int, length: int, seed: int | Sequence[int]) -> Documents:
-        """Documents of ``length`` words each; the same for the same seed.
+        """Write documents of ``length`` words each; the same for the same seed.
 
         >>> TopicModel.disjoint(n_topics=2, n_words=4, alpha=1).documents(2, 6, seed=0).words.tolist()
         [[0, 2, 1, 0, 1, 1], [0, 0, 3, 1, 0, 1]]
@@ -86,7 +86,7 @@ class TopicModel:
 
 
 def _dirichlet(random: np.random.RandomState, concentration: float, shape: tuple[int, int]) -> np.ndarray:
-    """Rows of shares that sum to 1."""
+    """Draw rows of shares that sum to 1."""
     # numpy's own divides gammas that may all underflow to 0 where the concentration is small
     logs = np.log(random.standard_gamma(concentration + 1, shape)) + np.log(random.random_sample(shape)) / concentration
     weights = np.exp(logs - logs.max(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""A whole corpus as one array of token ids."""
+"""Tokenization of a whole corpus into one array of ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNKS_PER_CALL = 16
 
 
 def load_tokenizer(name: str, for_encoder: bool) -> PreTrainedTokenizerBase:
-    """The byte tokenizer for "bytes", otherwise what ``AutoTokenizer`` makes of a name on the Hub or a folder.
+    """Return the byte tokenizer for "bytes", otherwise what ``AutoTokenizer`` loads from the Hub or a folder.
 
     Raises:
         ValueError: there is no such tokenizer, it does not load, or needs Python code of its own.
@@ -39,7 +39,7 @@ def load_tokenizer(name: str, for_encoder: bool) -> PreTrainedTokenizerBase:
 
 
 def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path | None = None) -> np.ndarray:
-    """Token ids of a text, without special tokens.
+    """Return the token ids of a text, without special tokens.
 
     A long text goes through the tokenizer in pieces of about 64,000 characters that end at line ends, so that memory
     stays bounded; a piece is tokenized as if a text began there.
@@ -82,7 +82,7 @@ def _encode(data: bytes, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
 
 
 def chunks(text: str) -> Iterator[str]:
-    """Pieces that together are the text, each up to the last line end within reach."""
+    """Split a text into pieces, each up to the last line end within reach."""
     start = 0
     while start < len(text):
         end = start + _CHUNK_CHARACTERS

@@ -18,7 +18,7 @@ from repdyn.probe.design import INDEPENDENT
 if TYPE_CHECKING:
     from repdyn.probe import Probe
 
-# What is drawn from one seed, each with a stream of its own.
+# Streams of random numbers from one seed.
 _TRAINING, _VALIDATION, _PROBE = range(3)
 
 
@@ -83,7 +83,7 @@ class TopicDataModule(LightningDataModule):
         else:
             self.topic_model = TopicModel.overlapping(n_topics, n_words, alpha, beta, seed)
         words = f"each with {n_words // n_topics} words" if beta is None else f"over {n_words} words, beta {beta}"
-        self._told = f"{n_topics} topics {words}, alpha {alpha}"
+        self._topics_text = f"{n_topics} topics {words}, alpha {alpha}"
         self.tokenizer = word_tokenizer(n_words, for_encoder=objective == "masked")
 
     @property
@@ -104,7 +104,7 @@ class TopicDataModule(LightningDataModule):
     @property
     def description(self) -> str:
         """A description of the documents, for logs."""
-        return f"{self.n_documents:,} documents that a topic model wrote: {self._told}, seed {self.seed}"
+        return f"{self.n_documents:,} documents that a topic model wrote: {self._topics_text}, seed {self.seed}"
 
     def train_dataloader(self) -> DataLoader[Any]:
         return self._loader(self._documents(self.n_documents, _TRAINING), shuffle=True)
@@ -113,7 +113,7 @@ class TopicDataModule(LightningDataModule):
         return self._loader(self._documents(max(1, self.n_documents // 10), _VALIDATION), shuffle=False)
 
     def probe(self) -> Probe:
-        """The fixed tokens that the tracker measures, with their topics: documents that nothing is trained on."""
+        """Return the fixed tokens that the tracker measures, with their topics: documents not trained on."""
         from repdyn.probe import Probe
 
         n_batches = self.max_vectors // self.batch_vectors
@@ -125,12 +125,12 @@ class TopicDataModule(LightningDataModule):
             special_ids=sorted(self.tokenizer.all_special_ids),
             max_vectors=self.max_vectors,
             batch_vectors=self.batch_vectors,
-            name=f"documents of {self._told}",
+            name=f"documents of {self._topics_text}",
         ).with_topics(topics.ravel())
 
     @property
     def _n_special(self) -> int:
-        """Special tokens on either side of a document."""
+        """The number of special tokens on either side of a document."""
         return int(self.objective == "masked")
 
     def _documents(self, n_documents: int, stream: int) -> Documents:
@@ -173,7 +173,7 @@ class TopicDataModule(LightningDataModule):
 
 
 def word_tokenizer(n_words: int, for_encoder: bool = False) -> PreTrainedTokenizerFast:
-    """Tokenizer of the words "w0", "w1", ..., in texts that part them by spaces; other words raise.
+    """Return a tokenizer of the words "w0", "w1", ..., separated by spaces; other words raise an error.
 
     Args:
         n_words: different words; word w has the id w + 4, after [PAD], [CLS], [SEP] and [MASK].

@@ -36,20 +36,20 @@ class Windows(Dataset[tuple[int, Tensor]]):
         return len(self._content)
 
     def __getitem__(self, index: int) -> tuple[int, Tensor]:
-        """The index and (length,) int64 ids."""
+        """Return the index and (length,) int64 ids."""
         return index, torch.from_numpy(
             np.concatenate((self._before, self._content[index], self._after), dtype=np.int64)
         )
 
 
 def collate_causal(windows: list[tuple[int, Tensor]]) -> Batch:
-    """Batch for next-token training: the labels are the inputs, which transformers' models shift themselves."""
+    """Return a batch for next-token training: labels are the inputs, which transformers' models shift."""
     input_ids = torch.stack([ids for _, ids in windows])
     return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "labels": input_ids.clone()}
 
 
 class CollateMasked:
-    """Batch for masked-token training: of the chosen tokens 80 % are masked, 10 % replaced, 10 % left alone.
+    """Makes batches for masked-token training: of the chosen tokens 80 % are masked, 10 % replaced, 10 % left alone.
 
     Special tokens are never chosen; the labels of all others are -100.
 
@@ -116,6 +116,6 @@ def batches(
         collate_fn=collate,
         num_workers=num_workers,
         pin_memory=torch.cuda.is_available(),
-        # an own generator even where nothing is shuffled: without one, iterating draws from the global state
+        # an own generator even if nothing is shuffled: without one, iterating draws from the global state
         generator=torch.Generator().manual_seed(seed),
     )
