@@ -27,32 +27,33 @@ from repdyn.utils.distributed import Ranks
 
 
 class HuggingFaceTracker(TrainerCallback):
-    """Measures every layer's anisotropy and intrinsic dimension at scheduled steps of a ``transformers.Trainer``.
+    """Measure every layer's anisotropy and intrinsic dimension at scheduled steps of a ``transformers.Trainer``.
 
         Trainer(model, arguments, train_dataset=data, callbacks=[HuggingFaceTracker(probe, schedule=100)])
 
-    The same schedule, store, figures and guarantees as :class:`repdyn.callbacks.RepresentationDynamics`. The loss of a
-    measured step is stored where the Trainer logs at that step (``logging_steps``), the tokens where it counts them
-    (``include_num_input_tokens_seen``). The Trainer does not notify its callbacks of an error or of Ctrl-C: what was
-    measured is stored then, and ``repdyn figures`` draws it.
+    Schedule, store, figures and guarantees are those of :class:`repdyn.callbacks.RepresentationDynamics`. The loss of a
+    measured step is stored if the Trainer logs at that step (``logging_steps``), the number of tokens if it counts them
+    (``include_num_input_tokens_seen``). The Trainer does not notify callbacks of errors and Ctrl-C; measurements are
+    stored nevertheless, and ``repdyn figures`` draws them.
 
     Args:
-        probe: the tokens to measure on.
-        schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; "checkpoints" is whenever the Trainer saves.
+        probe: the probe to measure on.
+        schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; "checkpoints" means whenever the Trainer
+            saves.
         metrics, layers, forward, token_positions, tokens_per_forward: as for :func:`repdyn.measure`.
-        store: folder for the rows; by default ``repdyn`` in ``output_dir``.
-        on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
+        store: folder of the store; by default ``repdyn`` in ``output_dir``.
+        on_error: "warn" logs a failing measurement once and continues the training; "raise" stops it.
         run: name of the run in the rows; by default the Trainer's ``run_name``, or else the name of ``output_dir``; in
-            a hyperparameter search followed by the name of the trial.
-        name: distinguishes several trackers of one Trainer: it is added to the run's name and leads the names in the
+            a hyperparameter search, the name of the trial is appended.
+        name: distinguishes several trackers of one Trainer: a suffix of the run's name and a prefix of the names in the
             loggers ("teacher_anisotropy/layer_00").
-        loggers: Lightning's loggers that get the rows; by default the open W&B run and a TensorBoard folder in
-            ``output_dir``, as far as ``report_to`` names them.
+        loggers: Lightning loggers to log to; by default the open W&B run and a TensorBoard folder in ``output_dir``,
+            according to ``report_to``.
         alerts, report: as for :class:`repdyn.callbacks.RepresentationDynamics`.
 
     Raises:
-        ValueError: when training starts, where the configuration cannot work: unidentifiable blocks, a store that
-            holds another run under the same name.
+        ValueError: at the start of training, if the configuration is invalid: unidentifiable blocks, or a store with
+            another run of the same name.
     """
 
     def __init__(
@@ -83,10 +84,10 @@ class HuggingFaceTracker(TrainerCallback):
             on_error=on_error,
         )
         self._schedule = ScheduleState(schedule)
-        self._given_store = store
-        self._given_run = run
+        self._requested_store = store
+        self._requested_run = run
         self._name = name
-        self._given_loggers = None if loggers is None else tuple(loggers)
+        self._requested_loggers = None if loggers is None else tuple(loggers)
         self._rules = resolve_rules(alerts)
         self._report = report
         self._tracked: TrackedRun | None = None
@@ -104,18 +105,18 @@ class HuggingFaceTracker(TrainerCallback):
         find_blocks(unwrapped(model), self._config.layers)
         folder = Path(args.output_dir or "trainer_output")
         trial = state.trial_name if state.is_hyper_param_search else None
-        run = ".".join(filter(None, (self._given_run or args.run_name or folder.resolve().name, trial, self._name)))
-        default = _ReportTargets(args, folder, self._name)
+        run = ".".join(filter(None, (self._requested_run or args.run_name or folder.resolve().name, trial, self._name)))
+        defaults = _DefaultLoggers(args, folder, self._name)
         tracked = TrackedRun(
             config=self._config,
             run=run,
-            store=open_store(self._given_store or folder / "repdyn"),
-            loggers=lambda: default.loggers if self._given_loggers is None else self._given_loggers,
+            store=open_store(self._requested_store or folder / "repdyn"),
+            loggers=lambda: defaults.loggers if self._requested_loggers is None else self._requested_loggers,
             name=self._name,
             rules=self._rules,
             report=self._report,
         )
-        # the Trainer starts over where a batch turned out too large, and train() may be called again
+        # the Trainer restarts if a batch does not fit into memory, and train() may be called again
         continued = self._tracked is not None and self._tracked.run == run
         self._schedule = ScheduleState(self._schedule.schedule)
         tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed=continued or state.global_step > 0)
@@ -153,7 +154,7 @@ class HuggingFaceTracker(TrainerCallback):
             if self._measured_at == state.global_step:
                 self._tracked.add_loss(state.global_step, logs["loss"])
                 control.should_training_stop |= self._tracked.should_stop
-        # the last log of a training; on_train_end may get the best model in place of the last one
+        # the last log of a training; in on_train_end the model may be the best one instead of the last one
         if "train_runtime" in logs and self._schedule.claim(state.global_step):
             self._measure(args, state, control, model, others.get("optimizer"))
 
@@ -164,14 +165,14 @@ class HuggingFaceTracker(TrainerCallback):
     def _measure(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, optimizer: Any
     ) -> None:
-        counted = str(args.include_num_input_tokens_seen) != "no"
+        counts_tokens = str(args.include_num_input_tokens_seen) != "no"
         if self._tracked is not None:
             step, loss = self._logged or (None, None)
             self._measured_at = state.global_step
             self._tracked.measure(
                 unwrapped(model),
                 state.global_step,
-                tokens_seen=int(state.num_input_tokens_seen) if counted else None,
+                tokens_seen=int(state.num_input_tokens_seen) if counts_tokens else None,
                 loss=loss if step == state.global_step else None,
                 learning_rate=learning_rate_of(optimizer),
                 root_module=model,
@@ -179,8 +180,8 @@ class HuggingFaceTracker(TrainerCallback):
             control.should_training_stop |= self._tracked.should_stop
 
 
-class _ReportTargets:
-    """The targets of the Trainer's reports, as Lightning's loggers."""
+class _DefaultLoggers:
+    """Lightning loggers for the targets in the Trainer's ``report_to``."""
 
     def __init__(self, args: TrainingArguments, folder: Path, name: str) -> None:
         self._args = args
@@ -190,12 +191,12 @@ class _ReportTargets:
     @cached_property
     def loggers(self) -> list[Logger]:
         targets = self._args.report_to
-        found: list[Logger] = []
+        loggers: list[Logger] = []
         if "wandb" in targets:
-            import wandb  # an optional dependency, present wherever the Trainer reports to it
+            import wandb  # optional dependency, installed if the Trainer reports to it
 
             if wandb.run is not None:
-                found.append(WandbLogger(experiment=wandb.run))
+                loggers.append(WandbLogger(experiment=wandb.run))
         if "tensorboard" in targets:
-            found.append(TensorBoardLogger(self._folder, name="runs", version=self._version))
-        return found
+            loggers.append(TensorBoardLogger(self._folder, name="runs", version=self._version))
+        return loggers

@@ -1,4 +1,4 @@
-"""The tracker for Lightning: the geometry of a model's layers while it trains."""
+"""The tracker for Lightning, which measures the geometry of a model's layers during training."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ from repdyn.utils.distributed import Ranks
 
 
 class RepresentationDynamics(ScheduledCallback):
-    """Measures every layer's anisotropy and intrinsic dimension at scheduled steps of a training run.
+    """Measure every layer's anisotropy and intrinsic dimension at scheduled steps of a training run.
 
-    Attaching it changes nothing in the training: losses, weights, RNG state and each module's train/eval flag are bit
-    for bit those of a run without it. Rows go to the store first, then to every logger of the trainer. At the end (and
-    on Ctrl-C or an error, once the checkpoint callbacks have saved) figures are written beside the store and a summary
-    is printed; after SIGTERM the log names the commands for that.
+    The callback does not affect the training: losses, weights, RNG state and each module's train/eval flag are bit for
+    bit those of a run without it. Rows are written to the store first, then to every logger of the trainer. At the end
+    (and on Ctrl-C or an error, once the checkpoint callbacks have saved) figures are saved next to the rows and a
+    summary is printed; after SIGTERM the log names the commands for that.
 
     Args:
-        probe: the tokens to measure on; None takes those of the datamodule's ``probe()``.
+        probe: the probe to measure on; None for that of the datamodule's method ``probe()``.
         schedule: a number of steps, a list of steps, "pythia" (0, 1, 2, 4 ... 512, then every 1000), "checkpoints"
             (whenever the trainer saves one), or a :class:`repdyn.Schedule`. Step 0 and the end are always measured.
         metrics: names in :data:`repdyn.metrics.METRICS`, with settings and a token subset other than the default
-            ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every one that the probe
-            allows.
-        layers: name pattern of the blocks ("model.layers.*"), or several; None finds them.
-        store: folder for the rows; by default ``repdyn`` in the run's folder.
-        on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
+            ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every metric that the
+            probe supports.
+        layers: name pattern of the blocks ("model.layers.*"), or several; None to detect them.
+        store: folder of the store; by default ``repdyn`` in the run's folder.
+        on_error: "warn" logs a failing measurement once and continues the training; "raise" stops it.
         model: attribute of the LightningModule that holds the model; by default the only Hugging Face model in it,
             or else the LightningModule itself.
         forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
-            ``input_ids`` and, where it takes one, ``attention_mask``.
-        token_positions: as for :func:`repdyn.measure`, in a model that adds learned vectors to the sequence:
-            ``slice(k, None)`` where k vectors stand before the tokens.
-        tokens_per_forward: bounds the size of one forward pass over the probe.
+            ``input_ids`` and, if supported, ``attention_mask``.
+        token_positions: as for :func:`repdyn.measure`, for a model that adds learned vectors to the sequence:
+            ``slice(k, None)`` if k vectors precede the tokens.
+        tokens_per_forward: largest number of tokens in a forward pass over the probe.
         run: name of the run in the rows; by default the first logger's name and version.
-        name: distinguishes several trackers of one trainer: it is added to the run's name and leads the names in the
+        name: distinguishes several trackers of one trainer: a suffix of the run's name and a prefix of the names in the
             loggers ("teacher_anisotropy/layer_00").
-        alerts: rules whose findings are logged as warnings: a YAML file, :class:`repdyn.alerts.Rule` objects, or None
+        alerts: rules whose alerts are logged as warnings: a YAML file, :class:`repdyn.alerts.Rule` objects, or None
             for none. Only a rule with ``stop: true`` ends the training.
-        report: whether ``report.html`` in the store shows the run while it goes on.
+        report: whether ``report.html`` in the store is updated during the run.
 
     Raises:
-        ValueError: when training starts, where the configuration cannot work: an unknown metric, unidentifiable
-            blocks, no probe, another probe than the resumed run had, a store that holds another run under the same
-            name, two trackers of one name, a strategy that shards the model.
+        ValueError: at the start of training, if the configuration is invalid: an unknown metric, unidentifiable blocks,
+            no probe, another probe than that of the resumed run, a store with another run of the same name, two
+            trackers of the same name, or an unsupported strategy.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class RepresentationDynamics(ScheduledCallback):
         self.name = name
         self.rules = resolve_rules(alerts)
         self.report = report
-        self._given_store = store
-        self._given_run = run
+        self._requested_store = store
+        self._requested_run = run
         self._reset()
 
     @property
@@ -116,7 +116,7 @@ class RepresentationDynamics(ScheduledCallback):
             name=self.name,
             metrics=metric_set(self.metrics, self.layers, token_positions=self.token_positions),
             model=self.model,
-            run=self._given_run,
+            run=self._requested_run,
         )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -172,7 +172,7 @@ class RepresentationDynamics(ScheduledCallback):
 
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.fast_dev_run and self._has_acted:
-            return  # once is enough to show that it works
+            return  # a single measurement is enough
         self._has_acted = True
         self._required_run.measure(
             tracked_module(pl_module, self.model),
@@ -185,7 +185,7 @@ class RepresentationDynamics(ScheduledCallback):
         trainer.should_stop |= self._required_run.should_stop
 
     def state_dict(self) -> dict[str, Any]:
-        # Built-in types only: anything else would keep the user's checkpoint from loading with weights_only=True.
+        # built-in types only, so that the checkpoint can be loaded with weights_only=True
         return {
             "store": str(self.store.path) if self.store else None,
             "run": self._run,
@@ -200,7 +200,7 @@ class RepresentationDynamics(ScheduledCallback):
         self._tokens_seen = state_dict["tokens_seen"]
 
     def _reset(self) -> None:
-        """Reset the state of a training: one tracker may serve several trainings, one after the other."""
+        """Reset the state, since a tracker may be used for several trainings in turn."""
         self._tracked: TrackedRun | None = None
         self._store: Store | None = None
         self._run: str | None = None
@@ -210,9 +210,9 @@ class RepresentationDynamics(ScheduledCallback):
         self._has_acted = False
 
     def _resolve_probe(self, trainer: Trainer) -> None:
-        of_datamodule = getattr(getattr(trainer, "datamodule", None), "probe", None)
-        if self.probe is None and callable(of_datamodule):
-            self.probe = of_datamodule()
+        make_probe = getattr(getattr(trainer, "datamodule", None), "probe", None)
+        if self.probe is None and callable(make_probe):
+            self.probe = make_probe()
         probe = self._required_probe()
         if self._probe_hash not in {None, probe.hash}:
             raise ValueError(
@@ -221,11 +221,11 @@ class RepresentationDynamics(ScheduledCallback):
             )
 
     def _track(self, trainer: Trainer) -> TrackedRun:
-        """Return the tracked run of this fit: a resumed one keeps its name and its store."""
-        # On all ranks: the folder is broadcast.
-        folder, name = run_folder(trainer), self._given_run or _run_name(trainer)
+        """Return the tracked run of this fit; a resumed one keeps its name and its store."""
+        # called on all ranks, because the folder is broadcast
+        folder, name = run_folder(trainer), self._requested_run or _run_name(trainer)
         if not trainer.fast_dev_run:
-            self._store = self._store or open_store(self._given_store or folder / "repdyn")
+            self._store = self._store or open_store(self._requested_store or folder / "repdyn")
             self._run = self._run or (f"{name}.{self.name}" if self.name else name)
         return TrackedRun(
             config=MeasurementConfig(

@@ -1,4 +1,4 @@
-"""Checkpoints in Hugging Face format, so that a run can be swept afterwards like a published one."""
+"""Save checkpoints in Hugging Face format, so that a run can be measured later like a published one."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from repdyn.utils.quiet import without_progress_bars
 
 
 class SavePretrainedCheckpoint(ScheduledCallback):
-    """Saves ``step0``, ``step1``, ... as folders that ``AutoModel.from_pretrained`` loads.
+    """Save folders ``step0``, ``step1``, ... that ``AutoModel.from_pretrained`` can load.
 
-    Each folder is written atomically. The tokenizer is saved with the weights where the datamodule has one. A resumed
-    run continues in the folder it began in, and keeps what it had saved there.
+    Each folder is written atomically. The tokenizer is saved with the weights if the datamodule has one. A resumed run
+    continues in its folder and does not overwrite existing checkpoints.
 
     Args:
-        schedule: which steps to save, as for :class:`RepresentationDynamics`.
-        dirpath: folder to save in; by default ``hf_checkpoints`` in the run's folder.
+        schedule: the steps to save, as for :class:`RepresentationDynamics`.
+        dirpath: folder of the checkpoints; by default ``hf_checkpoints`` in the run's folder.
         model: attribute of the LightningModule that holds the model; by default the only Hugging Face model in it.
 
     Raises:
-        ValueError: when training starts, where there is no Hugging Face model to save, the folder holds the
+        ValueError: at the start of training, if there is no Hugging Face model to save, the folder contains
             checkpoints of another run, or the strategy shards the model.
     """
 
@@ -44,33 +44,33 @@ class SavePretrainedCheckpoint(ScheduledCallback):
     ) -> None:
         super().__init__(schedule)
         self.model = model
-        self._given_dirpath = dirpath
+        self._requested_dirpath = dirpath
         self.dirpath: Path | None = None
-        """Where the current run saves; None before training starts."""
+        """The folder of the current run; None before training starts."""
 
     @property
     def state_key(self) -> str:
-        return self._generate_state_key(dirpath=str(self._given_dirpath), model=self.model)
+        return self._generate_state_key(dirpath=str(self._requested_dirpath), model=self.model)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
         validate_not_sharded(trainer)
-        found = tracked_module(pl_module, self.model)
-        if not isinstance(found, PreTrainedModel):
+        module = tracked_module(pl_module, self.model)
+        if not isinstance(module, PreTrainedModel):
             raise ValueError(
-                f"expected a Hugging Face model to save, found {type(found).__name__}; name the attribute that holds "
-                "it with model=, or use Lightning's ModelCheckpoint"
+                f"expected a Hugging Face model to save, got {type(module).__name__}; give its attribute as model=, "
+                "or use Lightning's ModelCheckpoint"
             )
         default = run_folder(trainer) / "hf_checkpoints"
         if is_fresh(trainer) or self.dirpath is None:
-            self.dirpath = Path(self._given_dirpath or default)
+            self.dirpath = Path(self._requested_dirpath or default)
         if is_fresh(trainer):
-            Ranks.of_job().on_rank_zero(self._check_folder_is_free)
+            Ranks.of_job().on_rank_zero(self._check_folder_is_empty)
 
-    def _check_folder_is_free(self) -> None:
+    def _check_folder_is_empty(self) -> None:
         if self.dirpath is not None and any(self.dirpath.glob("step*")):
             raise ValueError(
-                f"expected a folder without checkpoints, but {self.dirpath} holds some of another run; choose another "
+                f"expected a folder without checkpoints, got {self.dirpath} with those of another run; choose another "
                 "dirpath=, or resume that run with ckpt_path="
             )
 

@@ -1,4 +1,4 @@
-"""What the Lightning callbacks share: acting once at each scheduled step of a training, and checks of the trainer."""
+"""Base class of the Lightning callbacks, which act once at each scheduled step, and checks of the trainer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class ScheduledCallback(Callback, ABC):
 
     @abstractmethod
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Do what is due at ``trainer.global_step``, unless it was done before the run was resumed."""
+        """Perform the action at ``trainer.global_step``; not called again for a step that a resumed run has done
+        before."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if is_fresh(trainer):
@@ -53,14 +54,14 @@ class ScheduledCallback(Callback, ABC):
 
 
 def is_fresh(trainer: Trainer) -> bool:
-    """Return whether a training begins, rather than continues a checkpoint or an earlier call of ``fit``."""
+    """Return whether a training starts, rather than continues from a checkpoint or an earlier call of ``fit``."""
     return trainer.ckpt_path is None and trainer.global_step == 0
 
 
 def run_folder(trainer: Trainer) -> Path:
     """Return the folder of this run's files: the first logger's, or the trainer's root without one.
 
-    All ranks must call: the answer is broadcast from the first.
+    All ranks must call it, because the result is broadcast from rank zero.
     """
     return Path(trainer.log_dir or trainer.default_root_dir)
 
@@ -68,10 +69,10 @@ def run_folder(trainer: Trainer) -> Path:
 def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
     """Return the named attribute, else the only Hugging Face model inside, else the module itself.
 
-    An adapter that puts learned vectors before the tokens is run as a whole: without it the model is another one.
+    An adapter that prepends learned vectors to the tokens is returned as a whole, because it changes the states.
 
     Raises:
-        ValueError: there is no such attribute, or it is not a module.
+        ValueError: the attribute does not exist or is not a module.
     """
     if model is not None:
         try:
@@ -84,26 +85,26 @@ def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
                 f"expected model= to name a module inside {type(pl_module).__name__}, got {model!r}; it has {children}"
             )
         return unwrapped(found)
-    prompted = (module for module in pl_module.modules() if has_prompt(module))
-    return next(prompted, None) or hugging_face_model(pl_module) or pl_module
+    adapters = (module for module in pl_module.modules() if has_prompt(module))
+    return next(adapters, None) or hugging_face_model(pl_module) or pl_module
 
 
 def validate_strategy(trainer: Trainer) -> None:
-    """Check that whole layers are on one device.
+    """Check that each layer can be run on one device.
 
     Raises:
-        ValueError: DeepSpeed, under which no separate forward pass has been tested, or tensor parallelism.
+        ValueError: the strategy is DeepSpeed, which is not supported, or uses tensor parallelism.
     """
     strategy = trainer.strategy
     if isinstance(strategy, DeepSpeedStrategy):
         raise ValueError(
-            "expected a strategy under which the model can be run outside of the training step, got DeepSpeedStrategy; "
+            "expected a strategy that can run the model outside of the training step, got DeepSpeedStrategy; "
             "use DDP or FSDP, or save checkpoints during training and measure them afterwards with "
             "analyze_checkpoints.py"
         )
     if isinstance(strategy, ModelParallelStrategy) and (size := strategy.device_mesh["tensor_parallel"].size()) > 1:
         raise ValueError(
-            f"expected each layer to be run by one device, got ModelParallelStrategy(tensor_parallel_size={size}); "
+            f"expected each layer on one device, got ModelParallelStrategy(tensor_parallel_size={size}); "
             "shard with data_parallel_size alone, or save checkpoints during training and measure them afterwards with "
             "analyze_checkpoints.py"
         )
@@ -113,7 +114,7 @@ def validate_not_sharded(trainer: Trainer) -> None:
     """Check that the whole model is on each device.
 
     Raises:
-        ValueError: the strategy shards it.
+        ValueError: the strategy shards the model.
     """
     if isinstance(trainer.strategy, FSDPStrategy | DeepSpeedStrategy | ModelParallelStrategy):
         raise ValueError(
@@ -123,19 +124,20 @@ def validate_not_sharded(trainer: Trainer) -> None:
 
 
 def validate_checkpointing(trainer: Trainer) -> None:
-    """Check that the trainer announces the checkpoints it saves.
+    """Check that callbacks are notified when the trainer saves a checkpoint.
 
     Raises:
-        ValueError: it saves none, or without trainer state.
+        ValueError: the trainer saves no checkpoints, or saves them without trainer state.
     """
     checkpointing = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
     if not checkpointing:
         raise ValueError(
             'expected a ModelCheckpoint for schedule="checkpoints", got a trainer without one; add one, or measure '
-            "every so many steps with schedule=1000"
+            "at fixed steps with schedule=1000"
         )
     if all(c.save_weights_only for c in checkpointing):
         raise ValueError(
-            'expected checkpoints with trainer state for schedule="checkpoints": Lightning does not announce those of '
-            "ModelCheckpoint(save_weights_only=True); save whole ones, or measure at fixed steps with schedule=1000"
+            'expected checkpoints with trainer state for schedule="checkpoints", got '
+            "ModelCheckpoint(save_weights_only=True), of which Lightning does not notify callbacks; save complete "
+            "checkpoints, or measure at fixed steps with schedule=1000"
         )

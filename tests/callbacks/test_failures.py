@@ -86,7 +86,7 @@ def test_nan_weights_are_rows_with_a_reason(tmp_path, probe):
         (lambda probe: tracker(probe, layers="layers.*"), {}, r"'layers.\*' matches none; .* \"network.blocks.\*\""),
         (lambda probe: tracker(probe, model="netwrk"), {}, "to name a module inside Job, got 'netwrk'; it has network"),
         (lambda probe: tracker(probe, "checkpoints"), {}, 'expected a ModelCheckpoint for schedule="checkpoints"'),
-        (lambda probe: SavePretrainedCheckpoint(3), {}, "expected a Hugging Face model to save, found Job"),
+        (lambda probe: SavePretrainedCheckpoint(3), {}, "expected a Hugging Face model to save, got Job"),
     ],
     ids=["no probe", "no layers", "no model", "no checkpoints", "nothing to save"],
 )
@@ -99,9 +99,7 @@ def test_configuration_that_cannot_work_is_refused_before_training(tmp_path, pro
 
 def test_checkpoints_that_are_not_announced_are_refused(tmp_path, probe):
     silent = ModelCheckpoint(tmp_path, save_weights_only=True)
-    with pytest.raises(
-        ValueError, match="Lightning does not announce those of ModelCheckpoint\\(save_weights_only=True\\)"
-    ):
+    with pytest.raises(ValueError, match="got ModelCheckpoint\\(save_weights_only=True\\)"):
         trainer(tmp_path, tracker(probe, "checkpoints"), silent).fit(Job(), batches())
 
 
@@ -136,11 +134,11 @@ def strategy(kind: type, **attributes: object) -> SimpleNamespace:
     [
         (
             strategy(DeepSpeedStrategy),
-            "be run outside of the training step, got DeepSpeedStrategy; use DDP or FSDP, or save",
+            "run the model outside of the training step, got DeepSpeedStrategy; use DDP or FSDP, or save",
         ),
         (
             strategy(ModelParallelStrategy, _device_mesh=_TwoByTwo()),
-            r"run by one device, got ModelParallelStrategy\(tensor_parallel_size=2\); shard with data_parallel_size alone",
+            r"expected each layer on one device, got ModelParallelStrategy\(tensor_parallel_size=2\); shard with data_parallel_size alone",
         ),
     ],
     ids=["DeepSpeed", "tensor parallelism"],

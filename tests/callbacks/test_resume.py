@@ -145,7 +145,7 @@ def test_checkpoints_of_another_run_are_not_taken_for_ones_own(tmp_path, probe):
     saved = tmp_path / "saved"
     trainer(tmp_path / "a", SavePretrainedCheckpoint(4, saved)).fit(tiny_language_model(), batches())
     with pytest.raises(
-        ValueError, match="expected a folder without checkpoints, but .*saved holds some of another run"
+        ValueError, match="expected a folder without checkpoints, got .*saved with those of another run"
     ):
         trainer(tmp_path / "b", SavePretrainedCheckpoint(4, saved)).fit(tiny_language_model(), batches())
 

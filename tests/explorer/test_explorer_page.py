@@ -98,8 +98,10 @@ def test_ranks_have_a_logarithmic_axis_that_shows_rank_0(session):
 def test_the_chosen_token_and_those_that_differ_are_coloured(session):
     seen, _ = session.paths(SENTENCE, OTHER, 1)
     chosen, differs, same = figures.COLOURS[0], figures.COLOURS[1], "#767676"
-    found = [path for path in figures._paths(seen[0]) if path.is_first]
-    assert [path.colour for path in found] == [chosen if n == 1 else differs if n == 6 else same for n in range(12)]
+    ways = [
+        trace for _, trace in figures._traces(seen[0]) if "first sentence" in trace.hovertext[0] and trace.line.color
+    ]
+    assert [way.line.color for way in ways] == [chosen if n == 1 else differs if n == 6 else same for n in range(12)]
     assert len(figures.paths(seen).data) == 2 * 2 * (12 + 12)  # a start and a way, in two planes
     titles = figures.paths(seen).layout.xaxis.title.text, figures.paths(seen).layout.annotations[1].text
     assert titles == (f"first component ({seen[0].plane.shares[0]:.0%} of the variance)", "a decoder")

@@ -88,7 +88,7 @@ def test_what_lies_between_two_layers_is_drawn_between_them(everything):
     *norms, step = figure.axes
     np.testing.assert_array_equal(step.lines[-1].get_xdata(), [0.5, 1.5, 2.5, 3.5])
     assert {axes.get_xlim() for axes in [*norms, step]} == {(-0.16, 4.16)}
-    assert "what lies between two layers is drawn between them" in figure.get_suptitle()
+    assert "values between two layers are drawn between them" in figure.get_suptitle()
 
 
 def test_a_metric_between_layers_alone_has_the_whole_axis(everything):

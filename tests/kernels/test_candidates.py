@@ -72,7 +72,7 @@ def test_not_even_the_least_accurate_product_misleads(name, seed, grouping, dtyp
     if groups is not None:
         exact[groups[:, None] == groups] = torch.inf
     near = exact <= exact.topk(2, largest=False).values[:, -1:]
-    read = candidates._Lists.read
+    update = candidates._CandidateLists.update
 
     def misled(self, scores, along, rows, others):
         norm = self.rounded.norms
@@ -83,9 +83,9 @@ def test_not_even_the_least_accurate_product_misleads(name, seed, grouping, dtyp
         moved = span * direction
         scores = scores.double() + (moved if along == 1 else moved.T)
         # rounding to the dtype of the product comes last
-        read(self, scores.to(self.rounded.right.dtype), along, rows, others)
+        update(self, scores.to(self.rounded.right.dtype), along, rows, others)
 
-    monkeypatch.setattr(candidates._Lists, "read", misled)
+    monkeypatch.setattr(candidates._CandidateLists, "update", misled)
     found = listed(points, groups=groups)
     assert missed(points, 2, found, groups) == 0
 
@@ -111,9 +111,11 @@ def test_pairs_that_fell_behind_the_limit_are_dropped(monkeypatch):
     n = 8192
     points = torch.linspace(2, 1, n).pow(20).unsqueeze(1) + 0.01 * torch.rand(n, 2, generator=torch.Generator())
     kept = []
-    read = candidates._Lists.read
+    update = candidates._CandidateLists.update
     count = lambda self: sum(len(first) for first, _, _ in self.found)  # noqa: E731
-    monkeypatch.setattr(candidates._Lists, "read", lambda self, *tile: read(self, *tile) or kept.append(count(self)))
+    monkeypatch.setattr(
+        candidates._CandidateLists, "update", lambda self, *tile: update(self, *tile) or kept.append(count(self))
+    )
     found = listed(points)
     assert max(kept) <= 64 * n
     assert missed(points, 2, found) == 0

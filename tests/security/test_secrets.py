@@ -100,7 +100,7 @@ def test_a_mistaken_command_is_answered_without_its_secrets(command, monkeypatch
     with pytest.raises(SystemExit) as stop:
         cli.main(command)
     out, err = capsys.readouterr()
-    assert stop.value.code == cli.MISTAKEN
+    assert stop.value.code == cli.USAGE_ERROR
     assert not any(secret in out + err for secret in SECRETS)
 
 

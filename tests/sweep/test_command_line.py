@@ -123,7 +123,7 @@ def test_a_checkpoint_fails_is_not_tried_again_and_is_on_demand(hub, commits, co
     assert status == 1
     assert lines(err) == [
         "2 of 3 checkpoints are in sweeps already",
-        "not measured: lab/model step8: failed before; --retry-failed tries it again",
+        "not measured: lab/model step8: failed before; --retry-failed retries it",
     ]
     assert weights_fetched(hub) == n_fetched
 
@@ -149,7 +149,7 @@ def test_what_another_process_keeps_in_hand_is_said_and_no_success(hub, commits,
     )
     assert claim is not None
     status, _, err = command("lab/model")
-    assert (status, lines(err)[-1]) == (1, "not measured: lab/model step8: another process has it in hand")
+    assert (status, lines(err)[-1]) == (1, "not measured: lab/model step8: another process is measuring it")
     assert store.steps("lab/model") == [0, 16]
     claim.release()
     assert command("lab/model")[0] == 0
@@ -168,7 +168,7 @@ def test_what_another_process_keeps_in_hand_is_said_and_no_success(hub, commits,
             "expected an available device, such as cpu, cuda or cuda:1, got 'cuda:77'",
         ),
         (["--suite", "pythia-70"], "did you mean pythia-70m"),
-        ([], "expected a folder, a hub repository or --suite NAME, got none of them"),
+        ([], "expected a folder, a hub repository or --suite NAME, got neither"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -377,7 +377,7 @@ def test_stopped_in_two_downloads_and_finished(hub, commits, start, tmp_path):
         process.send_signal(kind)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (130, ""), err
-        assert lines(err)[-1] == "stopped; what is measured is stored, and the same command goes on from there"
+        assert lines(err)[-1] == "stopped; completed measurements are stored, and the same command continues the sweep"
         assert "Traceback" not in err
         assert [path.name for path in downloads.rglob("*")] == ["repdyn-downloads", ".purge"]
     assert (store.steps("lab/model"), list(store.path.rglob("*failed*"))) == ([0], [])

@@ -26,7 +26,7 @@ from repdyn.store import Store
 from repdyn.store.schema import Checkpoint
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import DownloadLimits, Downloads
-from repdyn.sweep.local import find_checkpoints, left_out
+from repdyn.sweep.local import find_checkpoints, ignored_models
 from repdyn.sweep.loop import SweepResult, partition_tasks, sweep
 
 SETTINGS = Settings(loading=Loading(dtype="auto"))
@@ -99,7 +99,7 @@ def values(frame: pd.DataFrame) -> pd.DataFrame:
 def test_folders_by_step(run):
     assert names(run) == names(run / "hf_checkpoints") == [("step0", 0), ("step8", 8), ("step16", 16)]
     assert names(run / "hf_checkpoints" / "step8") == [("step8", 8)]
-    assert left_out(run, find_checkpoints(run, "run")) == []
+    assert ignored_models(run, find_checkpoints(run, "run")) == []
 
 
 def test_any_folder_that_save_pretrained_wrote(run, tmp_path):
@@ -114,13 +114,13 @@ def test_a_trainers_output_with_the_final_model_beside_its_checkpoints(run, tmp_
         shutil.copytree(run / "hf_checkpoints" / "step8", folder / f"checkpoint-{step}")
     shutil.copytree(run / "hf_checkpoints" / "step8", folder / "best")
     assert names(folder) == [("checkpoint-500", 500), ("checkpoint-1500", 1500)]
-    assert left_out(folder, find_checkpoints(folder, "run")) == ["output", "best"]
+    assert ignored_models(folder, find_checkpoints(folder, "run")) == ["output", "best"]
 
 
 def test_a_checkpoint_that_is_being_saved_is_none_yet(run):
     shutil.copytree(run / "hf_checkpoints" / "step8", run / "hf_checkpoints" / ".step24.partial")
     assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16)]
-    assert left_out(run, find_checkpoints(run, "run")) == []
+    assert ignored_models(run, find_checkpoints(run, "run")) == []
 
 
 def test_a_link_to_a_checkpoint_is_not_another_one(run):
@@ -131,11 +131,13 @@ def test_a_link_to_a_checkpoint_is_not_another_one(run):
 def test_find_checkpoints_refuses(run, tmp_path):
     with pytest.raises(
         ValueError,
-        match=r"expected checkpoints \(folders such as step512 with a config.json, or Lightning's .ckpt files\) in .*, found none; give the folder that holds them",
+        match=r"expected checkpoints \(folders such as step512 with a config.json, or Lightning's .ckpt files\) in .*, got none; give the folder that contains them",
     ):
         find_checkpoints(tmp_path, "run")
     (run / "hf_checkpoints" / "step0").rename(run / "hf_checkpoints" / "copy-of-step8")
-    with pytest.raises(ValueError, match=r"expected one checkpoint for each step, got .*8 and .*8; sweep them apart"):
+    with pytest.raises(
+        ValueError, match=r"expected one checkpoint for each step, got .*8 and .*8; sweep them separately"
+    ):
         find_checkpoints(run / "hf_checkpoints", "run")
 
 
@@ -249,7 +251,7 @@ def test_last_counts_where_it_is_newer_than_the_others(lightning):
     (lightning / "epoch=0-step=4.ckpt").unlink()
     assert names(lightning) == [("epoch=0-step=2.ckpt", 2), ("last.ckpt", 4)]
     assert names(lightning / "last.ckpt") == [("last.ckpt", 4)]
-    assert left_out(lightning, find_checkpoints(lightning, "run")) == []
+    assert ignored_models(lightning, find_checkpoints(lightning, "run")) == []
 
 
 def test_the_step_of_a_lightning_checkpoint_is_in_the_file_not_in_its_name(lightning):
@@ -261,7 +263,7 @@ def test_saved_folders_come_before_lightning_files(lightning, run):
     shutil.copytree(run / "hf_checkpoints" / "step8", lightning / "step8")
     found = find_checkpoints(lightning, "run")
     assert [target.revision for target in found] == ["step8"]
-    assert left_out(lightning, found) == ["epoch=0-step=2.ckpt", "epoch=0-step=4.ckpt", "last.ckpt"]
+    assert ignored_models(lightning, found) == ["epoch=0-step=2.ckpt", "epoch=0-step=4.ckpt", "last.ckpt"]
 
 
 def test_a_damaged_lightning_checkpoint_is_recorded_at_the_step_of_its_name(lightning, tmp_path, measured):
@@ -282,7 +284,7 @@ def test_a_damaged_lightning_checkpoint_without_a_step_is_refused(lightning, con
         (lightning / "last.ckpt").write_bytes(content)
     with pytest.raises(
         ValueError,
-        match=r"expected Lightning checkpoints, got one that is damaged and has no step in its name: .*last.ckpt does not load.*; move it away",
+        match=r"expected Lightning checkpoints, got a damaged one without a step in its name: .*last.ckpt does not load.*; move it away",
     ):
         find_checkpoints(lightning, "run")
 
@@ -329,17 +331,17 @@ def test_command(run, command):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["./nowhere"], "expected a folder that exists, or a hub repository, got './nowhere'"),
-        (["runs/quickstart/TIME"], "expected a folder that exists, or a hub repository, got 'runs/quickstart/TIME'"),
+        (["./nowhere"], "expected an existing folder or a hub repository, got './nowhere'"),
+        (["runs/quickstart/TIME"], "expected an existing folder or a hub repository, got 'runs/quickstart/TIME'"),
         (["RUN/repdyn"], "expected checkpoints (folders such as step512"),
         (["RUN", "--metrics", "twonn"], "or all, got 'twonn'; did you mean 'two_nn'?"),
-        (["RUN/hf_checkpoints"], "name a probe with --probe FILE, or a folder or hub repository with --tokenizer"),
+        (["RUN/hf_checkpoints"], "give a probe with --probe FILE, or a folder or hub repository with --tokenizer"),
         (["RUN", "--probe", "none.safetensors"], "none.safetensors"),
         (["RUN", "--probe", "RUN/hf_checkpoints/step0/model.safetensors"], "expected a probe written by Probe.save"),
         (["RUN", "--probe", "RUN/hf_checkpoints/step0/config.json"], "expected a probe written by Probe.save"),
         (["RUN", "--revisions", "step9"], "names or steps that do not exist: 'step9' (closest: 'step8')"),
         (["RUN", "--device", "cuda:77"], "expected an available device, such as cpu, cuda or cuda:1, got 'cuda:77'"),
-        ([""], "expected a folder, a hub repository or --suite NAME, got none of them"),
+        ([""], "expected a folder, a hub repository or --suite NAME, got neither"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -363,7 +365,7 @@ def test_several_probes_must_be_told_apart(run, command, probe, undrawn):
     file = open_store(run / "repdyn").save_probe(other)
     status, _, err = command(run)
     assert status == 2
-    assert "found 2; name the probe with --probe FILE" in err
+    assert "got 2; select one with --probe FILE" in err
     status, _, _ = command(run, "--probe", file, "--revisions", "step8")
     assert status == 0
     assert set(open_store(run / "sweep").to_pandas()["probe"]) == {other.hash}
@@ -373,4 +375,4 @@ def test_models_without_a_step_are_named(run, command):
     (run / "hf_checkpoints" / "step8").rename(run / "hf_checkpoints" / "best")
     status, _, err = command(run, "--dry-run")
     assert status == 0
-    assert "not checkpoints by the pattern, or without a step in their names, and left out: best" in err
+    assert "ignored, because they do not match the pattern or have no step in their names: best" in err

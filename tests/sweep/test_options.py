@@ -133,7 +133,7 @@ def test_every_example_of_the_help_is_a_command_that_parses(capsys):
     for example in examples:
         command = re.split(r" {3,}", example)[0]
         parse(*shlex.split(command.replace('"$((SLURM_ARRAY_TASK_ID + 1))/$SLURM_ARRAY_TASK_COUNT"', "1/4")))
-    for status in ("0 everything", "1 some", "2 a mistaken command", "3 no network", "130 stopped"):
+    for status in ("0 everything", "1 some", "2 invalid arguments", "3 no network", "130 interrupted"):
         assert status in " ".join(shown.split())
 
 

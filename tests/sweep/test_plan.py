@@ -52,7 +52,7 @@ def test_what_would_fail_is_said(hub, family, selection):
     (family[8] / "model.safetensors").unlink()
     commit = hub.publish("lab/model", "step8", family[8])
     unreadable = Target("lab/model", 8, "step8", repository="lab/model", commit=commit)
-    missing = Target("lab/model", 9, "step9", repository="lab/model", missing="the hub has no such revision")
+    missing = Target("lab/model", 9, "step9", repository="lab/model", missing_reason="the hub has no such revision")
     part = ModelPlan(selection, [selection.targets[0], unreadable, missing], 0, 0)
     shown = printed(print_plan, [part], Hub()).splitlines()
     assert shown[-2].startswith("would fail: lab/model step8: it has no weights that can be read")
@@ -75,10 +75,10 @@ def test_names_are_not_taken_for_markup():
 def test_notes():
     nothing = Selection("lab/model", (Target("lab/model", 0, "step0"),))
     assert selection_notes(nothing) == []
-    something = Selection("lab/model", nothing.targets, others=("main", "v1"), absent=tuple(range(10)))
+    something = Selection("lab/model", nothing.targets, unmatched=("main", "v1"), missing_steps=tuple(range(10)))
     assert selection_notes(something) == [
         "lab/model: described, but not on the hub: 0, 1, 2, 3, 4 .. 9 (10)",
-        "lab/model: not checkpoints by the pattern, or without a step in their names, and left out: main, v1",
+        "lab/model: ignored, because they do not match the pattern or have no step in their names: main, v1",
     ]
 
 

@@ -132,7 +132,7 @@ def test_one_repository_for_each_checkpoint_the_last_of_them_missing(hub, save, 
     assert lengths(hub_probe(*chosen(described), text, Hub())) == {CONTEXT}
     del hub.repositories["lab/seed-0k"]
     with pytest.raises(
-        CheckpointError, match="none of its checkpoints is there: the hub knows no repository lab/seed-0k@main"
+        CheckpointError, match="none of its checkpoints exists: the hub knows no repository lab/seed-0k@main"
     ):
         hub_probe(*chosen(described), text, Hub())
 
@@ -202,7 +202,7 @@ def test_the_context_is_that_of_the_newest_checkpoint_with_a_configuration_that_
     hub.repositories["lab/model"].branches.pop("step1")
     with pytest.raises(
         CheckpointError,
-        match="expected a checkpoint with a configuration that loads, found none: step3: .*; step2: its configuration does not load",
+        match="expected a checkpoint with a loadable configuration, got none: step3: .*; step2: its configuration does not load",
     ):
         hub_probe(*chosen(model()), text, Hub())
 
@@ -304,7 +304,7 @@ def test_local_checkpoints_with_a_tokenizer_from_elsewhere(hub, save, text, tmp_
 def test_local_checkpoints_without_any(save, text):
     with pytest.raises(
         ValueError,
-        match="expected a probe, but .* is no run's folder, and its checkpoints have no tokenizer to make one with; name a probe with --probe FILE, or a folder or hub repository with --tokenizer",
+        match="expected a probe or a tokenizer to make one, got neither with the checkpoints in .*; give a probe with --probe FILE, or a folder or hub repository with --tokenizer",
     ):
         local(save("step1").parent, text)
 
@@ -332,7 +332,7 @@ def test_code_of_a_repository_runs_only_where_that_is_allowed(hub, save, text, t
     )
     hub.publish("lab/model", "step1", folder)
     with pytest.raises(
-        CheckpointError, match="found none: step1: it needs Python code of its own repository; read that, then allow it"
+        CheckpointError, match="got none: step1: it needs Python code of its own repository; read that, then allow it"
     ):
         hub_probe(*chosen(model()), text, Hub())
     assert not (tmp_path / "ran").exists()

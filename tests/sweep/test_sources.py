@@ -16,12 +16,12 @@ from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
 from repdyn.sweep.options import parser
-from repdyn.sweep.sources import Source, sources
+from repdyn.sweep.sources import Source, find_sources
 
 
 def found(*arguments: object) -> tuple[list[Source], list[str]]:
     options: Namespace = parser("analyze_checkpoints.py").parse_args([str(argument) for argument in arguments])
-    return sources(options, Hub())
+    return find_sources(options, Hub())
 
 
 def one(*arguments: object) -> Source:
@@ -71,7 +71,7 @@ def test_a_model_of_a_shipped_suite(published, named):
     assert source.selection.run == "EleutherAI/pythia-14m"
     assert names(source) == ["step0", "step8", "step16"]
     assert [target.tokens_seen for target in source.selection.targets] == [0, 8 * 2097152, 16 * 2097152]
-    assert len(source.selection.absent) == 154 - 3
+    assert len(source.selection.missing_steps) == 154 - 3
 
 
 def test_a_whole_suite_of_which_the_hub_has_one_model(published):
@@ -105,10 +105,10 @@ def test_two_models_of_one_run_would_be_mixed(published, suite):
     published("lab/model")
     with pytest.raises(
         ValueError,
-        match="expected another run for each model, got 'lab/model' for model of mine and for model of other; sweep them apart into two stores",
+        match="expected a different run for each model, got 'lab/model' for model of mine and for model of other; sweep them separately into two stores",
     ):
         found("--suite", suite("lab/model"), suite("lab/model", file="other.yaml", extra=", tokens_per_step: 2"))
-    with pytest.raises(ValueError, match="expected one model with --name, got 2; leave --name out"):
+    with pytest.raises(ValueError, match="expected one model with --name, got 2; omit --name"):
         found("--suite", suite("lab/model", "lab/two"), "--name", "x")
 
 
@@ -127,7 +127,7 @@ def test_a_repository_with_steps_in_its_revisions(published):
     published("lab/model")
     source = one("lab/model")
     assert (source.selection.run, names(source)) == ("lab/model", ["step0", "step8", "step16"])
-    assert source.selection.others == ("main",)
+    assert source.selection.unmatched == ("main",)
     assert {target.stage for target in source.selection.targets} == {None}
     assert names(one("lab/model", "--revisions", "8")) == ["step8"]
 
@@ -156,7 +156,7 @@ def test_a_pattern(hub, family):
         "it-8-of-16",
         "it-16-of-16",
     ]
-    with pytest.raises(ValueError, match="expected revisions of lab/model that match 'x.*', found none among it-0-of"):
+    with pytest.raises(ValueError, match="expected revisions of lab/model that match 'x.*', got it-0-of"):
         found("lab/model", "--pattern", r"x(?P<step>\d+)")
     with pytest.raises(ValueError, match="expected the named group step"):
         found("lab/model", "--pattern", r"it-(\d+)")
@@ -167,7 +167,7 @@ def test_a_repository_that_does_not_exist_is_a_mistaken_command(hub, name, tmp_p
     monkeypatch.chdir(tmp_path)  # where there is no folder of that name
     with pytest.raises(
         ValueError,
-        match=rf"expected a folder that exists, or a hub repository, got '{name}': the hub knows no repository {name} \(404\); if it is private, log in",
+        match=rf"expected an existing folder or a hub repository, got '{name}': the hub knows no repository {name} \(404\); if it is private, log in",
     ):
         found(name)
 
@@ -184,8 +184,8 @@ def test_a_hub_that_fails_to_list_is_not_a_model_without_steps(published, hub):
 def test_a_repository_without_a_main_branch_and_without_steps(hub, family):
     hub.publish("lab/model", "v1.0", family[16], tag=True)
     source = one("lab/model")
-    assert source.selection.targets[0].missing == "the hub has no such revision of lab/model@main (404)"
-    with pytest.raises(CheckpointError, match="none of its checkpoints is there: the hub has no such revision"):
+    assert source.selection.targets[0].missing_reason == "the hub has no such revision of lab/model@main (404)"
+    with pytest.raises(CheckpointError, match="none of its checkpoints exists: the hub has no such revision"):
         _ = source.probe
 
 
@@ -274,25 +274,25 @@ def test_a_tokenizer_that_is_named(hub, family, tmp_path, kind):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "expected a folder, a hub repository or --suite NAME, got none of them; see --help, or --list-suites"),
-        ([""], "got none of them"),
+        ([], "expected a folder, a hub repository or --suite NAME, got neither; see --help, or --list-suites"),
+        ([""], "got neither"),
         (["lab/model", "--suite", "pythia"], "got both a source and a suite"),
-        (["./x"], "expected a folder that exists, or a hub repository, got './x'"),
-        (["/none/at/all"], "expected a folder that exists, or a hub repository, got '/none/at/all'"),
-        (["~/runs"], "expected a folder that exists, or a hub repository, got '~/runs'"),
-        (["a/b/c"], "expected a folder that exists, or a hub repository, got 'a/b/c'"),
-        (["../../x"], "expected a folder that exists, or a hub repository, got '../../x'"),
-        (["https://huggingface.co/gpt2"], "expected a folder that exists, or a hub repository, got 'https"),
+        (["./x"], "expected an existing folder or a hub repository, got './x'"),
+        (["/none/at/all"], "expected an existing folder or a hub repository, got '/none/at/all'"),
+        (["~/runs"], "expected an existing folder or a hub repository, got '~/runs'"),
+        (["a/b/c"], "expected an existing folder or a hub repository, got 'a/b/c'"),
+        (["../../x"], "expected an existing folder or a hub repository, got '../../x'"),
+        (["https://huggingface.co/gpt2"], "expected an existing folder or a hub repository, got 'https"),
         (
             ["--suite", "pythia", "--pattern", "x"],
-            "expected --pattern with a hub repository, got it with something else",
+            "expected --pattern with a hub repository only",
         ),
-        ([".", "--pattern", "x"], "expected --pattern with a hub repository, got it with something else"),
-        (["lab/model", "--tokenizer", "./none"], "expected a folder that exists, or a hub repository, got './none'"),
-        (["x", "--probe", "f", "--text", "builtin"], "expected either --probe or what a probe is made of"),
-        (["x", "--probe", "f", "--max-vectors", "9"], "expected either --probe or what a probe is made of"),
-        (["x", "--probe", "f", "--tokenizer", "t"], "expected either --probe or what a probe is made of"),
-        (["x", "--probe", "f", "--sequence-length", "9"], "expected either --probe or what a probe is made of"),
+        ([".", "--pattern", "x"], "expected --pattern with a hub repository only"),
+        (["lab/model", "--tokenizer", "./none"], "expected an existing folder or a hub repository, got './none'"),
+        (["x", "--probe", "f", "--text", "builtin"], "expected either --probe or the options for making a probe"),
+        (["x", "--probe", "f", "--max-vectors", "9"], "expected either --probe or the options for making a probe"),
+        (["x", "--probe", "f", "--tokenizer", "t"], "expected either --probe or the options for making a probe"),
+        (["x", "--probe", "f", "--sequence-length", "9"], "expected either --probe or the options for making a probe"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -306,5 +306,5 @@ def test_contradictions(hub, arguments, message):
 def test_a_folder_without_checkpoints(tmp_path):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", Path("/")):
-        with pytest.raises(ValueError, match="expected checkpoints .* found none"):
+        with pytest.raises(ValueError, match="expected checkpoints .* got none"):
             found(folder)

@@ -1,4 +1,4 @@
-"""Suites: the shipped ones, the form they have, and every way of getting it wrong."""
+"""The shipped suites: names, runs, checkpoints and documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 
 import repdyn
 from repdyn.hub.revisions import DEFAULT_PATTERN, match_revisions, parse_revision, select_revisions
-from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel, Suite, find_models, read_suite, shipped_suites
+from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel, Suite, find_models, shipped_suites
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "configs" / "suites"
@@ -23,18 +23,6 @@ def models() -> dict[str, PublishedModel]:
     return {model.name: model for suite in shipped_suites().values() for model in suite.models}
 
 
-@pytest.fixture
-def write(tmp_path):
-    """Writes a suite of one model with these lines, and gives its path."""
-
-    def write(*lines: str, head: str = "title: mine\ncard: here\nmodels:\n") -> Path:
-        path = tmp_path / "mine.yaml"
-        path.write_text(head + "".join(f"{'  - ' if i == 0 else '    '}{line}\n" for i, line in enumerate(lines)))
-        return path
-
-    return write
-
-
 def test_the_package_has_the_suites_of_the_checkout():
     assert list(shipped_suites()) == NAMES
     assert sorted(path.stem for path in (Path(repdyn.__file__).parent / "suites").glob("*.yaml")) == NAMES
@@ -42,7 +30,7 @@ def test_the_package_has_the_suites_of_the_checkout():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shipped_suite_loads_and_is_headed_by_its_command(name):
+def test_a_shipped_suite_loads_and_documents_its_command(name):
     suite = shipped_suites()[name]
     assert isinstance(suite, Suite)
     assert (suite.name, bool(suite.title), suite.card.startswith("https://")) == (name, True, True)
@@ -59,7 +47,7 @@ def test_a_shipped_suite_loads_and_is_headed_by_its_command(name):
     assert max(map(len, lines)) <= 120
 
 
-def test_names_are_distinct_over_all_suites_and_so_are_runs():
+def test_names_and_runs_are_distinct_over_all_suites():
     models = [model for suite in shipped_suites().values() for model in suite.models]
     assert len({model.name for model in models}) == len(models)
     assert len({model.run for model in models}) == len(models)
@@ -67,7 +55,7 @@ def test_names_are_distinct_over_all_suites_and_so_are_runs():
     assert all(len(shipped_suites()[name].models) == 1 for name in same)
 
 
-def test_every_history_says_where_its_checkpoints_are(models):
+def test_every_model_has_checkpoints(models):
     for model in models.values():
         places = [model.revisions, model.subfolders, model.checkpoints or None]
         assert sum(place is not None for place in places) == 1
@@ -97,7 +85,7 @@ def test_pythia():
 
 
 # Names of branches and tags as cards, issues and published code show them; None: not a checkpoint of this history.
-SEEN = [
+PUBLISHED_NAMES = [
     ("pythia-70m", "step0", 0, 0, None),
     ("pythia-70m", "step143000", 143000, 299892736000, None),
     ("pythia-70m", "main", None, None, None),
@@ -138,20 +126,24 @@ SEEN = [
 ]
 
 
-@pytest.mark.parametrize(("model", "name", "step", "tokens", "stage"), SEEN, ids=[f"{row[0]}:{row[1]}" for row in SEEN])
-def test_published_names_are_read(models, model, name, step, tokens, stage):
+@pytest.mark.parametrize(
+    ("model", "name", "step", "tokens", "stage"), PUBLISHED_NAMES, ids=[f"{row[0]}:{row[1]}" for row in PUBLISHED_NAMES]
+)
+def test_names_of_published_revisions_are_parsed(models, model, name, step, tokens, stage):
     model = models[model]
     found = parse_revision(name, model.revisions, model.tokens_per_step)
     assert (found and (found.step, found.tokens_seen, found.stage)) == (None if step is None else (step, tokens, stage))
 
 
-def test_every_suite_of_revisions_is_in_the_table_of_names():
+def test_every_suite_of_revisions_is_covered():
     by_revision = {name for name, suite in shipped_suites().items() if any(model.revisions for model in suite.models)}
-    seen = {model.suite for row in SEEN for model in find_models([row[0]])}
+    seen = {model.suite for row in PUBLISHED_NAMES for model in find_models([row[0]])}
     assert by_revision == seen
 
 
-@pytest.mark.parametrize("row", [row for row in SEEN if row[0].startswith("olmo2") and row[3]], ids=lambda row: row[1])
+@pytest.mark.parametrize(
+    "row", [row for row in PUBLISHED_NAMES if row[0].startswith("olmo2") and row[3]], ids=lambda row: row[1]
+)
 def test_the_batch_agrees_with_the_tokens_that_olmo_names_round_up(row):
     billions = parse_revision(row[1], DEFAULT_PATTERN)
     assert billions
@@ -176,7 +168,7 @@ def test_the_batch_agrees_with_the_tokens_that_olmo_names_round_up(row):
         ("alias-gpt2-small-x21", 609, 400000),
     ],
 )
-def test_promised_steps(models, model, count, last):
+def test_expected_steps(models, model, count, last):
     expected = models[model].expected
     assert (len(expected), expected[-1]) == (count, last)
     assert list(expected) == sorted(set(expected))
@@ -194,7 +186,7 @@ def test_multiberts_have_a_repository_for_each_checkpoint(models):
     assert [model.name for model in shipped_suites()["multiberts"].models] == [f"multiberts-seed{n}" for n in range(5)]
 
 
-def test_tinyllama_lists_what_its_names_say(models):
+def test_tinyllama(models):
     for at in models["tinyllama-1.1b"].checkpoints:
         said = re.fullmatch(r"TinyLlama/TinyLlama-1\.1B-.*step-(\d+)k-(?:token-)?([\d.]+)([bT])", at.repository, re.I)
         assert said
@@ -228,17 +220,8 @@ def test_finished_models_are_one_checkpoint_each(models):
     ],
     ids=str,
 )
-def test_find_histories(names, found):
+def test_find_models(names, found):
     assert [model.name for model in find_models(names)] == found
-
-
-def test_find_histories_reads_a_file(write):
-    path = write("name: mine", "repository: me/model", "revisions: 'step(?P<step>\\d+)'")
-    assert find_models([str(path)]) == [
-        PublishedModel(name="mine", suite="mine", run="me/model", repository="me/model", revisions=r"step(?P<step>\d+)")
-    ]
-    with pytest.raises(FileNotFoundError, match=r"none\.yaml"):
-        find_models(["none.yaml"])
 
 
 @pytest.mark.parametrize(
@@ -250,7 +233,7 @@ def test_find_histories_reads_a_file(write):
         ("zzz", r"got 'zzz'$"),
     ],
 )
-def test_find_histories_suggests(name, hint):
+def test_find_models_suggests(name, hint):
     message = (
         rf"^expected a suite \({', '.join(NAMES)}\), one of their models, a pattern such as pythia-\*-deduped, or a "
         rf"file ending in \.yaml, got {re.escape(repr(name))}"
@@ -260,178 +243,13 @@ def test_find_histories_suggests(name, hint):
     assert re.search(hint, str(refusal.value))
 
 
-def test_all_that_a_model_may_say(write):
-    path = write(
-        "name: '{size}-{seed}'",
-        "for: {size: [1.4b, small], seed: ['1..3:2']}",
-        "run: runs/{size}/{seed}",
-        "checkpoints:",
-        "  - for: {k: [5, '10..20:10']}",
-        "    repository: me/{size}",
-        "    revision: seed{seed}",
-        "    subfolder: at-{k}k",
-        "    step: '{k}k'",
-        "  - {repository: me/final, step: 0, tokens: 0, stage: start}",
-        "tokens_per_step: 2k",
-        "tokenizer: me/{size}-tokens",
-    )
-    suite = read_suite(path)
-    assert (suite.name, suite.title, suite.card) == ("mine", "mine", "here")
-    assert [model.name for model in suite.models] == ["1.4b-1", "1.4b-3", "small-1", "small-3"]
-    model = suite.models[1]
-    assert (model.run, model.tokenizer, model.tokens_per_step) == ("runs/1.4b/3", "me/1.4b-tokens", 2000)
-    assert (model.repository, model.revisions, model.subfolders, model.expected) == (None, None, None, ())
-    assert model.checkpoints == (
-        PublishedCheckpoint("me/final", "main", "", 0, 0, "start"),
-        PublishedCheckpoint("me/1.4b", "seed3", "at-5k", 5000, 10**7, None),
-        PublishedCheckpoint("me/1.4b", "seed3", "at-10k", 10000, 2 * 10**7, None),
-        PublishedCheckpoint("me/1.4b", "seed3", "at-20k", 20000, 4 * 10**7, None),
-    )
-
-
-def test_placeholders_in_a_pattern_stand_for_their_letters(write):
-    path = write("name: m", "for: {size: [1.4b]}", "repository: me/m", "subfolders: '{size}/step(?P<step>\\d{1,6})'")
-    (model,) = read_suite(path).models
-    assert parse_revision("1.4b/step10", model.subfolders)
-    assert parse_revision("1x4b/step10", model.subfolders) is None
-
-
-PATTERN = "revisions: 'step(?P<step>\\d+)'"
-ITEM = "  - {repository: me/m, step: 0}"
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (
-            ["name: m", "repository: me/m", "revision: x"],
-            "expected keys among name, for, repository, revisions, subfolders, checkpoints, tokens_per_step, expected, "
-            "tokenizer, run in FILE, model 1, got 'revision'; did you mean 'revisions'?",
-        ),
-        (
-            ["name: m", "checkpoints:", "  - {repository: me/m, steps: 0}"],
-            "expected keys among for, repository, revision, subfolder, step, tokens, stage in FILE, model 1, "
-            "checkpoint 1, got 'steps'; did you mean 'step'?",
-        ),
-        (["name: m", "checkpoints:", "  - me/m"], "expected a mapping with keys among for, repository,"),
-        (
-            ["name: m", "repository: me/m"],
-            "expected one of revisions, subfolders and checkpoints in FILE, model 1, got",
-        ),
-        (
-            ["name: m", "repository: me/m", PATTERN, "subfolders: 'step(?P<step>\\d+)'"],
-            "got 'revisions, subfolders'; keep one",
-        ),
-        (["repository: me/m", PATTERN], "expected the key name in FILE, model 1, got None; add it"),
-        (["name: m", PATTERN], "expected the key repository in FILE, model 1, got None; add it"),
-        (
-            ["name: a/b", "repository: me/m", PATTERN],
-            "expected a name of letters, digits and . _ + - in FILE, model 1,",
-        ),
-        (
-            ["name: m", "repository: me/m", "revisions: step(?P<stp>.*)"],
-            "got stp; write the step as (?P<step>\\d+) (revisions in FILE, model 1)",
-        ),
-        (
-            ["name: m", "repository: me/m", "checkpoints:", ITEM],
-            "expected neither repository nor expected beside checkpoints in FILE, model 1, got ['repository']; leave it "
-            "to the items",
-        ),
-        (["name: m", "checkpoints: []"], "expected a list under checkpoints in FILE, model 1, got []; begin each item"),
-        (
-            ["name: m", "checkpoints:", ITEM, "  - {repository: me/n, step: 0}", "run: m"],
-            "expected one checkpoint for each step in FILE, model 1, got 'me/m@main and me/n@main for 0'; make two",
-        ),
-        (
-            ["name: m", "checkpoints:", ITEM, "  - {repository: me/n, step: 1}"],
-            "expected the key run for checkpoints of several repositories in FILE, model 1, got 'none'; name the run",
-        ),
-        (
-            ["name: m", "checkpoints:", "  - {repository: me/m}"],
-            "expected the key step in FILE, model 1, checkpoint 1,",
-        ),
-        (
-            ["name: m", "checkpoints:", "  - {repository: me/m, step: 0, tokens: many}"],
-            "expected a whole number such as 1000, 240k, 1.5T as tokens in FILE, model 1, checkpoint 1, got 'many'",
-        ),
-        (
-            ["name: 'm-{siez}'", "for: {size: [1]}", "repository: me/m", PATTERN],
-            "expected placeholders that for lists, under name in FILE, model 1, got 'siez'; did you mean 'size'?",
-        ),
-        (
-            ["name: 'm-{size}'", "repository: me/m", PATTERN],
-            "under name in FILE, model 1, got 'size'; known: none",
-        ),
-        (
-            ["name: m", "for: [1]", "repository: me/m", PATTERN],
-            "expected a mapping of names to lists under for in FILE,",
-        ),
-        (
-            ["name: m", "for: {size: 7}", "repository: me/m", PATTERN],
-            "expected a list under size in FILE, model 1, for,",
-        ),
-        (
-            ["name: 'm-{size}'", "for: {size: [1.4]}", "repository: me/m", PATTERN],
-            "expected a text or an integer under size in FILE, model 1, for, got 1.4; put it in quotes",
-        ),
-        (
-            ["name: m", "repository: yes", PATTERN],
-            "expected a text or an integer under repository in FILE, model 1, got",
-        ),
-        (
-            ["name: m", "repository: me/m", PATTERN, "expected: ['0..10:3']"],
-            "expected a range first..last:step that reaches its last value in FILE, model 1, got '0..10:3'; check its",
-        ),
-        (
-            ["name: m", "repository: me/m", PATTERN, "expected: [one]"],
-            "expected a whole number such as 1000, 240k, 1.5T as step in FILE, model 1, got 'one'",
-        ),
-        (
-            ["name: m", "repository: me/m", PATTERN, "tokens_per_step: 0"],
-            "expected tokens_per_step of at least 1 in FILE, model 1, got 0; leave it out where it is not known",
-        ),
-        (
-            ["name: m", "for: {size: [1, 2]}", "repository: 'me/{size}'", PATTERN],
-            "expected another name for each model in FILE, got 'm' twice; give each its own with the key name",
-        ),
-        (
-            ["name: 'm{size}'", "for: {size: [1, 2]}", "repository: me/m", PATTERN],
-            "expected another run for each model in FILE, got 'me/m' twice; give each its own with the key run",
-        ),
-    ],
-    ids=lambda value: None if isinstance(value, list) else value[-40:],
-)
-def test_a_wrong_model_is_refused_with_file_and_entry(write, lines, message):
-    path = write(*lines)
-    with pytest.raises(ValueError, match=re.escape(message.replace("FILE", str(path)))):
-        read_suite(path)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "expected a mapping with keys among title, card, models in FILE, got None; see docs/suites.md"),
-        ("titel: x", "expected keys among title, card, models in FILE, got 'titel'; did you mean 'title'?"),
-        ("title: x\ncard: y", "expected a list under models in FILE, got None; begin each item with a dash"),
-        ("card: y\nmodels: [{name: m, repository: a/b, revisions: '(?P<step>.*)'}]", "expected the key title in FILE,"),
-        ("title: [", "expected YAML in FILE, got something that does not parse: while parsing"),
-        ("title: !!python/name:os.system", "expected YAML in FILE, got something that does not parse: could not"),
-    ],
-)
-def test_a_wrong_file_is_refused(tmp_path, text, message):
-    path = tmp_path / "mine.yaml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=re.escape(message.replace("FILE", str(path)))):
-        read_suite(path)
-
-
-def test_the_page_names_every_shipped_suite_and_how_many_models_it_has():
+def test_the_documentation_lists_every_shipped_suite():
     page = (ROOT / "docs" / "suites.md").read_text()
     rows = dict(re.findall(r"^\| \[`([\w-]+)`\]\(\.\./configs/suites/\1\.yaml\) \|.*?\| (\d+) \|", page, re.MULTILINE))
     assert rows == {name: str(len(suite.models)) for name, suite in shipped_suites().items()}
 
 
-def test_the_example_of_the_page_loads(tmp_path):
+def test_the_documented_example_loads(tmp_path):
     (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "suites.md").read_text(), re.DOTALL)
     path = tmp_path / "mine.yaml"
     path.write_text(example)

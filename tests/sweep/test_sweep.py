@@ -157,11 +157,11 @@ def test_what_another_process_has_in_hand_is_left_to_it(tasks, tmp_path):
     claim = store.claim(SETTINGS.key(tasks[1]))
     assert claim is not None
     report = sweep(tasks, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
-    assert (report.measured, report.elsewhere) == ([tasks[0], tasks[2]], [tasks[1]])
+    assert (report.measured, report.skipped) == ([tasks[0], tasks[2]], [tasks[1]])
     claim.release()
     sweep(tasks[1:2], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     # measured meanwhile by another: not again
-    assert sweep(tasks[1:2], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d"))).elsewhere == tasks[1:2]
+    assert sweep(tasks[1:2], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d"))).skipped == tasks[1:2]
 
 
 def test_what_lies_in_the_hubs_own_cache_is_used_and_kept(hub, tasks, tmp_path):
@@ -203,22 +203,24 @@ def test_one_curve_is_not_made_of_what_does_not_compare(tasks, family, tmp_path)
     store = open_store(tmp_path / "store")
     sweep(tasks[:1], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     check_comparable(tasks, store, SETTINGS)
-    with pytest.raises(ValueError, match="expected one layers for the run 'lab/model', but .* holds it with ''"):
+    with pytest.raises(ValueError, match="expected one layers for the run 'lab/model', got .* has it with ''"):
         check_comparable(tasks, store, Settings(layers="layers.*"))
     positions = Settings(token_positions=slice(2, None))
-    with pytest.raises(ValueError, match="holds it with .., and this sweep uses .*token_positions.*2:"):
+    with pytest.raises(
+        ValueError, match="expected one layers for the run .*, got .*token_positions.*2:.*, but .* has it with"
+    ):
         check_comparable(tasks, store, positions)
     assert partition_tasks(tasks, store, positions).waiting == tasks
     report = sweep(
         tasks[:1], open_store(tmp_path / "other"), positions, Downloads(Hub(), DownloadLimits(tmp_path / "d"))
     )
     assert "leave token_positions= out" in report.failed[0][1]
-    with pytest.raises(ValueError, match="one dtype .* with 'float32', and this sweep uses 'bfloat16'; give another"):
+    with pytest.raises(ValueError, match="one dtype .*, got 'bfloat16', but .* has it with 'float32'; give another"):
         check_comparable(tasks, store, Settings(loading=Loading(dtype="bfloat16")))
     local = [Task(target, tasks[0].probe) for target in find_checkpoints(family[0].parent, "lab/model")]
     with pytest.raises(
         ValueError,
-        match="one place for the run 'lab/model', but .* holds it with 'lab', and this sweep uses '/.*family'",
+        match="one location for the run 'lab/model', got '/.*family', but .* has it with 'lab'",
     ):
         check_comparable(local, store, SETTINGS)
 
@@ -241,7 +243,9 @@ def test_a_sweep_whose_checkpoints_all_fail_alike_ends(hub, family, probe, tmp_p
     model = PublishedModel("many", "", "lab/many", "lab/many", r"step(?P<step>\d+)")
     tasks = [Task(target, probe) for target in select_targets(model, Hub()).targets]
     store = open_store(tmp_path / "store")
-    with pytest.raises(SweepStoppedError, match="the first 5 checkpoints all failed alike: .*'blocks.*' matches none"):
+    with pytest.raises(
+        SweepStoppedError, match="the first 5 checkpoints failed for the same reason: .*'blocks.*' matches none"
+    ):
         sweep(tasks, store, Settings(layers="blocks.*"), Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     assert len(partition_tasks(tasks, store, Settings(layers="blocks.*")).failed_before) == 5
 

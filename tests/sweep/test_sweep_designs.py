@@ -25,7 +25,7 @@ def test_values_by_another_design_are_named_and_stay_apart(tmp_path):
     task, dense = task_of("independent"), task_of("dense")
     store = fill(tmp_path, [make_row(run="lab/model", probe=dense.probe.hash, **DENSE)])
     (told,) = describe_other_designs([task, task], store)
-    assert f"holds lab/model on the probe {dense.probe.hash} (sampling design dense)" in told
+    assert f"has lab/model on the probe {dense.probe.hash} (sampling design dense)" in told
     assert f"on {task.probe.hash} (sampling design independent), form a separate curve" in told
     assert describe_other_designs([dense], store) == []
 

@@ -72,7 +72,7 @@ def test_one_branch_for_each_step(pythia):
     ]
     assert [target.commit for target in found.targets] == [pythia[name] for name in STEPS]
     assert [target.origin for target in found.targets] == [f"lab/pythia@{pythia[name]}" for name in STEPS]
-    assert {(target.subfolder, target.path, target.missing, target.stage) for target in found.targets} == {
+    assert {(target.subfolder, target.path, target.missing_reason, target.stage) for target in found.targets} == {
         ("", None, None, None)
     }
 
@@ -98,15 +98,15 @@ def test_a_revision_with_a_slash_in_its_name(publish):
     (found,) = select_targets(model(revisions=rf".*/{STEP}"), Hub()).targets
     assert (found.revision, found.commit) == ("runs/a/step7", commit)
     (found,) = select_targets(listed(at("lab/pythia", 7, "runs/a/step7")), Hub()).targets
-    assert (found.revision, found.commit, found.missing) == ("runs/a/step7", commit, None)
+    assert (found.revision, found.commit, found.missing_reason) == ("runs/a/step7", commit, None)
 
 
 def test_what_is_no_checkpoint_and_what_is_not_there_is_listed(pythia, publish):
     publish("lab/pythia", "v1.0", tag=True)
     expected = (0, 1, 2, 4, 512, 1000, 2000, 3000)
     found = select_targets(model(revisions=STEP, expected=expected), Hub(), "step0")
-    assert sorted(found.others) == ["main", "v1.0"]
-    assert found.absent == (2, 4, 3000)
+    assert sorted(found.unmatched) == ["main", "v1.0"]
+    assert found.missing_steps == (2, 4, 3000)
     assert names(found) == ["step0"]
 
 
@@ -154,7 +154,7 @@ def test_two_revisions_of_one_step(pythia, publish):
 def test_nothing_matches(pythia):
     with pytest.raises(
         ValueError,
-        match=r"expected revisions of lab/pythia that match 'global_step.*', found none among main, step0, step1, .*; check the pattern",
+        match=r"expected revisions of lab/pythia that match 'global_step.*', got main, step0, step1, .*; check the pattern",
     ):
         select_targets(model(revisions=r"global_step(?P<step>\d+)"), Hub())
 
@@ -166,8 +166,8 @@ def test_one_repository_for_each_checkpoint_one_of_them_missing(publish):
     )
     assert names(found) == ["seed0-0k", "seed0-20k", "seed0-40k"]
     assert [target.commit for target in found.targets] == [*commits, ""]
-    assert [target.missing is None for target in found.targets] == [True, True, False]
-    assert "the hub knows no repository lab/seed0-40k@main (404)" in str(found.targets[2].missing)
+    assert [target.missing_reason is None for target in found.targets] == [True, True, False]
+    assert "the hub knows no repository lab/seed0-40k@main (404)" in str(found.targets[2].missing_reason)
     assert found.targets[2].origin == "lab/seed0-40k"
     assert names(select_targets(listed(*(at(f"lab/seed0-{k}k", k) for k in (0, 20))), Hub(), "seed0-20k")) == [
         "seed0-20k"
@@ -178,7 +178,7 @@ def test_a_listed_revision_that_is_missing(publish):
     publish("lab/three", "main")
     found = select_targets(listed(at("lab/three", 0), at("lab/three", 5, "at-5k")), Hub())
     assert names(found) == ["main", "at-5k"]
-    assert found.targets[1].missing == "the hub has no such revision of lab/three@at-5k (404)"
+    assert found.targets[1].missing_reason == "the hub has no such revision of lab/three@at-5k (404)"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_folders_of_the_main_branch(publish):
         (20, "checkpoint-20", "checkpoint-20"),
     ]
     assert found.targets[0].origin == f"lab/uploaded@{commit}/checkpoint-5"
-    assert found.others == ("runs/checkpoint-9",)
+    assert found.unmatched == ("runs/checkpoint-9",)
 
 
 def test_a_repository_that_is_not_there(hub):

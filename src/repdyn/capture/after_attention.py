@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from repdyn.capture.states import Buffers
 
 Slot: TypeAlias = int | str
-"""Where states are among a block's arguments or outputs: a position, or a name."""
+"""Position or name of states among a block's arguments or outputs."""
 
 LayerKey: TypeAlias = tuple[str | None, int]
 """A stack and a layer."""
@@ -45,16 +45,16 @@ class AfterAttention:
     passed: only then are the states of the previous layer identified. So no whole batch is held in memory.
 
     Args:
-        branches: where they are.
-        n_rows: of the buffers.
-        buffers: allocates them.
+        branches: the branch of each layer, or the reason why there is none.
+        n_rows: number of rows of the buffers.
+        buffers: allocates the buffers.
     """
 
     def __init__(self, branches: Branches, n_rows: int, buffers: Buffers) -> None:
         self._branches = {key: branch for key, branch in branches.items() if isinstance(branch, Branch)}
         self.modules = {(stack, branch.module) for (stack, _), branch in self._branches.items()}
         """The modules to hook, with the stack in whose blocks they run."""
-        self._kept: dict[LayerKey, Tensor | str] = {
+        self._states: dict[LayerKey, Tensor | str] = {
             k: reason for k, reason in branches.items() if isinstance(reason, str)
         }
         self._n_rows = n_rows
@@ -75,8 +75,8 @@ class AfterAttention:
         branch = self._branches[key]
         self._recorded.add(key)
         rows = rows if branch.scale == 1 else rows * branch.scale
-        kept = self._buffer(key, rows.to(branch.dtype))
-        kept[self._target] = rows.to(kept)
+        states = self._buffer(key, rows.to(branch.dtype))
+        states[self._target] = rows.to(states)
 
     def end(self, entered: Callable[[LayerKey], Tensor]) -> None:
         """Add the blocks' inputs when a batch has passed.
@@ -86,19 +86,19 @@ class AfterAttention:
         """
         for key, branch in self._branches.items():
             before = entered(key)[self._target].to(branch.dtype)
-            kept = self._buffer(key, before)
+            states = self._buffer(key, before)
             # NaN where the attention did not run: other ranks wait for a tensor from this one
-            kept[self._target] = kept[self._target] + before.to(kept) if key in self._recorded else torch.nan
+            states[self._target] = states[self._target] + before.to(states) if key in self._recorded else torch.nan
 
     def of(self, stack: str | None, layer: int) -> Tensor | str | None:
         """Return (n_rows, dim), or the reason why there is none; None for a layer that no block returns."""
-        return self._kept.get((stack, layer))
+        return self._states.get((stack, layer))
 
     def _buffer(self, key: LayerKey, like: Tensor) -> Tensor:
-        kept = self._kept.get(key)
-        if not isinstance(kept, Tensor):
-            kept = self._kept[key] = self._buffers.new(self._n_rows, like)
-        return kept
+        states = self._states.get(key)
+        if not isinstance(states, Tensor):
+            states = self._states[key] = self._buffers.new(self._n_rows, like)
+        return states
 
 
 def inputs_by_slot(args: tuple, kwargs: Mapping[str, Any]) -> dict[Slot, Any]:

@@ -70,14 +70,14 @@ def attention_weights(
 ) -> AttentionWeights:
     """Run the first sequences of the probe through the model, one by one, and keep every layer's attention weights.
 
-    The model is left as it was found, as by :func:`repdyn.capture.capture.capture`, and so is its configuration.
+    The model and its configuration are left unchanged, as by :func:`repdyn.capture.capture.capture`.
 
     Args:
         model: made by :func:`repdyn.capture.prepared_model.prepare` from a Hugging Face model, or from any module built
             of a list of blocks in which there is an ``nn.MultiheadAttention``, or another module that returns weights.
             Weights from or to positions without a token are left out.
         probe: the tokens; the first :data:`LENGTH` tokens of each sequence.
-        n_tokens: how many in all, from the first sequence on.
+        n_tokens: total number of tokens, from the first sequence on.
         states_bytes: how much memory the weights may take, all layers together, on the model's device; further layers
             are kept in the system's temporary folder.
 

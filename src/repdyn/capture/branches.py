@@ -131,9 +131,9 @@ class _ModuleObserver:
         return self.tensors.get((stack, self._n_entered[stack]), [])
 
     def _received_attention(self, stack: str | None, module: nn.Module) -> bool:
-        seen, call = self._current(stack), self._calls[module]
-        received = [one.rows for one in seen if one.is_input and one.module is module and one.call == call]
-        return any(one.of_attention and any(_equal(rows, one.rows) for rows in received) for one in seen)
+        tensors, call = self._current(stack), self._calls[module]
+        received = [one.rows for one in tensors if one.is_input and one.module is module and one.call == call]
+        return any(one.of_attention and any(_equal(rows, one.rows) for rows in received) for one in tensors)
 
     def _keep(
         self,

@@ -51,7 +51,7 @@ def capture(
 ) -> States:
     """Run the probe through the model once and keep the vectors that the subsets sample.
 
-    The model is left as it was found: training flags module by module, hooks, gradients, RNG state, and whatever it
+    The model is left unchanged: training flags module by module, hooks, gradients, RNG state, and whatever it
     changes in itself when it runs.
 
     Args:
@@ -59,7 +59,7 @@ def capture(
         probe: the tokens.
         subsets: whose samples to keep. Rows are ordered by the first one's sample, whose metric batches are thereby
             slices; tokens that only the others sample follow.
-        captures: what to capture besides each layer's own states, of :data:`repdyn.capture.states.CaptureKind`.
+        captures: what to capture in addition to each layer's own states, of :data:`repdyn.capture.states.CaptureKind`.
         causal: whether no position sees a later one: then no window is read past its last sampled token. A window
             without sampled tokens is never read.
         tokens_per_forward: bounds the size of one forward pass.

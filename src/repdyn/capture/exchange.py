@@ -33,7 +33,7 @@ def exchange_layers(
         parts: this rank's rows of all layers.
         rows: (n_tokens,) the row of each token in the whole states, -1 where it is not sampled.
         places: the rows of each rank in the whole states.
-        captures: what is captured besides each layer's own states.
+        captures: what is captured in addition to each layer's own states.
         buffers: allocates the whole layers.
     """
     whole, failure = States([], rows, embeddings=parts.embeddings), None

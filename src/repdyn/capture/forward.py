@@ -1,4 +1,4 @@
-"""Forward passes that leave a model as it was found."""
+"""Forward passes that leave a model unchanged."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ STATES_BYTES = 2 << 30
 CaptureKind: TypeAlias = Literal[
     "following", "last", "after_attention", "attention_weights", "embeddings", "previous_checkpoint"
 ]
-"""What may be captured besides a layer's own states: the next and the last layer's, the states between a block's
+"""What can be captured in addition to a layer's own states: the next and the last layer's, the states between a block's
 attention and its feed-forward part, attention weights, the input embeddings; those of the previous checkpoint."""
 
 

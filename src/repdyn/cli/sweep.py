@@ -1,4 +1,4 @@
-"""The command line of analyze_checkpoints.py, and of ``repdyn sweep``."""
+"""The command line of analyze_checkpoints.py and ``repdyn sweep``."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_desi
 from repdyn.sweep.options import Shard, parser
 from repdyn.sweep.plan import ModelPlan, print_plan, print_suites, selection_notes
 from repdyn.sweep.progress import ProgressDisplay
-from repdyn.sweep.sources import Source, sources
+from repdyn.sweep.sources import Source, find_sources
 from repdyn.utils.redaction import redacted
 from repdyn.utils.untrusted_names import PrintableConsole, printable
 
-FAILED, MISTAKEN, STOPPED, INTERRUPTED = 1, 2, 3, 130
-_WIDE = 200
+FAILED, USAGE_ERROR, STOPPED, INTERRUPTED = 1, 2, 3, 130
+_FILE_WIDTH = 200
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoints.py") -> None:
-    """Measure checkpoints, then draw and summarise them; a second call finishes what is missing.
+    """Measure checkpoints, then write figures and a report; a repeated call measures the remaining checkpoints.
 
-    Exits with 0 when everything asked for is measured, else as --help says.
+    The exit status is explained in --help.
     """
     options = parser(prog).parse_args(arguments)
     console = PrintableConsole(stderr=True)
-    # the client tells of each request it repeats; what fails in the end is told here
+    # the client logs each retried request; final failures are printed here
     hub_logging.set_verbosity_error()
     try:
-        # a cluster's notice before it takes the machine away is as good as Ctrl-C
+        # clusters announce preemption by SIGTERM, which is handled like Ctrl-C
         signal.signal(signal.SIGTERM, _interrupt)
         status = _run(options, console)
     except (ValueError, OSError) as error:
-        _say(console, f"error: {error}")
-        status = STOPPED if isinstance(error, OSError) and error.errno in {ENOSPC, EDQUOT} else MISTAKEN
+        _print(console, f"error: {error}")
+        status = STOPPED if isinstance(error, OSError) and error.errno in {ENOSPC, EDQUOT} else USAGE_ERROR
     except SweepStoppedError as error:
-        _say(console, f"stopped: {error}")
+        _print(console, f"stopped: {error}")
         status = STOPPED
     except KeyboardInterrupt:
-        console.print("stopped; what is measured is stored, and the same command goes on from there")
+        _print(console, "stopped; completed measurements are stored, and the same command continues the sweep")
         status = INTERRUPTED
     if is_prefetching():
-        # a download that a silent hub keeps waiting would hold up the exit for a minute; its files are gone already
+        # a download from an unresponsive hub would delay the exit by a minute; its files are deleted already
         sys.stdout.flush()
         os._exit(status)
     sys.exit(status)
@@ -73,81 +73,82 @@ def _run(options: Namespace, console: Console) -> int:
         print_suites(PrintableConsole())
         return 0
     hub, settings = Hub(), _settings(options)
-    found, problems = sources(options, hub)
+    sources, problems = find_sources(options, hub)
     store = open_store(options.store or _default_store(options))
-    for note in (note for source in found for note in selection_notes(source.selection)):
-        _say(console, note)
-    found = _share(found, options.shard) if options.shard else found
+    for note in (note for source in sources for note in selection_notes(source.selection)):
+        _print(console, note)
+    sources = _select_shard(sources, options.shard) if options.shard else sources
     if options.dry_run:
-        parts, without_probe = _parts(found, store, settings, options)
-        # a table in a file is not folded to the width of a terminal that is not there
-        print_plan(parts, hub, PrintableConsole(width=None if sys.stdout.isatty() else _WIDE))
+        plans, without_probe = _plans(sources, store, settings, options)
+        print_plan(plans, hub, PrintableConsole(width=None if sys.stdout.isatty() else _FILE_WIDTH))
         return _status([*problems, *without_probe], console)
-    tasks, without_probe = _tasks(found)
+    tasks, without_probe = _tasks(sources)
     check_comparable(tasks, store, settings)
     for note in describe_other_designs(tasks, store):
-        _say(console, note)
-    agenda = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
-    if agenda.done:
-        _say(console, f"{len(agenda.done)} of {len(tasks)} checkpoints are in {store.path} already")
-    report = _measure(agenda.waiting, store, settings, hub, options)
-    # the other process may have failed or died meanwhile
-    left = partition_tasks(report.elsewhere, store, settings, retry_failed=True).waiting
-    again = _measure(left, store, settings, hub, options) if left else SweepResult()
-    failed = [f"{task.target}: {reason}" for task, reason in report.failed + again.failed]
-    failed += [f"{task.target}: failed before; --retry-failed tries it again" for task in agenda.failed_before]
-    in_hand = partition_tasks(again.elsewhere, store, settings).waiting
-    failed += [f"{task.target}: another process has it in hand" for task in in_hand]
-    shown = _show(found, store, options, console)
+        _print(console, note)
+    task_list = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
+    if task_list.done:
+        _print(console, f"{len(task_list.done)} of {len(tasks)} checkpoints are in {store.path} already")
+    result = _measure(task_list.waiting, store, settings, hub, options)
+    # another process may have failed in the meantime
+    remaining = partition_tasks(result.skipped, store, settings, retry_failed=True).waiting
+    retried = _measure(remaining, store, settings, hub, options) if remaining else SweepResult()
+    failed = [f"{task.target}: {reason}" for task, reason in result.failed + retried.failed]
+    failed += [f"{task.target}: failed before; --retry-failed retries it" for task in task_list.failed_before]
+    claimed = partition_tasks(retried.skipped, store, settings).waiting
+    failed += [f"{task.target}: another process is measuring it" for task in claimed]
+    shown = _show(sources, store, options, console)
     status = _status([*problems, *without_probe, *failed], console)
     return status if shown else FAILED
 
 
 def _settings(options: Namespace) -> Settings:
-    # what is mistaken is better told before anything is asked of the hub
+    # checks that do not need the hub come first
     is_local = options.source is not None and Path(options.source).exists()
-    # a run's own probe, or one from a file, may know other classes
+    # the probe of a run or file may have other classes
     resolve(options.metrics, subsets=None if options.probe or is_local else (*SUBSETS, *class_names(options.classes)))
     if options.engine == "serial":
         check_device(options.device)
-    # Live runs measure in the precision of their weights; published ones are often rounded to half precision for
-    # their size alone, and rounding the states too would be seen in the dimension.
+    # Live runs are measured in the precision of their weights. Published weights are often stored in half precision
+    # to reduce their size; rounding the states as well would affect the estimated dimension.
     dtype = options.dtype or ("auto" if is_local else "float32")
     loading = Loading(options.device, dtype, options.device_map, options.trust_remote_code)
     in_order = options.engine == "serial" and options.shard is None
-    chosen = (options.metrics, options.layers, loading, options.tokens_per_forward, in_order, options.token_positions)
-    return Settings(*chosen)
+    return Settings(
+        options.metrics, options.layers, loading, options.tokens_per_forward, in_order, options.token_positions
+    )
 
 
 def _default_store(options: Namespace) -> Path:
-    """Beside local checkpoints; for published ones one folder for all models, so that they can be compared."""
+    """Return a folder next to local checkpoints, or one folder for all published models, which can be compared
+    there."""
     source = Path(options.source or "")
     if options.source and source.exists():
         return (source if source.is_dir() else source.parent) / "sweep"
     return Path("sweeps")
 
 
-def _parts(
-    found: Sequence[Source], store: Store, settings: Settings, options: Namespace
+def _plans(
+    sources: Sequence[Source], store: Store, settings: Settings, options: Namespace
 ) -> tuple[list[ModelPlan], list[str]]:
-    parts, problems = [], []
-    for source in found:
+    plans, problems = [], []
+    for source in sources:
         selection = source.selection
         if not store.folder_of(selection.run).exists():
-            # nothing can be done yet, so there is no need to make the probe, which may mean a download
-            parts.append(ModelPlan(selection, selection.targets, 0, 0))
+            # nothing is done, so the probe is not needed, which may require a download
+            plans.append(ModelPlan(selection, selection.targets, 0, 0))
             continue
         tasks, without_probe = _tasks([source])
-        agenda = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
-        waiting = [task.target for task in agenda.waiting]
-        parts.append(ModelPlan(selection, waiting, len(agenda.done), len(agenda.failed_before)))
+        task_list = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
+        waiting = [task.target for task in task_list.waiting]
+        plans.append(ModelPlan(selection, waiting, len(task_list.done), len(task_list.failed_before)))
         problems += without_probe
-    return parts, problems
+    return plans, problems
 
 
-def _tasks(found: Sequence[Source]) -> tuple[list[Task], list[str]]:
+def _tasks(sources: Sequence[Source]) -> tuple[list[Task], list[str]]:
     tasks, problems = [], []
-    for source in found:
+    for source in sources:
         try:
             tasks += [Task(target, source.probe) for target in source.selection.targets]
         except CheckpointError as error:
@@ -155,12 +156,14 @@ def _tasks(found: Sequence[Source]) -> tuple[list[Task], list[str]]:
     return tasks, problems
 
 
-def _share(found: Sequence[Source], shard: Shard) -> list[Source]:
-    """This process's part of the sweep; counted over all checkpoints, done or not, so that it never changes."""
-    places = [(source, target) for source in found for target in source.selection.targets]
-    mine = places[shard.index - 1 :: shard.count]
-    parts = [(source, tuple(target for owner, target in mine if owner is source)) for source in found]
-    return [replace(at, selection=replace(at.selection, targets=targets)) for at, targets in parts if targets]
+def _select_shard(sources: Sequence[Source], shard: Shard) -> list[Source]:
+    """Return the sources of a shard, which does not depend on the checkpoints already measured."""
+    pairs = [(source, target) for source in sources for target in source.selection.targets]
+    selected = pairs[shard.index - 1 :: shard.count]
+    parts = [(source, tuple(target for owner, target in selected if owner is source)) for source in sources]
+    return [
+        replace(source, selection=replace(source.selection, targets=targets)) for source, targets in parts if targets
+    ]
 
 
 def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace) -> SweepResult:
@@ -172,29 +175,29 @@ def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, 
     return sweep(tasks, store, settings, downloads, ProgressDisplay(len(tasks)))
 
 
-def _show(found: Sequence[Source], store: Store, options: Namespace, console: Console) -> bool:
-    """Draw and summarise. What cannot be shown is measured all the same, so that is said, and no mistake."""
+def _show(sources: Sequence[Source], store: Store, options: Namespace, console: Console) -> bool:
+    """Write figures, summary and report; print a failure and return False, since the measurements are stored."""
     if options.shard:
-        _say(console, f"when all shards are done: repdyn figures {store.path}, repdyn report {store.path}")
+        _print(console, f"when all shards are done: repdyn figures {store.path}, repdyn report {store.path}")
         return True
     try:
-        if runs := sorted({source.selection.run for source in found} & set(store.runs())):
+        if runs := sorted({source.selection.run for source in sources} & set(store.runs())):
             show_store(store, runs)
             print(printable(f"report: {write_report(store, store.path / PAGE)}"))
-    except Exception as error:  # a view is no reason to lose the exit status of what was measured
-        _say(console, f"what is measured is stored, but cannot be shown: {redacted(str(error))}")
+    except Exception as error:  # a failing view must not hide the outcome of the measurements
+        _print(console, f"the measurements are stored, but cannot be shown: {redacted(str(error))}")
         return False
     return True
 
 
 def _status(problems: Sequence[str], console: Console) -> int:
-    """Print what could not be measured, and return the exit status."""
+    """Print why checkpoints were not measured, and return the exit status."""
     for problem in problems:
-        _say(console, f"not measured: {problem}", style="yellow")
+        _print(console, f"not measured: {problem}", style="yellow")
     return FAILED if problems else 0
 
 
-def _say(console: Console, text: str, style: str | None = None) -> None:
+def _print(console: Console, text: str, style: str | None = None) -> None:
     console.print(redacted(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -1,6 +1,6 @@
-"""Addresses at which the page is served: who reaches them, and how they are said."""
+"""Addresses at which the page is served: who can connect to them, and how they are printed."""
 
-# Only what is quick to import stands here.
+# Imports only what loads quickly.
 from __future__ import annotations
 
 import socket
@@ -11,23 +11,24 @@ LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this computer alone reaches it."""
+    """Return whether only this computer can connect to an address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def announcement(host: str, address: str, asked: int) -> str:
+def announcement(host: str, address: str, requested_port: int) -> str:
     """Return the message that names the address of the page.
 
     Args:
         host: address it is bound to.
-        address: under which this computer reaches it.
-        asked: the port that was asked for, 0 for any.
+        address: the page's address on this computer.
+        requested_port: of the command line, 0 for any.
     """
     port = urlsplit(address).port
-    instead = f"port {asked} is not free, port {port} is used instead\n" if asked not in {0, port} else ""
+    is_other = requested_port not in {0, port}
+    instead = f"port {requested_port} is not free, port {port} is used instead\n" if is_other else ""
     if _is_every_address(host):
         where = f"http://{socket.gethostname()}:{port}/, port {port} of every address of this machine"
     else:

@@ -1,4 +1,4 @@
-"""The explorer's page: a sentence, its tokens to choose from, and what each checkpoint makes of the chosen one."""
+"""The explorer's page: a sentence, its tokens to choose from, and views of the chosen one in each checkpoint."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from repdyn.explorer.session import Session
 from repdyn.studies.tokens.vocabulary_comparison import State
 
 _ALL = -1
-"""Of the choice of a layer."""
+"""All layers, as a choice of a layer."""
 _HEADING = "# Token explorer\nChoose a token, and see where each layer has taken it among the tokens of the vocabulary."
 _HOURLY = (3600, 3600)
-"""How often temporary files are deleted, and from which age on, in seconds."""
+"""Interval at which temporary files are deleted, and their minimum age, in seconds."""
 _TWO = "type a second sentence to see the paths of both"
 
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """The handlers of one page's events; all it knows of a reader comes with the event."""
+    """The handlers of the page's events, without state of a reader."""
 
     session: Session
 
     def read(self, typed: str, before: str) -> tuple[str, object, str]:
-        """A new sentence: what is shown from now on, its tokens, and why it is refused."""
+        """Return the sentence to show, its tokens, and why a new sentence is rejected."""
         try:
             tokens = self.session.tokens(typed)
         except ValueError as error:
@@ -38,34 +38,34 @@ class Page:
     def show(
         self, sentence: str, place: int | None, with_positions: bool, state: State, layer: int
     ) -> tuple[str, str, go.Figure, go.Figure]:
-        """The chosen token: remarks, nearest tokens, similarity and rank across layers."""
+        """Return views of the chosen token: remarks, nearest tokens, similarity and rank across layers."""
         try:
-            seen, missing = self.session.token(sentence, _chosen(place), with_positions=with_positions)
+            found, missing = self.session.token(sentence, _chosen(place), with_positions=with_positions)
         except ValueError as error:
-            seen, missing = [], [str(error)]
-        near = tables.nearest_tables(seen, state, None if layer == _ALL else layer)
-        similarity, rank = (figures.across_layers(seen, quantity) for quantity in ("cosine", "rank"))
+            found, missing = [], [str(error)]
+        near = tables.nearest_tables(found, state, None if layer == _ALL else layer)
+        similarity, rank = (figures.across_layers(found, quantity) for quantity in ("cosine", "rank"))
         return tables.remarks(missing), near, similarity, rank
 
     def paths(self, sentence: str, place: int | None, other: str) -> tuple[go.Figure, str]:
-        """Return two sentences in their planes, and why one is missing."""
+        """Return the figure of two sentences' paths, and why paths are missing."""
         try:
             if not other.strip():
                 raise ValueError(_TWO)
-            seen, missing = self.session.paths(sentence, other, _chosen(place))
+            found, missing = self.session.paths(sentence, other, _chosen(place))
         except ValueError as error:
             return figures.paths([]), tables.refusal(str(error))
-        left_out = [f"{one.name}: left out for their norm: {', '.join(one.left_out)}" for one in seen if one.left_out]
-        return figures.paths(seen), tables.remarks([*missing, *left_out])
+        left_out = [f"{one.name}: left out for their norm: {', '.join(one.left_out)}" for one in found if one.left_out]
+        return figures.paths(found), tables.remarks([*missing, *left_out])
 
 
 def build(session: Session, sentence: str, other: str) -> gr.Blocks:
-    """The page.
+    """Build the page.
 
     Args:
-        session: what it looks at.
-        sentence: shown first.
-        other: whose paths it is compared with first.
+        session: the loaded checkpoints.
+        sentence: the first one that is shown.
+        other: the first one whose paths are compared with it.
     """
     page = Page(session)
     with gr.Blocks(title="Token explorer", analytics_enabled=False, fill_width=True, delete_cache=_HOURLY) as blocks:
@@ -92,23 +92,23 @@ def build(session: Session, sentence: str, other: str) -> gr.Blocks:
             with gr.Row():
                 second = gr.Textbox(other, label="Second sentence", max_lines=4, scale=5)
                 compare = gr.Button("Show both paths", scale=1, elem_classes="compact")
-            said = gr.HTML(elem_classes="empties")
+            missing = gr.HTML(elem_classes="empties")
             plane = gr.Plot(show_label=False, elem_id="paths")
-        # what is asked while an answer is on its way must not be lost
-        quietly: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "always_last"}
+        # an event during the computation of another must not be lost
+        settings: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "always_last"}
         token = {"inputs": [shown, chosen, positions, state, layer], "outputs": [remarks, near, similarity, rank]}
-        both = {"inputs": [shown, chosen, second], "outputs": [plane, said]}
+        both = {"inputs": [shown, chosen, second], "outputs": [plane, missing]}
         opened = gr.on(
             [blocks.load, button.click, typed.submit],
             page.read,
             [typed, shown],
             [shown, chosen, refused],
-            **quietly,
+            **settings,
         )
         for chose in (opened.then, chosen.input):
-            chose(page.show, **token, **quietly).then(page.paths, **both, **quietly)
-        gr.on([positions.input, state.input, layer.input], page.show, **token, **quietly)
-        gr.on([second.submit, compare.click], page.paths, **both, **quietly)
+            chose(page.show, **token, **settings).then(page.paths, **both, **settings)
+        gr.on([positions.input, state.input, layer.input], page.show, **token, **settings)
+        gr.on([second.submit, compare.click], page.paths, **both, **settings)
     return blocks
 
 

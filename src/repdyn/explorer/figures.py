@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from repdyn.explorer.session import PathsSeen, TokenSeen
-from repdyn.studies.anatomy.trajectories import TokenTrajectory, match_tokens
+from repdyn.explorer.session import SentencePaths, TokenStates
+from repdyn.studies.anatomy.trajectories import match_tokens
 from repdyn.studies.charts import select
 from repdyn.studies.tokens.vocabulary_comparison import State
 
 Quantity: TypeAlias = Literal["cosine", "rank"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's, told apart with any colour vision; black and yellow are lost on a dark or a light page."""
+"""Okabe and Ito's colours, distinct with any colour vision, without black and yellow: one of the two would be invisible
+on a dark or a light page."""
 STATES: dict[State, str] = {"block": "after the block", "attention": "after the attention"}
 _TITLES: dict[Quantity, str] = {
     "cosine": "cosine to the token's own input embedding",
@@ -39,24 +40,24 @@ _SENDING = ["sendChartToCloud", "sendDataToCloud"]
 """Buttons that upload a figure; which of them there is depends on the version of plotly.js that gradio brings."""
 
 
-def across_layers(seen: Sequence[TokenSeen], quantity: Quantity) -> go.Figure:
+def across_layers(tokens: Sequence[TokenStates], quantity: Quantity) -> go.Figure:
     """Draw one colour per checkpoint, solid after the block, dotted after the attention.
 
     A state after the attention stands half a layer before that after its block, where it is on the way. Ranks have a
     logarithmic scale, of rank + 1.
     """
     figure = go.Figure()
-    for number, one in enumerate(seen):
+    for number, one in enumerate(tokens):
         for state in STATES:
             lines = select(one.table, state=state)
             if len(lines):
                 figure.add_trace(_line(one, lines, quantity, state, COLOURS[number % len(COLOURS)]))
     _arrange(figure, 420)
-    deepest = max((one.table["layer"].to_numpy().max() for one in seen), default=0)
+    deepest = max((one.table["layer"].to_numpy().max() for one in tokens), default=0)
     figure.update_xaxes(title_text="layer (0: what enters the first block)", dtick=max(1, round(deepest / 16)))
     figure.update_yaxes(title_text=_TITLES[quantity])
     if quantity == "rank":
-        largest = max((one.table["rank"].to_numpy().max() for one in seen), default=0)
+        largest = max((one.table["rank"].to_numpy().max() for one in tokens), default=0)
         marks = [0, *(step * 10**power for power in range(7) for step in (1, 3))]
         figure.update_yaxes(
             type="log",
@@ -67,7 +68,7 @@ def across_layers(seen: Sequence[TokenSeen], quantity: Quantity) -> go.Figure:
     return figure
 
 
-def _line(one: TokenSeen, lines: pd.DataFrame, quantity: Quantity, state: State, colour: str) -> go.Scatter:
+def _line(one: TokenStates, lines: pd.DataFrame, quantity: Quantity, state: State, colour: str) -> go.Scatter:
     dash, size, symbol = _LOOKS[state]
     before = 0.5 if state == "attention" else 0.0
     values = lines["rank"] + 1 if quantity == "rank" else lines["cosine"]
@@ -87,36 +88,21 @@ def _line(one: TokenSeen, lines: pd.DataFrame, quantity: Quantity, state: State,
     )
 
 
-class _Path(NamedTuple):
-    """One token on its way in the plane."""
-
-    trajectory: TokenTrajectory
-    place: int
-    points: np.ndarray
-    colour: str
-    is_first: bool
-    """Of the two sentences."""
-    named: bool
-    looked_at: bool
-    """Drawn so that it stands out."""
-
-
-def paths(seen: Sequence[PathsSeen]) -> go.Figure:
-    """The paths of two sentences' tokens, a plane for each checkpoint: the first solid, the second dotted.
+def paths(sentences: Sequence[SentencePaths]) -> go.Figure:
+    """Draw the paths of two sentences' tokens, a plane for each checkpoint: the first solid, the second dotted.
 
     The chosen token and those that differ have colours, all others are grey; the open circle is layer 0, the arrowhead
     the last layer.
     """
-    n_columns = min(max(_ROWS), max(1, len(seen)))
-    n_rows = -(-max(1, len(seen)) // n_columns)
-    titles = [_text(one.name) for one in seen]
+    n_columns = min(max(_ROWS), max(1, len(sentences)))
+    n_rows = -(-max(1, len(sentences)) // n_columns)
+    titles = [_text(one.name) for one in sentences]
     figure = make_subplots(n_rows, n_columns, subplot_titles=titles, vertical_spacing=0.18 / n_rows)
-    for number, one in enumerate(seen):
+    for number, one in enumerate(sentences):
         row, column = number // n_columns + 1, number % n_columns + 1
-        # what is looked at lies above the rest
-        for path in sorted(_paths(one), key=lambda path: path.looked_at):
-            for trace in _drawn(path):
-                figure.add_trace(trace, row=row, col=column)
+        # emphasised paths lie above the others
+        for _, trace in sorted(_traces(one), key=lambda drawn: drawn[0]):
+            figure.add_trace(trace, row=row, col=column)
         across, up = one.plane.shares
         figure.update_xaxes(title_text=f"first component ({across:.0%} of the variance)", row=row, col=column)
         figure.update_yaxes(title_text=f"second component ({up:.0%})", row=row, col=column)
@@ -125,51 +111,49 @@ def paths(seen: Sequence[PathsSeen]) -> go.Figure:
     return figure
 
 
-def _paths(one: PathsSeen) -> Iterator[_Path]:
-    """Return the paths of both sentences; a token that both have is named once."""
+def _traces(one: SentencePaths) -> Iterator[tuple[bool, go.Scatter]]:
+    """Yield the traces of both sentences' tokens, and whether they are emphasised; common tokens are named once."""
     pairs = match_tokens(one.one.tokens, one.other.tokens)
     partner, same = {b: a for a, b, _ in pairs}, {a for a, _, equal in pairs if equal}
     differing = len(one.one.tokens) + len(one.other.tokens) - 2 * len(same)
     for trajectory, found, is_first in ((one.one, one.plane.paths[0], True), (one.other, one.plane.paths[1], False)):
-        for place in range(len(trajectory.tokens)):
-            at = place if is_first else partner.get(place)
+        for place, token in enumerate(trajectory.tokens):
+            points, at = found[:, place], place if is_first else partner.get(place)
+            if np.isnan(points).any():
+                continue
             chosen = at is not None and at == one.place
+            emphasised = chosen or (at not in same and differing <= _MAX_NAMED)
+            named = (is_first or at not in same) and (emphasised or len(trajectory.tokens) <= _MAX_NAMED)
             colour = COLOURS[0] if chosen else _GREY if at in same else COLOURS[1]
-            looked_at = chosen or (at not in same and differing <= _MAX_NAMED)
-            named = (is_first or at not in same) and (looked_at or len(trajectory.tokens) <= _MAX_NAMED)
-            if not np.isnan(found[:, place]).any():
-                yield _Path(trajectory, place, found[:, place], colour, is_first, named, looked_at)
-
-
-def _drawn(path: _Path) -> list[go.Scatter]:
-    """Its start, and the way to the last layer."""
-    token, looked_at = _text(path.trajectory.tokens[path.place]), path.looked_at
-    sentence = "first" if path.is_first else "second"
-    n_between = max(0, len(path.points) - 2)
-    about = {
-        "opacity": 1.0 if looked_at else 0.75,
-        "hovertext": [f"<b>{token}</b>, {sentence} sentence, layer {layer.index}" for layer in path.trajectory.layers],
-        "hoverinfo": "text",
-    }
-    way = go.Scatter(
-        x=path.points[:, 0].tolist(),
-        y=path.points[:, 1].tolist(),
-        mode="lines+markers+text",
-        line={"color": path.colour, "width": 2.5 if looked_at else 1.2, "dash": "solid" if path.is_first else "dot"},
-        marker={
-            "size": [0, *[4] * n_between, 11],
-            "symbol": ["circle", *["circle"] * n_between, "arrow"],
-            "angleref": "previous",
-            "line": {"width": 0},
-        },
-        text=[*[""] * (len(path.points) - 1), token if path.named else ""],
-        textposition=_beyond(path.points),
-        textfont={"color": path.colour, "size": 14 if looked_at else 11},
-        **about,
-    )
-    start = {"color": path.colour, "size": 8, "symbol": "circle-open", "line": {"width": 2}}
-    x, y = path.points[:1].T.tolist()
-    return [way, go.Scatter(x=x, y=y, mode="markers", marker=start, **about)]
+            title = f"<b>{_text(token)}</b>, {'first' if is_first else 'second'} sentence, layer "
+            common = {
+                "opacity": 1.0 if emphasised else 0.75,
+                "hovertext": [f"{title}{layer.index}" for layer in trajectory.layers],
+                "hoverinfo": "text",
+            }
+            n_between = max(0, len(points) - 2)
+            yield (
+                emphasised,
+                go.Scatter(
+                    x=points[:, 0].tolist(),
+                    y=points[:, 1].tolist(),
+                    mode="lines+markers+text",
+                    line={"color": colour, "width": 2.5 if emphasised else 1.2, "dash": "solid" if is_first else "dot"},
+                    marker={
+                        "size": [0, *[4] * n_between, 11],
+                        "symbol": ["circle", *["circle"] * n_between, "arrow"],
+                        "angleref": "previous",
+                        "line": {"width": 0},
+                    },
+                    text=[*[""] * (len(points) - 1), _text(token) if named else ""],
+                    textposition=_beyond(points),
+                    textfont={"color": colour, "size": 14 if emphasised else 11},
+                    **common,
+                ),
+            )
+            start = {"color": colour, "size": 8, "symbol": "circle-open", "line": {"width": 2}}
+            x, y = points[:1].T.tolist()
+            yield emphasised, go.Scatter(x=x, y=y, mode="markers", marker=start, **common)
 
 
 def _beyond(points: np.ndarray) -> str:
@@ -199,5 +183,5 @@ def _arrange(figure: go.Figure, height: int) -> None:
 
 
 def _text(typed: str) -> str:
-    """Text as it is, where plotly would take it for markup."""
+    """Return text without the markup that plotly would interpret."""
     return escape(typed, quote=False)

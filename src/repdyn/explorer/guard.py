@@ -1,4 +1,4 @@
-"""Which requests the explorer answers: those of its own page, and none that brings or fetches a file."""
+"""Reject requests that the explorer's page does not make, such as uploads and downloads of files."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 _INTERFACE = "/gradio_api/"
 _READ = ("queue/data", "heartbeat/", "startup-events")
 _WRITTEN = ("queue/join", "cancel", "reset")
-"""What the page asks of gradio's interface; it has much more to it, uploads among others."""
+"""What the page uses of gradio's interface, which has more, such as uploads."""
 _RECORDS = "/monitoring"
 
 
 class Guard:
-    """Refuses, before it is read, what the page itself does not ask for.
+    """Middleware that rejects, unread, requests that the page itself does not make.
 
-    Any site that a reader visits can send requests to this computer. Its browser says from where (``Origin``), and to
-    which name (``Host``), which is not one of this computer's if the site has its name lead here.
+    Any site that a reader visits can send requests to this computer. The browser adds the site (``Origin``) and the
+    host name of the request (``Host``), which is not one of this computer's after DNS rebinding.
 
     Args:
-        app: answers all others.
-        hosts: names and addresses to which requests may be; None for any.
+        app: the application that answers all other requests.
+        hosts: host names and addresses that requests may have; None for any.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
@@ -50,7 +50,7 @@ class Guard:
 
 
 def _name(host: str) -> str | None:
-    """Without its port, nor the brackets of an address."""
+    """Return the host without its port and the brackets of an address; None if it is invalid."""
     try:
         return urlsplit(f"//{host}").hostname
     except ValueError:

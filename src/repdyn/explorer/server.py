@@ -1,4 +1,4 @@
-"""Loads what the explorer looks at, and serves its page until it is stopped."""
+"""Load the explorer's checkpoints, and serve its page until it is stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def serve(options: argparse.Namespace) -> None:
     """Load the checkpoints, serve the page, and wait.
 
     Raises:
-        ValueError: a mistaken option, or a model that does not load.
+        ValueError: an invalid option, or a model that does not load.
         OSError: no free port.
         KeyboardInterrupt: after Ctrl-C; the page is closed.
     """
@@ -44,15 +44,15 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def launch(blocks: Blocks, *, host: str, port: int, open_browser: bool = False) -> str:
-    """Serve a page from a thread of its own; returns its address.
+    """Serve a page from a thread of its own, and return its address.
 
-    It answers its own requests alone (see :class:`~repdyn.explorer.guard.Guard`).
+    Requests that the page does not make are rejected (see :class:`~repdyn.explorer.guard.Guard`).
 
     Args:
         blocks: the page.
         host: address to bind to.
-        port: the first that is tried, see :func:`free_port`.
-        open_browser: and look at it there.
+        port: the first port to try, see :func:`free_port`.
+        open_browser: open the page in a browser.
     """
     hosts = LOCAL | {host} if is_loopback(host) else None
     _, address, _ = blocks.launch(
@@ -76,7 +76,7 @@ def launch(blocks: Blocks, *, host: str, port: int, open_browser: bool = False) 
 
 
 def free_port(host: str, port: int) -> int:
-    """The first free port from the given one on; any for 0.
+    """Return the first free port from the given one on, or any free port for 0.
 
     Raises:
         OSError: none of 100 is free, or the address is not of this machine.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from threading import RLock
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -21,31 +20,28 @@ from repdyn.studies.tokens.sentences import SentenceStates, capture_sentence, co
 from repdyn.studies.tokens.vocabulary_comparison import LayerVectors, VocabularyComparison, token_names
 from repdyn.tables.style import of_stack
 
-# a sentence beyond is not even taken apart
+# a longer sentence is rejected before it is tokenized
 _CHARACTERS_PER_TOKEN = 32
-# sentences, and tokens of them, whose states or numbers are kept for each checkpoint
+# sizes of the caches, for each checkpoint
 _SENTENCES, _TOKENS = 4, 128
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False)
-class TokenSeen:
+class TokenStates(NamedTuple):
     """One token in one checkpoint, in one of its stacks."""
 
     name: str
-    """Of the checkpoint, and of the stack where it has several."""
+    """Display name of the checkpoint, and of the stack if it has several."""
     token: str
     token_id: int
     table: pd.DataFrame
-    """One line for each state: layer, state, cosine, rank, as in
+    """A row for each state; nearest has one for each state and place. Columns as in
     :class:`repdyn.studies.tokens.vocabulary_comparison.VocabularyComparison`."""
     nearest: pd.DataFrame
-    """One line for each state and place: layer, state, place, nearest_id, nearest, cosine."""
 
 
-@dataclass(frozen=True, eq=False)
-class PathsSeen:
+class SentencePaths(NamedTuple):
     """The tokens of two sentences in one stack of a checkpoint, in a plane of their own."""
 
     name: str
@@ -53,28 +49,28 @@ class PathsSeen:
     other: TokenTrajectory
     plane: TrajectoryPlane
     place: int | None
-    """Of the chosen token in the first sentence, where this checkpoint has it."""
+    """Position of the chosen token in the first sentence; None if this checkpoint has no such token."""
 
     @property
     def left_out(self) -> list[str]:
-        """Tokens of either sentence whose states would hide all others."""
-        of = zip((self.one, self.other), self.plane.left_out, strict=True)
-        return sorted({trajectory.tokens[place] for trajectory, places in of for place in places})
+        """Tokens of either sentence that are left out of the plane for their norm."""
+        both = zip((self.one, self.other), self.plane.left_out, strict=True)
+        return sorted({trajectory.tokens[place] for trajectory, places in both for place in places})
 
 
 class Session:
-    """Loaded checkpoints, and what has been asked of them lately.
+    """Loaded checkpoints, with a cache of recent results.
 
-    Calls may come from several threads; the models answer one at a time.
+    Calls may come from several threads; models run one at a time.
 
     Args:
-        models: the checkpoints, shown side by side in this order; the first one's tokens are what is chosen from.
-        nearest: how many tokens of the vocabulary are listed for each state.
-        max_tokens: of a sentence; what is longer is refused.
+        models: the checkpoints, in the order in which they are shown; a reader chooses among the first one's tokens.
+        nearest: number of tokens of the vocabulary that are listed for each state.
+        max_tokens: tokens of a sentence at most.
         layers: as for :func:`repdyn.capture.capture.capture`.
 
     Raises:
-        ValueError: the blocks of a model cannot be told.
+        ValueError: the blocks of a model are not found.
     """
 
     def __init__(
@@ -91,27 +87,27 @@ class Session:
         self._layers = layers
         of_each = [[block.stack for block in find_blocks(loaded.model, layers)] for loaded in models]
         self.n_layers = max(stacks.count(stack) for stacks in of_each for stack in stacks)
-        """Of the deepest stack."""
-        # a tokenizer is no safer to share than a model
+        """Number of blocks of the deepest stack."""
+        # neither models nor tokenizers may be used by several threads at once
         self._lock = RLock()
-        self._read = lru_cache(_SENTENCES * len(self.models))(self._read_anew)
-        self._compare = lru_cache(_TOKENS * len(self.models))(self._compare_anew)
-        self._planes = lru_cache(_SENTENCES * len(self.models))(self._planes_anew)
+        self._read = lru_cache(_SENTENCES * len(self.models))(self._capture)
+        self._compare = lru_cache(_TOKENS * len(self.models))(self._compare_token)
+        self._planes = lru_cache(_SENTENCES * len(self.models))(self._fit_planes)
 
     def tokens(self, sentence: str) -> tuple[str, ...]:
-        """The tokens of a sentence as the first checkpoint takes them, special ones included.
+        """Return the tokens of a sentence in the first checkpoint, special ones included.
 
         Raises:
-            ValueError: nothing, fewer than two tokens, or more than ``max_tokens`` or than a checkpoint takes.
+            ValueError: a blank sentence, fewer than two tokens, or more than ``max_tokens`` or a checkpoint takes.
         """
         first, *_ = [self._names(number, self.checked(sentence)) for number in range(len(self.models))]
         return first
 
     def checked(self, sentence: str) -> str:
-        """A sentence that may be read: in Unicode, neither blank nor endless.
+        """Return a sentence with invalid characters replaced.
 
         Raises:
-            ValueError: otherwise.
+            ValueError: a blank sentence, or one that is too long to be tokenized.
         """
         # half a surrogate pair is no character, and tokenizers fail on it
         sentence = sentence.encode(errors="replace").decode()
@@ -122,16 +118,16 @@ class Session:
             raise ValueError(f"expected a sentence of at most {most:,} characters, got {len(sentence):,}; shorten it")
         return sentence
 
-    def token(self, sentence: str, place: int, *, with_positions: bool = False) -> tuple[list[TokenSeen], list[str]]:
+    def token(self, sentence: str, place: int, *, with_positions: bool = False) -> tuple[list[TokenStates], list[str]]:
         """Compare one token of a sentence with the vocabulary, in each checkpoint that has it.
 
         Args:
-            sentence: as it was typed.
-            place: of the token among :meth:`tokens`.
+            sentence: the text that a reader typed.
+            place: position of the token in :meth:`tokens`.
             with_positions: add the embedding of the token's position to every row of the vocabulary.
 
         Returns:
-            What is found, in the order of the checkpoints, and remarks: why a checkpoint or a state is missing.
+            Results in the order of the checkpoints, and remarks: why a checkpoint or a state is missing.
 
         Raises:
             ValueError: as :meth:`tokens`, or a place beyond the sentence.
@@ -139,12 +135,12 @@ class Session:
         self._require_place(place, self.tokens(sentence))
         return self._of_each(lambda number: self._token(number, self.checked(sentence), place, with_positions))
 
-    def paths(self, one: str, other: str, place: int) -> tuple[list[PathsSeen], list[str]]:
-        """The tokens of two sentences in the plane of most variance of all their states, a plane for each checkpoint.
+    def paths(self, one: str, other: str, place: int) -> tuple[list[SentencePaths], list[str]]:
+        """Project the tokens of two sentences on the plane of most variance of all their states, for each checkpoint.
 
         Args:
-            one, other: the sentences, as they were typed.
-            place: of the chosen token among :meth:`tokens` of the first.
+            one, other: the sentences that a reader typed.
+            place: position of the chosen token in :meth:`tokens` of the first.
 
         Returns and Raises: as :meth:`token`.
         """
@@ -156,18 +152,18 @@ class Session:
         if not 0 <= place < len(names):
             raise ValueError(f"expected a token from 0 to {len(names) - 1}, got {place}; choose one of the sentence")
 
-    def _of_each(self, look: Callable[[int], Iterator[T | str]]) -> tuple[list[T], list[str]]:
+    def _of_each(self, find: Callable[[int], Iterator[T | str]]) -> tuple[list[T], list[str]]:
         found: list[T] = []
         remarks: list[str] = []
         for number in range(len(self.models)):
             try:
-                for one in look(number):
+                for one in find(number):
                     remarks.append(one) if isinstance(one, str) else found.append(one)
             except (ValueError, CheckpointError) as error:
-                remarks.append(_in_a_page(str(error)))
+                remarks.append(_rephrase(str(error)))
         return found, remarks
 
-    def _token(self, number: int, sentence: str, place: int, with_positions: bool) -> Iterator[TokenSeen | str]:
+    def _token(self, number: int, sentence: str, place: int, with_positions: bool) -> Iterator[TokenStates | str]:
         loaded, first = self.models[number], self._names(0, sentence)
         own = _same_place(first, self._names(number, sentence), place)
         if own is None:
@@ -176,16 +172,16 @@ class Session:
         reading, found = self._read(number, sentence), self._compare(number, sentence, own, with_positions)
         for stack in dict.fromkeys(layer.stack for layer in reading.vectors):
             table, nearest = (select(frame, stack=stack) for frame in (found.table, found.nearest))
-            yield TokenSeen(of_stack(loaded.name, stack), found.tokens[0], reading.ids[own], table, nearest)
+            yield TokenStates(of_stack(loaded.name, stack), table["token"].iloc[0], reading.ids[own], table, nearest)
         if reading.reasons:
             first, *others = reading.reasons
             more = f" (and {len(others)} more)" if others else ""
             yield f"{loaded.name}: no state after attention at {first}{more}"
 
-    def _paths(self, number: int, one: str, other: str, place: int) -> Iterator[PathsSeen | str]:
+    def _paths(self, number: int, one: str, other: str, place: int) -> Iterator[SentencePaths | str]:
         loaded, own = self.models[number], _same_place(self._names(0, one), self._names(number, one), place)
         for stack, (trajectory, partner, found) in self._planes(number, one, other).items():
-            yield PathsSeen(of_stack(loaded.name, stack), trajectory, partner, found, own)
+            yield SentencePaths(of_stack(loaded.name, stack), trajectory, partner, found, own)
 
     def _names(self, number: int, sentence: str) -> tuple[str, ...]:
         loaded = self.models[number]
@@ -198,16 +194,16 @@ class Session:
             )
         return tuple(token_names(loaded.tokenizer, ids))
 
-    def _read_anew(self, number: int, sentence: str) -> SentenceStates:
+    def _capture(self, number: int, sentence: str) -> SentenceStates:
         with self._lock:
             return capture_sentence(self.models[number], sentence, self._layers)
 
-    def _compare_anew(self, number: int, sentence: str, place: int, with_positions: bool) -> VocabularyComparison:
+    def _compare_token(self, number: int, sentence: str, place: int, with_positions: bool) -> VocabularyComparison:
         loaded, reading = self.models[number], self._read(number, sentence)
         with self._lock:
             return compare_sentence(loaded, reading, k=self.nearest, with_positions=with_positions, place=place)
 
-    def _planes_anew(
+    def _fit_planes(
         self, number: int, one: str, other: str
     ) -> dict[str | None, tuple[TokenTrajectory, TokenTrajectory, TrajectoryPlane]]:
         first, second = (_trajectories(self._read(number, text), self._names(number, text)) for text in (one, other))
@@ -224,7 +220,7 @@ def _same_place(first: Sequence[str], other: Sequence[str], place: int) -> int |
 
 
 def _trajectories(reading: SentenceStates, tokens: tuple[str, ...]) -> dict[str | None, TokenTrajectory]:
-    """A sentence through each stack of the model's layers."""
+    """Return a sentence's trajectory through each stack of the model's layers."""
     of_stacks: dict[str | None, list[LayerVectors]] = {}
     for part in reading.vectors:
         if part.state == "block":
@@ -239,6 +235,6 @@ def _trajectories(reading: SentenceStates, tokens: tuple[str, ...]) -> dict[str 
     }
 
 
-def _in_a_page(message: str) -> str:
+def _rephrase(message: str) -> str:
     """Rephrase an error about the options of a study for the switches of the page."""
     return message.replace(" for --positions", "").replace("leave the option out", "take the position embeddings off")

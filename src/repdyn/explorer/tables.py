@@ -1,15 +1,14 @@
-"""What the explorer shows as HTML: the nearest tokens, what is measured, and remarks. All text in it is escaped."""
+"""Return parts of the explorer's page as HTML, with all text escaped: nearest tokens, conventions, remarks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
 
 import pandas as pd
 import torch
 
-from repdyn.explorer.session import Session, TokenSeen
+from repdyn.explorer.session import Session, TokenStates
 from repdyn.studies.charts import select
 from repdyn.studies.models import LoadedModel
 from repdyn.studies.tokens.vocabulary_comparison import State
@@ -22,44 +21,40 @@ CONVENTIONS = (
 )
 
 
-class _Column(NamedTuple):
-    """A token in one checkpoint and layer."""
-
-    title: str
-    seen: TokenSeen
-    layer: int
-
-
-def nearest_tables(seen: Sequence[TokenSeen], state: State, layer: int | None) -> str:
-    """The nearest tokens of the vocabulary: of one layer side by side, or of all, a table for each checkpoint.
+def nearest_tables(tokens: Sequence[TokenStates], state: State, layer: int | None) -> str:
+    """Return the nearest tokens of the vocabulary: of one layer side by side, or of all, a table for each checkpoint.
 
     Args:
-        seen: a token in each checkpoint.
+        tokens: a token in each checkpoint.
         state: after the block, or after the attention.
         layer: None for all.
     """
     if layer is not None:
-        return _table(f"Layer {layer}", "checkpoint", [_Column(one.name, one, layer) for one in seen], state)
-    tables = []
-    for one in seen:
-        layers = select(one.table, state=state)["layer"]
-        columns = [_Column(str(number), one, number) for number in layers]
-        tables.append(_table(f"{one.name}: {one.token}", "layer", columns, state))
-    return "".join(tables)
+        return _table(f"Layer {layer}", "checkpoint", [(one.name, one, layer) for one in tokens], state)
+    return "".join(
+        _table(
+            f"{one.name}: {one.token}",
+            "layer",
+            [(str(number), one, number) for number in select(one.table, state=state)["layer"]],
+            state,
+        )
+        for one in tokens
+    )
 
 
-def _table(caption: str, corner: str, columns: Sequence[_Column], state: State) -> str:
-    own = [select(column.seen.table, state=state, layer=column.layer) for column in columns]
-    near = [select(column.seen.nearest, state=state, layer=column.layer) for column in columns]
+def _table(caption: str, corner: str, columns: Sequence[tuple[str, TokenStates, int]], state: State) -> str:
+    """Return a table with a column, given by its title, for each token at a layer."""
+    own = [select(token.table, state=state, layer=layer) for _, token, layer in columns]
+    near = [select(token.nearest, state=state, layer=layer) for _, token, layer in columns]
     if all(lines.empty for lines in own):
         return f"<p>{escape(caption)}: no such state.</p>"
     ranks = [f"{lines['rank'].iloc[0]:,}" if len(lines) else "" for lines in own]
     cosines = [f"{lines['cosine'].iloc[0]:.3f}" if len(lines) else "" for lines in own]
     rows = [_row("own row's rank", ranks, "own-numbers"), _row("own row's cosine", cosines, "own-numbers")]
     for place in range(1, max(len(lines) for lines in near) + 1):
-        cells = [_nearest(column.seen, lines, place) for column, lines in zip(columns, near, strict=True)]
+        cells = [_nearest(token, lines, place) for (_, token, _), lines in zip(columns, near, strict=True)]
         rows.append(_row(f"nearest {place}", cells))
-    heads = "".join(f'<th scope="col">{escape(column.title)}</th>' for column in columns)
+    heads = "".join(f'<th scope="col">{escape(title)}</th>' for title, *_ in columns)
     head = f'<thead><tr><th scope="col">{escape(corner)}</th>{heads}</tr></thead>'
     table = f"<table><caption>{escape(caption)}</caption>{head}<tbody>{''.join(rows)}</tbody></table>"
     return f'<div class="nearest" tabindex="0" role="region" aria-label="{escape(caption)}">{table}</div>'
@@ -69,12 +64,12 @@ def _row(title: str, cells: Sequence[str], kind: str = "") -> str:
     return f'<tr class="{kind}"><th scope="row">{title}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
 
 
-def _nearest(seen: TokenSeen, lines: pd.DataFrame, place: int) -> str:
+def _nearest(token: TokenStates, lines: pd.DataFrame, place: int) -> str:
     if len(lines) < place:
         return ""
     line = lines.iloc[place - 1]
     name = f"<span>{escape(str(line['nearest']))}</span>"
-    name = f'<strong title="the token itself">{name}</strong>' if line["nearest_id"] == seen.token_id else name
+    name = f'<strong title="the token itself">{name}</strong>' if line["nearest_id"] == token.token_id else name
     return f"{name} <small>{line['cosine']:.3f}</small>"
 
 
@@ -107,5 +102,5 @@ def remarks(lines: Sequence[str]) -> str:
 
 
 def refusal(reason: str) -> str:
-    """Why what was typed is not shown."""
+    """Return the reason for rejecting an input."""
     return f'<p class="refusal" role="alert">{escape(reason)}</p>'

@@ -1,15 +1,15 @@
-"""How the explorer's page looks, in light and dark, and what its keys do."""
+"""Style sheet of the explorer's page, light and dark, and its keyboard control."""
 
-# Only what is quick to import stands here.
+# Imports only what loads quickly.
 from __future__ import annotations
 
 import json
 
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
-"""Those of the reader's system: the page asks no other host for anything."""
+"""Fonts of the reader's system: the page loads nothing from other hosts."""
 MONOSPACED = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
-# Gradio takes selectors apart at every comma, those within :is() and :has() too.
+# Gradio splits selectors at every comma, also within :is() and :has().
 CSS = """
 .chips .wrap { gap: 6px; }
 .chips label { padding: 3px 9px; font-family: var(--font-mono); }
@@ -45,9 +45,9 @@ PLOTS = {
     "The tab Nearest tokens has the numbers.",
     "paths": "Paths of the tokens of both sentences through the layers, in a plane for each checkpoint.",
 }
-"""What a screen reader says of each plot, by its id: gradio gives them no name."""
+"""Label of each plot for screen readers, by its id: gradio sets none."""
 
-# Gradio gives each button of a radio group a name of its own, so that a browser does not know them for one group.
+# Gradio gives each button of a radio group a name of its own, so browsers do not treat them as one group.
 _KEYS_AND_NAMES = """
 document.addEventListener("keydown", (event) => {
   const chip = event.target.closest("#tokens input");
@@ -69,4 +69,4 @@ new MutationObserver(() => {
 }).observe(document, { childList: true, subtree: true });
 """
 HEAD = f"<script>\nconst plots = {json.dumps(PLOTS)};{_KEYS_AND_NAMES}</script>"
-"""The arrow keys go from token to token, and plots have names."""
+"""Arrow keys move from token to token, and plots have labels."""

@@ -1,4 +1,4 @@
-"""The rules for axes: which are logarithmic, what they show, where their ticks are. The same for every library."""
+"""The rules for axes, independent of the plotting library: scale, limits and ticks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from repdyn.tables.families import is_between
 from repdyn.tables.style import metric_unit, short_count
 
 WIDE_RATIO = 50.0
-"""Ratio of largest to smallest from which on lengths are shown logarithmically."""
+"""Ratio of largest to smallest value above which lengths are shown logarithmically."""
 RELATIVE_DEPTH = Axis(
     label="relative depth (0 = embedding output, 1 = last layer)", limits=(0.0, 1.0), padding=(0.04, 0.04)
 )
 _MAX_POWERS = 6
-"""Ticks at powers of ten on an axis of values, at most."""
+"""Largest number of ticks at powers of ten on an axis of values."""
 
 
 def value_axis(metric: str, values: np.ndarray, margins: np.ndarray | None = None, label: str | None = None) -> Axis:
@@ -76,7 +76,7 @@ def log_start(metric: str, values: np.ndarray) -> float | None:
 
 
 def layer_label(metric: str, last: int | None = None) -> str:
-    """Return the label of an axis of layers for a metric; ``last`` is the number of the last one, if it is named."""
+    """Return the label of an axis of layers for a metric; ``last`` is the number of the last layer, if it is shown."""
     last_layer = "" if last is None else f", last measured: {last}"
     return f"layer (0 = embedding output{', each to the next' if is_between(metric) else last_layer})"
 
@@ -110,7 +110,7 @@ def training_axis(counts: Sequence[float], *, in_tokens: bool = False, is_linear
 
 
 def training_axes(steps: Sequence[int], tokens: Sequence[float]) -> dict[str, Axis]:
-    """Return every axis a reader may choose: "steps-log", "steps-linear", and of tokens where these are known."""
+    """Return all axes that a reader can choose: "steps-log", "steps-linear", and those of tokens if they are known."""
     counts: Mapping[str, Sequence[float]] = {"steps": steps, "tokens": tokens}
     return {
         f"{name}-{'linear' if is_linear else 'log'}": training_axis(
@@ -123,14 +123,14 @@ def training_axes(steps: Sequence[int], tokens: Sequence[float]) -> dict[str, Ax
 
 
 def placed(values: np.ndarray, floor: float | None) -> np.ndarray:
-    """Return values where an axis with its 0 at ``floor`` shows them."""
+    """Return the positions of values on an axis with its 0 at ``floor``."""
     return values if floor is None else np.maximum(values, floor)
 
 
 def _powers(
     lowest: float, highest: float, name: Callable[[float], str], has_zero: bool, limit: int = _MAX_POWERS
 ) -> dict[float, str]:
-    """Ticks at powers of ten, and at 0."""
+    """Return ticks at powers of ten, and at 0."""
     first, last = round(math.log10(lowest)), math.floor(math.log10(max(highest, lowest)) + 1e-9)
     powers = [10.0**power for power in range(first, last + 1, math.ceil((last - first + 1) / limit))]
     return ({0.0: "0"} if has_zero else {}) | {power: name(power) for power in powers}

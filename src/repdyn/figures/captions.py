@@ -34,7 +34,7 @@ def wrapped(title: str, width: int) -> str:
 
 
 def compared(rows: pd.DataFrame) -> str:
-    """Return which checkpoints are compared by values that compare two of them; empty if no value does.
+    """Return which checkpoints are compared by metrics of two checkpoints; empty if there are none.
 
     Args:
         rows: from :func:`repdyn.tables.frames.measurements`.

@@ -1,4 +1,4 @@
-"""Runs that are drawn in one figure: how each looks, and how the legend and the captions name them."""
+"""The runs of a comparison: their colours and markers, legend and captions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BAND_OPACITY = 0.1
 
 
 class ComparedRuns:
-    """Runs that compare, in their order, with the colour and marker of each.
+    """Comparable runs in order, with the colour and marker of each.
 
     Raises:
         ValueError: a run with several models or probes; runs that do not compare.
@@ -32,7 +32,7 @@ class ComparedRuns:
         self.at_end = pd.concat([run.at_end() for run in self.runs])
 
     def legend(self, runs: Sequence[MeasuredRun], suffixes: Sequence[str]) -> list[Line | str]:
-        """Return the runs under a heading for each kind, with what is added to the name of each."""
+        """Return the legend: the runs under a heading for each kind, with a suffix for each name."""
         entries: list[Line | str] = []
         for kind, members in groupby(zip(runs, suffixes, strict=True), key=lambda member: member[0].causal):
             group = list(members)
@@ -48,7 +48,7 @@ def legend_width(legend: Sequence[Line | str]) -> float:
 
 
 def count_kinds(runs: Sequence[MeasuredRun]) -> str:
-    """Return how many there are of each kind."""
+    """Return the number of runs of each kind as text."""
     kinds = [(kind, len(list(members))) for kind, members in groupby(runs, key=lambda run: run.causal)]
     return ", ".join(f"{number} {_plural(kind, number)}" for kind, number in kinds)
 
@@ -58,7 +58,7 @@ def _plural(kind: bool | None, number: int) -> str:
 
 
 def end_checkpoints(runs: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
-    """Return which checkpoints the profiles are of, and what to add to the name of each run where they differ."""
+    """Return the checkpoints of the profiles as text, and a suffix for the name of each run if they differ."""
     last = {run.steps[-1] for run in runs if not run.finished}
     if not last:
         return "finished models", [""] * len(runs)

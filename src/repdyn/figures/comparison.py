@@ -1,7 +1,7 @@
 """Figures of several runs: profiles over depth at their ends, means over layers during training.
 
-Decoders are blue and encoders orange, light to dark by number of parameters; a run looks the same in every figure. The
-stacks of a model that has several are drawn like models of their own.
+Decoders are blue and encoders orange, light to dark by number of parameters; a run has the same colour and marker in
+every figure. The stacks of a model are drawn as separate models.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _MAX_NAMES_LENGTH = 30
 def profiles(compared: ComparedRuns, metric: str) -> Figure:
     """Draw a metric against relative depth, one line per run at its last measured step, one panel per token subset.
 
-    The band is the 95 % interval over probes, where it is known. Layers without a value leave a gap, and the caption
-    names them.
+    The band is the 95 % interval over probes, if it is known. Layers without a value leave a gap and are listed in the
+    caption.
 
     Args:
         compared: the runs.
-        metric: one that at least one of the runs was measured with.
+        metric: a metric of at least one run.
 
     Raises:
         ValueError: ``metric`` not among their rows.
@@ -82,10 +82,10 @@ def profiles(compared: ComparedRuns, metric: str) -> Figure:
 def means_over_layers(compared: ComparedRuns, metrics: Sequence[str] | None = None) -> Figure:
     """Draw metrics averaged over layers against training, one line per run, one panel per metric and token subset.
 
-    Training is counted in tokens where all the drawn runs know theirs, else in steps; the axis is logarithmic and
-    shows its zero. Runs with one checkpoint are left out, and the title says how many. The band is the 95 % interval
-    of :func:`repdyn.tables.frames.layer_mean`. A run averaged over fewer layers than it has says so in the
-    legend, and where that is not so in every panel, in the panel's title.
+    The x axis is in tokens if all runs have token counts, otherwise in steps; it is logarithmic and
+    shows zero. Runs with one checkpoint are left out, and the title says how many. The band is the 95 % interval
+    of :func:`repdyn.tables.frames.layer_mean`. A run averaged over fewer layers than it has is marked in the
+    legend, and if that differs between panels, in the panel's title.
 
     Args:
         compared: the runs.
@@ -140,7 +140,7 @@ def compare_family(compared: ComparedRuns, family: str) -> Figure:
     """Draw the metrics of a family against relative depth, one line per run at its last measured step.
 
     A panel for each metric and token subset; two classes of tokens that are compared with each other share one, the
-    second dashed. What lies between two layers is drawn between them.
+    second dashed. Values between two layers are drawn between them.
 
     Args:
         compared: the runs.
@@ -174,14 +174,14 @@ def compare_family(compared: ComparedRuns, family: str) -> Figure:
 
 
 def comparison_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext) -> dict[str, Figure]:
-    """Return every comparison these runs have the rows for, by name.
+    """Return all comparison figures of these runs, by name.
 
     A metric of geometry, or of the user's own, has its profiles and its place in the means over layers; any other
     family has its profiles in one overview.
 
     Args:
         frame: rows of several runs, each measured on one probe.
-        attempt: keeps the errors of figures, so that the others are drawn; without it they are raised at once.
+        attempt: collects the errors of figures, so that the others are drawn; by default they are raised at once.
 
     Raises:
         ValueError: a run with several models or probes; runs that do not compare.
@@ -217,7 +217,7 @@ def _mean_line(compared: ComparedRuns, run: MeasuredRun, key: tuple[str, str], b
 
 
 def _layers_used(means: Sequence[LayerMean]) -> str:
-    """Return what to add to the name of a run that is not averaged over all of its layers in every panel."""
+    """Return the suffix for the name of a run that is not averaged over all of its layers in every panel."""
     drawn = [mean for mean in means if mean.n_used]
     if not any(mean.is_partial for mean in drawn):
         return ""
@@ -231,7 +231,7 @@ def _varies(means: Sequence[LayerMean]) -> bool:
 
 
 def _fewer_layers(means: Mapping[str, LayerMean], n_runs: int) -> str:
-    """Return what to add to a panel's title: which runs are averaged over fewer layers than they have."""
+    """Return the suffix of a panel's title that names runs averaged over fewer layers than they have."""
     names = [label for label, mean in means.items() if mean.n_used and mean.is_partial]
     listed_names = ", ".join(names)
     if len(listed_names) > _MAX_NAMES_LENGTH:
@@ -256,7 +256,7 @@ def _first_names(names: Sequence[str]) -> list[str]:
 
 
 def _compared_steps(rows: pd.DataFrame) -> str:
-    """Return which checkpoint the ends of the runs are compared with, where they are; they may differ."""
+    """Return the checkpoint with which the last values of the runs are compared; empty if there is none."""
     steps = rows["compared_to"].dropna().unique().tolist()
     if not steps:
         return ""

@@ -1,6 +1,6 @@
 """Charts drawn by matplotlib.
 
-Everything goes through matplotlib's object interface: no global state, no display, safe inside a training process.
+Only the object interface of matplotlib is used: no global state, no display, safe inside a training process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, short_count, styled
 
 LEGEND_ROWS = 20
-"""Names below each other in the legend of a chart, at most."""
+"""Largest number of rows in the legend of a chart."""
 
 _MAX_TICKS = 12
 _ZERO_WIDTH = 0.4
@@ -124,7 +124,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
 
 
 def _widened(lines: Sequence[Line]) -> list[Line]:
-    """Lines of which those that later ones lie upon are wider, so that all of them are seen."""
+    """Return the lines, with those that others cover drawn wider, so that all are visible."""
     values = np.concatenate([[math.nan], *(line.y for line in lines)])
     near = 0.0 if np.isnan(values).all() else _COVERED * float(np.nanmax(values) - np.nanmin(values))
     rims = [

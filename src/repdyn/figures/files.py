@@ -1,4 +1,4 @@
-"""Figures drawn one by one and written to files, the others kept if one fails."""
+"""Drawing and writing of figures one by one, so that the failure of one does not affect the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from repdyn.utils.untrusted_names import safe_file_name
 
 
 def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
-    """Return the figures that could be drawn, by name; ``attempt`` keeps or raises the errors of the others."""
+    """Return the figures that could be drawn, by name; ``attempt`` collects or raises the errors of the others."""
     figures = {}
     for name, draw_one in drawings.items():
         with attempt():
@@ -25,12 +25,12 @@ def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> 
 
 @styled
 def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = None) -> list[Path]:
-    """Write figures, by the name of their file, as PNG (150 dpi) and SVG; the same figures give the same bytes.
+    """Write figures as PNG (150 dpi) and SVG; output is deterministic.
 
     Args:
-        figures: to be written; one that fails keeps none of the others from being written.
-        folder: made if it is missing; files of the same name are replaced.
-        attempt: keeps the errors for a caller who has more to do; raised here without it.
+        figures: by name, which leads to no other folder; if one fails, the others are still written.
+        folder: created if missing; files of the same name are replaced.
+        attempt: collects errors for a caller that has more to do; without it they are raised here.
 
     Returns:
         The files written.
@@ -55,7 +55,7 @@ def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = 
 
 @contextmanager
 def _fixed_layout(figure: Figure) -> Iterator[None]:
-    """Keep the parts of a figure where they are: placing those of many panels takes longer than drawing them."""
+    """Freeze the layout of a figure: computing that of many panels takes longer than drawing them."""
     engine = figure.get_layout_engine()
     figure.set_layout_engine("none")
     try:

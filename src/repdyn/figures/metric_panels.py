@@ -18,10 +18,10 @@ from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import LOSS_COLOUR
 
 MARKED = "marked: alerts"
-"""What a caption says of marks."""
+"""Note on marks in a caption."""
 _MAX_MESSAGES = 3
 _MAX_MARKERS = 40
-"""Points of a line up to which each has a marker."""
+"""Largest number of points of a line with a marker each."""
 
 
 def profile_lines(
@@ -55,8 +55,8 @@ def mean_line(series: MetricSeries, **look: Any) -> Line:
     """Return a metric averaged over layers against step."""
     means = series.layer_mean
     steps = means.mean.index.tolist()
-    drawn = {"x": steps, "y": means.mean.to_numpy(float), "margin": means.margin.to_numpy(float)}
-    return Line(**{**drawn, "marker_size": marker_size(steps, 3.5), "description": "step %{text}", **look})
+    data = {"x": steps, "y": means.mean.to_numpy(float), "margin": means.margin.to_numpy(float)}
+    return Line(**{**data, "marker_size": marker_size(steps, 3.5), "description": "step %{text}", **look})
 
 
 def loss_line(losses: pd.Series, name: str = LOSS) -> Line | None:
@@ -106,7 +106,7 @@ def heatmap_panel(series: MetricSeries, alerts: Iterable[Alert] = (), steps: Seq
 
     Args:
         series: of the metric.
-        alerts: of the run; those at steps or layers that are not drawn are left out.
+        alerts: of the run; those at other steps or layers are left out.
         steps: those to draw; all unless given.
     """
     steps = series.steps if steps is None else steps
@@ -144,7 +144,7 @@ def heads_panel(
         metric: its name.
         values: of shape (n_layers, n_heads).
         layers, heads: their numbers.
-        all_values: those that the scale of colours must hold; ``values`` unless given.
+        all_values: all values that the colour scale must cover; ``values`` unless given.
     """
     cells = Cells(
         values=values,

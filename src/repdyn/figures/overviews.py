@@ -66,7 +66,7 @@ def depth_overview(frame: pd.DataFrame, family: str) -> Figure:
     chart = Chart(
         title=run_title(rows, f"{FAMILIES[family]} over depth{when}"),
         caption=run_caption(
-            of_family, notes(both, _about_places(panes), about_tokens(panes), compared(of_family), intervals(of_family))
+            of_family, notes(both, _layer_note(panes), about_tokens(panes), compared(of_family), intervals(of_family))
         ),
         panels=arranged(panels, panes),
         columns=n_columns(panes),
@@ -82,7 +82,7 @@ def steps_overview(frame: pd.DataFrame, family: str, alerts: Sequence[Alert] = (
     """Draw the metrics of a family averaged over layers against step, a panel each.
 
     The step axis is logarithmic beyond 1 and linear below, so that step 0 shows. The means are those of
-    :func:`repdyn.tables.frames.layer_mean`; one over fewer layers than were measured says so.
+    :func:`repdyn.tables.frames.layer_mean`; a mean over fewer layers than measured is labelled.
 
     Args:
         frame: rows of one run.
@@ -157,7 +157,7 @@ def last_place(rows: pd.DataFrame) -> int:
 
 
 def about_tokens(panes: Sequence[Pane]) -> str:
-    """Return which tokens all panels show, or what a short name for tokens stands for."""
+    """Return which tokens all panels show, or the meaning of a short name for tokens."""
     subsets = subsets_named(panes)
     if len(subsets) == 1:
         return subset_title(subsets[0])
@@ -194,7 +194,7 @@ def _over_depth(series: _Series, pane: Pane, colours: Mapping[int, str]) -> Pane
 
 
 def _against_step(series: _Series, pane: Pane, alerts: Sequence[Alert]) -> Panel:
-    """Return one line per trace; its name says if layers are left out."""
+    """Return one line per trace; its label tells if layers are left out."""
     lines, notes_on_layers = [], []
     for trace, colour in zip(pane.traces, _colours_of(pane), strict=True):
         one = series[trace.metric, trace.subset]
@@ -234,6 +234,6 @@ def _step_legend(colours: Mapping[int, str]) -> list[Line]:
     return [Line(x=(), y=(), colour=colour, label=f"{step:,}") for step, colour in reversed(list(colours.items()))]
 
 
-def _about_places(panes: Sequence[Pane]) -> str:
+def _layer_note(panes: Sequence[Pane]) -> str:
     between = any(is_between(pane.metric) for pane in panes)
-    return f"layer 0 is the embedding output{'; what lies between two layers is drawn between them' * between}"
+    return f"layer 0 is the embedding output{'; values between two layers are drawn between them' * between}"

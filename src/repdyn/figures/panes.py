@@ -1,4 +1,4 @@
-"""What each panel of an overview shows: which metrics and token subsets share one, and how its lines are called."""
+"""The panels of an overview: which metrics and token subsets share one, and the labels of its lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from repdyn.tables.frames import NO_CLASSES, in_order, of_metric
 from repdyn.tables.style import metric_title, metric_unit, short_subset_title
 
 PAIRS = (("frequent", "rare"), ("function", "content"), ("simple", "complex"))
-"""Classes of tokens that are held against each other."""
+"""Classes of tokens that are compared with each other."""
 
 _MAX_COLUMNS = 4
 
@@ -27,9 +27,9 @@ class Trace:
     metric: str
     subset: str
     label: str
-    """What tells it apart from the others of its panel."""
+    """Label that distinguishes it from the other lines of the panel."""
     layer: int | None = None
-    """The layer it is of where it is drawn against step; None for the mean over layers."""
+    """The layer of a line against step; None for the mean over layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,16 @@ class Pane:
 
     title: str
     tokens: str
-    """Which they are, in words; empty where its lines tell."""
+    """The tokens as text; empty if the lines are labelled with them."""
     traces: tuple[Trace, ...]
     ordered: bool = False
-    """Whether the lines have an order, which their colours then show."""
+    """Whether the lines have an order, shown by their colours."""
     pair: bool = False
-    """Whether there are two lines of which the gap is of interest."""
+    """Whether there are two lines with a gap to be shaded."""
 
     @property
     def metric(self) -> str:
-        """The first of its metrics: all metrics of a panel share a scale."""
+        """The first metric of the panel: all metrics of a panel share a scale."""
         return self.traces[0].metric
 
     @property
@@ -59,7 +59,7 @@ def depth_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
     """Return panels over depth: one for each metric on all tokens and without sinks, and panels of the classes of
     tokens.
 
-    Metrics on one scale that differ in a number share one. What has no value anywhere is left out.
+    Metrics on one scale that differ in a number share a panel. Metrics without any value are left out.
 
     Raises:
         ValueError: no metric of the family was measured.
@@ -70,8 +70,8 @@ def depth_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
 
 
 def step_panes(rows: pd.DataFrame, family: str) -> list[Pane]:
-    """Return panels against step: all tokens and those without sinks share one, with the embedding output if it
-    matters.
+    """Return panels against step: all tokens and those without sinks share one, with the embedding output for metrics
+    that show it.
 
     Raises:
         ValueError: no metric of the family was measured.
@@ -139,7 +139,7 @@ def _family_panes(
 
 
 def _in_rows(panes: list[Pane]) -> list[Pane]:
-    """Return the panels in order; where a row is as wide as one metric's panels, metrics with fewer come last."""
+    """Return the panels in order; metrics with fewer panels than fit a row come last if one metric fills a row."""
     counts = _n_panels(panes)
     of_one = max(counts.values(), default=0)
     return sorted(panes, key=lambda pane: counts[pane.metric] < of_one) if 2 < of_one <= _MAX_COLUMNS else panes
@@ -155,13 +155,13 @@ def _groups(rows: pd.DataFrame, family: str) -> list[tuple[str, dict[str, list[s
     groups: dict[str, dict[str, list[str]]] = {}
     for metric in members_of(rows, family):
         if subsets := defined_subsets(rows, metric):
-            # a variant with other settings is no member of the group
+            # a variant with other settings does not belong to the group
             panel = metric_info(metric).panel if metric == base_name(metric) else ""
             groups.setdefault(panel or metric, {})[metric] = subsets
     found = []
     for panel, group in groups.items():
         subsets = in_order({subset for measured in group.values() for subset in measured})
-        # a group of one is a metric like any other
+        # a group of one is an ordinary metric
         found.append((panel if len(group) > 1 else metric_title(next(iter(group))), group, subsets))
     return found
 
@@ -189,7 +189,7 @@ def _of_classes(title: str, metric: str, subsets: Sequence[str]) -> list[Pane]:
 
 
 def _with_embeddings(rows: pd.DataFrame, traces: Sequence[Trace]) -> tuple[str, tuple[Trace, ...]]:
-    """Return the tokens that all lines are of, if the same, and the lines, with the embedding output if it matters."""
+    """Return the common tokens of the lines, and the lines, with the embedding output if the metric shows it."""
     first, tokens = traces[0], traces[0].label if len(traces) == 1 else ""
     cells = of_metric(rows, first.metric, first.subset)
     there = bool(cells.loc[cells["layer"] == 0, "value"].notna().any())

@@ -1,6 +1,6 @@
 """Figures of one run, or of one stack of its model: profiles over depth, means over layers against step, heatmaps.
 
-Each metric of geometry, and each of the user's own, has such figures; those of any other family are drawn together, see
+Each metric of geometry and each of the user's own has these figures; other families have overviews, see
 ``repdyn.figures.overviews``.
 """
 
@@ -55,8 +55,8 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
     """Draw a metric against layer, one line per step, one panel per token subset.
 
     At most eight steps are drawn: the first, the last, and log-spaced ones between, dark to light. The band is
-    the 95 % interval over probes, where it is known. Layers without a value leave a gap. The one line of a model of
-    which only the end is published is called "finished".
+    the 95 % interval over probes, if it is known. Layers without a value leave a gap. The line of a finished model is
+    labelled "finished".
 
     Args:
         frame: rows of one run.
@@ -102,12 +102,12 @@ def mean_over_layers(
 ) -> Figure:
     """Draw metrics averaged over layers against step, one panel each, with the training loss in the first.
 
-    The step axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it stand the training tokens
-    where every checkpoint knows them. The band is the 95 % interval of
+    The step axis is logarithmic beyond 1 and linear below, so that step 0 shows; above it are the training tokens
+    if every checkpoint has them. The band is the 95 % interval of
     :func:`repdyn.tables.frames.layer_mean`.
 
     Args:
-        frame: rows of one run; its scalar ``loss`` is drawn where it is stored.
+        frame: rows of one run; its scalar ``loss`` is drawn if it is stored.
         metrics: those that were not measured are left out.
         loss: name of the scalar.
         alerts: of the run; the steps of those on a metric are marked in its panel.
@@ -134,7 +134,7 @@ def mean_over_layers(
         for metric in present
     ]
     tokens = tokens_by_step(rows)
-    # otherwise a number of tokens has no place on the axis
+    # otherwise a number of tokens has no position on the axis
     has_tokens = len(tokens) > 1 and tokens.is_monotonic_increasing and tokens.is_unique
     losses = loss_line(scalar(frame, loss), loss)
     panels[0] = replace(panels[0], loss=losses, tokens=tokens.to_dict() if has_tokens else None)
@@ -166,15 +166,15 @@ def _means_panel(metric: str, series: Sequence[MetricSeries]) -> Panel:
 
 
 def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Sequence[Alert] = ()) -> dict[str, Figure]:
-    """Return every figure this run has the rows for, by name (a stem for a file, a key for a logger).
+    """Return all figures of a run, by name (a stem for a file, a key for a logger).
 
     A metric of geometry, or of the user's own, has a profile, its place in the means over layers, and heatmaps. Any
-    other family has an overview over depth and one against step, and what suits it alone. A model of which only the end
-    is published has nothing against step.
+    other family has an overview over depth and one against step, and some have figures of their own. A finished model
+    has no figures against step.
 
     Args:
         frame: rows of one run.
-        attempt: keeps the errors of figures, so that the others are drawn; without it they are raised at once.
+        attempt: collects the errors of figures, so that the others are drawn; by default they are raised at once.
         alerts: of this run, to be marked.
 
     Raises:
@@ -194,7 +194,7 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Seq
 
 
 def _overviews(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert]) -> dict[str, Callable[[], Figure]]:
-    """Return the figures of each family that has a value; the summary names what has none."""
+    """Return the figures of each family with a value."""
     trained, valued = not is_finished(rows), rows.loc[rows["value"].notna()]
     drawings: dict[str, Callable[[], Figure]] = {}
     for family in overview_families(valued["metric"].unique()):

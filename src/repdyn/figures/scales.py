@@ -1,4 +1,4 @@
-"""Intrinsic dimension against the scale it is estimated at: a plateau is a dimension worth the name."""
+"""Intrinsic dimension against the scale of its estimation: a plateau indicates a well-defined dimension."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_LAYERS = 7
 _SINGLE_SCALE = {"two_nn": ("TwoNN", "s"), "levina_bickel": ("Levina-Bickel", "D")}
 """Estimates at one scale, with their name and marker."""
 DIMENSIONS = (*GRIDE, *_SINGLE_SCALE)
-"""The metrics the figure is drawn from."""
+"""The metrics of the figure."""
 _AXIS = Axis(
     label="neighbours k (logarithmic)", limits=(2, 32), log_from=1.0, ticks={k: str(k) for k in (2, 4, 8, 16, 32)}
 )
@@ -40,8 +40,8 @@ def has_scales(valued: pd.DataFrame) -> bool:
 def scales(frame: pd.DataFrame, subset: str | None = None) -> Figure:
     """Draw the dimension by Gride against its scale k: a panel for each of three steps, a line for each of 7 layers.
 
-    Of fewer steps or layers all are drawn. An estimate that falls with k speaks of noise, one that rises of a curved or
-    folded cloud. TwoNN stands at 2 neighbours, Levina-Bickel at as many as it uses.
+    If there are fewer steps or layers, all are drawn. An estimate that falls with k indicates noise, one that rises a
+    curved or folded cloud. TwoNN is drawn at 2 neighbours, Levina-Bickel at its own number.
 
     Args:
         frame: rows of one run.
@@ -101,7 +101,7 @@ def _panels(known: pd.DataFrame, steps: Sequence[int], colours: Mapping[int, str
 
 
 def _layer_lines(rows: pd.DataFrame, colour: str) -> list[Line]:
-    """The estimates of one layer at one step: a line over scales, and points for those at one scale."""
+    """Return the estimates of one layer at one step: a line over scales, and points for those at one scale."""
     ks = [_scale_of(*cell) for cell in zip(rows["metric"], rows["settings"], strict=True)]
     rows = rows.assign(k=ks).sort_values("k")
     groups: list[tuple[pd.DataFrame, dict[str, Any]]] = [(rows.loc[rows["metric"].isin(GRIDE)], {"kind": "points"})]
@@ -128,5 +128,5 @@ def _spread(layers: Sequence[int]) -> list[int]:
 
 
 def _scale_of(metric: str, settings: str) -> int:
-    """Return how many neighbours an estimate uses."""
+    """Return the number of neighbours of an estimate."""
     return 2 if metric == "two_nn" else int(json.loads(settings)["k"])

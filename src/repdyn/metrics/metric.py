@@ -74,7 +74,7 @@ class Metric:
 
     # Where it is measured
     subsets: tuple[str, ...] = ("all",)
-    """Token subsets that its name alone stands for."""
+    """Token subsets of the name without a subset."""
     position: Position = "layers"
     """At all "layers"; at the outputs of "blocks" only, not at the embedding output; or "between" a layer and the next,
     recorded at the lower one, so that the last layer has no value."""
@@ -95,7 +95,7 @@ class Metric:
     large; "signed" with a line at 0 and colours that change there; "log" for counts that span decades and may be 0;
     "log_if_wide" for lengths, which are logarithmic where the largest is many times the smallest."""
     log_from: float = 0.0
-    """Where a "log" scale begins, at the lowest: smaller values are drawn as 0."""
+    """Smallest value of a "log" scale: smaller values are drawn as 0."""
     panel: str = ""
     """Title of the panel that it shares with metrics that differ from it in a number only."""
     line: str = ""

@@ -1,4 +1,4 @@
-"""Checks of a metric's settings, before there is anything to measure."""
+"""Validation of a metric's settings."""
 
 from __future__ import annotations
 

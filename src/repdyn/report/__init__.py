@@ -1,4 +1,4 @@
-"""The report: one page that holds what stores hold, opens from disk in any browser, and asks no network."""
+"""The report: one self-contained page with the content of stores."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from repdyn.report.write import write_report
 
 PAGE = "report.html"
-"""Where the page of a store lies in it, unless another place is named."""
+"""Default file name of the page, in the folder of the store."""
 
 __all__ = ["PAGE", "write_report"]
 

@@ -21,19 +21,19 @@ def tag(name: str, *content: str, **attributes: str) -> Markup:
     '<p class="note">a &lt; b <b>c</b></p>'
     """
     names = {key.removesuffix("_").replace("_", "-"): value for key, value in attributes.items()}
-    opening = "".join(f' {key}="{html.escape(in_sight(value))}"' for key, value in names.items())
+    opening = "".join(f' {key}="{html.escape(visible(value))}"' for key, value in names.items())
     return Markup(f"<{name}{opening}>{joined(content)}</{name}>")
 
 
 def joined(content: Iterable[str], between: str = "") -> Markup:
     """Join texts and elements."""
-    return Markup(between.join(one if isinstance(one, Markup) else html.escape(in_sight(one)) for one in content))
+    return Markup(between.join(one if isinstance(one, Markup) else html.escape(visible(one)) for one in content))
 
 
-def in_sight(text: str) -> str:
+def visible(text: str) -> str:
     """Replace the invisible characters that would reverse the order of the letters after them.
 
-    >>> in_sight("a\\u202eb")
+    >>> visible("a\\u202eb")
     'a\ufffdb'
     """
     return text.translate(_DIRECTIONS)

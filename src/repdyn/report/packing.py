@@ -1,4 +1,4 @@
-"""Numbers in a page: arrays as compressed bytes, each once, in an alphabet that cannot contain markup."""
+"""Arrays in a page: compressed, stored once each, encoded without characters of markup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from repdyn.report.markup import in_sight
+from repdyn.report.markup import visible
 
 BLOCK = "$"
 """Key of a reference to an array: its offset among all numbers, then its shape."""
@@ -32,7 +32,7 @@ class Packer:
         if isinstance(tree, dict):
             return {key: self.pack(value) for key, value in tree.items()}
         if isinstance(tree, list | tuple):
-            # lists of names and numbers are most of what there is
+            # most lists contain only names and numbers
             return [self.pack(one) if isinstance(one, dict | list | tuple | np.ndarray) else one for one in tree]
         return tree
 
@@ -43,7 +43,7 @@ class Packer:
         return _as_text(shuffled.tobytes())
 
     def _reference(self, array: np.ndarray) -> dict[str, list[int]]:
-        # seven digits: enough to look at; the store has all of them
+        # seven digits are enough for charts; the store has all of them
         block = array.astype("<f4").tobytes()
         if (block, array.shape) not in self._references:
             self._references[block, array.shape] = {BLOCK: [self._length, *array.shape]}
@@ -54,7 +54,7 @@ class Packer:
 
 def as_text(tree: Any) -> str:
     """Return nested dictionaries and lists as text: JSON, gzip, base64."""
-    text = in_sight(json.dumps(tree, allow_nan=False, separators=(",", ":"), ensure_ascii=False))
+    text = visible(json.dumps(tree, allow_nan=False, separators=(",", ":"), ensure_ascii=False))
     # a name may contain what cannot be encoded
     return _as_text(text.encode(errors="backslashreplace"))
 

@@ -1,4 +1,4 @@
-"""Panels as the plain dictionaries of Plotly. Arrays that are shown twice are shared, so that a page stores them once.
+"""Panels as the plain dictionaries of Plotly. Arrays used twice are shared, so that a page stores them once.
 
 The ``meta`` of a trace says what the page may change: its ``role`` in a profile, that it is ``along`` the training, and
 the number of its ``run``.
@@ -132,7 +132,7 @@ def band_traces(line: Line, floor: float | None) -> dict[str, np.ndarray]:
 
 
 def escaped(text: str) -> str:
-    """Return text without markup of Plotly, its lines kept."""
+    """Return text with the markup of Plotly escaped and line breaks preserved."""
     return html.escape(text, quote=False).replace("\n", "<br>")
 
 
@@ -165,7 +165,7 @@ def _line_traces(line: Line, panel: Panel, has_bands: bool) -> list[PlotlyDict]:
     traces = traces if has_bands else traces[-1:]
     if line.run is not None:
         for one in traces:
-            # one click in the legend takes the band along
+            # a click in the legend also toggles the band
             one |= {"legendgroup": escaped(line.label), "meta": {"run": line.run}}
     return traces
 
@@ -202,7 +202,7 @@ def _cell_places(cells: Cells) -> PlotlyDict:
 
 
 def _without_value(reasons: Sequence[Sequence[str]], where: str) -> PlotlyDict:
-    """Cells that say why they have no value, drawn where the others leave a gap."""
+    """Return a heatmap of the cells without a value, with the reasons as hover text."""
     return {
         "z": [[1 if reason else None for reason in of_layer] for of_layer in reasons],
         "text": [[escaped(reason) for reason in of_layer] for of_layer in reasons],
@@ -237,13 +237,13 @@ def _loss_axis(loss: Line) -> PlotlyDict:
         "overlaying": "y",
         "side": "right",
         "showgrid": False,
-        # else it takes over the places of the other axis's ticks
+        # otherwise it uses the positions of the other axis's ticks
         "tickmode": "auto",
         "tickfont": {"color": loss.colour},
     }
 
 
 def _title(label: str) -> PlotlyDict:
-    """A label, in lines that fit next to a figure."""
+    """Return the title of an axis, wrapped."""
     lines = textwrap.wrap(escaped(label), _LABEL_WIDTH, break_on_hyphens=False)
     return {"text": "<br>".join(lines), "font": {"size": 12}}

@@ -1,6 +1,6 @@
 """The figures of a report as plain dictionaries of Plotly: those of one run, and those of several together.
 
-The page draws them, and :mod:`repdyn.report.figures` makes figures of them.
+Used by the page and by :mod:`repdyn.report.figures`.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from repdyn.tables.scalars import LOSS as LOSS_NAME
 from repdyn.tables.series import MetricSeries
 
 MAX_TRAIL = 7
-"""Steps that a profile shows with the chosen one."""
+"""Number of other steps in a profile."""
 MAX_PANELS = 24
-"""Heatmaps next to each other."""
+"""Largest number of heatmaps in a comparison."""
 MAX_BANDS = 6
-"""Lines up to which each has its band; more would hide each other."""
+"""Largest number of lines with bands; more would hide each other."""
 _COLUMNS = 3
 _PANEL_HEIGHT = 220
 _MARGINS = 70
@@ -67,7 +67,7 @@ def heatmap_plot(run: ReportRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric by layer (upwards) and measured step (to the right, equally spaced)."""
     plot = plotly_panel(heatmap_panel(series, run.alerts))
     last = len(series.steps) - 1
-    # around the column of the chosen step; the page moves it
+    # frame around the column of the selected step; the page moves it
     frame = {"type": "rect", "yref": "paper", "x0": last - 0.5, "x1": last + 0.5, "y0": 0, "y1": 1}
     plot["layout"]["shapes"] = [{**frame, "line": {"color": LOSS, "width": 2}}]
     return plot
@@ -96,7 +96,7 @@ def means_plot(run: ReportRun, series: MetricSeries) -> PlotlyDict:
     """Return a metric averaged over layers during training, with the loss."""
     line = mean_line(series, colour=VALUE, label="mean over layers", marker_size=3.5)
     losses = loss_line(run.loss)
-    drawn = set() if losses is None else {*losses.x}
+    loss_steps = set() if losses is None else {*losses.x}
     of_series = [alert for alert in alerts_on(run.alerts, *series.key) if alert.step in series.steps]
     panel = Panel(
         x=training_axis(series.steps),
@@ -104,7 +104,7 @@ def means_plot(run: ReportRun, series: MetricSeries) -> PlotlyDict:
         lines=[line],
         loss=losses,
         marks=marks_on(of_series, line),
-        loss_marks=marks_on([a for a in run.alerts if a.metric == LOSS_NAME and a.step in drawn], losses),
+        loss_marks=marks_on([a for a in run.alerts if a.metric == LOSS_NAME and a.step in loss_steps], losses),
         legend="above",
     )
     plot = plotly_panel(panel, height=HEIGHT - 40)
@@ -190,7 +190,7 @@ def _look(number: int, run: ReportRun, colours: Mapping[Key, str]) -> PlotlyDict
 
 
 def _lines_plot(panel: Panel, members: Members) -> PlotlyDict:
-    """A line for each run, named above few lines, and next to many."""
+    """Return a plot with a line for each run; the legend is above few lines, next to many."""
     few = len(members) <= MAX_BANDS
     y = axis_of_lines(members[0][2].metric, panel.lines)
     return plotly_panel(replace(panel, y=y, legend="above" if few else "right"), has_bands=few)

@@ -26,7 +26,7 @@ ICONS: dict[Verdict, tuple[str, str]] = {
     "not shown": ("\u2212", "not-shown"),
     "cannot be judged": ("?", "unknown"),
 }
-"""Sign and class of each verdict; its words follow."""
+"""Sign and CSS class of each verdict."""
 
 MAX_ALERTS = 12
 MAX_FAILURES = 200
@@ -155,8 +155,8 @@ def _alerts(runs: Sequence[ReportRun]) -> Markup:
     found = {run: sorted(alert_events(run.alerts), key=_rule) for run in runs}
     lines = [
         tag("li", tag("b", rule), f", {run.label}: " if len(runs) > 1 else ": ", _alert_line(list(of_rule)))
-        for run, happened in found.items()
-        for rule, of_rule in groupby(happened, key=_rule)
+        for run, events in found.items()
+        for rule, of_rule in groupby(events, key=_rule)
     ]
     if not lines:
         return tag("p", "\u2714 No alert: no rule was broken at any step.", class_="calm")
@@ -166,12 +166,12 @@ def _alerts(runs: Sequence[ReportRun]) -> Markup:
     return tag("div", heading, tag("ul", *shown), more, class_="alerts")
 
 
-def _rule(happened: tuple[int, str, str]) -> str:
-    return happened[1]
+def _rule(event: tuple[int, str, str]) -> str:
+    return event[1]
 
 
-def _alert_line(happened: Sequence[tuple[int, str, str]]) -> Markup:
-    first, *others = [f"step {step:,}: {words}" for step, _, words in happened]
+def _alert_line(events: Sequence[tuple[int, str, str]]) -> Markup:
+    first, *others = [f"step {step:,}: {text}" for step, _, text in events]
     more = details(f"and {len(others)} more", tag("ul", *(tag("li", text) for text in others)))
     return joined([first, *([more] if others else [])])
 

@@ -1,4 +1,4 @@
-"""Writes the report: stores as one page."""
+"""Write the report: the content of stores as one page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from repdyn.store import Store
 from repdyn.utils.atomic_files import write_atomically
 
 STALE_AFTER = 1800.0
-"""Seconds after which a page that was live stops calling itself so, unless it is refreshed less often than that."""
+"""Seconds after which a live page is shown as no longer live, unless it is refreshed less often than that."""
 
 
 def write_report(
@@ -38,13 +38,13 @@ def write_report(
 
     Args:
         stores: each with at least one measured checkpoint; duplicates are ignored.
-        path: of the page; its folder is made where it is missing.
+        path: of the page; a missing folder is created.
         runs: names; all runs unless given.
         probe: hash, or the beginning of one, of the only probe to show. Without it a run that was measured on several
             is there once for each.
         title: heading of the page; by default, the names of the runs.
-        refresh_seconds: of a run that goes on: how often the page looks for a newer one in its place. What the reader
-            has chosen stays.
+        refresh_seconds: for a running training: interval at which the page reloads itself. The reader's selection is
+            kept.
         progress: wraps the iteration over runs, as a progress bar does.
 
     Returns:
@@ -74,7 +74,7 @@ def page(data: ReportData, title: str, sources: str, refresh_seconds: float | No
         stale = max(STALE_AFTER, 3 * refresh_seconds)
         live = {"written": now.timestamp(), "every": refresh_seconds, "stale": stale}
     tree = as_text({**packer.pack(page_tree(data)), "live": live})
-    # made into text last: the tree fills it
+    # converted last: packing the tree fills it
     scripts = {
         "tree": tree,
         "numbers": packer.numbers(),

@@ -39,7 +39,7 @@ class Output:
 
 def join_tables(tables: Mapping[Any, pd.DataFrame], *names: str) -> pd.DataFrame:
     """Concatenate tables, their keys as the first columns, of these names; empty if there is no table."""
-    return pd.concat(tables, names=names).reset_index([*names]).reset_index(drop=True) if tables else pd.DataFrame()
+    return pd.concat(tables, names=[*names]).reset_index([*names]).reset_index(drop=True) if tables else pd.DataFrame()
 
 
 def print_title(name: str, details: str = "") -> None:

@@ -37,14 +37,14 @@ class Settings:
     loading: Loading = field(default_factory=Loading)
     tokens_per_forward: int = 8192
     in_order: bool = True
-    """Whether one process measures all checkpoints in order, as metrics that compare checkpoints need it."""
+    """Whether one process measures all checkpoints in order, as metrics that compare checkpoints require."""
     token_positions: TokenPositions | None = None
 
     def key(self, task: Task) -> MeasurementKey:
         """Return the store key of a task."""
         positions = self.token_positions
-        chosen = metric_set(self.metrics, self.layers, task.probe, self.loading.dtype, token_positions=positions)
-        return task.target.key(task.probe.hash, chosen)
+        metrics = metric_set(self.metrics, self.layers, task.probe, self.loading.dtype, token_positions=positions)
+        return task.target.key(task.probe.hash, metrics)
 
     @property
     def choice(self) -> str:
@@ -81,10 +81,10 @@ class Timing:
 def measure_checkpoint(
     task: Task, fetched: LocalFiles, store: Store, settings: Settings, progress: Progress = no_progress
 ) -> Timing:
-    """Measure a downloaded checkpoint and store its rows, with the time it took as scalars of the same step.
+    """Measure a downloaded checkpoint and store its rows, with its timing as scalars of the same step.
 
     Raises:
-        CheckpointError: the model does not load, or cannot be measured.
+        CheckpointError: the model cannot be loaded or measured.
     """
     target, probe = task.target, task.probe
     state_cache = _state_cache(task, store, settings)
@@ -116,7 +116,7 @@ def measure_checkpoint(
 
 
 def store_failure(task: Task, store: Store, settings: Settings, reason: str) -> None:
-    """Store the reason why a checkpoint was not measured, for a later sweep to find."""
+    """Store the reason why a checkpoint was not measured, so that later sweeps skip it."""
     names = [metric.name for metric, _ in resolve(settings.metrics, task.probe)]
     rows = failure_rows(task.target.checkpoint, names, reason, probe=task.probe.hash)
     store.write(settings.key(task).failed, rows)

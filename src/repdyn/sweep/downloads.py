@@ -1,4 +1,4 @@
-"""Weights on disk: inside a budget, in a folder of this process's own, gone when measured."""
+"""Downloads of weights within a disk budget, in a folder per process, deleted after the measurement."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from repdyn.hub.client import DownloadMonitor, Hub, total_bytes
 from repdyn.hub.errors import CancelledError, OutOfBoundsError, SweepStoppedError
 from repdyn.sweep.targets import Target
 
-# Left free on the disk: whoever fills it to the last byte breaks other programs.
-_MARGIN_BYTES = 200_000_000
-_SOON_SECONDS = 1.0
-# What processes keep for themselves inside the folder that the user names.
-_OWN = re.compile(r"[0-9a-f]{12}(\.lock)?")
+# Left free on the disk for other programs.
+_RESERVED_BYTES = 200_000_000
+_CANCEL_SECONDS = 1.0
+# Names of the subfolders and locks of processes.
+_OWN_NAME = re.compile(r"[0-9a-f]{12}(\.lock)?")
 
-PREFETCH_THREAD = "repdyn-ahead"
-"""How the names of threads begin that fetch the next checkpoint."""
+PREFETCH_THREAD = "repdyn-prefetch"
+"""Prefix of the names of threads that download the next checkpoint."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -37,27 +37,27 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """A checkpoint's files on this machine."""
+    """The files of a checkpoint on this machine."""
 
     folder: Path
     bytes_fetched: int
-    """0 where they were here already."""
+    """0 if they were present already."""
     seconds: float
     """Wall-clock time of the download."""
 
 
 @dataclass(frozen=True)
 class DownloadLimits:
-    """Where a process downloads to, and how much."""
+    """The folder and the limits of downloads."""
 
     folder: Path
-    """Shared by all processes; each uses a subfolder of its own."""
+    """Folder shared by all processes, in which each uses its own subfolder."""
     budget_bytes: int | None = None
-    """Most that one process keeps on disk at any time; None for no limit."""
+    """Largest number of bytes that one process keeps on disk at any time; None for no limit."""
     timeout_seconds: float = 3600
     """Longest time for the download of one checkpoint."""
     with_code: bool = False
-    """Whether Python files of a repository are downloaded too."""
+    """Whether Python files of a repository are downloaded as well."""
 
     @classmethod
     def from_options(cls, options: Namespace) -> DownloadLimits:
@@ -66,10 +66,10 @@ class DownloadLimits:
 
 
 class Downloads:
-    """A process's own folder for downloads. Folders that killed processes left behind are removed first."""
+    """The downloads of a process, in a folder of its own; folders left by killed processes are deleted first."""
 
     def __init__(self, hub: Hub, limits: DownloadLimits) -> None:
-        # a subfolder, because other files in the folder are not ours to remove
+        # a subfolder, so that no other files of the folder are deleted
         self._root = limits.folder / "repdyn-downloads"
         self._hub = hub
         self._limits = limits
@@ -79,12 +79,12 @@ class Downloads:
 
     @contextmanager
     def opened(self) -> Iterator[Downloads]:
-        """Inside, files can be fetched; on leaving, whatever was fetched is removed."""
+        """Open the folder for downloads; on exit, all downloads are deleted."""
         self._root.mkdir(parents=True, exist_ok=True)
         self._cancelled.clear()
         name = uuid4().hex[:12]
         lock = FileLock(self._root / f"{name}.lock", thread_local=False)
-        # one at a time: between making a lock's file and locking it, it looks like a dead process's
+        # one process at a time: a lock file that is not locked yet looks like that of a killed process
         with FileLock(self._root / ".purge"):
             self._purge()
             lock.acquire()
@@ -93,22 +93,22 @@ class Downloads:
             yield self
         finally:
             self.cancel()
-            # before that, a download that was given up would make its folder anew
-            for thread in _given_up():
-                thread.join(_SOON_SECONDS)
+            # an abandoned download that is still running would create its folder again
+            for thread in _prefetch_threads():
+                thread.join(_CANCEL_SECONDS)
             shutil.rmtree(self._folder, ignore_errors=True)
             lock.release()
             Path(lock.lock_file).unlink(missing_ok=True)
 
     def fetch(self, target: Target, on_bytes: Callable[[int, int], None]) -> LocalFiles:
-        """Put a checkpoint's files on disk, waiting until the budget has room for them.
+        """Download the files of a checkpoint, after waiting until the budget has room for them.
 
         Args:
-            target: what to fetch; local files and those in the hub's own cache are taken as they are.
-            on_bytes: called with the number of new bytes and of all bytes.
+            target: the checkpoint; local files and those in the hub's own cache are used directly.
+            on_bytes: called with the number of new bytes and the total number of bytes.
 
         Raises:
-            CheckpointError: it cannot be had, or is larger than the whole budget.
+            CheckpointError: the files are not available, or are larger than the whole budget.
             SweepStoppedError: no connection, or no space on the disk.
             CancelledError: :meth:`cancel` was called.
         """
@@ -130,13 +130,13 @@ class Downloads:
         return LocalFiles(folder / target.subfolder, total, time.perf_counter() - start)
 
     def release(self, fetched: LocalFiles) -> None:
-        """Remove what was fetched for a checkpoint; files that were here before stay."""
+        """Delete the downloaded files of a checkpoint; other files are not deleted."""
         for folder in list(self._held):
             if fetched.folder.is_relative_to(folder):
                 self._remove(folder)
 
     def cancel(self) -> None:
-        """End any download that is under way, and refuse new ones."""
+        """Cancel a running download, and reject new ones."""
         with self._changed:
             self._cancelled.set()
             self._changed.notify_all()
@@ -159,16 +159,16 @@ class Downloads:
     def _fits(self, n_bytes: int) -> bool:
         held = sum(self._held.values())
         within_budget = self._limits.budget_bytes is None or held + n_bytes <= self._limits.budget_bytes
-        # with something still held the disk may only be full for now
-        return within_budget and (not self._held or n_bytes + _MARGIN_BYTES <= self._free_bytes())
+        # while other downloads are held, space may become free again
+        return within_budget and (not self._held or n_bytes + _RESERVED_BYTES <= self._free_bytes())
 
     def _require_space(self, n_bytes: int) -> None:
         free = self._free_bytes()
-        if n_bytes + _MARGIN_BYTES > free:
+        if n_bytes + _RESERVED_BYTES > free:
             raise SweepStoppedError(
                 f"the disk of {self._root} is full: the next checkpoint takes {n_bytes / 1e9:.3g} GB and "
-                f"{free / 1e9:.3g} GB are free; free some, or choose another place with --downloads FOLDER, then "
-                "repeat the command"
+                f"{free / 1e9:.3g} GB are free; free some space, or choose another folder with --downloads FOLDER, "
+                "then repeat the command"
             )
 
     def _free_bytes(self) -> int:
@@ -181,49 +181,49 @@ class Downloads:
             self._changed.notify_all()
 
     def _purge(self) -> None:
-        for path in [path for path in self._root.iterdir() if _OWN.fullmatch(path.name)]:
+        for path in [path for path in self._root.iterdir() if _OWN_NAME.fullmatch(path.name)]:
             lock = FileLock(path.with_suffix(".lock"))
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                continue  # its process lives
+                continue  # its process is running
             shutil.rmtree(path.with_suffix(""), ignore_errors=True)
             lock.release()
             path.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def prefetch(
-    work: Callable[[Item], Result], items: Sequence[Item], give_up: Callable[[], None]
+    work: Callable[[Item], Result], items: Sequence[Item], cancel: Callable[[], None]
 ) -> Generator[tuple[Item, Future[Result]]]:
-    """Each item with the outcome of its work, the next item's work being done in a thread meanwhile.
+    """Yield each item with the result of its work, while a thread works on the next item.
 
-    At most two outcomes exist at any time: the one that was yielded last, and the one in the making.
+    At most two results exist at any time: the one yielded last, and the next one.
 
     Args:
-        work: done for each item, in order.
-        items: any number.
-        give_up: called where the caller stops early; must make the work that is under way end soon.
+        work: function applied to each item, in order.
+        items: any number of items.
+        cancel: called if the caller stops early; must end running work soon.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix=PREFETCH_THREAD)
     try:
         following = [pool.submit(work, item) for item in items[:1]]
         for index, item in enumerate(items):
             current = following.pop()
-            current.exception()  # waits; what was raised is for the caller
-            following = [pool.submit(work, after) for after in items[index + 1 : index + 2]]
+            current.exception()  # waits; exceptions are raised by the caller
+            following = [pool.submit(work, next_item) for next_item in items[index + 1 : index + 2]]
             yield item, current
     except BaseException:
-        give_up()
-        # not waited for: a hub that keeps silent would keep the caller for as long as it is given to answer
+        cancel()
+        # not waited for, since a hub that does not respond would block until the timeout
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
 
 
 def is_prefetching() -> bool:
-    """Whether work that was given up has not come to its end yet."""
-    return any(thread.is_alive() for thread in _given_up())
+    """Return whether abandoned work is still running."""
+    return any(thread.is_alive() for thread in _prefetch_threads())
 
 
-def _given_up() -> list[threading.Thread]:
+def _prefetch_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(PREFETCH_THREAD)]

@@ -1,4 +1,4 @@
-"""Checkpoints in local folders: a run's own, whatever ``save_pretrained`` wrote, and Lightning's of our module."""
+"""Local checkpoints: folders written by ``save_pretrained``, and Lightning's checkpoints of this package's module."""
 
 from __future__ import annotations
 
@@ -19,46 +19,47 @@ _WEIGHTS = {".safetensors", ".bin", ".json", LIGHTNING}
 
 
 def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
-    """Checkpoints in a folder, by ascending step.
+    """Return the checkpoints in a folder, by ascending step.
 
-    A checkpoint is a subfolder with a ``config.json`` whose name holds its step (``step512``, ``checkpoint-512``), or,
-    where there is none, a Lightning file (``last.ckpt``) of :class:`repdyn.models.LanguageModel`, which knows its step.
-    A folder with a ``config.json`` and no such subfolder, or a single file, is one checkpoint; without a step in its
-    name it is a finished model.
+    A checkpoint is a subfolder with a ``config.json`` and its step in the name (``step512``, ``checkpoint-512``). If
+    there is none, Lightning files (``last.ckpt``) of :class:`repdyn.models.LanguageModel` are used, which contain their
+    step. A folder with a ``config.json`` but without such subfolders, or a single file, is one checkpoint; without a
+    step in its name it is a finished model.
 
     Args:
-        folder: where they lie. A run's folder is searched in its ``hf_checkpoints``.
-        run: their name in the rows.
+        folder: folder of the checkpoints, or of a run with a subfolder ``hf_checkpoints``.
+        run: name of the run in the rows.
 
     Raises:
-        ValueError: there is none, two have the same step, one has a name that is not in UTF-8, or a Lightning file is
-            damaged and its step not known.
+        ValueError: there is none, two have the same step, a name is not in UTF-8, or a Lightning file is damaged and
+            its step unknown.
     """
     folder = checkpoints_folder(Path(folder))
-    places = {path: place for path in model_folders(folder) if (place := _place(path))}
-    if not places and ((folder / "config.json").exists() or folder.suffix == LIGHTNING):
-        places = {folder: _place(folder) or Revision(folder.resolve().name, 0, stage=FINISHED)}
-    places = places or {path: place for path in _lightning_files(folder) if (place := _place(path))}
-    _validate_names(places)
-    if not places:
+    revisions = {path: revision for path in model_folders(folder) if (revision := _revision(path))}
+    if not revisions and ((folder / "config.json").exists() or folder.suffix == LIGHTNING):
+        revisions = {folder: _revision(folder) or Revision(folder.resolve().name, 0, stage=FINISHED)}
+    if not revisions:
+        revisions = {path: revision for path in _lightning_files(folder) if (revision := _revision(path))}
+    _validate_names(revisions)
+    if not revisions:
         raise ValueError(
             "expected checkpoints (folders such as step512 with a config.json, or Lightning's .ckpt files) in "
-            f"{folder}, found none; give the folder that holds them, for example runs/quickstart/TIME/hf_checkpoints"
+            f"{folder}, got none; give the folder that contains them, such as runs/quickstart/TIME/hf_checkpoints"
         )
-    found = sorted(places, key=lambda path: places[path].step)
-    for one, other in pairwise(found):
-        if places[one].step == places[other].step:
-            raise ValueError(f"expected one checkpoint for each step, got {one} and {other}; sweep them apart")
-    return [_target(run, path, places[path]) for path in found]
+    paths = sorted(revisions, key=lambda path: revisions[path].step)
+    for one, other in pairwise(paths):
+        if revisions[one].step == revisions[other].step:
+            raise ValueError(f"expected one checkpoint for each step, got {one} and {other}; sweep them separately")
+    return [_target(run, path, revisions[path]) for path in paths]
 
 
-def left_out(folder: str | Path, targets: Iterable[Target]) -> list[str]:
-    """Names of models in a folder that are not among its checkpoints, for want of a step or because others are."""
+def ignored_models(folder: str | Path, targets: Iterable[Target]) -> list[str]:
+    """Return the names of models in a folder that are not used as checkpoints, such as those without a step."""
     folder = checkpoints_folder(Path(folder))
-    taken = {target.path for target in targets}
+    used = {target.path for target in targets}
     own = [folder] if (folder / "config.json").exists() else []
-    files = [] if any(path and path.suffix == LIGHTNING for path in taken) else sorted(folder.glob(f"[!.]*{LIGHTNING}"))
-    return [path.name for path in (*own, *model_folders(folder), *files) if path not in taken]
+    files = [] if any(path and path.suffix == LIGHTNING for path in used) else sorted(folder.glob(f"[!.]*{LIGHTNING}"))
+    return [path.name for path in (*own, *model_folders(folder), *files) if path not in used]
 
 
 def _validate_names(paths: Iterable[Path]) -> None:
@@ -69,28 +70,28 @@ def _validate_names(paths: Iterable[Path]) -> None:
             raise ValueError(f"expected names of folders in UTF-8, got {str(path)!r}; rename it") from error
 
 
-def _target(run: str, path: Path, place: Revision) -> Target:
-    return Target(run, place.step, place.name, place.tokens_seen, place.stage, path=path, commit=_fingerprint(path))
+def _target(run: str, path: Path, at: Revision) -> Target:
+    return Target(run, at.step, at.name, at.tokens_seen, at.stage, path=path, commit=_fingerprint(path))
 
 
 def _fingerprint(path: Path) -> str:
-    """Tells a checkpoint from one that was saved later, or elsewhere, under the same name: by sizes and times."""
+    """Return a digest of file sizes and times, which distinguishes checkpoints saved under the same name."""
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
-    found = [(file.name, file.stat() if file.exists() else file.lstat()) for file in files]  # a link may lead nowhere
-    stats = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
+    stats = [(file.name, file.stat() if file.exists() else file.lstat()) for file in files]  # links may be broken
+    stats = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]
 
 
 def _lightning_files(folder: Path) -> list[Path]:
-    """Lightning's files, without the ``last.ckpt`` that repeats the newest of the others."""
+    """Return Lightning's files, without a ``last.ckpt`` that duplicates the newest of the others."""
     files = sorted(folder.glob(f"[!.]*{LIGHTNING}"))
     others = [path for path in files if not _LAST.fullmatch(path.stem)]
-    steps = {place.step for path in others if (place := _place(path))}
-    return [path for path in files if path in others or ((place := _place(path)) and place.step not in steps)]
+    steps = {revision.step for path in others if (revision := _revision(path))}
+    return [path for path in files if path in others or ((at := _revision(path)) and at.step not in steps)]
 
 
-def _place(path: Path) -> Revision | None:
-    """Return the step in a checkpoint's name, or for Lightning in its content; None if there is none."""
+def _revision(path: Path) -> Revision | None:
+    """Return the step in the name of a checkpoint, or in the content of a Lightning file; None if there is none."""
     by_name = parse_revision(path.resolve().name, DEFAULT_PATTERN)
     if path.suffix != LIGHTNING:
         return by_name
@@ -100,7 +101,6 @@ def _place(path: Path) -> Revision | None:
     except CheckpointError as error:
         if by_name is None:
             raise ValueError(
-                f"expected Lightning checkpoints, got one that is damaged and has no step in its name: {error}; move "
-                "it away"
+                f"expected Lightning checkpoints, got a damaged one without a step in its name: {error}; move it away"
             ) from error
-        return by_name  # it fails again when it is measured, and is recorded as a failure of this step
+        return by_name  # measuring fails too, and the failure is stored for this step

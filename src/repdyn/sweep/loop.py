@@ -16,7 +16,7 @@ from repdyn.store.state_cache import STATES_FOLDER
 from repdyn.sweep.checkpoint import Settings, Task, is_comparing, measure_checkpoint, store_failure
 from repdyn.sweep.downloads import Downloads, LocalFiles, prefetch
 from repdyn.sweep.progress import ProgressDisplay
-from repdyn.sweep.targets import place_of
+from repdyn.sweep.targets import location_of
 from repdyn.tables.designs import NOT_RECORDED
 
 MAX_IDENTICAL_FAILURES = 5
@@ -29,14 +29,14 @@ class SweepResult:
 
     measured: list[Task] = field(default_factory=list)
     failed: list[tuple[Task, str]] = field(default_factory=list)
-    """Each with its reason, which is also stored."""
-    elsewhere: list[Task] = field(default_factory=list)
-    """Claimed or just measured by another process."""
+    """With the reasons, which are also stored."""
+    skipped: list[Task] = field(default_factory=list)
+    """Claimed, or measured in the meantime, by another process."""
 
     def add(self, other: SweepResult) -> None:
         self.measured += other.measured
         self.failed += other.failed
-        self.elsewhere += other.elsewhere
+        self.skipped += other.skipped
 
 
 @dataclass(frozen=True)
@@ -70,44 +70,43 @@ def check_comparable(tasks: Iterable[Task], store: Store, settings: Settings) ->
         ValueError: the store has this run with other blocks, in another precision, or from another location.
     """
     for run, targets in groupby(tasks, lambda task: task.target.run):
-        rows = _rows_of(store, run)
+        rows = _layer_rows(store, run)
         dtype = settings.loading.dtype
-        wanted = {
+        expected = {
             "layers": settings.choice,
             "dtype": None if dtype == "auto" else dtype,
-            "place": next(targets).target.place,
+            "location": next(targets).target.location,
         }
         stored = {
             "layers": {row.layers for row in rows},
             "dtype": {row.dtype for row in rows},
-            "place": {place_of(row.checkpoint) for row in rows if row.checkpoint},
+            "location": {location_of(row.checkpoint) for row in rows if row.checkpoint},
         }
-        for what, value in wanted.items():
+        for what, value in expected.items():
             if value is not None and stored[what] - {value}:
                 raise ValueError(
-                    f"expected one {what} for the run {run!r}, but {store.path} holds it with "
-                    f"{', '.join(map(repr, sorted(stored[what])))}, and this sweep uses {value!r}; give another "
-                    "--store, or another --name"
+                    f"expected one {what} for the run {run!r}, got {value!r}, but {store.path} has it with "
+                    f"{', '.join(map(repr, sorted(stored[what])))}; give another --store, or another --name"
                 )
 
 
 def describe_other_designs(tasks: Iterable[Task], store: Store) -> list[str]:
     """Describe the runs that the store has on other probes; their values form separate curves."""
     messages = []
-    for run, of_run in groupby(tasks, lambda task: task.target.run):
-        probes = {task.probe.hash: task.probe.design.name for task in of_run}
-        others = {row.probe: row.design or NOT_RECORDED for row in _rows_of(store, run) if row.probe not in probes}
+    for run, run_tasks in groupby(tasks, lambda task: task.target.run):
+        probes = {task.probe.hash: task.probe.design.name for task in run_tasks}
+        others = {row.probe: row.design or NOT_RECORDED for row in _layer_rows(store, run) if row.probe not in probes}
         if others:
             known = ", ".join(f"{probe} (sampling design {design})" for probe, design in sorted(others.items()))
             current = ", ".join(f"{probe} (sampling design {design})" for probe, design in sorted(probes.items()))
             messages.append(
-                f"{store.path} holds {run} on the probe {known}; the new values, on {current}, form a "
+                f"{store.path} has {run} on the probe {known}; the new values, on {current}, form a "
                 "separate curve; select one with --probe in repdyn figures and repdyn report"
             )
     return messages
 
 
-def _rows_of(store: Store, run: str) -> list[Row]:
+def _layer_rows(store: Store, run: str) -> list[Row]:
     """Read a run's layer values; unreadable files are skipped, since their checkpoints are measured again."""
     rows = []
     for path in store.folder_of(run).glob("step*.parquet"):
@@ -123,18 +122,18 @@ def sweep(
     downloads: Downloads,
     display: ProgressDisplay | None = None,
 ) -> SweepResult:
-    """Measure checkpoints one after another; it can be stopped at any time and called again with the remaining ones.
+    """Measure checkpoints one after another; a sweep can be stopped at any time and repeated with the remaining ones.
 
     Args:
-        tasks: what to measure, usually :attr:`TaskList.waiting`.
-        store: where rows and failures go.
-        settings: how each is measured.
-        downloads: fetches the weights and removes them once they are measured.
-        display: shows progress.
+        tasks: checkpoints to measure, usually :attr:`TaskList.waiting`.
+        store: store of rows and failures.
+        settings: metrics, and options for loading and running the models.
+        downloads: downloads the weights, and deletes them after the measurement.
+        display: display of the progress; None for none.
 
     Raises:
-        SweepStoppedError: no connection, or no space on the disk; what was measured is in the store.
-        ValueError: another process is at work in the store, and a metric compares checkpoints.
+        SweepStoppedError: no connection, or no space on the disk; checkpoints measured before are stored.
+        ValueError: a metric compares checkpoints, and another process is measuring into the store.
     """
     display = display or ProgressDisplay(len(tasks), shown=False)
     report = SweepResult()
@@ -152,13 +151,13 @@ def _exclusive_if_comparing(tasks: Sequence[Task], store: Store, settings: Setti
     lock = FileLock(store.path / ".claims" / f"{STATES_FOLDER}.lock")
     (store.path / ".claims").mkdir(parents=True, exist_ok=True)
     try:
-        held = lock.acquire(timeout=0)
+        acquired = lock.acquire(timeout=0)
     except Timeout as error:
         raise ValueError(
-            f"expected one process at a time in {store.path} for metrics that compare a checkpoint with the one before "
-            "(cka_previous), but another one is running; leave them out, wait, or give another --store"
+            f"expected a single process in {store.path} for metrics that compare a checkpoint with the previous one "
+            "(cka_previous), but another one is running; omit these metrics, wait, or give another --store"
         ) from error
-    with held:
+    with acquired:
         yield
 
 
@@ -178,8 +177,8 @@ def _sweep(
             for task, future in claims:
                 claimed = future.result()
                 if claimed is None:
-                    report.elsewhere.append(task)
-                    display.finished(task, "left to another process")
+                    report.skipped.append(task)
+                    display.finished(task, "skipped, measured by another process")
                     continue
                 try:
                     _finish(task, claimed, store, settings, display, report)
@@ -189,11 +188,11 @@ def _sweep(
 
 
 def abort_on_repeated_failure(report: SweepResult) -> None:
-    """Raise SweepStoppedError if all checkpoints so far failed alike, as they do after a wrong option."""
+    """Raise SweepStoppedError if all checkpoints so far failed for the same reason, such as a wrong option."""
     reasons = {reason for _, reason in report.failed}
     if len(report.failed) == MAX_IDENTICAL_FAILURES and len(reasons) == 1 and not report.measured:
         raise SweepStoppedError(
-            f"the first {MAX_IDENTICAL_FAILURES} checkpoints all failed alike: {reasons.pop()}; fix the cause, then "
+            f"the first {MAX_IDENTICAL_FAILURES} checkpoints failed for the same reason: {reasons.pop()}; fix it, then "
             "repeat the sweep with --retry-failed"
         )
 

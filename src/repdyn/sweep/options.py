@@ -18,20 +18,20 @@ from repdyn.utils.arguments import SuggestingParser, at_least
 
 _EXAMPLES = """examples:
   %(prog)s --list-suites
-  %(prog)s --suite pythia-70m --dry-run                    what would be fetched
+  %(prog)s --suite pythia-70m --dry-run                    what would be downloaded
   %(prog)s --suite pythia-70m --revisions log --max-disk 2GB
   %(prog)s --suite 'pythia-*-deduped' finished my_suite.yaml --store sweeps
   %(prog)s EleutherAI/pythia-70m --revisions step0,step512,step143000
   %(prog)s gpt2                                            one finished model
-  %(prog)s gpt2 --design paper                             by the published protocol
-  %(prog)s runs/quickstart/TIME                            a run's own checkpoints: the live numbers
+  %(prog)s gpt2 --design paper                             as in the published protocol
+  %(prog)s runs/quickstart/TIME                            a run's own checkpoints, with the values of the live run
   %(prog)s runs/quickstart/TIME/checkpoints --probe runs/quickstart/TIME/repdyn/probes/HASH.safetensors
   %(prog)s --suite pythia-70m --engine ray --workers 4
   %(prog)s --suite pythia --shard "$((SLURM_ARRAY_TASK_ID + 1))/$SLURM_ARRAY_TASK_COUNT"
 
-Stop it at any time; the same command goes on where it was. Exit status: 0 everything is measured; 1 some checkpoints
-failed, for reasons that are stored (--retry-failed tries them again); 2 a mistaken command; 3 no network, or no space
-on the disk; 130 stopped.
+A sweep can be stopped at any time; the same command continues it. Exit status: 0 everything is measured; 1 some
+checkpoints failed, for reasons that are stored (--retry-failed retries them); 2 invalid arguments; 3 no network, or no
+space on the disk; 130 interrupted.
 """
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
@@ -55,9 +55,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_sources(top.add_argument_group("what to measure"))
-    _add_probe(top.add_argument_group("on which tokens"))
-    _add_measuring(top.add_argument_group("how"))
-    _add_running(top.add_argument_group("the run"))
+    _add_probe(top.add_argument_group("the probe"))
+    _add_measuring(top.add_argument_group("measurement"))
+    _add_running(top.add_argument_group("execution"))
     return top
 
 
@@ -67,24 +67,24 @@ def _add_sources(group: argparse._ArgumentGroup) -> None:
         nargs="?",
         help="a run's folder, a folder of save_pretrained or .ckpt checkpoints, or a hub repository",
     )
-    group.add_argument("--suite", nargs="+", metavar="NAME", help="suites, models of them, patterns, or YAML files")
-    group.add_argument("--list-suites", action="store_true", help="show the suites and their models, and stop")
+    group.add_argument("--suite", nargs="+", metavar="NAME", help="suites, their models, patterns, or YAML files")
+    group.add_argument("--list-suites", action="store_true", help="list the suites and their models, and exit")
     group.add_argument(
         "--revisions",
         default="all",
-        help="all, log (nearest to powers of two), every:10, or names or steps separated by commas (default: all)",
+        help="all, log (closest to powers of two), every:10, or names or steps separated by commas (default: all)",
     )
     group.add_argument("--pattern", help="regular expression for revision names with a group 'step' (hub repository)")
-    group.add_argument("--name", help="name in the rows (default: the repository, or the last two parts of the path)")
+    group.add_argument("--name", help="name of the run (default: the repository, or the last two parts of the path)")
 
 
 def _add_probe(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--probe", type=Path, help="probe file (default: a run's own, or one made of --text)")
+    group.add_argument("--probe", type=Path, help="probe file (default: the run's own, or one made of --text)")
     group.add_argument("--text", help=f"enwik8, builtin, or a path (default: {DEFAULT_TEXT})")
     group.add_argument(
         "--sequence-length",
         type=at_least(2),
-        help="tokens in a window (default: what the design says, or the model's context)",
+        help="tokens in a window (default: that of the design, or the model's context if shorter)",
     )
     group.add_argument(
         "--design",
@@ -102,7 +102,7 @@ def _add_probe(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         choices=CLASS_OPTIONS,
         default=["none"],
-        help=f"word classes to measure apart, as token_rank@rare does: {', '.join(CLASSES)}; words for all of them "
+        help=f"word classes to measure as subsets, as in token_rank@rare: {', '.join(CLASSES)}; words for all of them "
         "(default: none)",
     )
 
@@ -112,55 +112,64 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         "--metrics",
         nargs="+",
         default=list(DEFAULT_METRICS),
-        help=f"among {', '.join(METRICS)}, or all; each also with settings and on a subset, quoted for the shell: "
+        help=f"{', '.join(METRICS)}, or all; with settings and on a subset, quoted for the shell: "
         "'two_nn[discard=0.8]', anisotropy@no_massive, 'two_nn[discard=0.8,duplicates=count]@no_sink' "
         "(default: %(default)s)",
     )
-    group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
+    group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: detected)')
     group.add_argument(
         "--token-positions",
         type=_positions,
         metavar="SLICE",
-        help='positions that are the tokens\', such as "2:" where two learned vectors stand before them (default: all)',
+        help='positions of the tokens, such as "2:" after two learned vectors (default: all)',
     )
     add_loading_options(group, dtype=None)
     group.add_argument(
-        "--device-map", choices=["auto", "balanced", "sequential"], help="spread a large model over devices and disk"
+        "--device-map",
+        choices=["auto", "balanced", "sequential"],
+        help="distribute a large model over devices and disk",
     )
     group.add_argument("--tokens-per-forward", type=at_least(1), default=8192, help="(default: %(default)s)")
 
 
 def _add_running(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--store", type=Path, help="where the rows go (default: FOLDER/sweep, or sweeps)")
-    group.add_argument("--dry-run", action="store_true", help="say what would be fetched and what is done, and stop")
-    group.add_argument("--retry-failed", action="store_true", help="try failed checkpoints again")
-    group.add_argument("--max-disk", type=n_bytes, metavar="SIZE", help="most disk for weights at any time, as 20GB")
+    group.add_argument("--store", type=Path, help="folder of the results (default: FOLDER/sweep, or sweeps)")
+    group.add_argument(
+        "--dry-run", action="store_true", help="show what remains and what would be downloaded, and exit"
+    )
+    group.add_argument("--retry-failed", action="store_true", help="retry checkpoints that failed before")
+    group.add_argument("--max-disk", type=n_bytes, metavar="SIZE", help="disk space for weights, such as 20GB")
     group.add_argument(
         "--downloads",
         type=Path,
         default=cache_directory() / "downloads",
-        help="where weights lie until they are measured (default: %(default)s)",
+        help="folder of the weights until they are measured (default: %(default)s)",
     )
     group.add_argument(
-        "--timeout", type=at_least(1), default=3600, metavar="SECONDS", help="of one download (default: %(default)s)"
+        "--timeout",
+        type=at_least(1),
+        default=3600,
+        metavar="SECONDS",
+        help="limit of one download (default: %(default)s)",
     )
     group.add_argument("--engine", choices=["serial", "ray"], default="serial", help="(default: %(default)s)")
     group.add_argument(
         "--workers",
         type=at_least(1),
         default=2,
-        help="checkpoints at a time on each machine, with Ray (default: %(default)s)",
+        help="concurrent checkpoints on each machine, with Ray (default: %(default)s)",
     )
     group.add_argument("--shard", type=_shard, metavar="I/N", help="measure the I-th of N equal parts, I from 1")
 
 
 def n_bytes(text: str) -> int:
-    """
+    """Parse a size in bytes.
+
     >>> n_bytes("20GB"), n_bytes("1.5 TB"), n_bytes("300m"), n_bytes("1024")
     (20000000000, 1500000000000, 300000000, 1024)
     """
-    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)b?\s*", text.lower())
-    size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)b?\s*", text.lower())
+    size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
     if size == 0:
         raise argparse.ArgumentTypeError(f"expected a size such as 20GB or 500MB, got {text!r}")
     return size
@@ -174,7 +183,7 @@ def _positions(text: str) -> slice:
 
 
 def _shard(text: str) -> Shard:
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise argparse.ArgumentTypeError(f"expected I/N with 1 <= I <= N, such as 1/8, got {text!r}")
-    return Shard(int(found[1]), int(found[2]))
+    return Shard(int(match[1]), int(match[2]))

@@ -13,10 +13,10 @@ from rich.table import Table
 from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CheckpointError
 from repdyn.sweep.suites import shipped_suites
-from repdyn.sweep.targets import Selection, Target, concurrently
+from repdyn.sweep.targets import Selection, Target, map_concurrently
 from repdyn.utils.redaction import redacted
 
-_LISTED = 6
+_MAX_LISTED = 6
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console) -> None:
         )
     console.print(table)
     console.print(
-        f"{gigabytes(total)} to download in total; on disk at once: at most the two largest, or what --max-disk allows",
+        f"{gigabytes(total)} to download in total; at most the two largest on disk at a time, or as --max-disk allows",
         soft_wrap=True,
     )
     for problem in problems:
@@ -70,13 +70,13 @@ def print_suites(console: Console) -> None:
 def selection_notes(selection: Selection) -> list[str]:
     """Describe how a repository differs from its description."""
     lines = []
-    if selection.absent:
-        steps = shorten_list([str(step) for step in selection.absent])
+    if selection.missing_steps:
+        steps = shorten_list([str(step) for step in selection.missing_steps])
         lines.append(f"{selection.run}: described, but not on the hub: {steps}")
-    if selection.others:
+    if selection.unmatched:
         lines.append(
-            f"{selection.run}: not checkpoints by the pattern, or without a step in their names, and left out: "
-            f"{shorten_list(selection.others)}"
+            f"{selection.run}: ignored, because they do not match the pattern or have no step in their names: "
+            f"{shorten_list(selection.unmatched)}"
         )
     return lines
 
@@ -87,13 +87,14 @@ def shorten_list(names: Sequence[str]) -> str:
     >>> shorten_list(["a", "b"]), shorten_list([str(n) for n in range(20)])
     ('a, b', '0, 1, 2, 3, 4 .. 19 (20)')
     """
-    if len(names) <= _LISTED:
+    if len(names) <= _MAX_LISTED:
         return ", ".join(names)
-    return f"{', '.join(names[: _LISTED - 1])} .. {names[-1]} ({len(names)})"
+    return f"{', '.join(names[: _MAX_LISTED - 1])} .. {names[-1]} ({len(names)})"
 
 
 def gigabytes(n_bytes: float) -> str:
-    """
+    """Format a number of bytes in gigabytes.
+
     >>> gigabytes(0), gigabytes(3_649_400_000_000), gigabytes(21_560_000_000), gigabytes(1_400_000)
     ('0 GB', '3649 GB', '21.6 GB', '0.0014 GB')
     """
@@ -110,5 +111,5 @@ def _sizes(targets: Sequence[Target], hub: Hub) -> tuple[list[int], list[str]]:
         except CheckpointError as error:
             return f"{target}: {error}"
 
-    found = concurrently(size, targets)
-    return [n for n in found if isinstance(n, int)], [reason for reason in found if isinstance(reason, str)]
+    sizes = map_concurrently(size, targets)
+    return [n for n in sizes if isinstance(n, int)], [reason for reason in sizes if isinstance(reason, str)]

@@ -1,4 +1,4 @@
-"""The probe of a model that was not measured live: one text for all models, cut by the model's own tokenizer."""
+"""Make the probe of published or local checkpoints: the same text for all models, with the model's tokenizer."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from repdyn.text.source import DEFAULT_TEXT, load_corpus
 from repdyn.utils.quiet import without_reports
 
 _CONFIG = re.compile(r"config\.json")
-_ASKED = 3
-"""The newest so many checkpoints are asked for a tokenizer and a configuration: of hundreds, none may have one."""
+_MAX_TRIED = 3
+"""Number of newest checkpoints in which a tokenizer and a configuration are searched."""
 
 
 @dataclass(frozen=True)
 class ProbeText:
-    """What probes are made of.
+    """The text and the settings of probes.
 
     Args:
         source: "enwik8" (its held-out last 5 %), "builtin", or the path of a text.
-        sequence_length: tokens in a window; None for what the design says, or the model's context where it is shorter.
-        max_vectors: vectors measured per layer.
+        sequence_length: number of tokens in a window; None for that of the design, or the model's context if shorter.
+        max_vectors: number of vectors measured per layer.
         design: sampling design of the probe, one of :data:`repdyn.probe.design.DESIGNS`.
-        classes: of words that the probe is to know, among :data:`repdyn.probe.word_classes.CLASSES`.
+        classes: word classes of the probe, among :data:`repdyn.probe.word_classes.CLASSES`.
     """
 
     source: str = DEFAULT_TEXT
@@ -54,18 +54,18 @@ class ProbeText:
     design: str = INDEPENDENT.name
 
     def probe(self, name: str, tokenizer: Path, config: PreTrainedConfig, *, trust_remote_code: bool = False) -> Probe:
-        """The probe of a model.
+        """Return the probe of a model.
 
         Args:
-            name: of the model, for messages.
+            name: name of the model, for messages.
             tokenizer: folder of its tokenizer.
-            config: the model's own, which sets its context.
+            config: configuration of the model, which determines its context.
             trust_remote_code: run Python code of the tokenizer's folder.
 
         Raises:
-            CheckpointError: the tokenizer does not load.
-            ValueError: the text is too short, or the sequences are longer than the model's context; or classes of words
-                cannot be told.
+            CheckpointError: the tokenizer cannot be loaded.
+            ValueError: the text is too short, the sequences are longer than the model's context, or word classes cannot
+                be determined.
             SweepStoppedError: the text cannot be downloaded.
         """
         loaded = load_tokenizer(tokenizer, name, trust_remote_code=trust_remote_code)
@@ -101,30 +101,30 @@ def hub_probe(
     tokenizer: Path | None = None,
     trust_remote_code: bool = False,
 ) -> Probe:
-    """The probe of a published history.
+    """Return the probe of published checkpoints.
 
     Args:
-        model: its tokenizer is taken where it names one; else that of the repository's main branch, or else that of
-            one of the newest checkpoints.
-        selection: the checkpoints; the newest that has a configuration tells the model's context.
-        text: what to make it of.
-        hub: where they are.
-        tokenizer: a local folder that has the tokenizer.
+        model: its tokenizer is used if it names one; otherwise that of the repository's main branch, or that of one of
+            the newest checkpoints.
+        selection: the checkpoints; the newest one with a configuration determines the model's context.
+        text: text and settings of the probe.
+        hub: the hub of the checkpoints.
+        tokenizer: local folder of the tokenizer.
         trust_remote_code: run Python code of the repository.
 
     Raises:
         CheckpointError: there is no tokenizer, no configuration, or no checkpoint at all.
         ValueError, SweepStoppedError: as :meth:`ProbeText.probe`.
     """
-    newest = [target for target in reversed(selection.targets) if target.commit][:_ASKED]
+    newest = [target for target in reversed(selection.targets) if target.commit][:_MAX_TRIED]
     if not newest:
-        reasons = [str(target.missing) for target in selection.targets[:_ASKED]]
-        raise CheckpointError(f"none of its checkpoints is there: {'; '.join(reasons)}")
+        reasons = [str(target.missing_reason) for target in selection.targets[:_MAX_TRIED]]
+        raise CheckpointError(f"none of its checkpoints exists: {'; '.join(reasons)}")
     with TemporaryDirectory(prefix="repdyn-probe-") as temporary:
         config = _hub_config(newest, hub, Path(temporary) / "config", trust_remote_code)
         if tokenizer is None:
-            places = _tokenizer_places(model, newest)
-            tokenizer = fetch_tokenizer(model.name, places, hub, Path(temporary) / "tokenizer", trust_remote_code)
+            folders = _tokenizer_folders(model, newest)
+            tokenizer = fetch_tokenizer(model.name, folders, hub, Path(temporary) / "tokenizer", trust_remote_code)
         return text.probe(model.name, tokenizer, config, trust_remote_code=trust_remote_code)
 
 
@@ -137,18 +137,18 @@ def local_probe(
     tokenizer: str | None = None,
     trust_remote_code: bool = False,
 ) -> Probe:
-    """The probe of local checkpoints.
+    """Return the probe of local checkpoints.
 
     Args:
-        folder: where they lie, for messages.
-        targets: the checkpoints; the newest tells the model's context.
-        text: what to make it of.
-        hub: where a tokenizer is fetched that is no folder here.
-        tokenizer: folder or hub repository; by default the newest checkpoint that has a tokenizer beside its weights.
+        folder: folder of the checkpoints, for messages.
+        targets: the checkpoints; the newest determines the model's context.
+        text: text and settings of the probe.
+        hub: the hub from which a tokenizer is downloaded that is not a local folder.
+        tokenizer: folder or hub repository; by default the newest checkpoint with a tokenizer.
         trust_remote_code: run Python code of the folder.
 
     Raises:
-        CheckpointError: the newest checkpoint has no configuration that can be read, or the hub not the tokenizer.
+        CheckpointError: the newest checkpoint has no readable configuration, or the hub does not have the tokenizer.
         ValueError: there is no tokenizer.
         ValueError, SweepStoppedError: as :meth:`ProbeText.probe`.
     """
@@ -162,8 +162,8 @@ def local_probe(
             found = fetch_tokenizer(str(folder), [HubFolder(tokenizer)], hub, Path(temporary), trust_remote_code)
         if found is None:
             raise ValueError(
-                f"expected a probe, but {folder} is no run's folder, and its checkpoints have no tokenizer to make one "
-                "with; name a probe with --probe FILE, or a folder or hub repository with --tokenizer"
+                f"expected a probe or a tokenizer to make one, got neither with the checkpoints in {folder}; give a "
+                "probe with --probe FILE, or a folder or hub repository with --tokenizer"
             )
         config = _local_config(paths[0], trust_remote_code)
         return text.probe(str(folder), found, config, trust_remote_code=trust_remote_code)
@@ -173,26 +173,26 @@ def _has_tokenizer(folder: Path) -> bool:
     return folder.is_dir() and has_tokenizer(path.name for path in folder.iterdir())
 
 
-def _tokenizer_places(model: PublishedModel, newest: Sequence[Target]) -> list[HubFolder]:
-    """Return the places to look for the tokenizer; only the one that the suite names, if it names one."""
+def _tokenizer_folders(model: PublishedModel, newest: Sequence[Target]) -> list[HubFolder]:
+    """Return the folders in which to search the tokenizer; only that of the suite, if it names one."""
     if model.tokenizer:
         return [HubFolder(model.tokenizer)]
     own = [HubFolder(model.repository)] if model.repository else []
-    beside = [HubFolder(at.repository, at.commit, at.subfolder) for at in newest]
-    above = [HubFolder(at.repository, at.commit) for at in newest]
-    return list(dict.fromkeys([*own, *beside, *above]))
+    subfolders = [HubFolder(target.repository, target.commit, target.subfolder) for target in newest]
+    roots = [HubFolder(target.repository, target.commit) for target in newest]
+    return list(dict.fromkeys([*own, *subfolders, *roots]))
 
 
 def _hub_config(newest: Sequence[Target], hub: Hub, folder: Path, with_code: bool) -> PreTrainedConfig:
-    tried = []
+    errors = []
     for target in newest:
-        place = HubFolder(target.repository, target.commit, target.subfolder)
+        source = HubFolder(target.repository, target.commit, target.subfolder)
         try:
-            files = matching_files(place.files(hub), _CONFIG, with_code)
-            return _config(place.fetch(files, hub, folder / target.commit), with_code)
+            files = matching_files(source.files(hub), _CONFIG, with_code)
+            return _config(source.fetch(files, hub, folder / target.commit), with_code)
         except CheckpointError as error:
-            tried.append(f"{target.revision}: {error}")
-    raise CheckpointError(f"expected a checkpoint with a configuration that loads, found none: {'; '.join(tried)}")
+            errors.append(f"{target.revision}: {error}")
+    raise CheckpointError(f"expected a checkpoint with a loadable configuration, got none: {'; '.join(errors)}")
 
 
 def _local_config(path: Path, with_code: bool) -> PreTrainedConfig:

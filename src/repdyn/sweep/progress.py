@@ -17,7 +17,8 @@ from repdyn.utils.untrusted_names import PrintableConsole
 
 
 class ProgressDisplay:
-    """Progress bars for all checkpoints, the download and the current checkpoint; in a log file, a line per checkpoint.
+    """Progress bars for all checkpoints, the download and the current checkpoint; in a log file, one line per
+    checkpoint.
 
     Args:
         n_checkpoints: number of checkpoints to measure.
@@ -36,7 +37,7 @@ class ProgressDisplay:
         self._bars = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
         self._n = n_checkpoints
         self._finished = 0
-        self._warned_of: set[str] = set()
+        self._warned_runs: set[str] = set()
         self._all = self._bars.add_task("checkpoints", total=n_checkpoints, text=f"0 of {n_checkpoints}")
         self._download = self._bars.add_task("download", total=None, text="", visible=False)
         self._checkpoint = self._bars.add_task("measuring", total=1.0, text="", visible=False)
@@ -77,7 +78,7 @@ class ProgressDisplay:
     def warn_of_own_windows(self, task: Task, rows: Sequence[Row]) -> None:
         """Print the warning of :func:`repdyn.tables.designs.own_window_warning`, once per run."""
         run = task.target.run
-        if run not in self._warned_of and (warning := own_window_warning(rows)):
-            self._warned_of.add(run)
+        if run not in self._warned_runs and (warning := own_window_warning(rows)):
+            self._warned_runs.add(run)
             line = escape(redacted(f"{task.target}: {warning}"))
             self._console.print(f"[yellow]{line}[/yellow]", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Sweep with several workers, GPUs or machines at once: one Ray task per checkpoint."""
+"""Sweep with several workers, GPUs or machines: one Ray task per checkpoint."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from repdyn.sweep.checkpoint import Settings, Task, store_failure
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.loop import SweepResult, abort_on_repeated_failure, sweep
 from repdyn.sweep.progress import ProgressDisplay
-from repdyn.sweep.targets import Target, concurrently
+from repdyn.sweep.targets import Target, map_concurrently
 
 DISK = "disk_gb"
-"""Name of the Ray resource that bounds the weights on one machine's disk."""
-TRIES_AFTER_A_LOST_WORKER = 3
-_OBJECT_STORE_BYTES = 256_000_000  # the tasks share nothing but probes
-_PARTS = 10_000  # Ray counts resources in ten-thousandths
-_ANSWER_SECONDS = 10
-_END_SECONDS = 10
+"""Name of the Ray resource that limits the weights on a machine's disk, in GB."""
+MAX_RETRIES = 3
+_OBJECT_STORE_BYTES = 256_000_000  # the tasks share only probes
+_UNITS = 10_000  # Ray counts resources in ten-thousandths
+_CONNECT_SECONDS = 10
+_CANCEL_SECONDS = 10
 
 Machine: TypeAlias = Mapping[str, float]
 """The resources of one machine of a cluster, by name."""
@@ -41,22 +41,22 @@ Machine: TypeAlias = Mapping[str, float]
 def sweep_with_ray(
     tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace
 ) -> SweepResult:
-    """Measure checkpoints on the Ray cluster that RAY_ADDRESS names, or else on one started here.
+    """Measure checkpoints on the Ray cluster at RAY_ADDRESS, or on a local one that is started if it is not set.
 
-    A task takes a GPU where the device is one, its share of a machine's CPUs (one in ``workers``) and, with
-    ``max_disk``, as much of the machine's resource ``disk_gb`` as its weights take of the budget. A task whose worker
-    is lost is tried again.
+    A task requests a GPU if the device is one, a fraction 1 / ``workers`` of a machine's CPUs and, with ``max_disk``, a
+    share of the machine's resource ``disk_gb`` according to the size of its weights. A task whose worker is lost is
+    retried.
 
     Args:
-        tasks: what to measure.
-        store: on a file system that all machines share.
-        settings: how each is measured.
-        hub: lists the sizes of the checkpoints.
-        options: of the command line: workers, device, max_disk, downloads, timeout, trust_remote_code.
+        tasks: checkpoints to measure.
+        store: store on a file system that all machines share.
+        settings: metrics, and options for loading and running the models.
+        hub: hub from which the sizes of the checkpoints are read.
+        options: command line options: workers, device, max_disk, downloads, timeout, trust_remote_code.
 
     Raises:
-        ValueError: Ray is not installed, or no machine of its cluster has what a task takes.
-        SweepStoppedError: no connection, no space on a disk, or one reason for which all fail.
+        ValueError: Ray is not installed, or no machine of the cluster has the requested resources.
+        SweepStoppedError: no connection, no space on a disk, or all checkpoints fail for the same reason.
     """
     _validate_device(options.device)
     ray = _import_ray()
@@ -67,7 +67,7 @@ def sweep_with_ray(
     with _cluster(ray, options), ProgressDisplay(len(tasks)) as display:
         machines = _machines(ray, options)
         limits = _download_limits(machines, options)
-        remote = ray.remote(max_retries=TRIES_AFTER_A_LOST_WORKER)(_measure_there)
+        remote = ray.remote(max_retries=MAX_RETRIES)(_measure_in_worker)
         probes = {task.probe.hash: ray.put(task.probe) for task in tasks}
         waiting = {}
         try:
@@ -90,25 +90,25 @@ def sweep_with_ray(
     return report
 
 
-def _measure_there(
+def _measure_in_worker(
     target: Target, probe: Probe, store: Path, settings: Settings, endpoint: str, limits: DownloadLimits
 ) -> SweepResult:
-    """Sweep one checkpoint, in a worker."""
+    """Measure one checkpoint in a worker."""
     return sweep([Task(target, probe)], Store(store), settings, Downloads(Hub(endpoint), limits))
 
 
 def _outcome(ray: Any, call: Any, task: Task, store: Store, settings: Settings) -> SweepResult:
     try:
-        there = ray.get(call)
-        # the tasks it names are copies
-        failed = [(task, reason) for _, reason in there.failed]
-        return SweepResult([task] * len(there.measured), failed, [task] * len(there.elsewhere))
+        result = ray.get(call)
+        # with this process's task in place of the worker's copy
+        failed = [(task, reason) for _, reason in result.failed]
+        return SweepResult([task] * len(result.measured), failed, [task] * len(result.skipped))
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError) as error:
-        # a process that the system kills for its memory looks the same
+        # including workers that the system kills for their memory use
         reason = (
-            f"its worker was lost {1 + TRIES_AFTER_A_LOST_WORKER} times, most likely out of memory "
+            f"its worker was lost {1 + MAX_RETRIES} times, most likely out of memory "
             f"({type(error).__name__}); try fewer --workers"
         )
         store_failure(task, store, settings, reason)
@@ -119,7 +119,7 @@ def _show(display: ProgressDisplay, task: Task, outcome: SweepResult) -> None:
     if outcome.failed:
         display.finished(task, f"failed: {outcome.failed[0][1]}", failed=True)
     else:
-        display.finished(task, "measured" if outcome.measured else "left to another process")
+        display.finished(task, "measured" if outcome.measured else "skipped, measured by another process")
 
 
 def _cancel(ray: Any, calls: list[Any]) -> None:
@@ -127,23 +127,23 @@ def _cancel(ray: Any, calls: list[Any]) -> None:
     for call in calls:
         ray.cancel(call, force=True)
     if calls:
-        ray.wait(calls, num_returns=len(calls), timeout=_END_SECONDS)
+        ray.wait(calls, num_returns=len(calls), timeout=_CANCEL_SECONDS)
 
 
 def _remove_leftovers(limits: DownloadLimits, hub: Hub) -> None:
-    """Remove the downloads of killed workers on this machine; on others the next worker does it."""
+    """Delete the downloads of killed workers on this machine; on other machines the next worker does so."""
     with Downloads(hub, limits).opened():
         pass
 
 
 @contextmanager
 def _cluster(ray: Any, options: Namespace) -> Iterator[None]:
-    """Connect to Ray; a cluster started here takes this machine's disk budget."""
+    """Connect to Ray; a local cluster gets the disk budget as a resource."""
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         _connect(ray, os.environ.get("RAY_ADDRESS") or "local", options)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own in its place
+            signal.signal(signal.SIGTERM, on_sigterm)  # replaced by Ray's own handler
         yield
     finally:
         ray.shutdown()
@@ -151,7 +151,7 @@ def _cluster(ray: Any, options: Namespace) -> Iterator[None]:
 
 def _connect(ray: Any, address: str, options: Namespace) -> None:
     quiet = {"log_to_driver": False, "logging_level": "error"}
-    if address == "local":  # never a Ray that happens to run here
+    if address == "local":  # starts a new cluster, even if one is running on this machine
         ray.init(
             address,
             num_cpus=options.workers * max(1, torch.get_num_threads() // options.workers),
@@ -162,7 +162,7 @@ def _connect(ray: Any, address: str, options: Namespace) -> None:
         )
         return
     try:
-        _require_answer(address)
+        _check_reachable(address)
         ray.init(address, **quiet)
     except OSError as error:
         raise ValueError(
@@ -171,28 +171,28 @@ def _connect(ray: Any, address: str, options: Namespace) -> None:
         ) from error
 
 
-def _require_answer(address: str) -> None:
-    """Fail at once if nothing answers: Ray itself would retry for a quarter of an hour."""
+def _check_reachable(address: str) -> None:
+    """Raise OSError if the address is not reachable, which Ray itself would retry for a quarter of an hour."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
 
 
 def _machines(ray: Any, options: Namespace) -> list[Machine]:
-    """Return the machines that can run a task; one that fits nowhere would wait forever."""
+    """Return the machines that can run a task, and raise ValueError if there is none."""
     needed = {}
     if options.max_disk:
-        needed[DISK] = f"start each with ray start --resources='{{\"{DISK}\": 200}}', or leave --max-disk out"
+        needed[DISK] = f"start each with ray start --resources='{{\"{DISK}\": 200}}', or omit --max-disk"
     if options.device.startswith("cuda"):
-        needed["GPU"] = "add one that has, or choose --device cpu"
-    needed["CPU"] = "add one that has"
-    there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    able = [machine for machine in there if all(machine.get(name, 0) >= 1 for name in needed)]
-    if not able:
-        advice = next(needed[name] for name in needed if any(machine.get(name, 0) < 1 for machine in there))
-        got = "; ".join(", ".join(sorted(name for name in machine if ":" not in name)) for machine in there)
+        needed["GPU"] = "add one, or choose --device cpu"
+    needed["CPU"] = "add one"
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    suitable = [machine for machine in machines if all(machine.get(name, 0) >= 1 for name in needed)]
+    if not suitable:
+        advice = next(needed[name] for name in needed if any(machine.get(name, 0) < 1 for machine in machines))
+        got = "; ".join(", ".join(sorted(name for name in machine if ":" not in name)) for machine in machines)
         raise ValueError(f"expected a Ray cluster with a machine that has {', '.join(needed)}, got {got}; {advice}")
-    return able
+    return suitable
 
 
 def _download_limits(machines: Sequence[Machine], options: Namespace) -> DownloadLimits:
@@ -206,18 +206,18 @@ def _resources(size: int, machines: Sequence[Machine], limits: DownloadLimits, o
     """Return the resources that a task requests.
 
     Args:
-        size: of its files, in bytes.
-        machines: that can take it.
-        limits: how much of the disk all tasks of a machine may take.
-        options: of the command line.
+        size: size of its files, in bytes.
+        machines: the machines that can run it.
+        limits: limits of all tasks of a machine together.
+        options: command line options.
     """
     n_cpus = int(min(machine["CPU"] for machine in machines))
     resources = {}
     if limits.budget_bytes:
-        # One that is larger than the budget must get its turn too, to be recorded as such. A machine counts whole
-        # gigabytes, so the share in the budget is what is taken of them.
+        # at most the whole budget, so that a larger checkpoint is scheduled too, and its failure recorded; a share,
+        # since the resource of a machine is rounded to whole gigabytes
         share = min(1.0, size / limits.budget_bytes)
-        resources[DISK] = max(machine[DISK] for machine in machines) * math.ceil(share * _PARTS) / _PARTS
+        resources[DISK] = max(machine[DISK] for machine in machines) * math.ceil(share * _UNITS) / _UNITS
     return {
         "num_cpus": max(1, n_cpus // options.workers),
         "num_gpus": 1 if options.device.startswith("cuda") else 0,
@@ -226,31 +226,31 @@ def _resources(size: int, machines: Sequence[Machine], limits: DownloadLimits, o
 
 
 def _sizes(tasks: Sequence[Task], hub: Hub, options: Namespace) -> list[int]:
-    """Return the bytes to download for each task; zeros without a disk budget."""
+    """Return the number of bytes to download for each task; zeros without a disk budget."""
     if not options.max_disk:
         return [0] * len(tasks)
-    return concurrently(lambda task: _size(task.target, hub, options.trust_remote_code), tasks)
+    return map_concurrently(lambda task: _size(task.target, hub, options.trust_remote_code), tasks)
 
 
 def _size(target: Target, hub: Hub, with_code: bool) -> int:
     try:
         return total_bytes(target.remote_files(hub, with_code=with_code))
     except CheckpointError:
-        return 0  # the worker meets the same failure and records it
+        return 0  # the worker fails in the same way, and records it
 
 
 def _validate_device(device: str) -> None:
     if device.startswith("cuda:"):
         raise ValueError(
-            f"expected --device cuda or cpu with --engine ray, which hands out the GPUs itself, got {device!r}; choose "
-            "among them with CUDA_VISIBLE_DEVICES"
+            f"expected --device cuda or cpu with --engine ray, which assigns the GPUs, got {device!r}; select GPUs "
+            "with CUDA_VISIBLE_DEVICES"
         )
 
 
 def _import_ray() -> Any:
     """Import Ray with usage statistics off and with a limit on retries after out-of-memory errors."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_task_oom_retries", str(TRIES_AFTER_A_LOST_WORKER))
+    os.environ.setdefault("RAY_task_oom_retries", str(MAX_RETRIES))
     try:
         import ray
     except ImportError as error:

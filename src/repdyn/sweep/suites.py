@@ -1,4 +1,4 @@
-"""Suites: published training histories as YAML describes them, the shipped ones and your own; see docs/suites.md."""
+"""Suites: descriptions of published training runs in YAML, shipped or your own; see docs/suites.md."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _CHECKPOINT_KEYS = ("for", "repository", "revision", "subfolder", "step", "token
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})(?::(\d{1,18}))?", re.ASCII)
-_MOST_ITEMS = 100_000
+_MAX_ITEMS = 100_000
 
 
 @dataclass(frozen=True)
 class PublishedCheckpoint:
-    """One checkpoint that is listed by itself."""
+    """A checkpoint that a suite lists individually."""
 
     repository: str
     revision: str
@@ -53,17 +53,17 @@ class PublishedModel:
     revisions: str | None = None
     subfolders: str | None = None
     checkpoints: tuple[PublishedCheckpoint, ...] = ()
-    """By ascending step, no two alike."""
+    """By ascending and distinct step."""
     tokens_per_step: int | None = None
     expected: tuple[int, ...] = ()
-    """Steps the publisher promises, ascending; empty where not known."""
+    """Steps that should exist, ascending; empty if unknown."""
     tokenizer: str | None = None
-    """Repository of the tokenizer, where the checkpoints have none."""
+    """Repository of the tokenizer, if the checkpoints have none."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """One YAML file."""
+    """The models described in one YAML file."""
 
     name: str
     title: str
@@ -75,14 +75,14 @@ def read_suite(path: str | Path) -> Suite:
     """Read a suite; its name is that of the file.
 
     Raises:
-        ValueError: the file is no YAML or not of the form docs/suites.md describes; says which entry.
+        ValueError: the file is not valid YAML, or an entry is invalid; see docs/suites.md.
         OSError: the file cannot be read.
     """
     path = Path(path)
     suite = _Entry(read_yaml(path), _SUITE_KEYS, str(path))
     models = [
-        _history(entry, path.stem)
-        for number, item in enumerate(suite.listed("models"), start=1)
+        _published_model(entry, path.stem)
+        for number, item in enumerate(suite.items("models"), start=1)
         for entry in _Entry(item, _MODEL_KEYS, f"{path}, model {number}").expanded()
     ]
     for attribute in ("name", "run"):
@@ -90,33 +90,33 @@ def read_suite(path: str | Path) -> Suite:
         repeated = next((value for value in values if values.count(value) > 1), None)
         if repeated is not None:
             raise ValueError(
-                f"expected another {attribute} for each model in {path}, got {repeated!r} twice; give each its own "
-                f"with the key {attribute}"
+                f"expected a different {attribute} for each model in {path}, got {repeated!r} twice; set the key "
+                f"{attribute}"
             )
     return Suite(path.stem, suite.required("title"), suite.required("card"), tuple(models))
 
 
 def shipped_suites() -> dict[str, Suite]:
-    """The suites that come with the package, by name."""
+    """Return the suites that are part of the package, by name."""
     return {path.stem: read_suite(path) for path in sorted(_SHIPPED.glob("*.yaml"))}
 
 
 def find_models(names: Sequence[str]) -> list[PublishedModel]:
-    """The models that are meant, each once, in the order named.
+    """Return the models of the given names, without duplicates, in their order.
 
     Args:
         names: each a suite ("pythia": all its models), a model ("pythia-70m"), a shell pattern over the models
-            ("pythia-*-deduped"), or the path of a suite of your own (ending in .yaml or .yml).
+            ("pythia-*-deduped"), or the path of another suite (ending in .yaml or .yml).
 
     Raises:
-        ValueError: a name is none of these, or a suite is not of the right form.
-        OSError: a named file cannot be read.
+        ValueError: a name is unknown, or a suite is invalid.
+        OSError: a file cannot be read.
     """
     suites = shipped_suites()
-    return list(dict.fromkeys(model for name in names for model in _meant(name, suites)))
+    return list(dict.fromkeys(model for name in names for model in _models_named(name, suites)))
 
 
-def _meant(name: str, suites: Mapping[str, Suite]) -> list[PublishedModel]:
+def _models_named(name: str, suites: Mapping[str, Suite]) -> list[PublishedModel]:
     if name.endswith((".yaml", ".yml")):
         return list(read_suite(name).models)
     if name in suites:
@@ -134,7 +134,7 @@ def _meant(name: str, suites: Mapping[str, Suite]) -> list[PublishedModel]:
     return found
 
 
-def _history(entry: _Entry, suite: str) -> PublishedModel:
+def _published_model(entry: _Entry, suite: str) -> PublishedModel:
     name = entry.required("name")
     if not _NAME.fullmatch(name):
         raise entry.error("a name of letters, digits and . _ + -", name, "rename it")
@@ -143,12 +143,13 @@ def _history(entry: _Entry, suite: str) -> PublishedModel:
         raise entry.error("one of revisions, subfolders and checkpoints", ", ".join(sources) or "none", "keep one")
     tokens_per_step = entry.number("tokens_per_step")
     if tokens_per_step == 0:
-        raise entry.error("tokens_per_step of at least 1", 0, "leave it out where it is not known")
+        raise entry.error("tokens_per_step of at least 1", 0, "omit it if it is unknown")
     checkpoints = _checkpoints(entry, tokens_per_step)
     repositories = {at.repository for at in checkpoints} or {entry.required("repository")}
     run = entry.text("run") or (repositories.pop() if len(repositories) == 1 else None)
     if run is None:
         raise entry.error("the key run for checkpoints of several repositories", "none", "name the run")
+    steps = {whole_number(str(step), f"step in {entry.where}") for step in entry.values("expected")}
     return PublishedModel(
         name=name,
         suite=suite,
@@ -158,36 +159,32 @@ def _history(entry: _Entry, suite: str) -> PublishedModel:
         subfolders=entry.pattern("subfolders"),
         checkpoints=checkpoints,
         tokens_per_step=tokens_per_step,
-        expected=_steps(entry),
+        expected=tuple(sorted(steps)),
         tokenizer=entry.text("tokenizer"),
     )
 
 
-def _steps(entry: _Entry) -> tuple[int, ...]:
-    return tuple(sorted({whole_number(str(step), f"step in {entry.where}") for step in entry.values("expected")}))
-
-
 def _checkpoints(model: _Entry, tokens_per_step: int | None) -> tuple[PublishedCheckpoint, ...]:
-    """The checkpoints that a model lists by themselves; none where it does not."""
+    """Return the checkpoints that a model lists individually."""
     if "checkpoints" not in model.fields:
         return ()
     misplaced = sorted({"repository", "expected"} & set(model.fields))
     if misplaced:
-        raise model.error("neither repository nor expected beside checkpoints", misplaced, "leave it to the items")
+        raise model.error("neither repository nor expected next to checkpoints", misplaced, "move it to the items")
     found = [
-        _published(entry, tokens_per_step)
-        for number, item in enumerate(model.listed("checkpoints"), start=1)
-        for entry in _Entry(item, _CHECKPOINT_KEYS, f"{model.where}, checkpoint {number}", model.filled).expanded()
+        _published_checkpoint(entry, tokens_per_step)
+        for number, item in enumerate(model.items("checkpoints"), start=1)
+        for entry in model.inner(item, _CHECKPOINT_KEYS, f"checkpoint {number}").expanded()
     ]
     found.sort(key=lambda at: at.step)
     for one, other in pairwise(found):
         if one.step == other.step:
             got = f"{one.repository}@{one.revision} and {other.repository}@{other.revision} for {one.step}"
-            raise model.error("one checkpoint for each step", got, "make two models of them")
+            raise model.error("one checkpoint for each step", got, "describe two models")
     return tuple(found)
 
 
-def _published(entry: _Entry, tokens_per_step: int | None) -> PublishedCheckpoint:
+def _published_checkpoint(entry: _Entry, tokens_per_step: int | None) -> PublishedCheckpoint:
     step = whole_number(entry.required("step"), f"step in {entry.where}")
     tokens = entry.number("tokens")
     if tokens is None and tokens_per_step is not None:
@@ -204,12 +201,12 @@ def _published(entry: _Entry, tokens_per_step: int | None) -> PublishedCheckpoin
 
 @dataclass(frozen=True)
 class _Entry:
-    """A mapping of the file, where it stands, and what the placeholders in its texts are filled with."""
+    """A mapping of the file, with its location for messages and the values of placeholders."""
 
     fields: Mapping[str, Any]
     keys: Collection[str]
     where: str
-    filled: Mapping[str, str] = field(default_factory=dict)
+    substitutions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.fields, dict):
@@ -221,51 +218,55 @@ class _Entry:
     def error(self, expected: str, got: object, advice: str) -> ValueError:
         return ValueError(f"expected {expected} in {self.where}, got {got!r:.400}; {advice}")
 
+    def inner(self, fields: Any, keys: Collection[str], name: str) -> _Entry:
+        return _Entry(fields, keys, f"{self.where}, {name}", self.substitutions)
+
     def expanded(self) -> Iterator[_Entry]:
-        """Return one entry per combination of the values that ``for`` lists."""
+        """Yield one entry per combination of the values under ``for``."""
         loops = self.fields.get("for", {})
         if not isinstance(loops, dict) or not all(isinstance(name, str) for name in loops):
             raise self.error("a mapping of names to lists under for", loops, "write for: {size: [70m, 160m]}")
-        inner = _Entry(loops, tuple(loops), f"{self.where}, for")
-        combinations = list(islice(product(*(inner.values(name) for name in loops)), _MOST_ITEMS + 1))
-        if len(combinations) > _MOST_ITEMS:
-            raise self.error(f"at most {_MOST_ITEMS} combinations under for", "more", "list fewer values")
-        for values in combinations:
-            filled = {**self.filled, **{name: str(value) for name, value in zip(loops, values, strict=True)}}
-            yield _Entry(self.fields, self.keys, self.where, filled)
+        values = self.inner(loops, tuple(loops), "for").values
+        combinations = list(islice(product(*map(values, loops)), _MAX_ITEMS + 1))
+        if len(combinations) > _MAX_ITEMS:
+            raise self.error(f"at most {_MAX_ITEMS} combinations under for", "more", "list fewer values")
+        for combination in combinations:
+            added = {name: str(value) for name, value in zip(loops, combination, strict=True)}
+            yield _Entry(self.fields, self.keys, self.where, {**self.substitutions, **added})
 
-    def listed(self, key: str) -> list[Any]:
+    def items(self, key: str) -> list[Any]:
         items = self.fields.get(key)
         if not isinstance(items, list) or not items:
             raise self.error(f"a list under {key}", items, "begin each item with a dash")
         return items
 
     def values(self, key: str) -> list[int | str]:
-        """Texts and integers of a list, with ranges such as "0..200:20", both ends included, written out."""
+        """Return the strings and integers of a list, with ranges such as "0..200:20" expanded, ends included."""
         values: list[int | str] = []
-        for item in self.listed(key) if key in self.fields else []:
-            ends = _RANGE.fullmatch(item) if isinstance(item, str) else None
-            if ends:
-                start, stop, step = int(ends[1]), int(ends[2]), int(ends[3] or 1)
+        for item in self.items(key) if key in self.fields else []:
+            match = _RANGE.fullmatch(item) if isinstance(item, str) else None
+            if match:
+                start, stop, step = int(match[1]), int(match[2]), int(match[3] or 1)
                 if step == 0 or stop < start or (stop - start) % step:
                     raise self.error("a range first..last:step that reaches its last value", item, "check its ends")
-                if (stop - start) // step >= _MOST_ITEMS:
-                    raise self.error(f"a range of at most {_MOST_ITEMS} values", item, "check its ends")
+                if (stop - start) // step >= _MAX_ITEMS:
+                    raise self.error(f"a range of at most {_MAX_ITEMS} values", item, "check its ends")
                 values += range(start, stop + 1, step)
             else:
                 values.append(item if isinstance(item, int) and not isinstance(item, bool) else self._text(key, item))
         return values
 
     def text(self, key: str, escaped: bool = False) -> str | None:
-        """The text under a key with its placeholders filled, or None without the key."""
+        """Return the string under a key with placeholders substituted, or None without the key."""
         if key not in self.fields:
             return None
 
         def fill(placeholder: re.Match[str]) -> str:
             name = placeholder[1]
-            if name not in self.filled:
-                raise self.error(f"placeholders that for lists, under {key}", name, _closest(name, self.filled))
-            return re.escape(self.filled[name]) if escaped else self.filled[name]
+            if name not in self.substitutions:
+                known = _closest(name, self.substitutions)
+                raise self.error(f"placeholders in {key} that are listed under for", name, known)
+            return re.escape(self.substitutions[name]) if escaped else self.substitutions[name]
 
         return _PLACEHOLDER.sub(fill, self._text(key, self.fields[key]))
 
@@ -288,10 +289,10 @@ class _Entry:
 
     def _text(self, key: str, value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int):
-            raise self.error(f"a text or an integer under {key}", value, "put it in quotes")
+            raise self.error(f"a string or an integer under {key}", value, "put it in quotes")
         return str(value)
 
 
 def _closest(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+    matches = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(known) or 'none'}"

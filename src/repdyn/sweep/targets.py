@@ -1,4 +1,4 @@
-"""What a sweep measures: each checkpoint with where its weights lie and how its rows name it."""
+"""The checkpoints that a sweep measures: the location of their weights, and their names in rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ T = TypeVar("T")
 Result = TypeVar("Result")
 
 
-def concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list[Result]:
-    """Apply a function that waits for the hub to each item, several at a time, in order."""
+def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list[Result]:
+    """Apply a function to each item in several threads, and return the results in order."""
     with ThreadPoolExecutor(_CONCURRENT_LOOKUPS) as pool:
         return list(pool.map(look_up, items))
 
@@ -34,22 +34,21 @@ class Target:
     run: str
     step: int
     revision: str
-    """Branch, tag or folder name, as rows and messages name it."""
+    """Branch, tag or folder, or another name for rows and messages."""
     tokens_seen: int | None = None
     stage: str | None = None
     path: Path | None = None
-    """A local folder or file, or else None and the next three."""
+    """Local folder or file; None for a checkpoint on the hub, described by the following fields."""
     repository: str = ""
     commit: str = ""
-    """Full id; "" where the repository or revision does not exist, and then ``missing`` says so. Of a local path, a
-    digest of what lies there now."""
+    """Full commit hash, or "" if the repository or revision does not exist; for a local path, a digest of its files."""
     subfolder: str = ""
-    missing: str | None = None
-    """Why there is nothing to fetch."""
+    missing_reason: str | None = None
+    """Why the checkpoint does not exist."""
 
     @property
     def origin(self) -> str:
-        """repository@commit, with the subfolder, or the path; of what is missing the repository alone."""
+        """repository@commit with the subfolder, or the path; the repository alone if the checkpoint is missing."""
         if self.path is not None:
             return str(self.path)
         commit = f"@{self.commit}" if self.commit else ""
@@ -62,18 +61,18 @@ class Target:
         """List the files to download; none for a local path.
 
         Raises:
-            CheckpointError: the checkpoint is missing, or has no weights that can be read.
+            CheckpointError: the checkpoint is missing, or has no weights in a supported format.
         """
         if self.path is not None:
             return {}
-        if self.missing:
-            raise CheckpointError(self.missing)
+        if self.missing_reason:
+            raise CheckpointError(self.missing_reason)
         return choose_files(hub.files(self.repository, self.commit), self.subfolder, with_code=with_code)
 
     @property
-    def place(self) -> str:
-        """The place that all checkpoints of a training share: see :func:`place_of`."""
-        return place_of(self.origin)
+    def location(self) -> str:
+        """The location that all checkpoints of a run share; see :func:`location_of`."""
+        return location_of(self.origin)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -87,16 +86,16 @@ class Target:
             checkpoint=self.origin,
         )
 
-    def key(self, probe_hash: str, chosen: str) -> MeasurementKey:
-        """The key under which the store keeps it."""
-        return MeasurementKey(self.run, self.step, probe_hash, chosen, self.commit)
+    def key(self, probe_hash: str, metrics: str) -> MeasurementKey:
+        """Return the store key of its measurement."""
+        return MeasurementKey(self.run, self.step, probe_hash, metrics, self.commit)
 
 
-def place_of(origin: str) -> str:
-    """The owner on the hub, or the local folder, that an origin lies in.
+def location_of(origin: str) -> str:
+    """Return the owner on the hub, or the parent folder, of an origin.
 
-    >>> place_of("google/multiberts-seed_0-step_20k@0123abc"), place_of("gpt2@0123abc"), place_of("/runs/a/step8")
-    ('google', 'gpt2', '/runs/a')
+    >>> [location_of(origin) for origin in ("google/multiberts-seed_0@0123abc", "gpt2@0123abc", "/runs/a/step8")]
+    ['google', 'gpt2', '/runs/a']
     """
     if origin.startswith("/"):
         return origin.rpartition("/")[0]
@@ -105,59 +104,59 @@ def place_of(origin: str) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """The checkpoints of one history that are to be measured, and what about the history was not as described."""
+    """The selected checkpoints of a training run, and differences from its description."""
 
     run: str
     targets: tuple[Target, ...]
-    others: tuple[str, ...] = ()
-    """Branches, tags or folders that are no checkpoints by the pattern."""
-    absent: tuple[int, ...] = ()
-    """Steps that the description promises and the repository does not have."""
+    unmatched: tuple[str, ...] = ()
+    """Branches, tags or folders that do not match the pattern."""
+    missing_steps: tuple[int, ...] = ()
+    """Steps of the description that the repository does not have."""
 
 
 def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> Selection:
-    """The checkpoints of a published history.
+    """Select the checkpoints of a published training run.
 
     Args:
-        model: from a suite, or made up for one repository.
-        hub: asked for branches, tags, folders and commits.
+        model: a model of a suite, or a description of a repository.
+        hub: hub that lists branches, tags, folders and commits.
         revisions: "all", "log", "every:10", or names or steps separated by commas.
 
     Raises:
-        ValueError: ``revisions`` names what is not there, or nothing matches the history's pattern.
+        ValueError: ``revisions`` selects unknown checkpoints, or nothing matches the pattern of the model.
         CheckpointError: the repository cannot be listed.
     """
     if model.checkpoints:
         return _select_listed(model, hub, revisions)
     if model.repository is None:
         raise ValueError(f"expected a repository or a list of checkpoints for {model.name}, got neither")
-    commits = _places(model, hub)
+    commits = _commits(model, hub)
     pattern = model.revisions or model.subfolders or DEFAULT_PATTERN
-    found, others = match_revisions(list(commits), pattern, model.tokens_per_step)
+    found, unmatched = match_revisions(list(commits), pattern, model.tokens_per_step)
     if not found:
         raise ValueError(
-            f"expected revisions of {model.repository} that match {pattern!r}, found none among "
-            f"{', '.join(sorted(commits)[:8]) or 'none at all'}; check the pattern"
+            f"expected revisions of {model.repository} that match {pattern!r}, got "
+            f"{', '.join(sorted(commits)[:8]) or 'no revisions'}; check the pattern"
         )
     targets = [
         Target(
             model.run,
-            place.step,
-            place.name,
-            place.tokens_seen,
-            place.stage,
+            revision.step,
+            revision.name,
+            revision.tokens_seen,
+            revision.stage,
             repository=model.repository,
-            commit=commits[place.name],
-            subfolder=place.name if model.subfolders else "",
+            commit=commits[revision.name],
+            subfolder=revision.name if model.subfolders else "",
         )
-        for place in select_revisions(found, revisions)
+        for revision in select_revisions(found, revisions)
     ]
-    absent = sorted(set(model.expected) - {place.step for place in found})
-    return Selection(model.run, tuple(targets), tuple(others), tuple(absent))
+    missing_steps = sorted(set(model.expected) - {revision.step for revision in found})
+    return Selection(model.run, tuple(targets), tuple(unmatched), tuple(missing_steps))
 
 
-def _places(model: PublishedModel, hub: Hub) -> dict[str, str]:
-    """The commit of each place a checkpoint may be at: branches and tags, or the folders of the main branch."""
+def _commits(model: PublishedModel, hub: Hub) -> dict[str, str]:
+    """Return the commits of all branches and tags, or of the folders of the main branch."""
     repository = str(model.repository)
     if not model.subfolders:
         return hub.refs(repository)
@@ -167,32 +166,32 @@ def _places(model: PublishedModel, hub: Hub) -> dict[str, str]:
 
 
 def _select_listed(model: PublishedModel, hub: Hub, revisions: str) -> Selection:
-    """Checkpoints that the description lists one by one, each with its own repository; those missing stay in sight."""
-    by_step = {at.step: at for at in model.checkpoints}
+    """Select individually listed checkpoints, including missing ones."""
+    by_step = {checkpoint.step: checkpoint for checkpoint in model.checkpoints}
     names = zip(_names(model.checkpoints), model.checkpoints, strict=True)
     found = [Revision(name, at.step, at.tokens_seen, at.stage) for name, at in names]
 
-    def look_up(place: Revision) -> Target:
-        at = by_step[place.step]
+    def look_up(revision: Revision) -> Target:
+        checkpoint = by_step[revision.step]
         target = Target(
             model.run,
-            at.step,
-            place.name,
-            at.tokens_seen,
-            at.stage,
-            repository=at.repository,
-            subfolder=at.subfolder,
+            revision.step,
+            revision.name,
+            revision.tokens_seen,
+            revision.stage,
+            repository=checkpoint.repository,
+            subfolder=checkpoint.subfolder,
         )
         try:
-            return replace(target, commit=hub.commit(at.repository, at.revision))
+            return replace(target, commit=hub.commit(checkpoint.repository, checkpoint.revision))
         except CheckpointError as error:
-            return replace(target, missing=str(error))
+            return replace(target, missing_reason=str(error))
 
-    return Selection(model.run, tuple(concurrently(look_up, select_revisions(found, revisions))))
+    return Selection(model.run, tuple(map_concurrently(look_up, select_revisions(found, revisions))))
 
 
 def _names(checkpoints: Sequence[PublishedCheckpoint]) -> list[str]:
-    """Return the shortest names that tell listed checkpoints apart.
+    """Return the shortest names that distinguish listed checkpoints.
 
     Checkpoints of one repository are named by their revision and folder, others by their repository, with its owner
     only if that is needed.

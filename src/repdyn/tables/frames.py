@@ -248,7 +248,7 @@ def _checked(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
     rows = rows.assign(subset=rows["subset"].fillna("all"), margin=(rows["high"] - rows["low"]) / 2)
     _require_distinct(rows, list(cell))
     finished = rows["stage"].fillna("") == FINISHED
-    if finished.any() and not finished.all():
+    if bool(finished.any()) and not bool(finished.all()):
         raise ValueError(
             f"expected the steps of a training or one finished model, got both under {rows['run'].iloc[0]!r}; "
             "keep them as two runs"

@@ -34,7 +34,7 @@ _HEADINGS = {"bell": "bell\nall ns", "uniform": "unif.\nall ns", "growth": "grow
 def print_comparison(frame: pd.DataFrame, *, console: Console | None = None) -> None:
     """Print a table with one line for each run: what it is, how far it was measured, its means over layers at the end.
 
-    A mark stands for the verdict on each published finding, and another for a mean over fewer layers than the run has;
+    Marks show the verdict on each published finding, and means over fewer layers than the run has;
     they are explained below the table. A long name is shortened in its middle where it is too wide.
 
     Args:

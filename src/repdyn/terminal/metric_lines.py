@@ -77,7 +77,7 @@ def _by_family(rows: pd.DataFrame) -> list[str]:
 
 
 def _mean_cells(rows: pd.DataFrame, metric: str, several: bool, unicode: bool) -> Iterator[str]:
-    """Name, mean over layers at the ends, curve between them; of the first subset that has a value."""
+    """Yield name, means over layers at the ends and curve between them, for the first subset with a value."""
     subset = in_order(defined_subsets(rows, metric) or of_metric(rows, metric)["subset"].unique())[0]
     yield metric if subset == "all" else f"{metric} ({short_subset_title(subset)})"
     mean = layer_mean(rows, metric, subset).mean

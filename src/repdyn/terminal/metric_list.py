@@ -1,4 +1,4 @@
-"""The table of metrics for people: in the terminal, and as the Markdown of which docs/all_metrics.md consists."""
+"""The table of metrics: in the terminal, and as the Markdown of docs/all_metrics.md."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _HEADING = """# All metrics
     repdyn metrics                  what can be measured, in the terminal
     repdyn metrics --markdown       this file
 
-What each one is and how to read it stands in [metrics.md](metrics.md). Unless something is asked for these are
-measured: {default}. `all` stands for every metric that the probe has what it needs for. A name alone is
+Definitions and interpretation: [metrics.md](metrics.md). Measured by default: {default}. `all` selects every
+metric that the probe supports. A name alone is
 measured on the tokens given here, `NAME@SUBSET` on others: `all`, `no_sink` (without first positions and special
 tokens), `no_massive` (without vectors of massive norm), or a class of tokens that the probe knows, such as `rare`.
-A name alone stands for the settings given here, `NAME[setting=value]` for others: `two_nn[discard=0.8]@no_sink`.
+A name alone uses the settings given here, `NAME[setting=value]` for others: `two_nn[discard=0.8]@no_sink`.
 
-**Warning.** `two_nn`, `gride_2`, `gride_4` and `levina_bickel` look at nearest neighbours and need independent
-points: most tokens of few windows make them several times too small in young models. The default design sees to it.
-What each metric loses by dense windows, and how often its interval covers another probe's value:
+**Warning.** `two_nn`, `gride_2`, `gride_4` and `levina_bickel` use nearest neighbours and need independent
+points: dense windows make them several times too small in early training. The default design avoids this. Bias by
+dense windows and coverage of the intervals of each metric:
 [sampling.md](sampling.md#intervals).
 """
 _EXAMPLE = "'two_nn[discard=0.8]@no_sink'"
@@ -43,7 +43,7 @@ _COLUMNS = ("metric", "meaning", "range", "unit", "tokens", "settings", "lies", 
 
 
 def markdown() -> str:
-    """The whole table, a section for each family; ends with a newline."""
+    """Return the whole table as Markdown, a section for each family."""
     parts = [_HEADING.format(default=", ".join(f"`{name}`" for name in DEFAULT_METRICS))]
     for family, title in _families():
         rows = [_cells(metric) for metric in METRICS.values() if metric.family == family]
@@ -112,7 +112,7 @@ def _lies(metric: Metric) -> str:
 
 def _needs(metric: Metric) -> str:
     """Return what a metric needs in addition to the layer's states."""
-    needed = [words for capture, words in _CAPTURES.items() if capture in metric.captures]
+    needed = [text for capture, text in _CAPTURES.items() if capture in metric.captures]
     needed += sorted(metric.captures - _CAPTURES.keys())
     if metric.probe_requires:
         needed.append(f"{metric.probe_requires} of the tokens")

@@ -148,7 +148,7 @@ def _column(values: pd.DataFrame, sparklines: bool) -> dict[int, str]:
 
 
 def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
-    """Each verdict with its evidence; subsets of one verdict together, and all findings where they share a reason."""
+    """Yield each verdict with its evidence; subsets of one verdict, and findings with the same reason, are joined."""
     yield Text(f"published findings, criteria version {VERSION}")
     first = found[0]
     if len({(finding.verdict, finding.evidence) for finding in found}) == 1:

@@ -84,6 +84,6 @@ def print_depth(stack: str | None, table: pd.DataFrame) -> None:
         stack: name of the stack of blocks.
         table: of :func:`repdyn.studies.anatomy.trajectories.trajectory_table`.
     """
-    means = table.groupby("layer", as_index=False)[["norm", "step", "cosine"]].mean()
+    means = table.pivot_table(index="layer", values=["norm", "step", "cosine"]).reset_index()
     columns = [("layer" if stack is None else f"{stack} layer", "{layer:.0f}"), ("|h|", "{norm:.3f}")]
     print_table(means, [*columns, ("step", "{step:.3f}"), ("cosine with next", "{cosine:.3f}")])

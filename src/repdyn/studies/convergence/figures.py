@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from repdyn.figures.drawing import entitle
 from repdyn.studies.charts import layer_axis, line_with_band, series_colour
@@ -68,18 +69,17 @@ def gradient_figure(name: str, profile: ProfileEstimate) -> Figure:
 
 
 @styled
-def gap_figure(name: str, gaps: pd.DataFrame) -> Figure:
+def gap_figure(name: str, gaps: Mapping[tuple[str, str], pd.DataFrame]) -> Figure:
     """Draw a panel for each pair of classes; markers are filled where the gap is significant.
 
     Args:
         name: of the model.
         gaps: from :func:`repdyn.studies.convergence.gaps.class_gaps`.
     """
-    pairs = gaps.groupby(["first", "second"], sort=False)
-    figure = Figure(figsize=(7.5, 1.2 + 2.4 * len(pairs)))
-    panels = figure.subplots(len(pairs), sharex=True, squeeze=False)[:, 0]
-    for number, (axes, ((first, second), gap)) in enumerate(zip(panels, pairs, strict=True)):
-        colour, is_significant = series_colour(number), gap["p_holm"] < THRESHOLD
+    figure = Figure(figsize=(7.5, 1.2 + 2.4 * len(gaps)))
+    panels = figure.subplots(len(gaps), sharex=True, squeeze=False)[:, 0]
+    for number, (axes, ((first, second), gap)) in enumerate(zip(panels, gaps.items(), strict=True)):
+        colour, is_significant = series_colour(number), gap["p_holm"].to_numpy(float) < THRESHOLD
         errors = gap["gap"] - gap["gap_low"], gap["gap_high"] - gap["gap"]
         axes.axhline(0, color="black", linewidth=0.8)
         axes.errorbar(gap["layer"], gap["gap"], errors, color=colour, capsize=2)
@@ -125,6 +125,6 @@ def loss_figure(name: str, table: pd.DataFrame, correlations: pd.DataFrame) -> F
     return figure
 
 
-def _draw_profile(axes: Axes, x: pd.Series, table: pd.DataFrame, column: str, colour: str, **look: Any) -> None:
-    look |= {"color": colour, "marker": "o", "markersize": 4 if len(x) <= _MAX_MARKED else 0, "band_alpha": 0.25}
+def _draw_profile(axes: Axes, x: ArrayLike, table: pd.DataFrame, column: str, colour: str, **look: Any) -> None:
+    look |= {"color": colour, "marker": "o", "markersize": 4 if len(table) <= _MAX_MARKED else 0, "band_alpha": 0.25}
     line_with_band(axes, x, table[column], table[f"{column}_low"], table[f"{column}_high"], **look)

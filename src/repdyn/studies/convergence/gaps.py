@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from repdyn.studies.convergence.bootstrap import LEVEL, SequenceSums
-from repdyn.studies.output import join_tables
 
 THRESHOLD = 0.05
 """Adjusted p-values below it are reported as significant."""
@@ -124,9 +123,6 @@ COMPARED: dict[tuple[str, str], Callable[[SequenceSums, SequenceSums], pd.DataFr
 """Pairs of classes that are compared, and the test of each."""
 
 
-def class_gaps(classes: Mapping[str, SequenceSums]) -> pd.DataFrame:
-    """Compare each pair of :data:`COMPARED` that is among the classes: first, second, and columns of the test."""
-    pairs = {pair: test for pair, test in COMPARED.items() if set(pair) <= set(classes)}
-    return join_tables(
-        {pair: test(*(classes[name] for name in pair)) for pair, test in pairs.items()}, "first", "second"
-    )
+def class_gaps(classes: Mapping[str, SequenceSums]) -> dict[tuple[str, str], pd.DataFrame]:
+    """Return the test of each pair of :data:`COMPARED` that is among the classes."""
+    return {pair: test(*(classes[c] for c in pair)) for pair, test in COMPARED.items() if set(pair) <= set(classes)}

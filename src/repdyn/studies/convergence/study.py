@@ -96,18 +96,18 @@ class ConvergenceStudy(Study):
         estimates, gaps = {}, {}
         for name, one in measured.items():
             estimates[name] = profile = estimate_profile(one, self.options.resamples, self.options.seed)
-            gap = class_gaps(one.classes)
-            summary.print_profile(one, profile, gap)
+            found = class_gaps(one.classes)
+            summary.print_profile(one, profile, found)
             self.output.figures[f"{file_name(name)}/gradient"] = figures.gradient_figure(name, profile)
-            if len(gap):
-                gaps[name] = gap
-                self.output.figures[f"{file_name(name)}/gaps"] = figures.gap_figure(name, gap)
+            if found:
+                gaps |= {(name, *pair): gap for pair, gap in found.items()}
+                self.output.figures[f"{file_name(name)}/gaps"] = figures.gap_figure(name, found)
         profiles = {name: profile.table for name, profile in estimates.items()}
         self.output.figures["profiles"] = figures.profile_figure(profiles)
         self.output.tables["profiles"] = join_tables(profiles, "model")
         self.output.tables["classes"] = join_tables({name: class_table(one) for name, one in measured.items()}, "model")
         if gaps:
-            self.output.tables["gaps"] = join_tables(gaps, "model")
+            self.output.tables["gaps"] = join_tables(gaps, "model", "first", "second")
 
     def _report_change(self, before: list[ConvergenceMeasurements], after: list[ConvergenceMeasurements]) -> None:
         if len(before) != len(after):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
 import pandas as pd
 
 from repdyn.studies.convergence.gaps import THRESHOLD
@@ -17,17 +20,19 @@ _COLUMNS += [("gradient", "{gradient:.4f}"), ("95 %", "[{gradient_low:.4f}, {gra
 _FITS = [("isotonic", "{isotonic_fit:.4f}"), ("envelope", "{lower_envelope:.4f}")]
 
 
-def print_profile(measured: ConvergenceMeasurements, profile: ProfileEstimate, gaps: pd.DataFrame) -> None:
+def print_profile(
+    measured: ConvergenceMeasurements, profile: ProfileEstimate, gaps: Mapping[tuple[str, str], pd.DataFrame]
+) -> None:
     """Print the profile of a model layer by layer, its classes and their gaps."""
     tokens, sequences = measured.all_tokens.n_tokens, len(measured.all_tokens.counts)
     print_title(measured.name, f"{tokens:,} tokens of {sequences:,} sequences")
     print_table(profile.table, [*_COLUMNS, *_FITS], gap=1)
     print_line(f"average rate {profile.rate:.4f} [{profile.rate_low:.4f}, {profile.rate_high:.4f}]")
-    print_line(_describe_fit(profile.table.head(-1)))
+    print_line(_describe_fit(profile.table))
     for name, sums in measured.classes.items():
         first, mean = sums.alignment[0], sums.alignment.mean()
         print_line(f"{name}: {sums.n_tokens:,} tokens, layer 0 {first:.4f}, mean over layers {mean:.4f}")
-    for pair, gap in gaps.groupby(["first", "second"], sort=False) if len(gaps) else []:
+    for pair, gap in gaps.items():
         print_line(_describe_gap(pair, gap))
     print_line("")
 
@@ -47,24 +52,22 @@ def print_correlations(title: str, n_checkpoints: int, correlations: pd.DataFram
     print_line("Checkpoints of one training are not independent: these correlations have no p-value.\n")
 
 
-def _describe_fit(steps: pd.DataFrame) -> str:
-    above, largest = steps["layer"][steps["isotonic_fit"] > steps["gradient"] + 1e-12], int(steps["gradient"].argmax())
-    text = f"largest step {steps['gradient'].max():.4f} (layer {largest} to {largest + 1})"
-    text += f", last step {steps['gradient'].iloc[-1]:.4f}"
-    if above.empty:
+def _describe_fit(profile: pd.DataFrame) -> str:
+    steps, fit = (profile[column].to_numpy(float)[:-1] for column in ("gradient", "isotonic_fit"))
+    above, largest = np.flatnonzero(fit > steps + 1e-12), int(steps.argmax())
+    text = f"largest step {steps[largest]:.4f} (layer {largest} to {largest + 1}), last step {steps[-1]:.4f}"
+    if not len(above):
         return f"{text}; the isotonic fit is nowhere above the gradient"
     return f"{text}; the isotonic fit is above the gradient, and so no lower bound, at {_layers(above)}"
 
 
 def _describe_gap(pair: tuple[str, str], gap: pd.DataFrame) -> str:
-    significant = gap.loc[gap["p_holm"] < THRESHOLD]
-    higher = {
-        name: significant["layer"][sign * significant["gap"] > 0] for name, sign in zip(pair, (1, -1), strict=True)
-    }
-    found = [f"{name} higher at {_layers(layers)}" for name, layers in higher.items() if len(layers)]
+    difference, is_significant = gap["gap"].to_numpy(float), gap["p_holm"].to_numpy(float) < THRESHOLD
+    higher = {pair[0]: is_significant & (difference > 0), pair[1]: is_significant & (difference < 0)}
+    found = [f"{name} higher at {_layers(np.flatnonzero(chosen))}" for name, chosen in higher.items() if chosen.any()]
     test = f"{gap['test'].iloc[0]}, {gap['n'].iloc[0]}, Holm, {THRESHOLD:.0%}"
     return f"{pair[0]} against {pair[1]} ({test}): {' and '.join(found) or 'no layer differs'}"
 
 
-def _layers(numbers: pd.Series) -> str:
-    return f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+def _layers(numbers: np.ndarray) -> str:
+    return f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers.tolist()))}"

@@ -66,7 +66,7 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         sequences = self._encode(loaded, self.groups["sentence"])
         baseline = shared_token_cosines(sequences, loaded.tokenizer.all_special_ids)
         vectors = sentence_vectors(loaded.model, sequences, "paraphrases")
-        table = tables.separation_table(vectors, baseline, self.groups["group"], seed=self.options.seed)
+        table = tables.separation_table(vectors, baseline, self.groups["group"].tolist(), seed=self.options.seed)
         output.tables["separation"] = table
         for stack, rows in by_stack(table).items():
             summary.print_separation(rows)
@@ -77,7 +77,8 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         sentences = pd.Index(self.changes[["before", "after"]].to_numpy().ravel("F")).unique()
         vectors = sentence_vectors(loaded.model, self._encode(loaded, sentences), "changes")
         before, after = (
-            [one.take(sentences.get_indexer(self.changes[side])) for one in vectors] for side in ("before", "after")
+            [one.take(sentences.get_indexer(self.changes[side].tolist())) for one in vectors]
+            for side in ("before", "after")
         )
         output.tables["changes"] = table = tables.change_table(before, after, self.changes, seed=self.options.seed)
         for stack, rows in {} if table.empty else by_stack(table).items():

@@ -61,7 +61,7 @@ def change_table(
         # a kind needs changes of two different sentences
         chosen = moved.loc[moved.groupby("kind")["before"].transform("nunique") > 1]
         if chosen["kind"].nunique() > 1:
-            vectors = (of_sentences.vectors[chosen.index] for of_sentences in (one, other))
+            vectors = one.vectors[chosen.index], other.vectors[chosen.index]
             found = consistency(*vectors, chosen["kind"].tolist(), chosen["before"].tolist(), seed=seed)
             frames.append(pd.DataFrame({**one.keys, **found}))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

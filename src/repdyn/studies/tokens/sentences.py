@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,8 +31,7 @@ CAPTURES = ("after_attention", "embeddings")
 _SUBSET = "sentence"
 
 
-@dataclass(frozen=True, eq=False)
-class SentenceStates:
+class SentenceStates(NamedTuple):
     """The tokens of a sentence in every state of a model."""
 
     ids: tuple[int, ...]
@@ -109,7 +108,7 @@ def compare_sentence(
     positions = position_rows(loaded, table, len(ids)) if with_positions else None
     table = table * embedding_scale(loaded.model, table, ids) if with_positions else table
     chosen = slice(None) if place is None else slice(place, place + 1)
-    vectors = [replace(layer, vectors=layer.vectors[chosen].to(table.device)) for layer in states.vectors]
+    vectors = [layer._replace(vectors=layer.vectors[chosen].to(table.device)) for layer in states.vectors]
     positions = None if positions is None else positions[chosen]
     with comparable(loaded), full_precision(table.device):
         return compare_with_vocabulary(vectors, ids[chosen], table, loaded.tokenizer, k=k, positions=positions)

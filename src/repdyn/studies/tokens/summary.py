@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -29,10 +28,11 @@ def print_sentence(name: str, table: pd.DataFrame, reasons: Iterable[str]) -> No
     columns = [(f"layer {layer}", f"{{layer {layer}:,}}") for layer in ranks.columns]
     print_title(f"{name}: rank of each token's own embedding among the input embeddings")
     print_table(ranks.add_prefix("layer ").reset_index(), [("token", "{token}"), *columns])
-    firsts = {reason.partition(": ")[2]: reason for reason in reversed(list(reasons))}
-    counts = Counter(reason.partition(": ")[2] for reason in reasons)
-    for why, first in reversed(firsts.items()):
-        print_line(f"no state after attention at {first}{f' and {counts[why] - 1} more' if counts[why] > 1 else ''}")
+    layers_of: dict[str, list[str]] = {}
+    for reason in reasons:
+        layers_of.setdefault(reason.partition(": ")[2], []).append(reason)
+    for first, *others in layers_of.values():
+        print_line(f"no state after attention at {first}{f' and {len(others)} more' if others else ''}")
 
 
 def print_classes(name: str, table: pd.DataFrame) -> None:

@@ -101,7 +101,7 @@ under the topics of another document.
             tables[kind] = pd.concat(frames).drop(columns="reason")
         drawn = {"depth": figures.depth_figure(self.measured)}
         for name, one in self.measured.items():
-            if one.attention["gap"].notna().any():
+            if len(one.attention.dropna(subset="gap")):
                 drawn[f"{file_name(name)} heads"] = figures.heads_figure(name, one)
         self.write(Output(tables, drawn))
 
