@@ -31,13 +31,13 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def commits(hub, family) -> dict[int, str]:
-    """The family as lab/model, the commit of each step."""
+    """Publish the family as lab/model and return the commit of each step."""
     return {step: hub.publish("lab/model", f"step{step}", folder) for step, folder in family.items()}
 
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys, shown) -> Command:
-    """Runs the command in this process, in an empty folder; gives its exit status, output and errors."""
+    """Return a function that runs the command in an empty folder and returns its exit status, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     # or it would end this process rather than wait for a download that it has given up
@@ -55,7 +55,7 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
 
 @pytest.fixture
 def shown(monkeypatch) -> list[list[str]]:
-    """The runs of each summary that was asked for; drawing them takes its time, and other tests do."""
+    """The runs of each requested summary, which is not drawn."""
     runs: list[list[str]] = []
     monkeypatch.setattr(cli, "show_store", lambda store, names: runs.append(names))
     monkeypatch.setattr(cli, "write_report", lambda _, path: path)
@@ -64,7 +64,7 @@ def shown(monkeypatch) -> list[list[str]]:
 
 @pytest.fixture
 def start(hub, tmp_path):
-    """Starts the command as a user does, in an empty folder without a terminal."""
+    """Return a function that starts the command in a process, in an empty folder without a terminal."""
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "WANDB_"))}
@@ -82,13 +82,13 @@ def start(hub, tmp_path):
 
 
 def weights_fetched(hub: HubServer) -> Mapping[str, int]:
-    """How often the weights of each commit were fetched."""
+    """Return how often the weights of each commit were downloaded."""
     paths = [path for method, path in hub.requests if method == "GET" and path.endswith("/model.safetensors")]
     return Counter(path.split("/")[4] for path in paths)
 
 
 def lines(text: str) -> list[str]:
-    """Without what differs from run to run."""
+    """Return the rows without columns that differ between runs."""
     return [re.sub(r"\d+\.\d s|\d+%", "_", line) for line in text.splitlines()]
 
 
@@ -104,7 +104,7 @@ MEASURED = "download _, load _, forward _, kernels _ (_ of it in the kernels)"
 # exit statuses
 
 
-def test_a_checkpoint_fails_is_not_tried_again_and_is_on_demand(hub, commits, command, shown, tmp_path):
+def test_failed_checkpoints_are_retried_only_on_request(hub, commits, command, shown, tmp_path):
     hub.fault(f"{commits[8]}/model", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
     status, out, err = command("lab/model")
     assert (status, out, shown) == (1, "report: sweeps/report.html\n", [["lab/model"]])
@@ -138,8 +138,8 @@ def test_a_checkpoint_fails_is_not_tried_again_and_is_on_demand(hub, commits, co
     assert list((tmp_path / "downloads" / "repdyn-downloads").glob("[!.]*")) == []
 
 
-def test_what_another_process_keeps_in_hand_is_said_and_no_success(hub, commits, command):
-    """The other process may be killed yet: what is not in the store was not measured."""
+def test_checkpoints_claimed_by_another_process_are_reported(hub, commits, command):
+    """They are not measured yet, since the other process may still fail."""
     assert command("lab/model", "--revisions", "step0")[0] == 0
     store = open_store("sweeps")
     (probe,) = (path.stem for path in (store.path / "probes").iterdir())
@@ -172,7 +172,7 @@ def test_what_another_process_keeps_in_hand_is_said_and_no_success(hub, commits,
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistaken_command_asks_the_hub_nothing(hub, commits, command, arguments, message):
+def test_invalid_options_are_found_before_the_hub_is_used(hub, commits, command, arguments, message):
     status, out, err = command(*arguments)
     assert (status, out, hub.requests) == (2, "", [])
     assert err.startswith("error: ")
@@ -191,7 +191,7 @@ def test_a_mistaken_command_asks_the_hub_nothing(hub, commits, command, argument
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistaken_command_fetches_no_weights(hub, commits, command, arguments, message):
+def test_invalid_options_are_found_before_weights_are_downloaded(hub, commits, command, arguments, message):
     status, out, err = command(*arguments)
     assert (status, out, weights_fetched(hub)) == (2, "", {})
     assert message in err.splitlines()[-1]
@@ -217,8 +217,8 @@ def test_offline_mode(hub, commits, command, monkeypatch):
     assert (status, err) == (3, "stopped: the hub cannot be used, because HF_HUB_OFFLINE is set; unset it\n")
 
 
-def test_no_network_half_way(hub, commits, command, monkeypatch):
-    """What was measured before stays, nothing is called failed, and the same command goes on."""
+def test_the_network_fails_during_a_sweep(hub, commits, command, monkeypatch):
+    """Measurements are stored, no failure is recorded, and the same command continues."""
 
     def measured(task, *arguments):
         timing = measure_checkpoint(task, *arguments)
@@ -248,7 +248,7 @@ def test_no_space_for_the_rows(commits, command, monkeypatch):
 # several models
 
 
-def test_what_is_missing_of_a_suite_is_recorded_and_the_rest_is_measured(hub, family, command, tmp_path):
+def test_missing_checkpoints_of_a_suite_are_recorded(hub, family, command, tmp_path):
     for step in (0, 16):
         hub.publish(f"lab/seed0-{step}k", "main", family[step])
     (tmp_path / "mine.yaml").write_text(
@@ -292,7 +292,7 @@ def test_a_model_without_a_tokenizer_does_not_stop_the_others(hub, family, commi
 # without measuring
 
 
-def test_a_dry_run_fetches_nothing_but_listings(hub, commits, command, tmp_path):
+def test_a_dry_run_downloads_only_listings(hub, commits, command, tmp_path):
     status, out, err = command("lab/model", "--dry-run")
     assert (status, err) == (0, "")
     assert re.search(r"^lab/model +step0, step8, step16 +0 +0 +3 ", out, re.MULTILINE)
@@ -302,7 +302,7 @@ def test_a_dry_run_fetches_nothing_but_listings(hub, commits, command, tmp_path)
     assert not (tmp_path / "downloads").exists()
 
 
-def test_a_dry_run_knows_what_is_done_and_what_failed(hub, commits, command):
+def test_a_dry_run_counts_done_and_failed_checkpoints(hub, commits, command):
     hub.fault(f"{commits[8]}/model", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
     command("lab/model", "--revisions", "step0,step8")
     before = sorted(Path("sweeps").rglob("*"))
@@ -321,7 +321,7 @@ def test_the_list_of_suites(hub, command):
 # shared out
 
 
-def test_shards_give_the_whole_store_with_nothing_twice(hub, commits, command, shown):
+def test_shards_measure_every_checkpoint_once(hub, commits, command, shown):
     for shard, revisions in (("1/2", ["step0", "step16"]), ("2/2", ["step8"])):
         status, _, err = command("lab/model", "--shard", shard)
         assert status == 0
@@ -347,7 +347,7 @@ def test_more_shards_than_checkpoints(commits, command):
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/outside", ".."])
-def test_no_name_leads_out_of_the_store(hub, family, command, tmp_path, name):
+def test_names_stay_inside_the_store(hub, family, command, tmp_path, name):
     hub.publish("lab/model", "../../../runs/step8", family[8])
     assert command("lab/model", "--name", name, "--store", tmp_path / "a" / "b" / "store")[0] == 0
     store = open_store(tmp_path / "a" / "b" / "store")
@@ -361,7 +361,7 @@ def test_no_name_leads_out_of_the_store(hub, family, command, tmp_path, name):
 # as a process
 
 
-def test_stopped_in_two_downloads_and_finished(hub, commits, start, tmp_path):
+def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp_path):
     store, downloads = open_store(tmp_path / "sweeps"), tmp_path / "c" / "downloads"
     moments = {
         # in the first download, and in the second one, when the first checkpoint is measured

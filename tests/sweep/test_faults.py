@@ -38,7 +38,7 @@ def probe() -> Probe:
 
 @pytest.fixture
 def published(hub: HubServer, family: dict[int, Path], probe: Probe) -> Callable[[], list[Task]]:
-    """Publishes the family as it now is on disk."""
+    """Return a function that publishes the family as it is on disk."""
 
     def publish() -> list[Task]:
         for step, folder in family.items():
@@ -111,7 +111,7 @@ def _a_silent_hub_is_given_up_on_soon(monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
 
 
-def test_rate_limits_are_waited_out_as_long_as_the_hub_says(hub, published, store, downloads, waits):
+def test_rate_limits_are_waited_for_as_the_hub_requests(hub, published, store, downloads, waits):
     tasks = published()
     hub.fault(FILE.format(commit=tasks[1].target.commit), "status", times=4, code=429, headers={"Retry-After": "7"})
     assert sweep(tasks, store, SETTINGS, downloads).measured == tasks
@@ -119,7 +119,7 @@ def test_rate_limits_are_waited_out_as_long_as_the_hub_says(hub, published, stor
 
 
 @pytest.mark.parametrize("code", [429, 503])
-def test_a_busy_hub_is_asked_again_for_branches_and_commits_too(hub, published, monkeypatch, code):
+def test_listings_of_a_busy_hub_are_retried(hub, published, monkeypatch, code):
     published()
     waited = []
     monkeypatch.setattr("repdyn.hub.client._WAITS_SECONDS", (1, 2, 4))
@@ -240,7 +240,7 @@ def a_pickle_with_code(folder: Path) -> None:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_a_checkpoint_that_is_not_what_it_should_be(family, published, store, downloads, spoil, reason):
+def test_invalid_checkpoints(family, published, store, downloads, spoil, reason):
     ran = Path("/tmp/repdyn-a-pickle-ran")
     ran.unlink(missing_ok=True)
     spoil(family[8])
@@ -269,7 +269,7 @@ def test_out_of_memory(published, store, downloads, monkeypatch, error):
     assert_only_the_middle_one_failed(sweep(tasks, store, SETTINGS, downloads), tasks, store, reason)
 
 
-def test_weights_larger_than_the_memory_are_not_even_loaded(published, store, downloads, monkeypatch):
+def test_weights_larger_than_the_memory_are_not_loaded(published, store, downloads, monkeypatch):
     from types import SimpleNamespace
 
     from repdyn.hub import weights
@@ -282,7 +282,7 @@ def test_weights_larger_than_the_memory_are_not_even_loaded(published, store, do
     )
 
 
-def test_a_repository_that_is_gone_or_gated(hub, published, store, downloads):
+def test_a_deleted_or_gated_repository(hub, published, store, downloads):
     tasks = published()
     hub.gate("lab/model")
     assert all("access to lab/model@" in reason for _, reason in sweep(tasks, store, SETTINGS, downloads).failed)
@@ -310,7 +310,7 @@ def test_a_full_disk_ends_the_sweep_and_records_no_failure(published, store, dow
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
 
 
-def test_a_disk_that_fills_up_meanwhile_ends_the_sweep_too(published, store, downloads, monkeypatch):
+def test_a_disk_that_fills_up_ends_the_sweep(published, store, downloads, monkeypatch):
     def full(self, *arguments):
         raise OSError(errno.ENOSPC, "No space left on device", "model.safetensors")
 
@@ -334,7 +334,7 @@ def test_a_repaired_checkpoint_leaves_no_failure_behind(hub, family, published, 
     assert not store.to_pandas()["reason"].notna().any()
 
 
-def test_a_mistaken_choice_of_layers_does_not_stand_in_the_way_of_the_right_one(published, store, downloads):
+def test_failures_with_other_layers_do_not_prevent_a_measurement(published, store, downloads):
     tasks = published()
     mistaken = Settings(layers="blocks.*")
     report = sweep(tasks, store, mistaken, downloads)
@@ -345,7 +345,7 @@ def test_a_mistaken_choice_of_layers_does_not_stand_in_the_way_of_the_right_one(
     assert not store.to_pandas()["reason"].notna().any()
 
 
-def test_a_cancelled_download_ends_with_the_next_piece(hub, published, tmp_path):
+def test_a_cancelled_download_ends_with_the_next_chunk(hub, published, tmp_path):
     tasks = published()
     hub.fault("safetensors", "slow", bytes_per_second=20_000)
     downloads = Downloads(Hub(), DownloadLimits(tmp_path / "downloads"))

@@ -102,12 +102,12 @@ def test_folders_by_step(run):
     assert ignored_models(run, find_checkpoints(run, "run")) == []
 
 
-def test_any_folder_that_save_pretrained_wrote(run, tmp_path):
+def test_any_folder_of_save_pretrained(run, tmp_path):
     shutil.copytree(run / "hf_checkpoints" / "step8", tmp_path / "my-model")
     assert names(tmp_path / "my-model") == [("my-model", 0)]
 
 
-def test_a_trainers_output_with_the_final_model_beside_its_checkpoints(run, tmp_path):
+def test_a_trainers_output_with_its_final_model(run, tmp_path):
     folder = tmp_path / "output"
     shutil.copytree(run / "hf_checkpoints" / "step16", folder)
     for step in (500, 1500):
@@ -117,18 +117,18 @@ def test_a_trainers_output_with_the_final_model_beside_its_checkpoints(run, tmp_
     assert ignored_models(folder, find_checkpoints(folder, "run")) == ["output", "best"]
 
 
-def test_a_checkpoint_that_is_being_saved_is_none_yet(run):
+def test_a_partially_saved_checkpoint_is_ignored(run):
     shutil.copytree(run / "hf_checkpoints" / "step8", run / "hf_checkpoints" / ".step24.partial")
     assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16)]
     assert ignored_models(run, find_checkpoints(run, "run")) == []
 
 
-def test_a_link_to_a_checkpoint_is_not_another_one(run):
+def test_a_link_to_a_checkpoint_is_ignored(run):
     (run / "hf_checkpoints" / "latest").symlink_to("step16")
     assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16)]
 
 
-def test_find_checkpoints_refuses(run, tmp_path):
+def test_errors_of_find_checkpoints(run, tmp_path):
     with pytest.raises(
         ValueError,
         match=r"expected checkpoints \(folders such as step512 with a config.json, or Lightning's .ckpt files\) in .*, got none; give the folder that contains them",
@@ -141,7 +141,7 @@ def test_find_checkpoints_refuses(run, tmp_path):
         find_checkpoints(run / "hf_checkpoints", "run")
 
 
-def test_rows_say_where_the_weights_were_whatever_folder_the_command_ran_in(run, monkeypatch):
+def test_rows_have_the_absolute_path_of_the_weights(run, monkeypatch):
     monkeypatch.chdir(run.parent)
     origins = [target.origin for target in find_checkpoints("run", "run")]
     assert origins == [str(run / "hf_checkpoints" / f"step{step}") for step in (0, 8, 16)]
@@ -164,7 +164,7 @@ def test_a_second_sweep_repeats_nothing(run, tmp_path, measured):
     assert len(list(store.path.rglob("step*.parquet"))) == 6
 
 
-def test_what_was_saved_anew_under_the_same_name_is_measured_anew(run, tmp_path, measured):
+def test_a_checkpoint_saved_again_is_measured_again(run, tmp_path, measured):
     store = open_store(tmp_path / "swept")
     measured(run, store)
     before = values(store.to_pandas())
@@ -178,7 +178,7 @@ def test_what_was_saved_anew_under_the_same_name_is_measured_anew(run, tmp_path,
     assert set(changed) == {8}
 
 
-def test_two_folders_of_one_name_are_not_taken_for_each_other(run, tmp_path, measured):
+def test_folders_of_the_same_name_are_distinguished(run, tmp_path, measured):
     store = open_store(tmp_path / "swept")
     measured(run / "hf_checkpoints" / "step8", store)
     other = tmp_path / "elsewhere" / "step8"
@@ -186,7 +186,7 @@ def test_two_folders_of_one_name_are_not_taken_for_each_other(run, tmp_path, mea
     assert len(measured(other, store).measured) == 1
 
 
-def test_half_precision_checkpoints_are_measured_as_they_are(tmp_path, measured):
+def test_half_precision_checkpoints_are_measured_in_half_precision(tmp_path, measured):
     build_model("gpt_neox", **SIZES).bfloat16().save_pretrained(tmp_path / "half" / "step4")
     store = open_store(tmp_path / "swept")
     measured(tmp_path / "half", store)
@@ -207,8 +207,8 @@ def test_a_checkpoint_without_weights_is_recorded_and_the_others_are_measured(ru
     assert set(frame.loc[frame["reason"].notna() & frame["layer"].isna(), "step"]) == {4}
 
 
-def test_a_runs_own_checkpoints_give_its_live_numbers(tmp_path, probe, command, undrawn):
-    """Through the command, bit for bit what the tracker measured in the run."""
+def test_checkpoints_of_a_run_have_its_live_values(tmp_path, probe, command, undrawn):
+    """The command measures bit for bit what the tracker measured."""
     live, saved = tracker(probe, 3), SavePretrainedCheckpoint(3, tmp_path / "run" / "hf_checkpoints")
     trainer(tmp_path, live, saved).fit(tiny_language_model(), batches())
     assert live.store is not None
@@ -231,7 +231,7 @@ def lightning(tmp_path) -> Path:
     return tmp_path / "checkpoints"
 
 
-def test_lightning_checkpoints_give_the_numbers_of_the_module(lightning, tmp_path, measured, probe):
+def test_lightning_checkpoints_have_the_values_of_the_module(lightning, tmp_path, measured, probe):
     assert sorted(path.name for path in lightning.iterdir()) == [
         "epoch=0-step=2.ckpt",
         "epoch=0-step=4.ckpt",
@@ -247,7 +247,7 @@ def test_lightning_checkpoints_give_the_numbers_of_the_module(lightning, tmp_pat
     pd.testing.assert_frame_equal(swept, values(direct), check_exact=True, check_dtype=False)
 
 
-def test_last_counts_where_it_is_newer_than_the_others(lightning):
+def test_last_is_used_if_it_is_newer_than_the_others(lightning):
     (lightning / "epoch=0-step=4.ckpt").unlink()
     assert names(lightning) == [("epoch=0-step=2.ckpt", 2), ("last.ckpt", 4)]
     assert names(lightning / "last.ckpt") == [("last.ckpt", 4)]
@@ -277,7 +277,7 @@ def test_a_damaged_lightning_checkpoint_is_recorded_at_the_step_of_its_name(ligh
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", None], ids=["empty", "text", "other content"])
-def test_a_damaged_lightning_checkpoint_without_a_step_is_refused(lightning, content):
+def test_a_damaged_lightning_checkpoint_without_a_step_is_an_error(lightning, content):
     if content is None:
         torch.save({"weights": torch.zeros(3)}, lightning / "last.ckpt")
     else:
@@ -289,7 +289,7 @@ def test_a_damaged_lightning_checkpoint_without_a_step_is_refused(lightning, con
         find_checkpoints(lightning, "run")
 
 
-def test_a_checkpoint_of_another_module_is_refused(tmp_path):
+def test_a_checkpoint_of_another_module_is_an_error(tmp_path):
     keep = ModelCheckpoint(tmp_path, every_n_train_steps=1, save_top_k=-1)
     trainer(tmp_path, keep, max_steps=1).fit(Job(), batches())
     (found,) = find_checkpoints(tmp_path, "run")
@@ -345,7 +345,7 @@ def test_command(run, command):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_command_says_what_is_wrong_without_a_traceback(run, command, arguments, message):
+def test_errors_of_the_command_have_no_traceback(run, command, arguments, message):
     status, out, err = command(*(argument.replace("RUN", str(run)) for argument in arguments))
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
@@ -353,14 +353,14 @@ def test_command_says_what_is_wrong_without_a_traceback(run, command, arguments,
     assert not (run / "sweep").exists()
 
 
-def test_layers_that_no_model_has_fail_each_checkpoint_with_the_ones_it_has(run, command, undrawn):
+def test_unknown_layers_fail_with_the_names_of_existing_ones(run, command, undrawn):
     status, _, err = command(run, "--layers", "h.*")
     assert status == 1
     assert err.count("'h.*' matches none; lists of blocks in it: \"layers.*\" (2 of GPTNeoXLayer)") == 6
     assert command(run, "--retry-failed")[0] == 0
 
 
-def test_several_probes_must_be_told_apart(run, command, probe, undrawn):
+def test_one_of_several_probes_must_be_selected(run, command, probe, undrawn):
     other = Probe.from_tokens(random_tokens(24, 12, seed=1), max_vectors=192, batch_vectors=96)
     file = open_store(run / "repdyn").save_probe(other)
     status, _, err = command(run)
@@ -371,7 +371,7 @@ def test_several_probes_must_be_told_apart(run, command, probe, undrawn):
     assert set(open_store(run / "sweep").to_pandas()["probe"]) == {other.hash}
 
 
-def test_models_without_a_step_are_named(run, command):
+def test_models_without_a_step_are_reported(run, command):
     (run / "hf_checkpoints" / "step8").rename(run / "hf_checkpoints" / "best")
     status, _, err = command(run, "--dry-run")
     assert status == 0

@@ -48,7 +48,7 @@ def test_sizes(text, expected):
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "1e9", "20 GiB", "20GB/s", "1.GB", "0", "0GB", "0.1", "nan"])
-def test_sizes_refused(text, refused):
+def test_invalid_sizes(text, refused):
     assert f"argument --max-disk: expected a size such as 20GB or 500MB, got {text!r}" in refused(
         "x", f"--max-disk={text}"
     )
@@ -60,7 +60,7 @@ def test_shards(text, shard):
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "1/2/3", "-1/2", "1 / 2", ""])
-def test_shards_refused(text, refused):
+def test_invalid_shards(text, refused):
     assert f"argument --shard: expected I/N with 1 <= I <= N, such as 1/8, got {text!r}" in refused(
         "x", f"--shard={text}"
     )
@@ -74,11 +74,11 @@ def test_token_positions(text, positions):
     assert parse("x").token_positions is None
 
 
-def test_token_positions_refused(refused):
+def test_invalid_token_positions(refused):
     assert "argument --token-positions: expected positions as a slice" in refused("x", "--token-positions", "2")
 
 
-def test_classes_of_words_are_told_apart_on_demand():
+def test_word_classes():
     given = ([], ["--classes", "words"], ["--classes=none"], ["--classes", "rare", "content"])
     assert [parse("x", *options).classes for options in given] == [["none"], ["words"], ["none"], ["rare", "content"]]
 
@@ -106,11 +106,11 @@ def test_classes_of_words_are_told_apart_on_demand():
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_refused(arguments, message, refused):
+def test_invalid_options(arguments, message, refused):
     assert message in refused(*arguments)
 
 
-def test_a_refusal_is_not_buried_under_the_usage(refused):
+def test_errors_do_not_print_the_usage(refused):
     assert refused("--zzz").splitlines() == [
         f"usage: {PROG} [SOURCE | --suite NAME ...] [options]",
         f"{PROG}: error: unrecognized arguments: --zzz; see --help",
@@ -118,12 +118,12 @@ def test_a_refusal_is_not_buried_under_the_usage(refused):
 
 
 @pytest.mark.parametrize("beginning", ["--revision", "--retry", "--dry"])
-def test_the_beginning_of_an_option_is_not_taken_for_it(beginning, refused):
-    """It would change its meaning with the next option that begins so."""
+def test_abbreviated_options_are_errors(beginning, refused):
+    """Their meaning would change with further options."""
     assert f"unrecognized arguments: {beginning}; did you mean {beginning}" in refused("x", beginning)
 
 
-def test_every_example_of_the_help_is_a_command_that_parses(capsys):
+def test_examples_of_the_help_are_valid(capsys):
     with pytest.raises(SystemExit) as stop:
         parse("--help")
     assert stop.value.code == 0

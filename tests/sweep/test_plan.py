@@ -48,7 +48,7 @@ def test_a_line_for_each_model(hub, family, selection):
     assert all(path.startswith("/api/models/lab/model/tree/") for _, path in asked)
 
 
-def test_what_would_fail_is_said(hub, family, selection):
+def test_expected_failures_are_listed(hub, family, selection):
     (family[8] / "model.safetensors").unlink()
     commit = hub.publish("lab/model", "step8", family[8])
     unreadable = Target("lab/model", 8, "step8", repository="lab/model", commit=commit)
@@ -59,7 +59,7 @@ def test_what_would_fail_is_said(hub, family, selection):
     assert shown[-1] == "would fail: lab/model step9: the hub has no such revision"
 
 
-def test_what_lies_here_already_is_not_to_be_fetched(selection, family):
+def test_cached_files_are_not_downloaded(selection, family):
     huggingface_hub.snapshot_download("lab/model", revision=selection.targets[0].commit)
     local = Selection("here", (Target("here", 0, "step0", path=family[0]),))
     parts = [ModelPlan(selection, selection.targets[:1], 0, 0), ModelPlan(local, local.targets, 0, 0)]
@@ -67,7 +67,7 @@ def test_what_lies_here_already_is_not_to_be_fetched(selection, family):
     assert numbers(shown, "lab/model")[-3:] == numbers(shown, "here")[-3:] == ["1", "0 GB", "0 GB"]
 
 
-def test_names_are_not_taken_for_markup():
+def test_names_are_not_interpreted_as_markup():
     part = ModelPlan(Selection("[bold]run", (Target("[bold]run", 0, "[red]step0"),)), [], 1, 0)
     assert numbers(printed(print_plan, [part], Hub()), "[bold]run") == ["[red]step0", "1", "0", "0", "0 GB", "0 GB"]
 

@@ -95,7 +95,7 @@ def test_the_tokenizer_of_the_main_branch(hub, save, text):
 
 
 @pytest.mark.parametrize("main", ["none", "bare"])
-def test_the_tokenizer_of_a_checkpoint_where_the_main_branch_has_none(hub, save, text, tmp_path, main):
+def test_the_tokenizer_of_a_checkpoint_if_the_main_branch_has_none(hub, save, text, tmp_path, main):
     hub.publish("lab/model", "step1", save("step1"))
     hub.publish("lab/model", "step2", save("step2", tokens=tokenizer()))
     if main == "bare":
@@ -171,7 +171,7 @@ def test_a_tokenizer_that_is_damaged(hub, save, text):
         hub_probe(*chosen(model()), text, Hub())
 
 
-def test_an_old_repository_that_has_a_vocabulary_alone(hub, save, text):
+def test_an_old_repository_with_only_a_vocabulary(hub, save, text):
     folder = save("step1", family="bert")
     letters = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
     (folder / "vocab.txt").write_text("\n".join([*letters, *(f"##{letter}" for letter in string.ascii_lowercase)]))
@@ -229,7 +229,7 @@ def test_a_model_without_a_limit(save, text):
     assert lengths(text.probe("model", folder, config)) == {INDEPENDENT.window_tokens}
 
 
-def test_sequences_longer_than_the_context_are_refused(hub, save, text):
+def test_sequences_longer_than_the_context_are_an_error(hub, save, text):
     hub.publish("lab/model", "step1", save("step1", tokens=tokenizer()))
     with pytest.raises(
         ValueError,
@@ -283,13 +283,13 @@ def local(folder: Path, text: ProbeText, **named) -> Probe:
     return local_probe(folder, find_checkpoints(folder, "run"), text, Hub(), **named)
 
 
-def test_local_checkpoints_have_their_own(save, text):
+def test_tokenizer_of_local_checkpoints(save, text):
     save("step1", tokens=tokenizer())
     folder = save("step2", context=11).parent
     assert lengths(local(folder, text)) == {11}
 
 
-def test_local_checkpoints_with_a_tokenizer_from_elsewhere(hub, save, text, tmp_path):
+def test_another_tokenizer_for_local_checkpoints(hub, save, text, tmp_path):
     folder = save("step1", context=11).parent
     tokenizer().save_pretrained(tmp_path / "mine")
     hub.publish("lab/tokenizer", "main", tmp_path / "mine")
@@ -301,7 +301,7 @@ def test_local_checkpoints_with_a_tokenizer_from_elsewhere(hub, save, text, tmp_
         local(folder, text, tokenizer="lab/none")
 
 
-def test_local_checkpoints_without_any(save, text):
+def test_local_checkpoints_without_a_tokenizer(save, text):
     with pytest.raises(
         ValueError,
         match="expected a probe or a tokenizer to make one, got neither with the checkpoints in .*; give a probe with --probe FILE, or a folder or hub repository with --tokenizer",
@@ -309,7 +309,7 @@ def test_local_checkpoints_without_any(save, text):
         local(save("step1").parent, text)
 
 
-def test_lightning_checkpoints_know_their_context(text, tmp_path):
+def test_context_of_lightning_checkpoints(text, tmp_path):
     keep = ModelCheckpoint(tmp_path / "checkpoints", every_n_train_steps=1)
     trainer(tmp_path, keep, max_steps=1).fit(tiny_language_model(), batches())
     tokenizer().save_pretrained(tmp_path / "mine")
@@ -320,7 +320,7 @@ def test_lightning_checkpoints_know_their_context(text, tmp_path):
 # code that a repository brings along
 
 
-def test_code_of_a_repository_runs_only_where_that_is_allowed(hub, save, text, tmp_path, monkeypatch):
+def test_code_of_a_repository_runs_only_if_allowed(hub, save, text, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     folder = save("step1", tokens=tokenizer())
     config = json.loads((folder / "config.json").read_text())

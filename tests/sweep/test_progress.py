@@ -52,7 +52,7 @@ def test_in_a_terminal_there_are_bars_too(tasks):
     assert "2 of 2" in shown
 
 
-def test_bytes_are_counted_anew_for_each_download(tasks):
+def test_each_download_starts_at_zero_bytes(tasks):
     there, _ = console(terminal=True)
     display = ProgressDisplay(2, there)
     for _ in range(2):

@@ -74,7 +74,7 @@ def test_a_model_of_a_shipped_suite(published, named):
     assert len(source.selection.missing_steps) == 154 - 3
 
 
-def test_a_whole_suite_of_which_the_hub_has_one_model(published):
+def test_a_suite_with_one_model_on_the_hub(published):
     published("EleutherAI/pythia-70m")
     (source,), problems = found("--suite", "pythia")
     assert source.selection.run == "EleutherAI/pythia-70m"
@@ -82,12 +82,12 @@ def test_a_whole_suite_of_which_the_hub_has_one_model(published):
     assert problems[0].startswith("pythia-14m: the hub knows no repository EleutherAI/pythia-14m (404)")
 
 
-def test_a_file_of_ones_own_and_a_name_in_the_rows(published, suite):
+def test_a_suite_file_and_another_run_name(published, suite):
     published("lab/model")
     assert one("--suite", suite("lab/model"), "--name", "../../mine").selection.run == "../../mine"
 
 
-def test_what_one_model_lacks_is_no_reason_to_leave_out_the_others(published, hub, suite):
+def test_a_step_missing_from_one_model_does_not_stop_the_others(published, hub, suite):
     published("lab/one")
     published("lab/two")
     del hub.repositories["lab/two"].branches["step8"]
@@ -101,7 +101,7 @@ def test_what_one_model_lacks_is_no_reason_to_leave_out_the_others(published, hu
         found("--suite", file, "--revisions", "step9")
 
 
-def test_two_models_of_one_run_would_be_mixed(published, suite):
+def test_two_models_of_the_same_run_are_an_error(published, suite):
     published("lab/model")
     with pytest.raises(
         ValueError,
@@ -163,7 +163,7 @@ def test_a_pattern(hub, family):
 
 
 @pytest.mark.parametrize("name", ["lab/nowhere", "nowhere", "runs"])
-def test_a_repository_that_does_not_exist_is_a_mistaken_command(hub, name, tmp_path, monkeypatch):
+def test_a_missing_repository_is_an_error(hub, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where there is no folder of that name
     with pytest.raises(
         ValueError,
@@ -172,8 +172,8 @@ def test_a_repository_that_does_not_exist_is_a_mistaken_command(hub, name, tmp_p
         found(name)
 
 
-def test_a_hub_that_fails_to_list_is_not_a_model_without_steps(published, hub):
-    """Else a training history would be measured as a finished model, for one bad answer."""
+def test_a_failed_listing_is_an_error(published, hub):
+    """Otherwise a training run would be measured as a finished model."""
     published("lab/model")
     hub.fault("/refs", "status", code=500)
     listed, (problem,) = found("lab/model")
@@ -217,7 +217,7 @@ def test_a_folder_comes_before_a_repository_of_that_name(hub, family, monkeypatc
     assert hub.requests == []
 
 
-def test_the_probe_of_a_run_and_what_replaces_it(family, tmp_path):
+def test_the_probe_of_a_run_and_options_that_replace_it(family, tmp_path):
     (tmp_path / "run").mkdir()
     family[0].parent.rename(tmp_path / "run" / "hf_checkpoints")
     own = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
@@ -243,7 +243,7 @@ def test_a_probe_from_a_file(published, tmp_path):
     assert one("lab/model", "--probe", tmp_path / "probe.safetensors").probe.hash == probe.hash
 
 
-def test_probes_that_are_none(family, tmp_path):
+def test_invalid_probes(family, tmp_path):
     folder = family[0].parent
     with pytest.raises(FileNotFoundError, match="none.safetensors"):
         _ = one(folder, "--probe", tmp_path / "none.safetensors").probe
@@ -254,7 +254,7 @@ def test_probes_that_are_none(family, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["folder", "repository"])
-def test_a_tokenizer_that_is_named(hub, family, tmp_path, kind):
+def test_a_given_tokenizer(hub, family, tmp_path, kind):
     for folder in family.values():
         (folder / "tokenizer.json").unlink()
     hub.publish("lab/model", "step8", family[8])
@@ -296,7 +296,7 @@ def test_a_tokenizer_that_is_named(hub, family, tmp_path, kind):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_contradictions(hub, arguments, message):
+def test_contradictory_options(hub, arguments, message):
     with pytest.raises(ValueError, match="expected") as refusal:
         found(*arguments)
     assert message in str(refusal.value)

@@ -43,7 +43,7 @@ def geometry(store, run="lab/model"):
     return frame[frame["layer"].notna()].drop(columns=NOT_COMPARED).reset_index(drop=True)
 
 
-def test_published_checkpoints_give_the_numbers_of_the_same_files_at_hand(hub, family, tasks, probe, tmp_path):
+def test_published_checkpoints_have_the_values_of_the_same_local_files(hub, family, tasks, probe, tmp_path):
     store = open_store(tmp_path / "store")
     report = sweep(tasks, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
     assert [task.target.step for task in report.measured] == [0, 8, 16]
@@ -57,7 +57,7 @@ def test_published_checkpoints_give_the_numbers_of_the_same_files_at_hand(hub, f
     np.testing.assert_array_equal(geometry(at_hand)["value"], frame["value"])
 
 
-def test_what_it_took_is_stored_with_each_checkpoint(tasks, tmp_path):
+def test_costs_are_stored_with_each_checkpoint(tasks, tmp_path):
     store = open_store(tmp_path / "store")
     sweep(tasks, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
     frame = store.to_pandas()
@@ -66,7 +66,7 @@ def test_what_it_took_is_stored_with_each_checkpoint(tasks, tmp_path):
     assert (costs > 0).all(axis=None)
 
 
-def test_nothing_measured_is_fetched_or_measured_again(hub, tasks, tmp_path):
+def test_measured_checkpoints_are_not_repeated(hub, tasks, tmp_path):
     store = open_store(tmp_path / "store")
     sweep(tasks[:2], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
     before = {path: path.stat().st_mtime_ns for path in store.path.rglob("*.parquet")}
@@ -94,7 +94,7 @@ def test_one_weight_format_is_fetched_and_deleted_afterwards(hub, tasks, tmp_pat
 
 
 def test_the_disk_budget_is_never_exceeded(tasks, tmp_path, monkeypatch):
-    """A budget for one checkpoint at a time: the next is fetched only after the one before is gone."""
+    """With a budget for one checkpoint, the next one is downloaded after the previous one is deleted."""
     size = 0
     peaks = []
     original = Downloads._reserve
@@ -152,7 +152,7 @@ def _slow(measure, events):
     return measured
 
 
-def test_what_another_process_has_in_hand_is_left_to_it(tasks, tmp_path):
+def test_checkpoints_claimed_by_another_process_are_skipped(tasks, tmp_path):
     store = open_store(tmp_path / "store")
     claim = store.claim(SETTINGS.key(tasks[1]))
     assert claim is not None
@@ -164,7 +164,7 @@ def test_what_another_process_has_in_hand_is_left_to_it(tasks, tmp_path):
     assert sweep(tasks[1:2], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d"))).skipped == tasks[1:2]
 
 
-def test_what_lies_in_the_hubs_own_cache_is_used_and_kept(hub, tasks, tmp_path):
+def test_files_in_the_cache_of_the_hub_are_used_and_not_deleted(hub, tasks, tmp_path):
     import huggingface_hub
 
     target = tasks[0].target
@@ -176,8 +176,8 @@ def test_what_lies_in_the_hubs_own_cache_is_used_and_kept(hub, tasks, tmp_path):
     assert list((tmp_path / "hub_cache").rglob("model.safetensors"))
 
 
-def test_folders_of_killed_processes_are_removed_and_all_others_kept(tasks, tmp_path):
-    """What a user keeps in the folder, lock files of other programs too, is never touched."""
+def test_only_folders_of_killed_processes_are_deleted(tasks, tmp_path):
+    """Other files in the folder, including lock files of other programs, are never deleted."""
     own = tmp_path / "d" / "repdyn-downloads"
     for name in ("poetry", "data"):
         (tmp_path / "d" / name).mkdir(parents=True)
@@ -199,7 +199,7 @@ def test_folders_of_killed_processes_are_removed_and_all_others_kept(tasks, tmp_
     assert len(before) == 4
 
 
-def test_one_curve_is_not_made_of_what_does_not_compare(tasks, family, tmp_path):
+def test_values_that_are_not_comparable_are_not_added_to_a_run(tasks, family, tmp_path):
     store = open_store(tmp_path / "store")
     sweep(tasks[:1], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     check_comparable(tasks, store, SETTINGS)
@@ -225,7 +225,7 @@ def test_one_curve_is_not_made_of_what_does_not_compare(tasks, family, tmp_path)
         check_comparable(local, store, SETTINGS)
 
 
-def test_a_damaged_file_is_measured_anew(tasks, tmp_path):
+def test_a_damaged_file_is_measured_again(tasks, tmp_path):
     store = open_store(tmp_path / "store")
     sweep(tasks[:1], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     (path,) = store.path.glob("*/step*.parquet")
@@ -237,7 +237,7 @@ def test_a_damaged_file_is_measured_anew(tasks, tmp_path):
     assert geometry(store)["step"].nunique() == 3
 
 
-def test_a_sweep_whose_checkpoints_all_fail_alike_ends(hub, family, probe, tmp_path):
+def test_identical_failures_end_a_sweep(hub, family, probe, tmp_path):
     for step in range(7):
         hub.publish("lab/many", f"step{step}", family[8])
     model = PublishedModel("many", "", "lab/many", "lab/many", r"step(?P<step>\d+)")
@@ -250,7 +250,7 @@ def test_a_sweep_whose_checkpoints_all_fail_alike_ends(hub, family, probe, tmp_p
     assert len(partition_tasks(tasks, store, Settings(layers="blocks.*")).failed_before) == 5
 
 
-def test_giving_up_does_not_wait_for_a_silent_hub(hub, tasks, tmp_path, monkeypatch):
+def test_cancelling_does_not_wait_for_an_unresponsive_hub(hub, tasks, tmp_path, monkeypatch):
     hub.fault(tasks[1].target.commit, "stall", seconds=20)
     monkeypatch.setattr(loop, "measure_checkpoint", interrupted)
     start = time.monotonic()

@@ -21,7 +21,7 @@ def task_of(design: str) -> Task:
     return Task(Target("lab/model", 8, "step8", repository="lab/model", commit="a" * 40), probe)
 
 
-def test_values_by_another_design_are_named_and_stay_apart(tmp_path):
+def test_values_of_another_design_are_reported_and_kept_separate(tmp_path):
     task, dense = task_of("independent"), task_of("dense")
     store = fill(tmp_path, [make_row(run="lab/model", probe=dense.probe.hash, **DENSE)])
     (told,) = describe_other_designs([task, task], store)
@@ -30,13 +30,13 @@ def test_values_by_another_design_are_named_and_stay_apart(tmp_path):
     assert describe_other_designs([dense], store) == []
 
 
-def test_values_from_before_designs_had_names_are_named_too(tmp_path):
+def test_values_without_a_design_are_reported(tmp_path):
     store = fill(tmp_path, [make_row(run="lab/model", probe="old", **NO_DESIGN)])
     (told,) = describe_other_designs([task_of("independent")], store)
     assert "old (sampling design not recorded)" in told
 
 
-def test_neighbours_in_the_own_window_that_count_are_warned_of_once():
+def test_warning_about_neighbours_in_the_same_window_is_printed_once():
     written = io.StringIO()
     display, task = ProgressDisplay(2, Console(file=written, width=100)), task_of("dense")
     row = make_row(metric="two_nn", own_window_excluded=False, same_window_share=0.5, **DENSE)

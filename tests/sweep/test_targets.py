@@ -85,7 +85,7 @@ def test_tags_and_branches(publish):
     assert [(target.step, target.commit) for target in found.targets] == [(1, branch), (2, tag)]
 
 
-def test_revisions_that_say_stage_and_tokens(publish):
+def test_revisions_with_stage_and_tokens(publish):
     for name in ("stage1-step1000-tokens5B", "stage2-ingredient1-step1000-tokens9B", "main"):
         publish("lab/olmo", name)
     pattern = r"(?P<stage>stage1)-step(?P<step>\d+)-tokens(?P<tokens>\d+B)"
@@ -101,7 +101,7 @@ def test_a_revision_with_a_slash_in_its_name(publish):
     assert (found.revision, found.commit, found.missing_reason) == ("runs/a/step7", commit, None)
 
 
-def test_what_is_no_checkpoint_and_what_is_not_there_is_listed(pythia, publish):
+def test_unmatched_revisions_and_missing_steps(pythia, publish):
     publish("lab/pythia", "v1.0", tag=True)
     expected = (0, 1, 2, 4, 512, 1000, 2000, 3000)
     found = select_targets(model(revisions=STEP, expected=expected), Hub(), "step0")
@@ -192,7 +192,7 @@ def test_a_listed_revision_that_is_missing(publish):
     ],
     ids=["one", "one repository", "several", "of several owners", "of no owner"],
 )
-def test_listed_checkpoints_have_names_that_tell_them_apart(hub, checkpoints, expected):
+def test_listed_checkpoints_have_distinct_names(hub, checkpoints, expected):
     assert names(select_targets(listed(*checkpoints), Hub())) == expected
 
 
@@ -208,14 +208,14 @@ def test_folders_of_the_main_branch(publish):
     assert found.unmatched == ("runs/checkpoint-9",)
 
 
-def test_a_repository_that_is_not_there(hub):
+def test_a_missing_repository(hub):
     with pytest.raises(CheckpointError, match="the hub knows no repository lab/pythia \\(404\\); if it is private"):
         select_targets(model(revisions=STEP), Hub())
     with pytest.raises(ValueError, match="expected a repository or a list of checkpoints for pythia, got neither"):
         select_targets(model(repository=None), Hub())
 
 
-def test_without_a_connection_nothing_is_called_missing(hub):
+def test_without_a_connection_nothing_is_missing(hub):
     hub.__exit__()
     huggingface_hub.close_session()
     for described in (model(revisions=STEP), listed(at("lab/x", 0))):
@@ -223,7 +223,7 @@ def test_without_a_connection_nothing_is_called_missing(hub):
             select_targets(described, Hub())
 
 
-def test_rows_name_a_checkpoint_by_what_it_is():
+def test_the_checkpoint_of_rows():
     target = Target("run", 8, "step8", 80, "stage1", repository="lab/m", commit="c" * 40, subfolder="a/b")
     row = target.checkpoint
     assert (row.run, row.step, row.tokens_seen, row.stage, row.revision) == ("run", 8, 80, "stage1", "step8")
@@ -239,7 +239,7 @@ def test_another_commit_is_another_checkpoint():
 
 @pytest.mark.parametrize("run", ["../../x", "..", "/etc/x", "a/../../x", ".hidden", "~", "a\\..\\x", "lab/model"])
 @pytest.mark.parametrize("revision", ["../../../step8", "refs/heads/step8", "/step8"])
-def test_no_name_leads_out_of_the_store(run, revision, tmp_path):
+def test_names_stay_inside_the_store(run, revision, tmp_path):
     store = open_store(tmp_path / "store")
     target = Target(run, 8, revision, repository="lab/m", commit="a" * 40)
     file = (store.path / target.key("p", "m").filename).resolve()
