@@ -28,7 +28,7 @@ ALLOWED = {
     "alerts": {"metrics", "utils"},
     "tables": {"alerts", "kernels", "metrics", "probe", "store"},
     "figures": {"alerts", "kernels", "metrics", "store", "tables", "utils"},
-    "terminal": {"alerts", "metrics", "store", "tables"},
+    "terminal": {"alerts", "metrics", "store", "tables", "utils"},
     "report": {"alerts", "figures", "metrics", "store", "tables", "terminal", "utils"},
     "publish": {"alerts", "figures", "metrics", "report", "store", "tables", "terminal", "utils"},
     "tracking": {

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain, count, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -83,15 +83,19 @@ class Run:
         """
         now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         parent = Path(self.folder) / self.name
-        if rank_zero_only.rank != 0:  # Lightning passes its environment to the ranks that it starts
+        if getattr(rank_zero_only, "rank", 0) != 0:  # Lightning passes its environment to the ranks that it starts
             return parent / os.environ.get(_RUN_FOLDER, now)
         parent.mkdir(parents=True, exist_ok=True)
-        for name in chain([now], (f"{now}_{number}" for number in count(2))):
-            with suppress(FileExistsError):
-                (parent / name).mkdir()
+        folder, number = parent / now, 1
+        while True:
+            try:
+                folder.mkdir()
                 break
-        os.environ[_RUN_FOLDER] = name
-        return parent / name
+            except FileExistsError:
+                number += 1
+                folder = parent / f"{now}_{number}"
+        os.environ[_RUN_FOLDER] = folder.name
+        return folder
 
     def build_loggers(self, folder: Path) -> list[Logger]:
         # CSVLogger warns that it will delete what lies there: the folder is new, only W&B's part of it may be there.

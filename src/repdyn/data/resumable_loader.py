@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
+from torch import Generator
 from torch.utils.data import DataLoader
 
 
@@ -43,10 +44,11 @@ class ResumableLoader(DataLoader[Any]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a place in the data, with the next iterator."""
-        self.generator.set_state(state_dict["order"])
+        cast(Generator, self.generator).set_state(state_dict["order"])
         if hasattr(self.collate_fn, "random_state"):
-            self.collate_fn.random_state = state_dict["collate"]
+            setattr(self.collate_fn, "random_state", state_dict["collate"])  # noqa: B010 - of functions that have it
         self._n_to_discard = state_dict["n_read"]
 
     def _random_state(self) -> dict[str, Any]:
-        return {"order": self.generator.get_state(), "collate": getattr(self.collate_fn, "random_state", None)}
+        order = cast(Generator, self.generator).get_state()
+        return {"order": order, "collate": getattr(self.collate_fn, "random_state", None)}

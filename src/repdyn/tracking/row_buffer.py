@@ -112,14 +112,14 @@ class RowBuffer:
             yield rows
 
     def store_failure(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
-        """Store why a step is missing; a resumed run measures it again.
-
-        Raises:
-            OSError: the store cannot be written, or does not answer.
-        """
+        """Store why a step is missing, or log that this is impossible; a resumed run measures the step again."""
         store = self._store
-        if store is not None:
+        if store is None:
+            return
+        try:
             self._with_timeout(f"writing to {store.path}", lambda: store.write(key.failed, rows))
+        except OSError as error:
+            log.warning("the failure at step %d could not be stored: %s", key.step, redacted(str(error)))
 
     def rescue(self, error: Exception) -> None:
         """Write the rows that are still buffered at the end to a temporary folder, which the error names.

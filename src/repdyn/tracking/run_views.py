@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -14,6 +16,10 @@ from repdyn.report import PAGE, write_report
 from repdyn.store import Store
 from repdyn.utils.attempts import attempts
 from repdyn.utils.timeout import TimeoutRunner
+
+log = logging.getLogger(__name__)
+
+_COMMANDS = "training interrupted; make figures and report with: repdyn figures {store}; repdyn report {store}"
 
 DRAWING_SECONDS = 600.0
 """How long a job waits for all views at the end."""
@@ -76,6 +82,11 @@ class RunViews:
         if self._store is None:
             return
         TimeoutRunner(DRAWING_SECONDS)(f"drawing {run}", partial(self._finish, self._store, run, probe, seconds))
+
+    def name_commands(self) -> None:
+        """Log the commands that make the views from the store."""
+        if self._store is not None:
+            log.warning(_COMMANDS.format(store=shlex.quote(str(self._store.path))))
 
     def _finish(self, store: Store, run: str, probe: str, seconds: dict[str, float]) -> None:
         page = store.path / PAGE if self._live else None

@@ -6,8 +6,6 @@ does the rest, in the same way for all of them.
 
 from __future__ import annotations
 
-import logging
-import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,9 +34,6 @@ from repdyn.tracking.schedule import Schedule
 from repdyn.tracking.training_state import Scalar, fingerprint, scalar_rows
 from repdyn.utils.attempts import attempts
 from repdyn.utils.distributed import ALONE, Ranks
-from repdyn.utils.redaction import redacted
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -195,10 +190,7 @@ class TrackedRun:
             self._ranks.on_rank_zero(partial(self._alerts.publish, step))
 
     def flush(self) -> None:
-        """Store what has been measured, in a training that an error ends; quick, and nothing is raised.
-
-        Whatever saves the user's own work comes next, and :meth:`finish` or :meth:`name_commands` after it.
-        """
+        """Store what has been measured before an error ends the training; quick, and nothing is raised."""
         with self._handling_errors(None, never_raise=True):
             self._store_the_rest()
 
@@ -223,18 +215,11 @@ class TrackedRun:
 
     def name_commands(self) -> None:
         """Log the commands that make the views of a training that had no time for them; on rank zero only."""
-        if self.store is not None and self._ranks.is_rank_zero:
-            path = shlex.quote(str(self.store.path))
-            log.warning(
-                "the training was interrupted; make its figures and report with: repdyn figures %s; repdyn report %s",
-                path,
-                path,
-            )
+        if self._ranks.is_rank_zero:
+            self._views.name_commands()
 
     def _store_the_rest(self) -> None:
         """Store the buffered rows; what the store does not accept goes to a temporary folder."""
-        if self.store is None or not self._ranks.is_rank_zero:
-            return
         try:
             self._store_and_log()
         except Exception as error:
@@ -305,13 +290,9 @@ class TrackedRun:
 
     def _store_failure(self, key: MeasurementKey, checkpoint: Checkpoint, error: Exception) -> None:
         """Store a row for each metric that says why it is missing."""
-        if not self._ranks.is_rank_zero:
-            return
-        names = [metric.name for metric, _ in resolve(self.config.metrics, self.config.probe)]
-        try:
+        if self._ranks.is_rank_zero:
+            names = [metric.name for metric, _ in resolve(self.config.metrics, self.config.probe)]
             self._buffer.store_failure(key, failure_rows(checkpoint, names, describe(error), probe=key.probe))
-        except OSError as unwritable:
-            log.warning("the failure at step %d could not be stored: %s", key.step, redacted(str(unwritable)))
 
     def _log(self, rows: Sequence[Row]) -> None:
         log_rows(rows, self.loggers(), rows[0].step, prefix=self._prefix)
