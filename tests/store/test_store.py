@@ -195,6 +195,19 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+def test_a_failure_that_a_later_measurement_replaced_is_not_shown(tmp_path):
+    """As where a process is killed after it has stored the rows, before it deletes the failure."""
+    store = open_store(tmp_path)
+    failure = row(layer=None, value=math.nan, reason="out of memory", measured_at="2026-01-01T00:00:00.000+00:00")
+    store.write(KEY.failed, [failure])
+    assert store.to_pandas()["reason"].tolist() == ["out of memory"]
+    store.write(KEY, [row(measured_at="2026-01-01T00:00:01.000+00:00")])
+    assert store.to_pandas()["reason"].isna().all()
+    later = dataclasses.replace(failure, measured_at="2026-01-01T00:00:02.000+00:00")  # of another set of metrics, say
+    store.write(dataclasses.replace(KEY, metrics="other").failed, [later])
+    assert store.to_pandas()["reason"].notna().sum() == 1
+
+
 def test_a_failed_write_leaves_no_file(tmp_path):
     store = open_store(tmp_path)
     with pytest.raises(Exception, match="int64|integer|convert"):

@@ -7,7 +7,7 @@ pandas, DuckDB and Polars read its files directly.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import BaseFileLock, FileLock, Timeout
 
-from repdyn.store.schema import COLUMNS, RENAMED_METRICS, SCHEMA, Row, to_pandas, to_table
+from repdyn.store.parquet_files import read_rows, read_table
+from repdyn.store.schema import Row, to_pandas, to_table
 from repdyn.utils.atomic_files import write_atomically
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class Store:
     def runs(self) -> list[str]:
         """Return the names of the runs with at least one measured checkpoint."""
         folders = {path.parent: path for path in self._files()}
-        return sorted(_read(path)["run"][0].as_py() for path in folders.values())
+        return sorted(read_table(path)["run"][0].as_py() for path in folders.values())
 
     def steps(self, run: str) -> list[int]:
         """Return the measured steps of a run in ascending order, without those at which measuring failed.
@@ -142,14 +143,14 @@ class Store:
         Raises:
             ValueError: a file has no step in its name.
         """
-        files = [path for path in self.folder_of(run).glob("step*.parquet") if not path.stem.endswith(f"-{_FAILED}")]
+        files = [path for path in self.folder_of(run).glob("step*.parquet") if not _is_failure(path)]
         return sorted({_parse_step(path) for path in files})
 
     def to_pandas(self, run: str | None = None) -> pd.DataFrame:
         """Return all rows, or those of one run, with a column per field of :class:`repdyn.store.schema.Row`.
 
-        If two files hold the same measurement, the newer one counts. Rows are sorted by run, step, stack, metric,
-        subset, layer and head.
+        If two files hold the same measurement, the newer one counts; a failure that a later measurement replaced is
+        left out. Rows are sorted by run, step, stack, metric, subset, layer and head.
 
         Raises:
             ValueError: the store has no measurement (of this run), or a file in it cannot be read.
@@ -158,7 +159,7 @@ class Store:
         if not files:
             of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
-        frame = to_pandas(pa.concat_tables([_read(path) for path in files]))
+        frame = to_pandas(pa.concat_tables(_without_replaced_failures({path: read_table(path) for path in files})))
         frame = frame.sort_values("measured_at", kind="stable").drop_duplicates(_IDENTITY, keep="last")
         order = ["run", "step", "stack", "metric", "subset", "layer", "head"]
         return frame.sort_values(order, kind="stable").reset_index(drop=True)
@@ -167,13 +168,26 @@ class Store:
         return sorted(self.path.glob("*/step*.parquet"))
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of one file of a store.
+def _is_failure(path: Path) -> bool:
+    return path.stem.endswith(f"-{_FAILED}")
 
-    Raises:
-        ValueError: the file cannot be read.
-    """
-    return [Row(**record) for record in _read(path).to_pylist()]
+
+def _without_replaced_failures(tables: Mapping[Path, pa.Table]) -> list[pa.Table]:
+    """Leave out failures of a step that was measured later: a process may be killed before it deletes them."""
+
+    def identity(table: pa.Table) -> tuple[object, ...]:
+        return tuple(table[name][0].as_py() for name in ("run", "step", "probe"))
+
+    measured: dict[tuple[object, ...], str] = {}
+    for path, table in tables.items():
+        if not _is_failure(path):
+            at, key = table["measured_at"][0].as_py(), identity(table)
+            measured[key] = max(at, measured.get(key, at))
+    return [
+        table
+        for path, table in tables.items()
+        if not _is_failure(path) or table["measured_at"][0].as_py() > measured.get(identity(table), "")
+    ]
 
 
 def open_store(path: str | Path) -> Store:
@@ -221,63 +235,3 @@ def _parse_step(path: Path) -> int:
     if not (digits.isascii() and digits.isdigit()):
         raise ValueError(f"expected file names such as step000000008-... in a store, got {path}; move it away")
     return int(digits)
-
-
-def _read(path: Path) -> pa.Table:
-    try:
-        # ParquetFile rather than read_table, which given a folder reads every file in it
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            table = file.read()
-        table.validate(full=True)
-        names = table.column_names
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"expected a Parquet file of measurements, cannot read {path}: {error}") from error
-    missing = [name for name in COLUMNS if name not in names]
-    unknown = [name for name in names if name not in COLUMNS]
-    # files of earlier versions lack nullable columns added since, but have no unknown ones
-    if any(not SCHEMA.field(name).nullable for name in missing) or (missing and unknown):
-        also = f", and unknown ones: {', '.join(map(repr, unknown))}" if unknown else ""
-        raise ValueError(
-            f"expected the columns of a measurement in {path}, missing {', '.join(missing)}{also}; move it away"
-        )
-    for name in missing:
-        table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
-    return _cast(table, path)
-
-
-def _cast(table: pa.Table, path: Path) -> pa.Table:
-    """Cast the columns to the types of the schema; the large and small variants of a type are interchangeable."""
-    if len(table) == 0:
-        raise ValueError(f"expected measurements in {path}, got none; move it away")
-    for field in SCHEMA:
-        indices = table.schema.get_all_field_indices(field.name)
-        column = table.column(indices[0])
-        if len(indices) > 1:
-            raise ValueError(f"expected one column {field.name} in {path}, got {len(indices)}; move it away")
-        if not _same_kind(column.type, field.type):
-            raise ValueError(
-                f"expected {field.type} in the column {field.name} of {path}, got {column.type}; move it away"
-            )
-        if column.null_count and not field.nullable:
-            raise ValueError(f"expected a value in each row of {field.name} in {path}, got none in some; move it away")
-    try:
-        return _with_current_names(table.select(list(COLUMNS)).cast(SCHEMA))
-    except pa.ArrowException as error:
-        raise ValueError(f"expected values of the schema's types in {path}: {error}; move it away") from error
-
-
-def _with_current_names(table: pa.Table) -> pa.Table:
-    metric = table.column("metric")
-    if RENAMED_METRICS.keys().isdisjoint(metric.unique().to_pylist()):
-        return table
-    names = [RENAMED_METRICS.get(name, name) for name in metric.to_pylist()]
-    return table.set_column(table.column_names.index("metric"), SCHEMA.field("metric"), pa.array(names, pa.string()))
-
-
-def _same_kind(found: pa.DataType, expected: pa.DataType) -> bool:
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, _is_string)
-    return pa.types.is_null(found) or any(is_kind(found) and is_kind(expected) for is_kind in kinds)
-
-
-def _is_string(type_: pa.DataType) -> bool:
-    return pa.types.is_string(type_) or pa.types.is_large_string(type_)

@@ -1,0 +1,84 @@
+"""Reading of the Parquet files of a store, checked against the schema; files of early versions are converted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from repdyn.store.schema import COLUMNS, RENAMED_METRICS, SCHEMA, Row
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of one file of a store.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
+    return [Row(**record) for record in read_table(path).to_pylist()]
+
+
+def read_table(path: Path) -> pa.Table:
+    """Return the table of one file of a store, with the columns, types and names of the current schema.
+
+    Raises:
+        ValueError: the file cannot be read, or has other columns, types or missing values than the schema allows.
+    """
+    try:
+        # ParquetFile rather than read_table, which given a folder reads every file in it
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read()
+        table.validate(full=True)
+        names = table.column_names
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"expected a Parquet file of measurements, cannot read {path}: {error}") from error
+    missing = [name for name in COLUMNS if name not in names]
+    unknown = [name for name in names if name not in COLUMNS]
+    # files of earlier versions lack nullable columns added since, but have no unknown ones
+    if any(not SCHEMA.field(name).nullable for name in missing) or (missing and unknown):
+        also = f", and unknown ones: {', '.join(map(repr, unknown))}" if unknown else ""
+        raise ValueError(
+            f"expected the columns of a measurement in {path}, missing {', '.join(missing)}{also}; move it away"
+        )
+    for name in missing:
+        table = table.append_column(SCHEMA.field(name), pa.nulls(len(table), SCHEMA.field(name).type))
+    return _cast(table, path)
+
+
+def _cast(table: pa.Table, path: Path) -> pa.Table:
+    """Cast the columns to the types of the schema; the large and small variants of a type are interchangeable."""
+    if len(table) == 0:
+        raise ValueError(f"expected measurements in {path}, got none; move it away")
+    for field in SCHEMA:
+        indices = table.schema.get_all_field_indices(field.name)
+        column = table.column(indices[0])
+        if len(indices) > 1:
+            raise ValueError(f"expected one column {field.name} in {path}, got {len(indices)}; move it away")
+        if not _same_kind(column.type, field.type):
+            raise ValueError(
+                f"expected {field.type} in the column {field.name} of {path}, got {column.type}; move it away"
+            )
+        if column.null_count and not field.nullable:
+            raise ValueError(f"expected a value in each row of {field.name} in {path}, got none in some; move it away")
+    try:
+        return _with_current_names(table.select(list(COLUMNS)).cast(SCHEMA))
+    except pa.ArrowException as error:
+        raise ValueError(f"expected values of the schema's types in {path}: {error}; move it away") from error
+
+
+def _with_current_names(table: pa.Table) -> pa.Table:
+    metric = table.column("metric")
+    if RENAMED_METRICS.keys().isdisjoint(metric.unique().to_pylist()):
+        return table
+    names = [RENAMED_METRICS.get(name, name) for name in metric.to_pylist()]
+    return table.set_column(table.column_names.index("metric"), SCHEMA.field("metric"), pa.array(names, pa.string()))
+
+
+def _same_kind(found: pa.DataType, expected: pa.DataType) -> bool:
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, _is_string)
+    return pa.types.is_null(found) or any(is_kind(found) and is_kind(expected) for is_kind in kinds)
+
+
+def _is_string(type_: pa.DataType) -> bool:
+    return pa.types.is_string(type_) or pa.types.is_large_string(type_)
