@@ -176,7 +176,8 @@ def test_resume_from_the_last_checkpoint(tmp_path, train_here):
     (folder,) = (tmp_path / "runs" / "quickstart").iterdir()
     last = folder / "checkpoints" / "last.ckpt"
     assert "state_dict" in torch.load(last, weights_only=True)
-    resumed = train_here(*quickstart, "--trainer.max_steps", "9", "--ckpt_path", str(last), cwd=tmp_path)
+    quiet = ("--trainer.max_steps", "9", "--trainer.enable_progress_bar", "false")
+    resumed = train_here(*quickstart, *quiet, "--ckpt_path", str(last), cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr[-3000:]
     store = open_store(folder / "repdyn")
     assert store.steps(store.runs()[0]) == [0, 4, 6, 8, 9]

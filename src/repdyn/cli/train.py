@@ -180,6 +180,8 @@ class TrainCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         run: Run = self._get(self.config_init, "run")
         given = self._get(self.config_init, "trainer")
+        if given["enable_progress_bar"] is False:  # Lightning rejects a progress bar beside it
+            self._parser(self.subcommand).callback_keys.remove("progress")
         folder = run.new_folder()
         loggers = given["logger"] if given["logger"] is not None else run.build_loggers(folder)
         root = given["default_root_dir"] or str(folder)
