@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
+
+# a shell ignores Ctrl-C in what it runs in the background, which processes that tests start would inherit
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "offline")

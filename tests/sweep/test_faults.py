@@ -122,8 +122,8 @@ def test_rate_limits_are_waited_for_as_the_hub_requests(hub, published, store, d
 def test_listings_of_a_busy_hub_are_retried(hub, published, monkeypatch, code):
     published()
     waited = []
-    monkeypatch.setattr("repdyn.hub.client._WAITS_SECONDS", (1, 2, 4))
-    monkeypatch.setattr("repdyn.hub.client._wait", lambda seconds, monitor: waited.append(seconds))
+    monkeypatch.setattr("repdyn.hub.transfer._WAITS_SECONDS", (1, 2, 4))
+    monkeypatch.setattr("repdyn.hub.transfer._wait", lambda seconds, monitor: waited.append(seconds))
     hub.fault("/api/models/lab/model/(refs|revision)", "status", times=2, code=code, headers={"Retry-After": "30"})
     assert set(Hub().refs("lab/model")) == {"step0", "step8", "step16"}
     hub.fault("/api/models/lab/model/revision", "status", times=1, code=code)

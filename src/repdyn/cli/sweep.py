@@ -72,7 +72,7 @@ def _run(options: Namespace, console: Console) -> int:
     if options.list_suites:
         print_suites(PrintableConsole())
         return 0
-    hub, settings = Hub(), _settings(options)
+    hub, settings = Hub(timeout_seconds=options.timeout), _settings(options)
     sources, problems = find_sources(options, hub)
     store = open_store(options.store or _default_store(options))
     for note in (note for source in sources for note in selection_notes(source.selection)):

@@ -4,51 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from threading import Event
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import httpx2
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
-from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoFile
-from tqdm import tqdm
 
-from repdyn.hub.errors import CancelledError, CheckpointError, hub_errors
+from repdyn.hub.errors import CheckpointError, hub_errors
+from repdyn.hub.transfer import PIECE_BYTES, DownloadMonitor, in_threads, progress_bar, with_retries
+from repdyn.utils.timeout import TimeoutRunner
 
-_CONNECTIONS = 4
 _TRIES = 3
-_PIECE_BYTES = 1 << 18
-_BUSY = {408, 429, 500, 502, 503, 504}
-_WAITS_SECONDS = (1, 2, 4, 8, 8)
-_LONGEST_WAIT_SECONDS = 300
-_RETRY_AFTER_DIGITS = 9
-_POLL_SECONDS = 0.2
+_MOST_FILES = 100_000
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 T = TypeVar("T")
-
-
-class DownloadMonitor:
-    """A callback for every chunk of a download that counts bytes and stops a cancelled or slow download."""
-
-    def __init__(self, timeout_seconds: float, cancelled: Event, on_bytes: Callable[[int], None]) -> None:
-        self._timeout_seconds = timeout_seconds
-        self._deadline = time.monotonic() + timeout_seconds
-        self._cancelled = cancelled
-        self._on_bytes = on_bytes
-
-    def __call__(self, n_bytes: int) -> None:
-        if self._cancelled.is_set():
-            raise CancelledError
-        if time.monotonic() > self._deadline:
-            raise CheckpointError(f"the download took longer than --timeout {self._timeout_seconds:g} seconds")
-        self._on_bytes(n_bytes)
 
 
 @dataclass(frozen=True)
@@ -121,58 +97,21 @@ def _require_intact(path: Path, sha256: str | None) -> None:
         )
 
 
-def _with_retries(request: Callable[[], T], monitor: DownloadMonitor) -> T:
-    """Repeat a request while the hub is busy; its client does so for listings, but not for refs and contents."""
-    for wait_seconds in _WAITS_SECONDS:
-        try:
-            return request()
-        except HfHubHTTPError as error:
-            if error.response.status_code not in _BUSY:
-                raise
-            _wait(_requested_wait(error, wait_seconds), monitor)
-    return request()
-
-
-def _requested_wait(error: HfHubHTTPError, default: float) -> float:
-    """Return the seconds to wait after a refused request.
-
-    Raises:
-        CheckpointError: the hub names a longer time than a sweep waits for.
-    """
-    named = error.response.headers.get("Retry-After", "")
-    if not (named.isascii() and named.isdecimal()):
-        return default
-    if len(named) > _RETRY_AFTER_DIGITS or int(named) > _LONGEST_WAIT_SECONDS:
-        raise CheckpointError(
-            f"the hub asks to wait {named:.12}{'...' if len(named) > 12 else ''} seconds before the next request "
-            f"({error.response.status_code}), longer than the {_LONGEST_WAIT_SECONDS} that a sweep waits; try later"
-        ) from error
-    return int(named)
-
-
-def _wait(seconds: float, monitor: DownloadMonitor) -> None:
-    """Sleep, but end with the monitor's error once it is cancelled or out of time."""
-    end = time.monotonic() + seconds
-    monitor(0)
-    while (rest := end - time.monotonic()) > 0:
-        time.sleep(min(rest, _POLL_SECONDS))
-        monitor(0)
-
-
-def unmonitored() -> DownloadMonitor:
-    """Return a monitor that neither counts nor stops, for small downloads."""
-    return DownloadMonitor(float("inf"), Event(), lambda n: None)
-
-
 class Hub:
-    """A hub, by default that of HF_ENDPOINT; see :func:`repdyn.hub.errors.hub_errors` for the errors it raises."""
+    """A hub; see :func:`repdyn.hub.errors.hub_errors` for the errors it raises.
 
-    def __init__(self, endpoint: str | None = None) -> None:
+    Args:
+        endpoint: its address, by default that of HF_ENDPOINT.
+        timeout_seconds: limit for each listing and for the files of a tokenizer.
+    """
+
+    def __init__(self, endpoint: str | None = None, timeout_seconds: float = 3600) -> None:
+        self.timeout_seconds = timeout_seconds
         self._api = HfApi(endpoint=endpoint, library_name="repdyn")
         # The other protocol, xet, keeps a cache of its own outside the disk budget, and cannot be cancelled.
         constants.HF_HUB_DISABLE_XET = True
         # Cancelling and timing out take effect with the next piece, and one of 10 MB can be minutes away.
-        constants.DOWNLOAD_CHUNK_SIZE = min(constants.DOWNLOAD_CHUNK_SIZE, _PIECE_BYTES)
+        constants.DOWNLOAD_CHUNK_SIZE = min(constants.DOWNLOAD_CHUNK_SIZE, PIECE_BYTES)
 
     @property
     def endpoint(self) -> str:
@@ -181,7 +120,7 @@ class Hub:
     def refs(self, repository: str) -> dict[str, str]:
         """Return the commit of each branch and tag; a branch takes precedence over a tag of the same name."""
         with hub_errors(repository, self.endpoint):
-            refs = _with_retries(lambda: self._api.list_repo_refs(repository), unmonitored())
+            refs = self._ask(lambda: self._api.list_repo_refs(repository))
             return {
                 _validated_ref(ref.name): _validated_commit(ref.target_commit) for ref in [*refs.tags, *refs.branches]
             }
@@ -189,13 +128,16 @@ class Hub:
     def commit(self, repository: str, revision: str) -> str:
         """Return the commit of a branch or tag."""
         with hub_errors(f"{repository}@{revision}", self.endpoint):
-            info = _with_retries(lambda: self._api.repo_info(repository, revision=revision), unmonitored())
+            info = self._ask(lambda: self._api.repo_info(repository, revision=revision))
             return _validated_commit(info.sha)
 
     def files(self, repository: str, commit: str) -> Files:
         """List every file of a commit."""
         with hub_errors(f"{repository}@{commit}", self.endpoint):
-            tree = self._api.list_repo_tree(repository, revision=commit, recursive=True)
+            pages = lambda: self._api.list_repo_tree(repository, revision=commit, recursive=True)  # noqa: E731
+            tree = self._ask(lambda: list(islice(pages(), _MOST_FILES + 1)))
+            if len(tree) > _MOST_FILES:
+                raise CheckpointError(f"expected at most {_MOST_FILES:,} files in {repository}, the hub lists more")
             return {
                 _validated_path(entry.path): RemoteFile(
                     _validated_size(entry.size), entry.lfs.sha256 if entry.lfs else None
@@ -203,6 +145,24 @@ class Hub:
                 for entry in tree
                 if isinstance(entry, RepoFile)
             }
+
+    def timed_monitor(self) -> DownloadMonitor:
+        """Return a monitor that ends a small download when the timeout of this hub is over."""
+        return DownloadMonitor(self.timeout_seconds, Event(), lambda n: None)
+
+    def _ask(self, request: Callable[[], T]) -> T:
+        """Return the answer to a request for metadata, asked again while the hub is busy.
+
+        Raises:
+            CheckpointError: it is not complete in time, however steadily it arrives.
+        """
+        monitor = self.timed_monitor()
+        try:
+            return TimeoutRunner(self.timeout_seconds)("asking the hub", lambda: with_retries(request, monitor))
+        except TimeoutError as error:
+            raise CheckpointError(
+                f"the hub did not complete its answer within --timeout {self.timeout_seconds:g} seconds"
+            ) from error
 
     def cached(self, repository: str, commit: str, files: Iterable[str]) -> Path | None:
         """Return the folder of the local hub cache that has all of the files, or None if one is missing."""
@@ -219,22 +179,18 @@ class Hub:
         incomplete or damaged is downloaded a second time.
         """
 
-        class Monitored(tqdm):
-            def __init__(self, *args: Any, **settings: Any) -> None:
-                settings.pop("name", None)
-                super().__init__(*args, **{**settings, "disable": True})
-
-            def update(self, n: float | None = 1) -> None:
-                monitor(int(n or 0))
+        stopped = Event()
 
         def fetch(name: str, tries: int = _TRIES, force: bool = False) -> None:
+            bar = progress_bar(name, files[name].n_bytes, monitor, stopped)
+
             def request() -> str:
                 return self._api.hf_hub_download(
-                    repository, name, revision=commit, local_dir=folder, tqdm_class=Monitored, force_download=force
+                    repository, name, revision=commit, local_dir=folder, tqdm_class=bar, force_download=force
                 )
 
             try:
-                _with_retries(request, monitor)
+                with_retries(request, monitor)
                 _require_intact(folder / name, files[name].sha256)
             except httpx2.ReadError:
                 if tries == 1:
@@ -246,12 +202,5 @@ class Hub:
                     raise
                 fetch(name, tries=1, force=True)
 
-        with hub_errors(f"{repository}@{commit}", self.endpoint), ThreadPoolExecutor(_CONNECTIONS) as pool:
-            futures = [pool.submit(fetch, name) for name in files]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                for future in futures:
-                    future.cancel()
-                raise
+        with hub_errors(f"{repository}@{commit}", self.endpoint):
+            in_threads(fetch, list(files), monitor, stopped)

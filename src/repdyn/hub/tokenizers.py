@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from repdyn.hub.client import Files, Hub, unmonitored
+from repdyn.hub.client import Files, Hub
 from repdyn.hub.errors import CheckpointError, model_errors
 from repdyn.hub.weights import remote_code_errors
 from repdyn.utils.quiet import without_reports
@@ -40,7 +40,7 @@ class HubFolder:
     def fetch(self, files: Files, hub: Hub, folder: Path) -> Path:
         """Download some of its files and return the local folder that holds them."""
         named = {self._prefix + name: file for name, file in files.items()}
-        hub.download(self.repository, self.revision, named, folder, unmonitored())
+        hub.download(self.repository, self.revision, named, folder, hub.timed_monitor())
         return folder / self.subfolder
 
     @property

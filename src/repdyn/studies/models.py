@@ -19,11 +19,12 @@ from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from repdyn.hub.client import Hub, unmonitored
+from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
 from repdyn.hub.local import checkpoints_folder
 from repdyn.hub.options import add_loading_options, check_device, revision_names
 from repdyn.hub.tokenizers import context_length, has_tokenizer, load_tokenizer, tokenizer_files
+from repdyn.hub.transfer import unmonitored
 from repdyn.hub.weights import Loading, choose_files, load_model
 from repdyn.text.corpus import cache_directory
 

@@ -18,8 +18,9 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-from repdyn.hub.client import DownloadMonitor, Hub, total_bytes
+from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CancelledError, OutOfBoundsError, SweepStoppedError
+from repdyn.hub.transfer import DownloadMonitor
 from repdyn.sweep.targets import Target
 
 # Left free on the disk for other programs.

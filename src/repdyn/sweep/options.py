@@ -150,7 +150,7 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
         type=at_least(1),
         default=3600,
         metavar="SECONDS",
-        help="limit of one download (default: %(default)s)",
+        help="limit of one download or listing (default: %(default)s)",
     )
     group.add_argument("--engine", choices=["serial", "ray"], default="serial", help="(default: %(default)s)")
     group.add_argument(

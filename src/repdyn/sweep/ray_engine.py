@@ -94,7 +94,9 @@ def _measure_in_worker(
     target: Target, probe: Probe, store: Path, settings: Settings, endpoint: str, limits: DownloadLimits
 ) -> SweepResult:
     """Measure one checkpoint in a worker."""
-    return sweep([Task(target, probe)], Store(store), settings, Downloads(Hub(endpoint), limits))
+    return sweep(
+        [Task(target, probe)], Store(store), settings, Downloads(Hub(endpoint, limits.timeout_seconds), limits)
+    )
 
 
 def _outcome(ray: Any, call: Any, task: Task, store: Store, settings: Settings) -> SweepResult:

@@ -1,0 +1,147 @@
+"""Transfers from a hub: repeated while it is busy, bounded in time and size, and ended at once when cancelled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from threading import Event, Lock, Thread
+from typing import Any, TypeVar
+
+from huggingface_hub.errors import HfHubHTTPError
+from tqdm import tqdm
+
+from repdyn.hub.errors import CancelledError, CheckpointError
+
+_CONNECTIONS = 4
+_BUSY = {408, 429, 500, 502, 503, 504}
+_WAITS_SECONDS = (1, 2, 4, 8, 8)
+_LONGEST_WAIT_SECONDS = 300
+_RETRY_AFTER_DIGITS = 9
+_POLL_SECONDS = 0.2
+_LAST_PIECE_SECONDS = 1.0
+PIECE_BYTES = 1 << 18
+"""Cancelling and timing out take effect with the next piece."""
+# A file that is resumed may arrive in part twice.
+_LARGEST_EXCESS = 2
+
+T = TypeVar("T")
+
+
+class DownloadMonitor:
+    """A callback for every chunk of a download that counts bytes and stops a cancelled or slow download."""
+
+    def __init__(self, timeout_seconds: float, cancelled: Event, on_bytes: Callable[[int], None]) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._deadline = time.monotonic() + timeout_seconds
+        self._cancelled = cancelled
+        self._on_bytes = on_bytes
+
+    def __call__(self, n_bytes: int) -> None:
+        if self._cancelled.is_set():
+            raise CancelledError
+        if time.monotonic() > self._deadline:
+            raise CheckpointError(f"the download took longer than --timeout {self._timeout_seconds:g} seconds")
+        self._on_bytes(n_bytes)
+
+
+def with_retries(request: Callable[[], T], monitor: DownloadMonitor) -> T:
+    """Repeat a request while the hub is busy; its client does so for listings, but not for refs and contents."""
+    for wait_seconds in _WAITS_SECONDS:
+        try:
+            return request()
+        except HfHubHTTPError as error:
+            if error.response.status_code not in _BUSY:
+                raise
+            _wait(_requested_wait(error, wait_seconds), monitor)
+    return request()
+
+
+def _requested_wait(error: HfHubHTTPError, default: float) -> float:
+    """Return the seconds to wait after a refused request.
+
+    Raises:
+        CheckpointError: the hub names a longer time than a sweep waits for.
+    """
+    named = error.response.headers.get("Retry-After", "")
+    if not (named.isascii() and named.isdecimal()):
+        return default
+    if len(named) > _RETRY_AFTER_DIGITS or int(named) > _LONGEST_WAIT_SECONDS:
+        raise CheckpointError(
+            f"the hub asks to wait {named:.12}{'...' if len(named) > 12 else ''} seconds before the next request "
+            f"({error.response.status_code}), longer than the {_LONGEST_WAIT_SECONDS} that a sweep waits; try later"
+        ) from error
+    return int(named)
+
+
+def _wait(seconds: float, monitor: DownloadMonitor) -> None:
+    """Sleep, but end with the monitor's error once it is cancelled or out of time."""
+    end = time.monotonic() + seconds
+    monitor(0)
+    while (rest := end - time.monotonic()) > 0:
+        time.sleep(min(rest, _POLL_SECONDS))
+        monitor(0)
+
+
+def unmonitored() -> DownloadMonitor:
+    """Return a monitor that neither counts nor stops, for small downloads."""
+    return DownloadMonitor(float("inf"), Event(), lambda n: None)
+
+
+def progress_bar(name: str, n_bytes: int, monitor: DownloadMonitor, stopped: Event) -> type[tqdm]:
+    """Return the progress bar of a file, which reports each piece to the monitor and shows nothing."""
+    received = 0
+
+    class Monitored(tqdm):
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            settings.pop("name", None)
+            super().__init__(*args, **{**settings, "disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            nonlocal received
+            if stopped.is_set():
+                raise CancelledError
+            received += int(n or 0)
+            if received > _LARGEST_EXCESS * n_bytes + PIECE_BYTES:
+                raise CheckpointError(
+                    f"{name} is larger than the hub lists: {received:,} bytes arrived of {n_bytes:,}; nothing is kept"
+                )
+            monitor(int(n or 0))
+
+    return Monitored
+
+
+def in_threads(fetch: Callable[[str], None], names: Sequence[str], monitor: DownloadMonitor, stopped: Event) -> None:
+    """Fetch files in a few threads, and raise the first error, or that of the monitor, at once.
+
+    A thread that waits for a slow server is abandoned; it ends with the next piece and does not delay the exit.
+    """
+    waiting, errors = iter(names), list[BaseException]()
+    lock = Lock()
+
+    def work() -> None:
+        try:
+            while not stopped.is_set():
+                with lock:
+                    name = next(waiting, None)
+                if name is None:
+                    return
+                fetch(name)
+        except BaseException as error:
+            errors.append(error)
+            stopped.set()
+
+    threads = [Thread(target=work, name=f"repdyn-download-{number}", daemon=True) for number in range(_CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive() and not stopped.is_set():
+                thread.join(_POLL_SECONDS)
+                monitor(0)
+    finally:
+        stopped.set()
+        end = time.monotonic() + _LAST_PIECE_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+    if errors:
+        raise errors[0]
