@@ -92,8 +92,8 @@ def test_findings_page_states_the_criteria_of_the_code():
         title, _, kind = meaning.removesuffix(")").partition(" (")
         start = page.lower().index(f"{title} (published for {kind}")
         assert start < page.index(criterion) < start + 100
-    assert f"Version {criteria.VERSION}: written down" in page
-    assert f"is more than {criteria.FAILED:.0%} above the lowest" in page
+    assert f"Version {criteria.VERSION}: committed before" in page
+    assert f"more than {criteria.FAILED:.0%} above the lowest" in page
 
 
 def test_the_number_of_metrics_is_that_of_the_table():

@@ -83,7 +83,9 @@ def test_ctrl_c_acts_while_a_hub_drips(hub, commit, tmp_path, what):
 def test_more_bytes_than_listed(hub, commit, tmp_path, monkeypatch):
     monkeypatch.setattr(transfer, "PIECE_BYTES", 0)
     files = {"model.safetensors": RemoteFile(1000, None)}
-    with pytest.raises(CheckpointError, match=r"model.safetensors is larger than the hub lists: [\d,]+ bytes arrived of 1,000"):
+    with pytest.raises(
+        CheckpointError, match=r"model.safetensors is larger than the hub lists: [\d,]+ bytes arrived of 1,000"
+    ):
         Hub().download("lab/model", commit, files, tmp_path / "here", unmonitored())
     assert not (tmp_path / "here" / "model.safetensors").exists()
 

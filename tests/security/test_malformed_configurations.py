@@ -326,9 +326,7 @@ def test_a_tokenizer_whose_limit_is_no_number(family, content):
 )
 def test_a_lightning_file_that_is_damaged(tmp_path, content):
     (tmp_path / "last.ckpt").write_bytes(content)
-    with pytest.raises(
-        ValueError, match="expected Lightning checkpoints, got one that is damaged and has no step in its"
-    ):
+    with pytest.raises(ValueError, match="expected Lightning checkpoints, got a damaged one without a step in its"):
         find_checkpoints(tmp_path, "run")
 
 

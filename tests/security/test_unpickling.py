@@ -155,7 +155,7 @@ def test_a_lightning_checkpoint_that_is_not_what_it_says(tmp_path, changes, mess
 @pytest.mark.parametrize("step", [-1, 3.7, True, "x", None, 10**30, [8]], ids=repr)
 def test_a_lightning_checkpoint_of_no_step(tmp_path, step):
     lightning_file(tmp_path / "last.ckpt", global_step=step)
-    with pytest.raises(ValueError, match="expected Lightning checkpoints, got one that is damaged and has no step in"):
+    with pytest.raises(ValueError, match="expected Lightning checkpoints, got a damaged one without a step in"):
         find_checkpoints(tmp_path, "run")
 
 

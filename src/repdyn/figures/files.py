@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from repdyn.tables.style import styled
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.attempts import Attempt, attempts
-from repdyn.utils.untrusted_names import safe_file_name
 
 
 def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
@@ -28,7 +27,7 @@ def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = 
     """Write figures as PNG (150 dpi) and SVG; output is deterministic.
 
     Args:
-        figures: by name, which leads to no other folder; if one fails, the others are still written.
+        figures: by file name, or path in the folder, without suffix; if one fails, the others are still written.
         folder: created if missing; files of the same name are replaced.
         attempt: collects errors for a caller that has more to do; without it they are raised here.
 
@@ -43,8 +42,10 @@ def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = 
         with each():
             folder.mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():
-            png, svg = (folder / f"{safe_file_name(name)}{suffix}" for suffix in (".png", ".svg"))
+            png, svg = (folder / f"{name}{suffix}" for suffix in (".png", ".svg"))
             with each():
+                if ".." in png.parts or not png.is_relative_to(folder):
+                    raise ValueError(f"expected the name of a figure inside its folder, got {name!r}")
                 write_atomically(png, lambda path, one=figure: one.savefig(path, dpi=150))
                 written.append(png)
                 with _fixed_layout(figure):

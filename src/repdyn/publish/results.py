@@ -162,7 +162,7 @@ def _draw_stacks(store: Store, run: str, frame: pd.DataFrame, folder: Path, atte
             alerts = find_alerts(rows, rules)
             figures = all_figures(rows, attempt, alerts)
             stack_folder = folder if stack is None else folder / store.folder_of(stack).name
-            yield _DrawnStack(stack, rows, alerts, figures, save(figures, stack_folder, attempt), stack_folder)
+            yield _DrawnStack(stack, rows, alerts, figures, _save(figures, stack_folder, attempt), stack_folder)
 
 
 def _compare(
@@ -184,7 +184,7 @@ def _compare(
     print_comparison(frame, console=console)
     if differences(measured_runs(frame)):  # the table names them
         return []
-    files = save(comparison_figures(frame, attempt), folder, attempt)
+    files = _save(comparison_figures(frame, attempt), folder, attempt)
     _print(console, f"comparison: {len(files)} files in {folder}")
     return files
 
@@ -199,6 +199,11 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
     folder = base if alone else base / store.folder_of(run).name
     probes = rows.loc[rows["layer"].notna(), "probe"].unique()
     return folder if len(probes) < 2 else folder / safe_file_name(str(frame["probe"].iloc[0]))
+
+
+def _save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt) -> list[Path]:
+    """Save figures whose names contain those of metrics and subsets, which others may have chosen."""
+    return save({safe_file_name(name): figure for name, figure in figures.items()}, folder, attempt)
 
 
 def _print(console: Console, line: str) -> None:
