@@ -53,6 +53,7 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ALLOWED)
 def test_dependencies_point_one_way(part):
     files = sorted((SOURCE / part).rglob("*.py"))
@@ -97,6 +98,7 @@ def test_constraints_pin_what_pyproject_asks_for():
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
 
 
+@pytest.mark.process
 def test_callbacks_under_another_name_say_how_to_import_them():
     code = "import callbacks"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)

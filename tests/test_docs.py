@@ -79,6 +79,7 @@ def shell_words(line: str) -> list[str]:
     return words[: words.index(">")] if ">" in words else words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "line"), [c for c in COMMANDS if c[1].startswith("repdyn ")])
 def test_repdyn_commands_are_accepted(parse_only, page, line):
     words = shell_words(line)[1:]
@@ -86,6 +87,7 @@ def test_repdyn_commands_are_accepted(parse_only, page, line):
     assert parse_only([*words, "--help"] if only_named else words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "line"), [c for c in COMMANDS if c[1].startswith("python ")])
 def test_python_commands_name_what_exists(parse_only, page, line):
     script, *words = shell_words(line)[1:]
@@ -133,6 +135,7 @@ def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
         assert "seed_everything" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

@@ -26,6 +26,7 @@ def test_readme_is_short():
     assert README.count("\n") <= 120
 
 
+@pytest.mark.slow
 def test_example_runs_as_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -73,6 +74,7 @@ def test_each_of_the_two_commands_is_one_line():
         assert "-c constraints.txt" in command
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.name != "posix", reason="the script is bash")
 def test_ci_calls_the_command_as_printed():
     script = (ROOT / ".ci" / "run").read_text()

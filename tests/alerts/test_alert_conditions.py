@@ -29,6 +29,7 @@ def rule(when, bound=None, metrics=("two_nn",), **more):
     return Rule(name=when, when=when, bound=bound, metrics=metrics, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "steps"),
     [
@@ -189,6 +190,7 @@ def test_the_order_of_the_rows_does_not_matter():
     assert find_alerts(rows.sample(frac=1, random_state=0), RULES) == find_alerts(rows, RULES) != []
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(

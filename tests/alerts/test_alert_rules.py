@@ -9,6 +9,7 @@ from repdyn.alerts import RULES, Rule, as_yaml, read_rules, resolve_rules, store
 SOUND = {"name": "mine", "when": "falls", "bound": 0.5, "metrics": ("two_nn",)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -81,6 +81,7 @@ def test_a_whole_profile_is_marked_above_its_column(run):
     assert marks(figure.axes[0]) == [(5.0, 1.0)]
 
 
+@pytest.mark.slow
 def test_a_step_with_an_alert_is_always_drawn(run):
     steps = range(0, 1000, 10)
     frame = run(steps=steps, n_blocks=2, dimension=lambda step, depth: 3.0 if step >= 970 else 9.0)
@@ -100,6 +101,7 @@ def test_steps_of_the_means_are_marked(collapsed):
     assert caption(figure)[-1].endswith(f"; {MARKED}")
 
 
+@pytest.mark.slow
 def test_all_figures_are_marked(collapsed):
     frame, alerts = collapsed
     drawn = all_figures(frame, alerts=alerts)
@@ -147,6 +149,7 @@ def printed(store, **given):
     return number, stream.getvalue().splitlines()
 
 
+@pytest.mark.slow
 def test_the_rules_of_a_run_are_used_for_its_store(filled, published, tmp_path):
     store = filled(tmp_path, published("lab/a", steps=STEPS, dimension=collapsing), published("lab/b", steps=STEPS))
     assert printed(store)[0] == 1
@@ -157,6 +160,7 @@ def test_the_rules_of_a_run_are_used_for_its_store(filled, published, tmp_path):
     assert printed(store, rules=RULES)[0] == 1
 
 
+@pytest.mark.slow
 def test_figures_and_summary_of_a_store_follow_its_rules(filled, published, tmp_path, monkeypatch, capsys):
     store = filled(tmp_path / "store", published("lab/a", steps=STEPS, dimension=collapsing))
     seen = []
@@ -167,6 +171,7 @@ def test_figures_and_summary_of_a_store_follow_its_rules(filled, published, tmp_
     assert capsys.readouterr().out.count("alert at step 20, dimension halved") == 2
 
 
+@pytest.mark.slow
 def test_a_run_with_unreadable_rules_is_shown(filled, published, tmp_path, capsys, caplog):
     store = filled(tmp_path / "store", published("lab/a", steps=STEPS, n_blocks=2, dimension=collapsing))
     store.alerts_path("lab/a").write_text("- {name: a, when: [above], metrics: [two_nn]}")

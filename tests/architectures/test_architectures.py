@@ -25,6 +25,8 @@ from repdyn.capture.capture import capture, causality
 from repdyn.capture.forward import call_with_tokens
 from repdyn.capture.prepared_model import prepare
 
+pytestmark = pytest.mark.slow
+
 LISTS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
 ARCHITECTURES = sorted(
     {pair for name in LISTS for pair in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES").items()}

@@ -32,6 +32,7 @@ def one_process(tmp_path_factory):
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_compiled(llama, probe, backend):
     llama.model.layers = llama.model.layers[:1]  # each takes seconds to compile
@@ -46,6 +47,7 @@ def test_compiled(llama, probe, backend):
     assert values(llama, probe) == expected
 
 
+@pytest.mark.slow
 def test_compiled_blocks(llama, probe):
     expected = values(llama, probe)
     for i, block in enumerate(llama.model.layers):
@@ -55,6 +57,7 @@ def test_compiled_blocks(llama, probe):
     assert [block.name for block in find_blocks(llama, "model.layers.*")] == [f"model.layers.{i}" for i in range(4)]
 
 
+@pytest.mark.slow
 def test_compiled_between_two_measurements(llama, probe):
     expected = values(llama, probe)
     compiled = torch.compile(llama, backend="eager")
@@ -64,6 +67,7 @@ def test_compiled_between_two_measurements(llama, probe):
     assert values(compiled, probe) == expected
 
 
+@pytest.mark.slow
 def test_parallel_wrappers(llama, probe, one_process):
     expected = values(llama, probe)
     for wrapped in (
@@ -76,6 +80,7 @@ def test_parallel_wrappers(llama, probe, one_process):
         assert values(wrapped, probe) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "implementation", [CheckpointImpl.NO_REENTRANT, CheckpointImpl.REENTRANT], ids=["new", "reentrant"]
 )
@@ -90,6 +95,7 @@ def test_checkpoint_wrapper(probe, implementation):
     assert values(model, probe, "blocks.*") == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "every block"])
 def test_fsdp_of_one_process(llama, probe, one_process, whole):
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
@@ -109,6 +115,7 @@ def test_fsdp_of_one_process(llama, probe, one_process, whole):
     assert [row[4] for row in values(sharded, probe, "model.layers.*")] == pytest.approx([row[4] for row in expected])
 
 
+@pytest.mark.slow
 def test_fsdp2_of_one_process(llama, probe, one_process):
     from torch.distributed.fsdp import fully_shard
 
@@ -121,6 +128,7 @@ def test_fsdp2_of_one_process(llama, probe, one_process):
     assert [row[4] for row in values(llama, probe)] == pytest.approx([row[4] for row in expected])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_forward_of_the_instance_is_kept_under_fsdp(llama, probe, one_process, version):
     """accelerate puts its autocast there before it shards a model."""
@@ -199,6 +207,7 @@ def own_class_of(model_class):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [own_class_of(Scaling), own_class_of(Prefixed), by_a_hook, by_the_instance])
 def test_a_forward_of_the_users_own_is_run(llama, probe, change):
     plain = capture(prepare(llama), probe, ["all"]).layers[0].states
@@ -258,6 +267,7 @@ def test_a_graph_that_is_waiting_for_its_backward_pass(llama, probe):
     assert all(p.grad is not None for p in llama.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 def test_other_precisions(llama, probe, dtype):
     rows = measure(llama.to(dtype), probe, ["anisotropy"]).rows

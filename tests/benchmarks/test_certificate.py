@@ -9,6 +9,8 @@ import torch
 
 from repdyn.kernels import candidates
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 

@@ -44,6 +44,7 @@ def tracker(probe, schedule=2, **changes):
     return HuggingFaceTracker(probe, schedule, **{"on_error": "raise"} | changes)
 
 
+@pytest.mark.slow
 def test_steps_losses_and_tokens(tmp_path, probe):
     attached = tracker(probe)
     trained = trainer(tmp_path / "job", attached, max_steps=5, include_num_input_tokens_seen="all")
@@ -59,6 +60,7 @@ def test_steps_losses_and_tokens(tmp_path, probe):
     assert set(frame.loc[frame["layer"].notna(), "model"]) == {"LlamaForCausalLM"}
 
 
+@pytest.mark.slow
 def test_the_learning_rate_is_stored_as_it_is_when_measured(tmp_path, probe):
     attached = tracker(probe)
     schedule = {"learning_rate": 1e-2, "lr_scheduler_type": "linear", "warmup_steps": 2, "max_steps": 6}
@@ -68,6 +70,7 @@ def test_the_learning_rate_is_stored_as_it_is_when_measured(tmp_path, probe):
     assert stored == pytest.approx({0: 0.0, 2: 1e-2, 4: 5e-3, 6: 0.0})
 
 
+@pytest.mark.slow
 def test_the_last_step_has_the_numbers_of_the_model_it_leaves(tmp_path, probe):
     attached = tracker(probe, 4)
     trained = trainer(tmp_path / "job", attached)
@@ -81,6 +84,7 @@ def test_the_last_step_has_the_numbers_of_the_model_it_leaves(tmp_path, probe):
     assert len(expected) == len(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -108,6 +112,7 @@ def test_training_is_bit_identical(tmp_path, probe, settings):
     assert [m.training for m in plain.model.modules()] == [m.training for m in tracked.model.modules()]
 
 
+@pytest.mark.slow
 def test_resume_repeats_nothing(tmp_path, probe):
     trainer(tmp_path / "job", tracker(probe), max_steps=4, save_strategy="steps", save_steps=4).train()
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
@@ -118,12 +123,14 @@ def test_resume_repeats_nothing(tmp_path, probe):
         trainer(tmp_path / "job", tracker(probe)).train()
 
 
+@pytest.mark.slow
 def test_measured_whenever_it_saves(tmp_path, probe):
     attached = tracker(probe, "checkpoints")
     trainer(tmp_path / "job", attached, save_strategy="steps", save_steps=3, max_steps=7).train()
     assert attached.store.steps("job") == [0, 3, 6, 7]
 
 
+@pytest.mark.slow
 def test_the_end_is_the_last_step_though_the_best_model_is_loaded_then(tmp_path, probe):
     attached = tracker(probe, 100)
     trained = trainer(
@@ -149,6 +156,7 @@ def test_the_end_is_the_last_step_though_the_best_model_is_loaded_then(tmp_path,
     np.testing.assert_array_equal(end, expected)
 
 
+@pytest.mark.slow
 def test_what_it_reports_to_hears_of_it(tmp_path, probe, monkeypatch):
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     trainer(tmp_path / "job", tracker(probe), max_steps=2, report_to=["wandb", "tensorboard"]).train()
@@ -161,6 +169,7 @@ def test_what_it_reports_to_hears_of_it(tmp_path, probe, monkeypatch):
     assert [event.step for event in events.Scalars("two_nn/mean")] == [0, 2]
 
 
+@pytest.mark.slow
 def test_a_second_training_of_one_trainer_replaces_what_it_no_longer_is(tmp_path, probe):
     attached = tracker(probe)
     trained = trainer(tmp_path / "job", attached, max_steps=4)
@@ -174,6 +183,7 @@ def test_a_second_training_of_one_trainer_replaces_what_it_no_longer_is(tmp_path
     np.testing.assert_array_equal(second.loc[(second["step"] == 4) & second["layer"].notna(), "value"], expected)
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_too_large_is_tried_again(tmp_path, probe):
     tried = []
 
@@ -199,6 +209,7 @@ def test_a_batch_that_is_too_large_is_tried_again(tmp_path, probe):
     assert attached.store.steps("job") == [0, 2]
 
 
+@pytest.mark.slow
 def test_two_trackers_with_names_keep_apart(tmp_path, probe):
     attached = tracker(probe), tracker(probe, metrics=["gride_4"], name="far")
     trainer(tmp_path / "job", *attached, max_steps=2, report_to=["tensorboard"]).train()
@@ -206,6 +217,7 @@ def test_two_trackers_with_names_keep_apart(tmp_path, probe):
     assert (tmp_path / "job" / "runs" / "repdyn_far").is_dir()
 
 
+@pytest.mark.slow
 def test_the_loss_of_the_last_step_and_of_saved_ones_is_stored(tmp_path, probe):
     attached = tracker(probe, "checkpoints")
     trained = trainer(tmp_path / "job", attached, save_strategy="steps", save_steps=2, max_steps=6, logging_steps=2)
@@ -216,6 +228,7 @@ def test_the_loss_of_the_last_step_and_of_saved_ones_is_stored(tmp_path, probe):
     assert set(logged) == {2, 4, 6}
 
 
+@pytest.mark.slow
 def test_a_failure_lets_the_training_go_on(tmp_path, probe, monkeypatch, caplog):
     monkeypatch.setattr("repdyn.tracking.tracked_run.measure", lambda *_, **__: 1 / 0)
     attached = tracker(probe, on_error="warn")
@@ -227,6 +240,7 @@ def test_a_failure_lets_the_training_go_on(tmp_path, probe, monkeypatch, caplog)
     assert sum("tracking at step" in record.message for record in caplog.records) == 1
 
 
+@pytest.mark.slow
 def test_layers_that_match_nothing_are_refused_before_training(tmp_path, probe):
     trained = trainer(tmp_path / "job", tracker(probe, layers="layer.*"))
     with pytest.raises(ValueError, match=r"'layer.\*' matches none"):
@@ -240,6 +254,7 @@ def test_evaluation_alone_measures_nothing(tmp_path, probe):
     assert attached.store is None
 
 
+@pytest.mark.slow
 def test_alerts_on_the_loss_are_raised_once_it_is_known(tmp_path, probe, caplog):
     rules = [
         Rule(name="high", when="above", bound=0.0, metrics=("train/loss",), stop=True),

@@ -8,6 +8,8 @@ from small import HandWritten
 
 from repdyn.tracking.training_state import add_tokens
 
+pytestmark = pytest.mark.slow
+
 
 def test_tokens_of_a_batch_that_does_not_show_them(tmp_path, probe):
     class Tuples(Job):

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelChec
 pytestmark = pytest.mark.usefixtures("without_figures")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -34,6 +35,7 @@ def test_steps(tmp_path, probe, settings, expected):
     assert attached.store.steps("job/0") == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "callback",
     [lambda: StochasticWeightAveraging(1e-3, swa_epoch_start=1), lambda: GradientAccumulationScheduler({0: 2, 1: 4})],
@@ -49,6 +51,7 @@ def test_beside_callbacks_that_change_the_training(tmp_path, probe, callback):
     assert set(range(0, trained.global_step, 4)) <= set(steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_steps", [True, 5], ids=["one step", "five steps"])
 def test_fast_dev_run_measures_once_and_stores_nothing(tmp_path, probe, monkeypatch, n_steps):
     measured = []
@@ -64,6 +67,7 @@ def test_fast_dev_run_measures_once_and_stores_nothing(tmp_path, probe, monkeypa
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_max_time_measures_the_end(tmp_path, probe):
     attached = tracker(probe, 10**6)
     trained = trainer(tmp_path, attached, max_steps=-1, max_epochs=10**6, max_time=timedelta(seconds=1))
@@ -72,6 +76,7 @@ def test_max_time_measures_the_end(tmp_path, probe):
     assert attached.store.steps("job/0") == [0, trained.global_step]
 
 
+@pytest.mark.slow
 def test_several_trainers_take_turns_in_one_process(tmp_path, probe):
     """Two runs under way at once, as a sweep of hyperparameters in one notebook has them."""
     trackers = [tracker(probe, 2), tracker(probe, 2)]
@@ -101,6 +106,7 @@ def test_validating_testing_and_predicting_measure_nothing(tmp_path, probe):
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_saved_by_hand_is_measured_once(tmp_path, probe):
     class Saving(pl.Callback):
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
@@ -113,6 +119,7 @@ def test_a_checkpoint_saved_by_hand_is_measured_once(tmp_path, probe):
     assert attached.store.steps("job/0") == [0, 3, 4, 8]
 
 
+@pytest.mark.slow
 def test_a_trainer_stopped_from_within_measures_the_end(tmp_path, probe):
     class Stopping(Job):
         def training_step(self, batch, batch_idx):
@@ -124,6 +131,7 @@ def test_a_trainer_stopped_from_within_measures_the_end(tmp_path, probe):
     assert attached.store.steps("job/0") == [0, 3]
 
 
+@pytest.mark.slow
 def test_a_step_that_returns_nothing_is_skipped_and_counted_as_lightning_counts_it(tmp_path, probe):
     class Skipping(Job):
         def training_step(self, batch, batch_idx):

@@ -16,6 +16,8 @@ from small import HandWritten
 from repdyn import Tracker, open_store
 from repdyn.tracking.run_views import RunViews
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def events(monkeypatch) -> list[str]:

@@ -20,6 +20,8 @@ from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import sweep
 
+pytestmark = pytest.mark.slow
+
 
 class SavedWeights(pl.Callback):
     """The weights at every step, to be measured afterwards."""

@@ -17,6 +17,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from repdyn import Probe, measure, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("attach_first", [True, False])
 def test_resume_repeats_nothing_and_skips_nothing(tmp_path, probe, attach_first):
@@ -171,6 +173,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.process
 def test_ctrl_c_leaves_a_usable_run(tmp_path):
     root = str(tmp_path / "run")
     script = textwrap.dedent(INTERRUPTED.format(tests=str(Path(__file__).parents[1]), root=root))

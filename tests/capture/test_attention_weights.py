@@ -105,6 +105,7 @@ def assert_same(found, stack, reported, probe):
             torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [bert, albert, llama, gpt2, bloom])
 def test_they_are_what_the_library_reports(build, probe):
     model = built(build)
@@ -323,6 +324,7 @@ def assert_unchanged(before, after):
     assert before["random"][1:] == after["random"][1:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [bert, albert, llama, gpt2, bloom, t5])
 def test_the_model_is_left_as_it_was(build, probe):
     model = built(build).train()
@@ -349,6 +351,7 @@ def fails(*_):
     raise RuntimeError("out of luck")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 def test_training_goes_on_bit_for_bit(compiled, probe):
     def trained(looked_at):

@@ -187,6 +187,7 @@ def after_attention(model, probe, layers=None, **settings):
     return capture(prepare(model, layers), probe, ["all"], captures={"after_attention"}, **settings).layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_what_the_rest_of_the_block_takes_in(family, probe):
     make, pattern = FAMILIES[family]
@@ -199,6 +200,7 @@ def test_it_is_what_the_rest_of_the_block_takes_in(family, probe):
         assert torch.equal(ours.after_attention, theirs[rows])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "llama", "gpt_neox", "granite", "t5", "gemma2"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 def test_in_half_precision(family, dtype, probe):
@@ -210,6 +212,7 @@ def test_in_half_precision(family, dtype, probe):
         torch.testing.assert_close(ours.after_attention, theirs[rows], rtol=0, atol=0 if family != "granite" else 1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "albert", "gptj", "t5"])
 def test_batches_and_files_leave_it_alone(family, probe):
     model = built(FAMILIES[family][0])
@@ -289,6 +292,7 @@ class Mixing(Block):
         return x + self.feed_forward(x + self.mixer(x, x, x, need_weights=False)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "layers", "reason"),
     [

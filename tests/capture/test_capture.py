@@ -22,6 +22,7 @@ from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", DECODERS + ENCODERS)
 def test_states_are_those_transformers_reports(family):
     model = tiny(family)
@@ -51,6 +52,7 @@ def test_states_are_those_transformers_reports(family):
             torch.testing.assert_close(layer.states, rows, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_batch_size_and_padding_side_do_not_matter(family):
     model = tiny(family)
@@ -178,6 +180,7 @@ def test_shared_block_gives_a_layer_for_each_call():
     assert len({layer.states[0, 0].item() for layer in states.layers}) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "expected"), [(f, True) for f in DECODERS] + [(f, False) for f in ENCODERS])
 def test_causality_is_seen(family, expected, small_probe):
     assert causality(prepare(tiny(family)), small_probe) == {None: expected}

@@ -65,6 +65,7 @@ def test_dropout_is_off(hand_written, small_probe):
     assert torch.equal(*twice)
 
 
+@pytest.mark.slow
 def test_compiled_before_attaching(hand_written, small_probe):
     expected = capture(prepare(hand_written), small_probe, ["all"]).layers[-1].states
     compiled = torch.compile(hand_written, backend="eager")

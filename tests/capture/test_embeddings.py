@@ -106,6 +106,7 @@ def xlnet():
     return model, model.word_embedding
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [hand_written, positions_first, by_name, scaled, bert, gpt2, bart, xlnet])
 def test_the_table_that_is_given_the_tokens(make, small_probe):
     model, embedding = make()

@@ -91,6 +91,7 @@ class ByName(Streams):
         return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [None, "blocks.*"], ids=["found", "named"])
 @pytest.mark.parametrize(
     ("model_class", "block_class"),

@@ -93,6 +93,7 @@ def by_hand(model, probe, n_meta):
     return [states[:, n_meta:].reshape(-1, DIM)[probe.sample("all").ravel()] for states in layers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", [slice(2, None), last_tokens], ids=["slice", "function"])
 @pytest.mark.parametrize("model_class", [WithMeta, LengthFirst])
 def test_states_of_the_tokens_in_every_layer(model_class, choice, probe):
@@ -105,6 +106,7 @@ def test_states_of_the_tokens_in_every_layer(model_class, choice, probe):
             torch.testing.assert_close(layer.states, states, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_class", [WithMeta, LengthFirst])
 def test_a_batch_of_as_many_sequences_as_positions(model_class):
     """11 sequences of 9 tokens and 2 more vectors: a square that is split by a slice, and refused of a function."""
@@ -217,6 +219,7 @@ def test_states_after_attention_are_those_of_the_tokens(probe):
     torch.testing.assert_close(found[2].after_attention, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", [slice(2, None), last_tokens], ids=["slice", "function"])
 def test_attention_weights_between_tokens(choice, probe):
     model = seeded(WithMeta)
@@ -238,6 +241,7 @@ def tiny_llama():
     return LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["PromptTuningConfig", "PromptEncoderConfig"])
 def test_prompt_tuning_is_measured_at_its_tokens(kind):
     peft = pytest.importorskip("peft")

@@ -43,6 +43,7 @@ def test_help_has_examples(arguments, capsys):
     assert "examples:\n  repdyn " in capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_help_does_not_wait_for_torch():
     code = (
         "import sys; from repdyn.cli.main import main\n"
@@ -78,6 +79,7 @@ def test_a_mistyped_command_says_what_was_meant(typed, message, capsys):
     assert refused(capsys, *typed.split()) == f"repdyn: error: {message}"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["figures", "alerts", "report", "export"])
 def test_a_mistyped_run_says_what_was_meant(name, store, capsys):
     message = refused(capsys, name, store.path, "--run", "lab/a-7Om")
@@ -91,12 +93,16 @@ def test_a_folder_that_is_no_store(name, tmp_path, capsys):
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_an_error_is_one_line_and_no_traceback(tmp_path):
     done = run("figures", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"error: expected a store with measurements, found none in {tmp_path}\n"
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_figures(store, tmp_path, capsys):
     main(
         [
@@ -115,6 +121,8 @@ def test_figures(store, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("lab/a-70m  GPTNeoXForCausalLM (decoder)")
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_export(store, tmp_path, capsys):
     main(
         [
@@ -142,6 +150,7 @@ def test_online_is_for_wandb(store, capsys):
     assert refused(capsys, "export", store.path, "--wandb-online", "--to", "csv") == message
 
 
+@pytest.mark.process
 def test_export_passes_its_options_on(store, monkeypatch):
     seen = []
     monkeypatch.setattr(
@@ -216,6 +225,7 @@ def test_figures_of_a_store_of_failures_alone(tmp_path, capsys):
     assert not Path(store.path / "figures").exists()
 
 
+@pytest.mark.slow
 def test_a_model_with_two_stacks(tmp_path, capsys):
     store = fill(tmp_path / "store", make_two_stacks("quick/1", steps=(0, 8)))
     main(["figures", str(store.path)])
@@ -235,6 +245,8 @@ def test_the_metrics_are_listed(capsys):
     assert capsys.readouterr().out == (Path(__file__).parents[2] / "docs" / "all_metrics.md").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_alerts_of_a_store(tmp_path, capsys):
     broken = {"dimension": lambda step, depth: 9.0 if step < 8 else 2.0}
     store = fill(
@@ -254,6 +266,7 @@ def test_alerts_of_a_store(tmp_path, capsys):
     assert stopped.value.code == 1
 
 
+@pytest.mark.process
 def test_alerts_by_rules_of_ones_own(store, tmp_path, capsys):
     main(["alerts", "--print-rules"])
     (tmp_path / "rules.yaml").write_text(capsys.readouterr().out.replace("0.9", "0.001"))
@@ -266,6 +279,7 @@ def test_alerts_by_rules_of_ones_own(store, tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_report_of_a_store(store, tmp_path, capsys):
     main(["report", str(store.path), "-o", str(tmp_path / "page.html")])
     assert capsys.readouterr().out.startswith(f"{tmp_path}/page.html: ")

@@ -19,6 +19,8 @@ from repdyn import Probe, open_store
 from repdyn.cli.sweep import main as analyze_checkpoints
 from repdyn.cli.train import Run, TrainCLI
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 TINY = [
@@ -67,6 +69,7 @@ def train_here(monkeypatch, capsys):
     os.environ.update(environment)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_every_shipped_config_is_understood_and_headed_by_its_command(config, train_here, tmp_path):
     result = train_here("fit", "--config", str(config), "--print_config", cwd=tmp_path)
@@ -80,6 +83,7 @@ def test_every_shipped_config_is_understood_and_headed_by_its_command(config, tr
     assert first in {f"# python train.py fit --config configs/{config.name}", "# python train.py"}
 
 
+@pytest.mark.process
 def test_no_argument_is_the_quickstart(monkeypatch):
     seen = []
     monkeypatch.setattr("repdyn.cli.train.TrainCLI", lambda: seen.append(list(sys.argv[1:])))
@@ -88,6 +92,7 @@ def test_no_argument_is_the_quickstart(monkeypatch):
     assert seen == [["fit", "--config", str(ROOT / "configs" / "quickstart.yaml")]]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
@@ -105,6 +110,7 @@ def test_a_mistyped_key_says_what_was_meant(train_here, tmp_path, typed, meant):
     assert meant in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("alerts", "message"),
     [
@@ -125,12 +131,14 @@ def test_rules_that_make_no_sense_are_answered(train_here, tmp_path, alerts, mes
     assert message in result.stderr
 
 
+@pytest.mark.process
 def test_options_before_fit_are_answered(train_here, tmp_path):
     result = train_here("--trainer.max_steps", "5", cwd=tmp_path)
     assert result.returncode == 2
     assert "options come after 'fit'" in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("family", ["gpt_neox", "bert"])
 def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family, train_here, caplog, monkeypatch):
     quickstart = str(ROOT / "configs" / "quickstart.yaml")
@@ -170,6 +178,7 @@ def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family, train
     pd.testing.assert_series_equal(again, live, check_exact=True)
 
 
+@pytest.mark.process
 def test_resume_from_the_last_checkpoint(tmp_path, train_here):
     quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *TINY, "--run.loggers", "[]"]
     assert train_here(*quickstart, cwd=tmp_path).returncode == 0
@@ -187,6 +196,7 @@ def test_resume_from_the_last_checkpoint(tmp_path, train_here):
         train_here("fit", *TINY[:8], "--ckpt_path", str(last), cwd=tmp_path)
 
 
+@pytest.mark.process
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
     started = datetime(2026, 1, 2, 3, 4, 5)
     monkeypatch.setattr("repdyn.cli.train.datetime", SimpleNamespace(now=lambda: started))
@@ -198,6 +208,7 @@ def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, m
     assert names == {"2026-01-02_03-04-05", *(f"2026-01-02_03-04-05_{number}" for number in range(2, 9))}
 
 
+@pytest.mark.process
 def test_too_small_a_text_says_what_is_needed(tmp_path, train_here):
     quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *TINY, "--run.loggers", "[]"]
     with pytest.raises(ValueError, match="the probe is too small: 2 batches of 256 vectors need 512 tokens"):
@@ -206,6 +217,7 @@ def test_too_small_a_text_says_what_is_needed(tmp_path, train_here):
         train_here(*quickstart, "--data.text", "nowhere.txt", cwd=tmp_path)
 
 
+@pytest.mark.process
 def test_two_devices_share_one_folder(tmp_path):
     quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *TINY, "--run.loggers", "[]"]
     result = train(*quickstart, "--trainer.devices", "2", "--trainer.strategy", "ddp", cwd=tmp_path)

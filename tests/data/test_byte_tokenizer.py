@@ -20,6 +20,7 @@ def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
     return byte_tokenizer(for_encoder=request.param)
 
 
+@pytest.mark.slow
 @given(text=UTF8_TEXT)
 def test_ids_are_the_bytes_and_decode_to_the_text(tokenizer: PreTrainedTokenizerBase, text: str):
     ids = tokenizer(text, add_special_tokens=False).input_ids

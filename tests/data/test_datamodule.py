@@ -241,6 +241,7 @@ def test_too_short_a_text_says_how_long_it_must_be(source: str):
     TextDataModule(source, sequence_length=2000).setup()
 
 
+@pytest.mark.slow
 def test_a_dump_is_cleaned_for_training(tmp_path: Path, make_dump: Callable[..., bytes]):
     path = tmp_path / "dump.xml"
     path.write_bytes(make_dump({"Fox": "The '''quick''' [[fox]]. " * 200}))

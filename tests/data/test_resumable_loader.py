@@ -33,6 +33,7 @@ def read(loader: ResumableLoader, number: int) -> list[Tensor]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("objective", "num_workers"), [("causal", 0), ("masked", 0), ("masked", 2)])
 @pytest.mark.parametrize("n_read", [0, 1, N_BATCHES - 1, N_BATCHES, N_BATCHES + 1, 2 * N_BATCHES])
 def test_a_loader_continues_where_another_was(objective, num_workers, n_read):

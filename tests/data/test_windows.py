@@ -78,6 +78,7 @@ def test_training_masks_change_from_batch_to_batch_and_repeat_from_run_to_run(wi
     assert all(torch.equal(batch, second([windows[0]])["labels"]) for batch in batches)
 
 
+@pytest.mark.slow
 def test_workers_draw_new_masks_each_epoch_and_repeat_from_run_to_run(windows: Windows):
     def two_epochs() -> list[torch.Tensor]:
         loader = DataLoader(

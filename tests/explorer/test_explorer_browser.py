@@ -13,6 +13,8 @@ from repdyn.explorer import theme as looks
 from repdyn.explorer.app import build
 from repdyn.explorer.server import launch
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["watched_page"]
 
 SENTENCE, OTHER = f"The coin {MARKUP[0]}{MARKUP[1]}{MARKUP[2]}.", "The note."

@@ -35,6 +35,7 @@ def run_folder(save_model, tmp_path):
 # options
 
 
+@pytest.mark.process
 def test_help_waits_for_neither_torch_nor_gradio():
     code = (
         "import sys\nfrom repdyn.cli.explore import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
@@ -164,6 +165,7 @@ def test_no_free_port_is_an_error(monkeypatch):
             free_port("127.0.0.1", first)
 
 
+@pytest.mark.slow
 def test_ctrl_c_closes_the_page(save_model, monkeypatch, capsys):
     class Waiting:
         def wait(self):

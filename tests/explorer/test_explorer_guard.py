@@ -46,6 +46,7 @@ def asked(port, method, path, body=b"", **headers):
     return answer.status, text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/gradio_api/upload", "/gradio_api/upload?upload_id=a", "/gradio_api/%75pload"])
 def test_a_file_is_refused_and_not_kept(port, cache, path):
     status, text = asked(port, "POST", path, FILE, Content_Type="multipart/form-data; boundary=b")
@@ -95,6 +96,7 @@ def test_the_page_can_ask(port):
         assert asked(port, "POST", "/gradio_api/queue/join", b"{}", **origin)[0] == 422
 
 
+@pytest.mark.slow
 def test_at_an_address_for_others_any_name_is_answered_and_files_are_refused():
     with gr.Blocks(analytics_enabled=False) as blocks:
         gr.Textbox()
@@ -105,6 +107,7 @@ def test_at_an_address_for_others_any_name_is_answered_and_files_are_refused():
     blocks.close(verbose=False)
 
 
+@pytest.mark.slow
 def test_an_address_with_colons_is_served():
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()

@@ -27,6 +27,7 @@ def shown(page, place=3, with_positions=False, other=OTHER):
 # tables
 
 
+@pytest.mark.slow
 def test_all_layers_have_a_table_for_each_checkpoint(session):
     seen, _ = session.token(SENTENCE, 3)
     html = tables.nearest_tables(seen, "block", None)
@@ -37,6 +38,7 @@ def test_all_layers_have_a_table_for_each_checkpoint(session):
     assert f"<td>{line['cosine']:.3f}</td></tr>" in html
 
 
+@pytest.mark.slow
 def test_one_layer_stands_side_by_side(session):
     seen, _ = session.token(SENTENCE, 3)
     html = tables.nearest_tables(seen, "attention", 2)
@@ -46,6 +48,7 @@ def test_one_layer_stands_side_by_side(session):
     assert "no such state" in tables.nearest_tables(seen, "attention", 0)
 
 
+@pytest.mark.slow
 def test_the_token_itself_is_marked(session):
     seen, _ = session.token(SENTENCE, 0)
     decoder = seen[1:]  # its layer 0 is the row itself
@@ -55,6 +58,7 @@ def test_the_token_itself_is_marked(session):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", MARKUP)
 def test_tokens_that_look_like_markup_stay_text(session, token):
     seen, _ = session.token(token + "a", 0)
@@ -75,6 +79,7 @@ def test_what_is_measured_names_every_checkpoint(session):
 # figures
 
 
+@pytest.mark.slow
 def test_lines_hold_what_was_measured_and_attention_stands_between_layers(session):
     seen, _ = session.token(SENTENCE, 3)
     for quantity, added in (("cosine", 0), ("rank", 1)):
@@ -89,12 +94,14 @@ def test_lines_hold_what_was_measured_and_attention_stands_between_layers(sessio
         assert list(traces[1].y) == (attention[quantity] + added).tolist()
 
 
+@pytest.mark.slow
 def test_ranks_have_a_logarithmic_axis_that_shows_rank_0(session):
     axis = figures.across_layers(session.token(SENTENCE, 3)[0], "rank").layout.yaxis
     assert axis.type == "log"
     assert (axis.tickvals[0], axis.ticktext[0]) == (1, "0")
 
 
+@pytest.mark.slow
 def test_the_chosen_token_and_those_that_differ_are_coloured(session):
     seen, _ = session.paths(SENTENCE, OTHER, 1)
     chosen, differs, same = figures.COLOURS[0], figures.COLOURS[1], "#767676"
@@ -129,11 +136,13 @@ def test_a_refused_sentence_leaves_the_one_before(page):
     assert refused.startswith('<p class="refusal" role="alert">expected a sentence of at most 40 tokens')
 
 
+@pytest.mark.slow
 def test_a_choice_changes_what_every_tab_holds(page):
     one, other = shown(page, place=3), shown(page, place=4)
     assert [first != second for first, second in zip(one, other, strict=True)] == [False, True, True, True, True, False]
 
 
+@pytest.mark.slow
 def test_the_switch_of_positions_changes_what_is_compared_but_not_the_paths(page):
     one, other = shown(page), shown(page, with_positions=True)
     assert [first != second for first, second in zip(one, other, strict=True)] == [True, True, True, True, False, False]
@@ -142,6 +151,7 @@ def test_the_switch_of_positions_changes_what_is_compared_but_not_the_paths(page
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "reason"),
     [(" ", "type a second sentence to see the paths of both"), ("a" * 41, "expected a sentence of at most 40 tokens")],

@@ -55,6 +55,7 @@ def test_a_token_against_a_naive_run_in_float64(session):
             assert near["cosine"].tolist() == pytest.approx(cosines.topk(3).values.tolist(), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_positions", [False, True], ids=["", "positions"])
 def test_each_token_has_the_numbers_of_the_study(session, with_positions):
     subject = session.models[0]
@@ -66,6 +67,7 @@ def test_each_token_has_the_numbers_of_the_study(session, with_positions):
             pd.testing.assert_frame_equal(ours.reset_index(drop=True).drop(columns="position"), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_positions_that_a_model_does_not_look_up_are_a_remark_and_the_other_model_is_shown(session):
     found, remarks = session.token(SENTENCE, 3, with_positions=True)
     assert [one.name for one in found] == ["an encoder"]
@@ -124,6 +126,7 @@ def test_a_token_of_one_model_is_found_among_another_s(first, other, place, expe
 # two sentences
 
 
+@pytest.mark.slow
 def test_paths_are_those_of_the_study_of_anatomy(session):
     found, remarks = session.paths(SENTENCE, OTHER, 3)
     assert remarks == []
@@ -139,6 +142,7 @@ def test_paths_are_those_of_the_study_of_anatomy(session):
             assert np.allclose(np.abs(ours), np.abs(theirs), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_tokens_with_massive_states_are_left_out_of_the_plane_and_named(session):
     first = session.models[1].model.get_input_embeddings().weight
     with torch.no_grad():
@@ -151,6 +155,7 @@ def test_tokens_with_massive_states_are_left_out_of_the_plane_and_named(session)
 # what is refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sentence", "message"),
     [
@@ -175,6 +180,7 @@ def test_a_sentence_that_is_too_short_or_too_long_is_refused(session, sentence, 
             ask()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [-1, 12])
 def test_a_place_beyond_the_sentence_is_refused(session, place):
     message = f"expected a token from 0 to 11, got {place}; choose one of the sentence"
@@ -191,6 +197,7 @@ def test_half_a_character_is_read_as_a_question_mark(session):
 # what is remembered
 
 
+@pytest.mark.slow
 def test_a_sentence_is_read_once_and_forgotten_after_four_others(session, monkeypatch):
     read, whole = [], session_module.capture_sentence
     monkeypatch.setattr(session_module, "capture_sentence", lambda *given: read.append(given[1]) or whole(*given))
@@ -203,6 +210,7 @@ def test_a_sentence_is_read_once_and_forgotten_after_four_others(session, monkey
     assert read.count(SENTENCE) == 4
 
 
+@pytest.mark.slow
 def test_readers_take_turns(session, monkeypatch):
     at_once, most, whole = [0], [0], session_module.capture_sentence
     counting = threading.Lock()

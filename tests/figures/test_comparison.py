@@ -38,6 +38,7 @@ def lightness(line):
     return colorsys.rgb_to_hls(*to_rgb(line.get_color()))[1]
 
 
+@pytest.mark.slow
 def test_profiles_are_ordered_by_kind_and_size(several):
     figure = profiles(ComparedRuns(several), "anisotropy")
     assert legend(figure) == ["decoders", "b-70m", "a-160m", "encoders", "bert-base", "bert-large"]
@@ -52,6 +53,7 @@ def test_profiles_are_ordered_by_kind_and_size(several):
     ]
 
 
+@pytest.mark.slow
 def test_profiles_are_taken_at_the_end_over_relative_depth(several):
     small, large, *_ = profiles(ComparedRuns(several), "anisotropy").axes[1].lines
     np.testing.assert_array_equal(small.get_xdata(), [0, 0.25, 0.5, 0.75, 1])
@@ -60,6 +62,7 @@ def test_profiles_are_taken_at_the_end_over_relative_depth(several):
     np.testing.assert_array_equal(small.get_ydata(), expected["value"])
 
 
+@pytest.mark.slow
 def test_kinds_differ_in_hue_and_sizes_in_lightness(several):
     small, large, base, big = profiles(ComparedRuns(several), "two_nn").axes[0].lines
     assert 0.5 < hue(large) < 0.7, "decoders are blue"
@@ -69,6 +72,7 @@ def test_kinds_differ_in_hue_and_sizes_in_lightness(several):
     assert small.get_marker() != large.get_marker()
 
 
+@pytest.mark.slow
 def test_a_run_looks_the_same_in_every_picture(several):
     looks = {}
     for figure in comparison_figures(several).values():
@@ -78,6 +82,7 @@ def test_a_run_looks_the_same_in_every_picture(several):
     assert len(looks) == 4
 
 
+@pytest.mark.slow
 def test_ends_are_named_where_they_differ(published, finished, frame_of):
     frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 1000)), finished("lab/c"))
     figure = profiles(ComparedRuns(frame), "two_nn")
@@ -85,6 +90,7 @@ def test_ends_are_named_where_they_differ(published, finished, frame_of):
     assert figure.get_suptitle().splitlines()[1].startswith("at the last measured step; ")
 
 
+@pytest.mark.slow
 def test_finished_models_have_no_step_zero(finished, frame_of):
     frame = frame_of(finished("lab/a"), finished("lab/b"))
     figure = profiles(ComparedRuns(frame), "two_nn")
@@ -92,6 +98,7 @@ def test_finished_models_have_no_step_zero(finished, frame_of):
     assert set(comparison_figures(frame)) == {"profiles_anisotropy", "profiles_two_nn"}
 
 
+@pytest.mark.slow
 def test_a_metric_only_some_were_measured_with(published, frame_of):
     frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 8)))
     frame = frame[(frame["run"] == "lab/a") | (frame["metric"] != "two_nn")]
@@ -112,6 +119,7 @@ def test_an_unknown_metric_is_an_error(several):
         profiles(ComparedRuns(several), "rank")
 
 
+@pytest.mark.slow
 def test_means_against_tokens(several):
     figure = means_over_layers(ComparedRuns(several))
     titles = [axes.get_title(loc="left") for axes in figure.axes]
@@ -133,6 +141,7 @@ def test_means_against_tokens(several):
     )
 
 
+@pytest.mark.slow
 def test_the_margin_is_small_on_the_logarithmic_axis(several):
     axes = means_over_layers(ComparedRuns(several)).axes[-1]
     low, first, last, high = axes.transData.transform(
@@ -149,6 +158,7 @@ def test_means_against_steps_where_one_run_does_not_know_its_tokens(published, f
     assert axes.get_xlabel() == "step (logarithmic; 0 before training)"
 
 
+@pytest.mark.slow
 def test_markers_stay_few_on_many_checkpoints(published, frame_of):
     steps = (0, *range(1000, 143001, 1000))
     frame = frame_of(published("lab/a", steps=steps, n_blocks=1), published("lab/b", steps=(0, 1), n_blocks=1))
@@ -188,6 +198,7 @@ def test_a_run_on_two_probes_is_an_error(published, frame_of):
         comparison_figures(frame)
 
 
+@pytest.mark.slow
 def test_files_and_determinism(several, tmp_path):
     written = save(comparison_figures(several), tmp_path / "new" / "folder")
     names = ["profiles_anisotropy", "profiles_two_nn", "means_over_layers"]
@@ -196,6 +207,7 @@ def test_files_and_determinism(several, tmp_path):
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_runs", [2, 10, 24])
 def test_no_text_lies_on_another(published, frame_of, n_runs):
     frame = frame_of(
@@ -215,6 +227,7 @@ def without(*layers, n_blocks):
     return lambda step, depth: math.nan if depth in missing else 0.3
 
 
+@pytest.mark.slow
 def test_profiles_name_the_layers_left_out_and_keep_their_place(published, frame_of):
     frame = frame_of(
         published("lab/a", steps=(0,), n_blocks=4, dimension=without(0, n_blocks=4)),
@@ -227,6 +240,7 @@ def test_profiles_name_the_layers_left_out_and_keep_their_place(published, frame
         assert axes.get_xlim() == pytest.approx((-0.04, 1.04))
 
 
+@pytest.mark.slow
 def test_many_runs_that_lack_the_same_layers_are_counted(published, frame_of):
     lacking = without(0, n_blocks=2)
     runs = (
@@ -244,6 +258,7 @@ def test_many_runs_that_lack_the_same_layers_are_counted(published, frame_of):
     assert title == "Anisotropy, all tokens (over fewer layers: 5 of 5 runs)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("thin", "label", "n_noted"),
     [
@@ -262,6 +277,7 @@ def test_means_over_fewer_layers_are_said(published, frame_of, thin, label, n_no
     assert [title.endswith("(over fewer layers: a)") for title in titles] == [True] * n_noted + [False] * (3 - n_noted)
 
 
+@pytest.mark.slow
 def test_of_equal_curves_both_are_seen(published, frame_of):
     frame = frame_of(
         published("lab/a"), published("lab/b"), published("lab/c", dimension=lambda step, depth: 20 + step / 100)
@@ -273,6 +289,7 @@ def test_of_equal_curves_both_are_seen(published, frame_of):
         assert upper.get_linewidth() == apart.get_linewidth()
 
 
+@pytest.mark.slow
 def test_titles_stay_within_the_figure(published, finished, frame_of):
     runs = [published(f"lab/{name}", steps=(0, 8), n_blocks=2, dimension=without(0, n_blocks=2)) for name in "abc"]
     frame = frame_of(*runs, finished("lab/d"), finished("lab/e"), published("lab/f", causal=None, steps=(0, 16)))
@@ -283,6 +300,7 @@ def test_titles_stay_within_the_figure(published, finished, frame_of):
         assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
 
 
+@pytest.mark.slow
 def test_stacks_of_one_model_are_two_models(two_stacks, frame_of):
     frame = frame_of(two_stacks("lab/t5", steps=(0, 8)))
     figure = profiles(ComparedRuns(frame), "anisotropy")
@@ -298,6 +316,7 @@ def test_stacks_of_one_model_are_two_models(two_stacks, frame_of):
     assert [len(axes.lines) for axes in means.axes] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_layers_left_out_are_those_of_the_stack(two_stacks, frame_of):
     frame = frame_of(two_stacks("lab/t5", steps=(0, 8)))
     thin = (frame["stack"] == "encoder") & (frame["layer"] == 0) & (frame["metric"] == "two_nn")
@@ -311,6 +330,7 @@ def test_layers_left_out_are_those_of_the_stack(two_stacks, frame_of):
     assert [title.endswith("(over fewer layers: lab/t5 (encoder))") for title in titles] == [True, False, False]
 
 
+@pytest.mark.slow
 def test_a_comparison_that_fails_keeps_none_of_the_others_from_its_file(several, tmp_path, monkeypatch):
     def broken(_):
         raise RuntimeError("no means today")

@@ -69,6 +69,7 @@ def test_runs_without_the_family_are_not_in_its_legend(several):
     assert legend(compare_family(ComparedRuns(frame), "evolution")) == ["encoder", "large"]
 
 
+@pytest.mark.slow
 def test_which_checkpoint_the_ends_are_compared_with(several, frame_of):
     frame = several("cka_previous")
     assert (
@@ -83,6 +84,7 @@ def test_which_checkpoint_the_ends_are_compared_with(several, frame_of):
     assert "each compared with the checkpoint before; band: " in caption
 
 
+@pytest.mark.slow
 def test_every_family_has_one_comparison_and_geometry_its_own(several):
     frame = several("anisotropy", "two_nn", "gride_2", "gride_4", "norm", "token_rank")
     figures = comparison_figures(frame)
@@ -109,6 +111,7 @@ def test_every_family_has_one_comparison_and_geometry_its_own(several):
     assert len(looks) == 2, "a run looks the same in every picture"
 
 
+@pytest.mark.slow
 def test_a_run_that_lacks_geometry_keeps_its_place_among_the_colours(several):
     frame = several("two_nn", "norm")
     frame = frame.loc[(frame["run"] == "lab/small") | (frame["metric"] != "two_nn")]
@@ -137,6 +140,7 @@ def test_means_of_any_metric_can_be_asked_for(several):
         means_over_layers(ComparedRuns(frame), ["isoscore"])
 
 
+@pytest.mark.slow
 def test_the_same_rows_give_the_same_bytes(several, tmp_path):
     frame = several("norm", "step_length")
     files = save(comparison_figures(frame), tmp_path / "a")

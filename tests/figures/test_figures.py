@@ -16,6 +16,8 @@ from repdyn.figures.run import all_figures, heatmap, mean_over_layers, profile_o
 from repdyn.tables.frames import by_stack, layer_mean, measurements
 from repdyn.utils.attempts import attempts
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 PYTHIA = (0, *(2**power for power in range(10)), *range(1000, 143001, 1000))
 

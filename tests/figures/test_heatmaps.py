@@ -59,6 +59,7 @@ def test_which_metrics_have_heads(rows):
     assert measured_by_head(frame.assign(value=math.nan)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "norm"),
     [("token_rank", SymLogNorm), ("norm", LogNorm), ("topic_gap", CenteredNorm)],

@@ -176,6 +176,7 @@ def test_comparisons_with_other_checkpoints_are_named(everything):
     assert "step 1 " not in compared(measurements(without)), "what was measured before the rows is not known"
 
 
+@pytest.mark.slow
 def test_a_finished_model_has_one_line_and_no_steps(everything):
     frame = everything(
         steps=(0,), stage="finished", run="lab/bert", metrics=("isoscore", "components_50", "components_90")
@@ -193,6 +194,7 @@ def test_a_finished_model_has_one_line_and_no_steps(everything):
         steps_overview(frame, "similarity")
 
 
+@pytest.mark.slow
 def test_a_single_checkpoint_is_named(everything):
     figure = depth_overview(everything(steps=(8,), metrics=("isoscore",)), "similarity")
     assert figure.get_suptitle().splitlines()[0] == "Similarity of vectors over depth, at step 8"
@@ -211,6 +213,7 @@ def test_a_family_without_a_value_is_an_error_that_says_why(everything, draw):
         draw(frame, "topics")
 
 
+@pytest.mark.slow
 def test_a_single_batch_has_no_interval_but_lines(everything):
     frame = everything(metrics=("components_50", "components_90", "norm"), n_batches=1)
     assert "no interval: a single batch" in " ".join(depth_overview(frame, "spectrum").get_suptitle().split())
@@ -231,6 +234,7 @@ def test_each_stack_has_overviews_of_its_own(frame_of):
         depth_overview(frame_of(rows), "similarity")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_blocks", [2, 32])
 @pytest.mark.parametrize("draw", [depth_overview, steps_overview], ids=["depth", "steps"])
 def test_nothing_is_clipped_and_no_legend_lies_on_a_panel(everything, draw, n_blocks):
@@ -257,6 +261,7 @@ def test_nothing_is_clipped_and_no_legend_lies_on_a_panel(everything, draw, n_bl
     assert min(panel.width for panel in panels) > 200
 
 
+@pytest.mark.slow
 def test_the_same_rows_give_the_same_bytes(everything, tmp_path):
     frame = everything(metrics=("token_rank", "token_cosine"), classes=("frequent", "rare"))
     mixed = frame.sample(frac=1, random_state=0)

@@ -101,6 +101,7 @@ def test_runs_are_compared_metric_by_metric_but_for_pairs_of_classes(rows):
     assert len(single_panes(rows("gride_2", "gride_4"), "dimension")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metrics", "classes", "columns"),
     [

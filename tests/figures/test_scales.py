@@ -6,6 +6,8 @@ from synthetic_families import make_everything
 
 from repdyn.figures.scales import DIMENSIONS, scales
 
+pytestmark = pytest.mark.slow
+
 GRIDE = DIMENSIONS[:5]
 
 

@@ -71,6 +71,7 @@ def test_refs(api, commits):
     assert refs.converts == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_commit", [False, True], ids=["by-name", "by-commit"])
 @pytest.mark.parametrize(("revision", "step"), [("step8", 8), ("v1", 16)], ids=["branch", "tag"])
 def test_a_revision_is_described_and_downloaded(api, hub, commits, family, tmp_path, revision, step, by_commit):
@@ -110,6 +111,7 @@ def test_the_library_takes_it_for_the_hub_where_no_endpoint_is_named(hub, commit
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
@@ -207,6 +209,7 @@ MISSING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("call", "error"), MISSING.values(), ids=MISSING)
 def test_missing(api, commits, call, error):
     with pytest.raises(error) as raised:
@@ -215,6 +218,7 @@ def test_missing(api, commits, call, error):
     assert raised.value.response.status_code == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("token", "status"), [(None, 401), ("hf_tiny", 403)], ids=["no-token", "token"])
 def test_gated(hub, commits, tmp_path, token, status):
     hub.gate(REPOSITORY)
@@ -264,6 +268,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "kind", "options", "error", "n_requests", "seconds"), FAILURES, ids=lambda value: str(value)[:12]
 )
@@ -282,6 +287,7 @@ def test_failures(api, hub, commits, waits, monkeypatch, tmp_path, call, kind, o
     assert contents(tmp_path / "down") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "n_requests"), [(429, 7), (500, 2)])
 def test_a_download_itself_is_asked_for_again_when_told_to_slow_down_only(
     api, hub, commits, tmp_path, code, n_requests
@@ -323,6 +329,7 @@ def test_a_connection_that_was_closed_is_resumed_where_it_broke_off(api, hub, co
     assert (tmp_path / WEIGHTS).read_bytes() == (family[0] / WEIGHTS).read_bytes()
 
 
+@pytest.mark.slow
 def test_slow(hub, api, folder, tmp_path):
     hub.publish("gpt2", "main", folder)
     hub.fault("weights.bin", "slow", bytes_per_second=40)
@@ -346,6 +353,7 @@ def test_a_folder_with_anything_in_it_passes_for_a_snapshot_while_the_hub_fails(
     assert contents(tmp_path / "down") == {"config.json": b"{}"}
 
 
+@pytest.mark.slow
 def test_a_hub_that_is_gone_refuses_connections(api, hub, commits, tmp_path):
     CALLS["refs"](api, tmp_path)
     hub.__exit__()  # and the connection that the client still has open is closed

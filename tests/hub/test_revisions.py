@@ -32,6 +32,7 @@ def steps(found):
     return [place.step for place in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -62,6 +63,7 @@ def test_numbers_with_units_are_exact(text, value):
         assert whole_number(text, "step") == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "step", "tokens", "stage"),
     [
@@ -88,6 +90,7 @@ def test_without_a_pattern_the_step_is_the_number_that_is_called_so(name, step, 
     assert parse_revision(name) == Revision(name, step, tokens, stage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -86,6 +86,7 @@ def test_pickled_weights_give_the_same_model(family, tmp_path):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "got"), [("auto", torch.bfloat16), ("float32", torch.float32)])
 def test_precision_is_the_published_one_unless_another_is_asked_for(family, asked, got):
     from transformers import AutoModelForCausalLM
@@ -119,6 +120,7 @@ ON_DISK = dict.fromkeys(("embed_in", "emb_dropout", "rotary_emb", "final_layer_n
 ON_DISK |= {"layers.0": "disk", "layers.1": "disk"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", ["auto", ON_DISK], ids=["auto", "blocks on disk"])
 def test_a_model_spread_over_memory_and_disk_gives_the_same_numbers(family, places, tmp_path):
     pytest.importorskip("accelerate")
@@ -149,6 +151,7 @@ def test_remote_code_is_not_run_unless_asked_for(family, tmp_path, monkeypatch):
     assert type(load_model(folder, replace(Loading(), trust_remote_code=True))).__name__ == "Model"
 
 
+@pytest.mark.slow
 def test_both_stacks_of_an_encoder_decoder_come_through_a_sweep(tmp_path):
     from transformers import T5Config, T5ForConditionalGeneration
 

@@ -23,6 +23,7 @@ def naive_cosines(x, y):
 NONZERO = sorted(set(HOSTILE) - {"blocks"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", NONZERO)
 def test_against_cosines_in_numpy(name, device):

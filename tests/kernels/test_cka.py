@@ -57,6 +57,7 @@ def way(request, monkeypatch):
 FOUR_POINTS = sorted(set(HOSTILE) - {"n_3"})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])
@@ -69,6 +70,7 @@ def test_against_matrices_in_float64(name, debiased, device):
     assert found.item() == pytest.approx(naive(x, y, debiased), abs=2e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])
 @pytest.mark.parametrize("size", [30, 3e3, 3e5])
@@ -80,6 +82,7 @@ def test_huge_points_among_few(n, size, debiased):
     assert linear_cka(x, y, debiased=debiased).item() == pytest.approx(naive(x, y, debiased), abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])
 @pytest.mark.parametrize(
@@ -96,6 +99,7 @@ def test_the_form_of_features_is_the_same_quantity():
     assert linear_cka(x, y, debiased=False).item() == pytest.approx(naive_of_features(x, y), rel=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("n", [4, 255, 256, 257, 700])
 def test_blocks_are_no_matter(n, monkeypatch):
@@ -109,6 +113,7 @@ def test_blocks_are_no_matter(n, monkeypatch):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [10, 500, 3000])
 def test_unrelated_clouds(dim):
     """n = 500: what the biased form makes of them depends on the dimension alone."""
@@ -138,6 +143,7 @@ INVARIANCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])
 @pytest.mark.parametrize("change", INVARIANCES)
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "d_gt_n", "n_5"])
@@ -158,6 +164,7 @@ def test_order_of_the_tokens_of_one_alone_matters():
     assert abs(linear_cka(x, x.flip(0)).item()) < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("distance", [1e3, 1e5])
 def test_a_point_far_from_all_others_leaves_no_rounding(distance):
@@ -223,6 +230,7 @@ UNDEFINED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("points", "reason"), UNDEFINED.values(), ids=UNDEFINED)
 def test_undefined_has_a_reason(points, reason):

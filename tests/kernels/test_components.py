@@ -25,12 +25,14 @@ def naive_components(points, share):
     raise AssertionError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_counted_one_by_one_on_a_float64_svd(name, share):
     assert components(HOSTILE[name](), share=share).item() == naive_components(HOSTILE[name](), share)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gaussian", "heavy_tail", "sinks", "d_gt_n", "n_3"])
 def test_a_larger_share_takes_no_fewer_and_never_all_of_the_space(name):
     points = HOSTILE[name]()
@@ -41,6 +43,7 @@ def test_a_larger_share_takes_no_fewer_and_never_all_of_the_space(name):
     assert all(count == int(count) for count in counts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("dim", [2, 3, 7, 10, 30, 100])
 def test_equal_directions_are_counted_exactly(dim, dtype):

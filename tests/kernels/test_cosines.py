@@ -18,6 +18,7 @@ def naive_mean_cosine(points):
     return (units @ units.T)[pairs].mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_every_pair_in_float64(name):
     expected = naive_mean_cosine(HOSTILE[name]())
@@ -28,6 +29,7 @@ def test_most_hostile_clouds_are_measured():
     assert sum(not mean_cosine(HOSTILE[name]()).isnan() for name in HOSTILE) >= len(HOSTILE) - 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_range(name):
     value = mean_cosine(HOSTILE[name]()).item()

@@ -35,6 +35,7 @@ def naive_radius(points):
     return limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grouping", GROUPINGS)
 @pytest.mark.parametrize("name", sorted(set(HOSTILE) - {"integer_grid"}))
 def test_same_group_share_is_that_of_brute_force(name, grouping):
@@ -43,6 +44,7 @@ def test_same_group_share_is_that_of_brute_force(name, grouping):
     assert same_group_share(Cloud(points, groups=groups)) == naive_same_group_share(points, groups)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measured", [1, 4, 500])
 @pytest.mark.parametrize("grouping", GROUPINGS)
 def test_pairs_that_are_measured_and_searched_agree(grouping, measured, monkeypatch):
@@ -81,6 +83,7 @@ def with_near_copies(n_near, size, sinks=0.0):
     return torch.cat([points, sinks * radius * (1 + torch.rand(10, 80, generator=torch.Generator().manual_seed(5)))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sinks", [1.0, 300.0, 1e6])
 @pytest.mark.parametrize(("size", "n_found"), [(0.9, 260), (1.2, 200)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -98,12 +101,14 @@ def test_a_mean_square_would_be_fooled():
     assert near_duplicate_share(Cloud(points)) == 200 / len(points)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_radius_is_that_of_the_rule(name):
     points = Cloud(HOSTILE[name]()).distinct
     assert module._radius(points) == pytest.approx(naive_radius(points), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [same_group_share, near_duplicate_share])
 def test_invariances(share):
     points = with_near_copies(30, 0.8 * NEAR_DUPLICATE, 300)

@@ -26,6 +26,7 @@ def naive_gride(points, k):
     return brentq(slope, best / 2, best * 2, xtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", SCALES)
 @pytest.mark.parametrize(
     "name", ["gaussian", "low_rank", "std_500_offset_3000", "bfloat16", "d_1", "sinks", "heavy_tail"]
@@ -44,6 +45,7 @@ def test_the_smallest_scale_is_two_nn_by_maximum_likelihood(name):
     assert gride(cloud, k=2).item() == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", SCALES)
 @pytest.mark.parametrize("dim", [1, 3])
 def test_a_known_dimension_is_recovered(dim, k):
@@ -77,6 +79,7 @@ def test_neighbours_are_searched_once_for_all_scales(monkeypatch):
     assert values == [gride(HOSTILE["low_rank"](), k=k).item() for k in SCALES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "offset_3000"])
 def test_invariances(name):
     points = HOSTILE[name]().double()

@@ -26,6 +26,7 @@ def naive_isoscore(points):
     return (dim * used - 1) / (dim - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEVERAL_DIMENSIONS)
 def test_the_steps_of_the_paper_in_float64(name):
     assert isoscore(HOSTILE[name]()).item() == pytest.approx(naive_isoscore(HOSTILE[name]()), rel=1e-6, abs=1e-9)
@@ -47,6 +48,7 @@ def test_the_package_of_its_authors_agrees(cloud):
     assert isoscore(torch.from_numpy(CLOUDS[cloud]())).item() == pytest.approx(PACKAGE[cloud], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEVERAL_DIMENSIONS)
 def test_it_is_the_participation_ratio_between_0_and_1(name):
     points = HOSTILE[name]()

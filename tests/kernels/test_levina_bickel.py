@@ -24,6 +24,7 @@ def naive_levina_bickel(points, k):
     return 1 / np.mean(inverses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 5, 20])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_brute_force_in_float64(name, k):
@@ -31,6 +32,7 @@ def test_brute_force_in_float64(name, k):
     assert levina_bickel(HOSTILE[name](), k=k).item() == pytest.approx(expected, rel=1e-9, nan_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [5, 20])
 @pytest.mark.parametrize("cloud", sorted(set(CLOUDS) - {"three_points"}))
 def test_installed_scikit_dimension_agrees(cloud, k):
@@ -47,6 +49,7 @@ def test_two_neighbours_are_two_nn_by_maximum_likelihood(name):
     assert levina_bickel(cloud, k=2).item() == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [5, 20])
 @pytest.mark.parametrize("dim", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
@@ -70,6 +73,7 @@ def test_neighbours_are_searched_once_for_all(monkeypatch):
     assert values == [levina_bickel(HOSTILE["low_rank"](), k=k).item() for k in (5, 20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "offset_3000"])
 def test_invariances(name):
     points = HOSTILE[name]().double()

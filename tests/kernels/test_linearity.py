@@ -33,6 +33,7 @@ def fits(name):
     return torch.unique(HOSTILE[name](), dim=0).shape[0] >= HOSTILE[name]().shape[1] + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", filter(fits, HOSTILE))
 def test_against_singular_values(name, device):

@@ -17,6 +17,7 @@ def naive_share(points, magnitude=100, ratio=1000):
     return math.fsum(size**2 for size in huge) / math.fsum(sizes**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("magnitude", "ratio"), [(100, 1000), (10, 20), (0, 2), (1, 0)])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_counted_one_by_one_in_float64(name, magnitude, ratio):

@@ -22,6 +22,7 @@ def naive_alpha_req(points, first, last):
     return -np.polyfit(np.log(ranks), np.log(values[ranks - 1]), 1, w=ranks**-0.5)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "last"), [(11, 100), (1, 30), (4, 60)])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_weighted_fit_to_a_float64_svd(name, first, last):
@@ -31,6 +32,7 @@ def test_a_weighted_fit_to_a_float64_svd(name, first, last):
     assert ours == pytest.approx(expected, rel=1e-6, abs=1e-7, nan_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(600, 120), (120, 600)])
 @pytest.mark.parametrize("offset", [0, 30, 3000])
 def test_eigenvalues_far_below_the_largest_keep_their_digits(shape, offset):

@@ -29,6 +29,7 @@ def naive_sink_rate(weights, threshold):
     return [float(np.mean([row[0] for row in head[1:]]) > threshold) for head in weights.double().tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.1, 0.3, 0.6])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -101,6 +102,7 @@ def naive_share(points, share):
     return carried[longer].sum() + (n_longest - longer.sum()) * carried[norms == limit].mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_top_norm_variance_share_is_that_of_singular_vectors(name, share):
@@ -118,6 +120,7 @@ def test_sinks_carry_the_first_direction():
     assert top_norm_variance_share(points) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["low_rank", "sinks", "heavy_tail", "d_gt_n", "duplicates_20_percent"])
 def test_invariances(name):
     points = HOSTILE[name]().double()

@@ -23,6 +23,7 @@ def naive_step_length(x, y):
     return np.sqrt(((y - x) ** 2).sum(1)).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_lengths_against_numpy(name, device):
@@ -33,6 +34,7 @@ def test_lengths_against_numpy(name, device):
     assert found[1].item() == pytest.approx(float(naive_step_length(x, following)), rel=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", NONZERO)
 def test_turns_against_numpy(name, device):

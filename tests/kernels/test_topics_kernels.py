@@ -49,6 +49,7 @@ def dot(a, b):
 NAIVE = {"cosine": cosine, "dot": dot}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("seed", [0, 10, 20])
 def test_against_a_loop_over_pairs(kind, seed):
@@ -56,6 +57,7 @@ def test_against_a_loop_over_pairs(kind, seed):
     assert KERNELS[kind][0](x, ids, topics).item() == pytest.approx(naive(x, ids, topics, NAIVE[kind]), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_other_precisions_are_summed_in_float64(kind, dtype):
@@ -71,6 +73,7 @@ def test_a_few_coordinates_at_a_time_are_all_of_them(kind, monkeypatch):
     assert KERNELS[kind][0](x, ids, topics).item() == pytest.approx(whole, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_scales(scale):
     x, ids, topics = labelled(dtype=torch.float32)
@@ -207,6 +210,7 @@ def naive_attention(weights, ids, topics, seen):
     return math.fsum(same) / len(same) - math.fsum(other) / len(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [{}, {"causal": True}, {"window": 4}, {"causal": True, "window": 4}], ids=str)
 @pytest.mark.parametrize("seed", [0, 10])
 def test_attention_against_a_loop_over_pairs(mask, seed):
@@ -231,6 +235,7 @@ def test_attention_to_itself_and_to_its_own_word_is_no_topic():
     assert attention_topic_gap(weights[None], ids, topics).item() == pytest.approx(0, abs=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True], ids=["all seen", "causal"])
 def test_attention_that_goes_by_position_alone_has_no_gap_where_words_are_exchangeable(causal):
     n, n_documents = 32, 400

@@ -41,6 +41,7 @@ def naive(points, reduction_factor=5, groups=None):
     return float((x * y).sum() / (x * x).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "version", "cloud", "dimension"), REFERENCE, ids=["-".join(line[:3]) for line in REFERENCE]
 )
@@ -59,6 +60,7 @@ def test_every_cloud_has_an_output():
 WITHOUT = {"n_3", "underflowing", "tight_cluster", "float64_offset", "integer_grid", "duplicates_95_percent"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grouping", [None, *GROUPINGS])
 @pytest.mark.parametrize("name", sorted(set(HOSTILE) - WITHOUT))
 def test_against_the_procedure_written_out(name, grouping):
@@ -69,6 +71,7 @@ def test_against_the_procedure_written_out(name, grouping):
     assert published(points, groups=groups) == pytest.approx(naive(points, groups=groups), rel=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grouping", [None, *GROUPINGS])
 @pytest.mark.parametrize("cloud", ["copies_30_percent", "triples", "near_copies_1e-10"])
 def test_copies_within_groups_and_across(cloud, grouping):
@@ -86,6 +89,7 @@ def test_copies_of_a_points_own_group_are_no_neighbours():
     assert published(some, groups=groups) == pytest.approx(naive(some, groups=groups), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [2, 3, 4, 10])
 def test_other_shares(factor):
     points = torch.from_numpy(REPEATING["copies_30_percent"]())
@@ -93,6 +97,7 @@ def test_other_shares(factor):
     assert found == pytest.approx(naive(points, factor), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", range(5, 60, 5))
 def test_a_fifth_is_a_fifth(n):
     """In binary ``int(n * (1 - 0.8))`` is one less."""

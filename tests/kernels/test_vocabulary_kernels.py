@@ -94,6 +94,7 @@ def naive_ranks(x, ids, table):
     return (cosines > own[:, None] + 4 * (x.shape[1] + 8) * 2**-53).sum(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.1, 0.7, 10.0], ids="noise {}".format)
 @pytest.mark.parametrize("name", TABLES)
 def test_ranks_are_a_float64_references(name, noise):
@@ -102,6 +103,7 @@ def test_ranks_are_a_float64_references(name, noise):
     assert torch.equal(token_ranks(x, ids, Vocabulary(table)), naive_ranks(x, ids, table))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_values_are_a_float64_references(name):
     table = TABLES[name]()
@@ -137,6 +139,7 @@ def test_own_copies_tie_with_the_own_row():
     assert token_ranks(x, torch.arange(600, 605), Vocabulary(table)).tolist() == [0] * 5
 
 
+@pytest.mark.slow
 def test_tiles_and_slices_leave_the_ranks_alone(monkeypatch):
     table = gaussian()
     x, ids = tokens_of(table)
@@ -185,6 +188,7 @@ def test_ranks_are_computed_once_for_the_same_tokens(monkeypatch):
     assert calls == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_only_the_last_results_are_cached():
     table = gaussian()
     x, ids = tokens_of(table)
@@ -195,6 +199,7 @@ def test_only_the_last_results_are_cached():
     assert len(vocabulary._cache) == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("added", [False, True], ids=["", "added"])
 @pytest.mark.parametrize("name", [name for name in TABLES if name != "one row"])
 def test_nearest_rows_are_a_float64_references(name, added):

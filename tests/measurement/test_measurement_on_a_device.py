@@ -47,6 +47,7 @@ def measured(model: nn.Module, probe: Probe, folder: Path, **options: int) -> pd
     return profile.to_pandas().drop(columns=TIMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_all_metrics_are_those_of_the_cpu(dtype, probe, tmp_path):
     expected = measured(small_model(dtype), probe, tmp_path / "cpu")
@@ -61,6 +62,7 @@ def test_all_metrics_are_those_of_the_cpu(dtype, probe, tmp_path):
     assert found["value"].notna().mean() > 0.8
 
 
+@pytest.mark.slow
 def test_states_in_files_are_measured_on_the_device(probe):
     metrics = ["anisotropy", "anisotropy@no_massive", "linearity", "token_cosine", "alignment"]
     expected = measure(small_model(), probe, metrics).to_pandas()

@@ -70,6 +70,7 @@ def live(tmp_path_factory):
     return open_store(folder / "mine")
 
 
+@pytest.mark.slow
 def test_it_is_measured_live_with_settings(live):
     frame = live.to_pandas()
     values = frame.loc[frame["layer"].notna()].pivot_table("value", ["step", "layer"], "metric")
@@ -85,6 +86,7 @@ def test_it_is_drawn_and_reported_with_what_its_record_says(live):
     assert "Longest vector" in page
 
 
+@pytest.mark.slow
 def test_it_is_swept(tmp_path, monkeypatch):
     monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
     monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
@@ -100,6 +102,8 @@ def test_it_is_swept(tmp_path, monkeypatch):
     assert frame.loc[frame["metric"] == "longest_share", "value"].between(0, 1).all()
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_commands_list_it_and_warn_of_broken_packages(packages, tmp_path):
     install(tmp_path, "broken", "raise RuntimeError('no kernel today')", "one = broken:METRIC")
     install(tmp_path, "greedy", "from repdyn.metrics import METRICS\nMINE = METRICS['two_nn'].__class__('two_nn', print)",

@@ -19,6 +19,7 @@ SETTINGS = st.dictionaries(
 BASES = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(BASES, SETTINGS)
 def test_a_written_name_is_read_as_what_it_was_written_from(base, settings):
     name = spelled(base, settings)
@@ -28,6 +29,7 @@ def test_a_written_name_is_read_as_what_it_was_written_from(base, settings):
     assert base_name(name) == base
 
 
+@pytest.mark.slow
 @given(BASES, SETTINGS, SETTINGS)
 def test_different_settings_have_different_names_and_files(base, some, others):
     if spelled(base, some) != spelled(base, others):

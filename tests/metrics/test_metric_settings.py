@@ -33,6 +33,7 @@ def names_of(metrics, probe=None) -> list[str]:
     return [metric.name for metric, _ in resolve(metrics, probe)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METRICS)
 def test_the_table_lists_every_setting_of_a_kernel(name):
     metric = METRICS[name]
@@ -41,6 +42,7 @@ def test_the_table_lists_every_setting_of_a_kernel(name):
     assert metric.default_settings is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if metric.settings])
 def test_saying_what_the_name_means_anyway_says_nothing(name):
     settings = METRICS[name].settings
@@ -66,6 +68,7 @@ def test_whole_numbers_are_numbers_too():
     assert json.loads(metric.settings_json) == {"magnitude": 50.0, "ratio": 1000.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "told"),
     [
@@ -134,6 +137,7 @@ def test_what_is_measured_has_one_name_for_each_setting(probe, paper):
     assert metric_set(["two_nn"], None, paper) != metric_set(["two_nn"], None, probe)
 
 
+@pytest.mark.slow
 def test_two_settings_are_measured_side_by_side(probe):
     torch.manual_seed(0)
     model = HandWritten().eval()

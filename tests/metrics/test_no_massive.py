@@ -68,6 +68,7 @@ def frame(model, probe) -> pd.DataFrame:
     return measure(model, probe, names, "blocks.*").to_pandas()
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_the_vectors_left_by_a_naive_filter(model, probe, frame):
     states = capture(prepare(model, "blocks.*"), probe, ["all"])
     layers = [of.states[states.rows_of(probe.sample("all").ravel())].double() for of in states.layers]
@@ -171,6 +172,7 @@ def test_what_has_no_vectors_is_refused(probe):
         resolve(["two_nn@rare"], probe)
 
 
+@pytest.mark.slow
 def test_any_metric_of_vectors_can_be_asked_for_on_it(model, probe):
     names = [
         f"{name}@no_massive"

@@ -47,6 +47,7 @@ def store(folder) -> Store:
     return open_store(folder / "repdyn")
 
 
+@pytest.mark.slow
 def test_rows_of_each_setting_stand_in_the_store(store):
     rows = measurements(store.to_pandas())
     assert metrics_of(rows) == NAMES
@@ -91,6 +92,7 @@ def test_views_show_a_setting_as_they_show_its_metric(store):
     assert not measures_more_than_default(rows)
 
 
+@pytest.mark.slow
 def test_the_terminal_shows_the_whole_name(store, capsys):
     from repdyn.publish.results import show_store
 
@@ -133,6 +135,7 @@ def swept(*arguments: str) -> int:
     return ended.value.code  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_sweep_measures_them_and_notices_another_setting(checkpoints, capsys):
     assert swept(str(checkpoints), "--metrics", *METRICS) == 0

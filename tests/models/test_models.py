@@ -14,6 +14,7 @@ from repdyn.models import build_model, objective_of
 FAMILIES = ["gpt_neox", "gpt2", "bloom", "llama", "bert", "roberta", "modernbert"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sizes(family):
     model = build_model(
@@ -32,6 +33,7 @@ def test_sizes(family):
     assert model(input_ids=tokens, labels=tokens).loss.isfinite()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_learns(family, tmp_path):
     pl.seed_everything(0)

@@ -116,6 +116,7 @@ def test_topics_of_any_integer_type():
         assert stored.tolist() == list(range(1200))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -105,6 +105,7 @@ def make_probe(tokenizer: PreTrainedTokenizerBase, **settings) -> Probe:
     )
 
 
+@pytest.mark.slow
 def test_a_probe_with_word_classes(tokenizer):
     probe = make_probe(tokenizer)
     assert probe.subsets == ("all", "no_sink", "content", "frequent", "function", "rare")

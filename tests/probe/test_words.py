@@ -108,6 +108,7 @@ def test_a_token_of_two_words_belongs_to_the_first():
     assert tokens_with_words(PreTrainedTokenizerFast(tokenizer_object=backend), "of the") == [("of the", "of")]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150, derandomize=True)
 @given(st.text(st.one_of(st.sampled_from(f"aé'{CURLY} 1_.東½"), st.characters(exclude_categories=["Cs"])), max_size=40))
 def test_words_of_bytes_match_those_of_the_byte_tokenizer(text):
@@ -129,6 +130,7 @@ def test_bytes_of_truncated_characters():
     assert words_of_bytes(data, Lexicon()).tolist() == [-1, 0, -1, -1, 1]
 
 
+@pytest.mark.slow
 def test_a_slow_tokenizer_is_an_error():
     with pytest.raises(
         ValueError,
@@ -147,6 +149,7 @@ def test_tokens_without_words_are_an_error():
         TokenWords(np.full(3, -1), lexicon).classes(["function"])
 
 
+@pytest.mark.slow
 def test_windows_do_not_depend_on_words(tokenizer):
     texts = [SAMPLE, "", "12", "The end of the dog. " * 30, "stop"]
     for plan in (*(WindowPlan(n_tokens, window_tokens=12) for n_tokens in (10**6, 200, 50)), WindowPlan(0, 9, 12, 20)):

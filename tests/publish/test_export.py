@@ -46,6 +46,7 @@ def records(run: Path) -> list[dict]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_one_row_for_each_step_with_scalars_and_tokens(store, tmp_path):
     logger = CSVLogger(tmp_path / "log", name="", version="")
     assert export_run(store, "lab/model-70m", [logger]) == 3
@@ -58,6 +59,7 @@ def test_one_row_for_each_step_with_scalars_and_tokens(store, tmp_path):
     assert [float(line["two_nn/mean"]) for line in lines] == [10.5, 11.75, 18.5]
 
 
+@pytest.mark.slow
 def test_the_row_is_what_a_live_run_logs(store, published, tmp_path):
     rows = published("lab/model-70m", steps=(8,), n_blocks=2, dimension=lambda step, depth: 10 + step + depth)
     logger = CSVLogger(tmp_path / "log", name="", version="")
@@ -67,6 +69,7 @@ def test_the_row_is_what_a_live_run_logs(store, published, tmp_path):
     assert {name: float(last[name]) for name in logged_values(rows)} == logged_values(rows)
 
 
+@pytest.mark.slow
 def test_single_heads_and_comparisons_are_emitted_as_a_live_run_logs_them(filled, tmp_path):
     metrics = ("anisotropy", "attention_topic_gap", "cka_previous")
     rows = make_everything(n_blocks=2, steps=(0, 8), metrics=metrics, n_heads=3, loss=False)
@@ -80,6 +83,7 @@ def test_single_heads_and_comparisons_are_emitted_as_a_live_run_logs_them(filled
     assert table(tmp_path / "log")[0]["cka_previous/layer_01"] == "nan"
 
 
+@pytest.mark.slow
 def test_the_training_loss_has_its_own_name(filled, tmp_path):
     logger = CSVLogger(tmp_path / "log", name="", version="")
     export_run(filled(tmp_path / "store", make_rows(steps=(0, 8))), "decoder-quickstart", [logger])
@@ -120,6 +124,7 @@ def test_provenance_of_a_finished_model_and_of_two_devices(finished, filled, tmp
     assert provenance(store, frame)["device"] == "NVIDIA H200, cpu"
 
 
+@pytest.mark.slow
 def test_every_destination_a_complete_run_each_time(store, tmp_path):
     first, second = (
         list(export_store(store, to=("tensorboard", "csv", "csv"), folder=tmp_path / "logs")) for _ in range(2)
@@ -145,6 +150,8 @@ def test_every_destination_a_complete_run_each_time(store, tmp_path):
         assert "figures/mean_over_layers" in events.Tags()["images"]
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_wandb_holds_a_complete_run_each_time(store, tmp_path):
     lines = [line for _ in range(2) for line in export_store(store, folder=tmp_path / "logs", project="mine")]
     runs = [Path(line.partition(" in ")[2]) for line in lines]
@@ -177,6 +184,7 @@ def test_wandb_holds_a_complete_run_each_time(store, tmp_path):
         assert {name for name, axis in axes.items() if axis != "repdyn/step"} == {"repdyn/step"}
 
 
+@pytest.mark.slow
 def test_several_runs_and_probes_have_a_run_each(published, finished, failures, filled, tmp_path):
     store = filled(
         tmp_path,
@@ -221,6 +229,7 @@ def test_wandb_without_an_account_says_what_to_do(store, monkeypatch):
         list(export_store(store, online=True))
 
 
+@pytest.mark.slow
 def test_a_model_with_two_stacks_is_one_run_that_tells_them_apart(two_stacks, filled, tmp_path):
     store = filled(tmp_path / "store", rows := two_stacks("lab/t5", steps=(0, 8)))
     loggers = CSVLogger(tmp_path / "log", name="", version=""), TensorBoardLogger(tmp_path, name="", version="board")
@@ -252,6 +261,7 @@ def test_provenance_of_two_stacks(two_stacks, filled, tmp_path):
     assert (known["run"], known["n_vectors"]) == ("lab/t5", 4096)
 
 
+@pytest.mark.slow
 def test_a_figure_that_fails_keeps_nothing_else_from_being_emitted(published, filled, tmp_path, monkeypatch):
     def draw(frame, metric, subset, alerts):
         if (frame["run"] == "lab/a").all():
@@ -274,6 +284,7 @@ def test_a_figure_that_fails_keeps_nothing_else_from_being_emitted(published, fi
     assert n_images == {"a": 3, "b": 6}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_emitted_in_part_says_so(published, filled, tmp_path, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("no figure today")
@@ -285,6 +296,7 @@ def test_a_run_that_is_emitted_in_part_says_so(published, filled, tmp_path, monk
         next(lines)
 
 
+@pytest.mark.slow
 def test_a_logger_that_fails_keeps_the_others_from_nothing(store, tmp_path):
     class Broken(CSVLogger):
         def log_hyperparams(self, params=None):

@@ -127,6 +127,7 @@ def test_csv_keeps_the_columns_of_the_training(row, tmp_path):
     assert [line["anisotropy_no_sink/layer_02"] for line in lines] == ["", "", "6.5", ""]
 
 
+@pytest.mark.slow
 def test_tensorboard_scalars_and_figures(row, run, tmp_path):
     logger = TensorBoardLogger(tmp_path, name="", version="")
     for step in (0, 4):
@@ -159,6 +160,8 @@ def read_back(folder: Path) -> list[dict]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_wandb_keeps_alerts_for_its_alerts(wandb_logger, tmp_path):
     log_alerts([], [wandb_logger], 4)
     log_alerts(["step 8, no value: two_nn (all) has none", "step 8, mine: more"], [wandb_logger], 8)
@@ -167,6 +170,8 @@ def test_wandb_keeps_alerts_for_its_alerts(wandb_logger, tmp_path):
     assert alert["text"] == "step 8, no value: two_nn (all) has none\nstep 8, mine: more"
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
     wandb_logger.log_metrics({"train/loss": 5.5}, step=100)
     # step 4 before step 2: W&B's own counter goes on, ours need not
@@ -193,6 +198,8 @@ def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
     assert sorted(on_ours) == sorted(["figures/map", *(f"{section}/{key}" for section in sections for key in keys)])
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_every_logger_is_served(row, wandb_logger, tmp_path):
     table, board = CSVLogger(tmp_path, name="", version="csv"), TensorBoardLogger(tmp_path, name="", version="tb")
     log_rows(checkpoint(row, 4), [table, wandb_logger, board], 4)
@@ -247,6 +254,8 @@ def unpaintable() -> Figure:
     return figure
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_one_picture_that_fails_keeps_none_of_the_others_from_any_logger(row, wandb_logger, tmp_path):
     board = TensorBoardLogger(tmp_path, name="", version="tb")
     figures = {"a": Figure((1, 1)), "b": unpaintable(), "c": Figure((1, 1))}

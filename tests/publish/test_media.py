@@ -10,6 +10,8 @@ from repdyn.alerts import Rule, write_rules
 from repdyn.publish.loggers import STEP_KEY
 from repdyn.publish.media import MAX_ROWS, log_stored_media
 
+pytestmark = pytest.mark.slow
+
 
 class Experiment:
     """A run of W&B that refuses some names."""

@@ -11,6 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from repdyn.figures.run import heatmap
 from repdyn.publish.results import show_run, show_store
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("profile_anisotropy", "profile_two_nn", "mean_over_layers", "heatmap_anisotropy_all")
 
 

@@ -29,6 +29,7 @@ def frame() -> pd.DataFrame:
     return make_run_of_everything(n_blocks=3, steps=STEPS, n_heads=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_has_every_picture(frame, metric):
     for draw in (heatmap, profile, means):
@@ -82,6 +83,7 @@ def test_the_training_counts_steps_and_tokens_and_zero_has_a_place():
     np.testing.assert_allclose(placed(np.array([0.0, 0.1, 7.0]), ZERO_SHARE), [ZERO_SHARE, ZERO_SHARE, 7.0])
 
 
+@pytest.mark.slow
 def test_a_profile_plays_at_most_forty_of_many_steps():
     figure = profile(make_run(n_blocks=2, steps=range(100)), "two_nn", "all")
     assert len(figure.frames) == len(figure.layout.sliders[0].steps) <= 40
@@ -110,6 +112,7 @@ def test_hovering_over_a_cell_tells_its_interval_where_there_is_one():
     assert "interval" not in cells.hovertemplate
 
 
+@pytest.mark.slow
 def test_charts_of_what_is_not_there_are_refused(frame):
     with pytest.raises(
         ValueError, match=r"^expected a metric and a subset it was measured on, got two_nn \(nouns\); there"
@@ -121,6 +124,7 @@ def test_charts_of_what_is_not_there_are_refused(frame):
         profile(to_frame(make_two_stacks()), "two_nn", "all")
 
 
+@pytest.mark.slow
 def test_every_run_has_colours_of_its_own_on_both_backgrounds():
     rows = [row for number in range(12) for row in make_rows(run=f"r{number}", n_blocks=1, steps=(0,), loss=False)]
     runs = measured_runs(to_frame(rows))

@@ -42,6 +42,7 @@ def everything(tmp_path_factory):
     return store, read_page(write_report(store, folder / "report.html"))
 
 
+@pytest.mark.slow
 def test_every_number_of_the_store_is_in_the_page(everything):
     store, page = everything
     rows = measurements(store.to_pandas())
@@ -97,6 +98,7 @@ def test_a_page_is_small_asks_nothing_and_runs_its_own_scripts_alone(everything)
     assert "'unsafe-inline'" not in policy.partition("style-src")[0]
 
 
+@pytest.mark.slow
 def test_the_findings_stand_there_with_their_verdicts_and_evidence(tmp_path):
     store = fill(tmp_path, make_rows())
     text = Outline(write_report(store, tmp_path / "page.html").read_text()).text
@@ -109,6 +111,7 @@ def test_the_findings_stand_there_with_their_verdicts_and_evidence(tmp_path):
     assert "criteria version 2, 2026-11-22" in text
 
 
+@pytest.mark.slow
 def test_what_others_wrote_cannot_break_out(tmp_path):
     name = f"lab/{EVIL}"
     rows = make_rows(run=name, model=EVIL, steps=STEPS)
@@ -126,6 +129,7 @@ def test_what_others_wrote_cannot_break_out(tmp_path):
     assert "&lt;/script&gt;" in series["heatmap"]["data"][1]["text"][0][0]
 
 
+@pytest.mark.slow
 def test_failed_checkpoints_and_missing_values_are_listed_with_their_reasons(tmp_path):
     rows = make_rows(run="lab/model-70m", steps=STEPS, dimension=lambda step, depth: math.nan if not depth else 9.0)
     store = fill(tmp_path, rows, make_failures(512, reason="the hub has no such revision"))
@@ -145,6 +149,7 @@ def test_a_finished_model_has_a_profile_and_no_course(tmp_path):
             assert series["heatmap"] is series["means"] is None
 
 
+@pytest.mark.slow
 def test_each_stack_of_a_model_is_there_for_itself(tmp_path):
     store = fill(tmp_path, make_two_stacks())
     page = read_page(write_report(store, tmp_path / "page.html"))
@@ -156,6 +161,7 @@ def test_each_stack_of_a_model_is_there_for_itself(tmp_path):
     np.testing.assert_array_equal(values, grid(rows, "two_nn", "all").to_numpy(np.float32))
 
 
+@pytest.mark.slow
 def test_runs_of_one_name_in_several_stores_are_told_apart_by_their_stores(tmp_path):
     stores = [fill(tmp_path / seed / "repdyn", make_rows(run="quick", steps=STEPS)) for seed in ("one", "two")]
     page = read_page(write_report(stores, tmp_path / "page.html"))
@@ -169,6 +175,7 @@ def test_runs_of_one_name_in_several_stores_are_told_apart_by_their_stores(tmp_p
     }
 
 
+@pytest.mark.slow
 def test_a_run_on_two_probes_is_there_once_for_each(tmp_path):
     store = fill(tmp_path, *(make_rows(run="quick", probe=probe * 8, steps=STEPS) for probe in ("ab", "cd")))
     page = read_page(write_report(store, tmp_path / "page.html"))
@@ -178,12 +185,14 @@ def test_a_run_on_two_probes_is_there_once_for_each(tmp_path):
     assert [run["label"] for run in one.tree["runs"]] == ["quick"]
 
 
+@pytest.mark.slow
 def test_runs_that_do_not_compare_are_said_not_to(tmp_path):
     store = fill(tmp_path, make_rows(run="a", steps=STEPS), make_rows(run="b", steps=STEPS, n_vectors=512))
     text = Outline(write_report(store, tmp_path / "page.html").read_text()).text
     assert "These runs do not all compare: batches of different numbers of vectors" in text
 
 
+@pytest.mark.slow
 def test_a_run_by_two_designs_is_there_once_for_each_and_named_by_them(tmp_path):
     rows = make_rows(run="quick", probe="ab" * 8, steps=STEPS), make_rows(run="quick", probe="cd" * 8, **DENSE)
     path = write_report(fill(tmp_path, *rows), tmp_path / "page.html")
@@ -196,6 +205,7 @@ def test_a_run_by_two_designs_is_there_once_for_each_and_named_by_them(tmp_path)
     assert "dense design: 8 batches of 4,096 vectors, up to 76 of each of 80 windows of 256 tokens" in text
 
 
+@pytest.mark.slow
 def test_bands_are_intervals_or_said_to_be_missing(tmp_path):
     store = fill(tmp_path, make_rows(run="a", steps=STEPS), make_rows(run="b", steps=STEPS, **DENSE, probe="d" * 16))
     page = read_page(write_report(store, tmp_path / "page.html"))
@@ -209,6 +219,7 @@ def test_bands_are_intervals_or_said_to_be_missing(tmp_path):
     np.testing.assert_allclose(page.array(low["y"]), wanted.mean - wanted.margin, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_fifty_runs_make_one_page(tmp_path):
     names = [f"lab/seed{number:02d}" for number in range(50)]
     made = [make_rows(run=name, n_blocks=2, steps=(0, 8), loss=False) for name in names]
@@ -221,6 +232,7 @@ def test_fifty_runs_make_one_page(tmp_path):
     assert compared["heatmaps_note"] == "one scale of colours; the first 24 runs"
 
 
+@pytest.mark.slow
 def test_alerts_are_listed_and_marked(tmp_path):
     rows = make_rows(steps=STEPS, dimension=lambda step, depth: 2.0 if step == 8 and depth == 0.5 else 9.0)
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
@@ -234,6 +246,7 @@ def test_alerts_are_listed_and_marked(tmp_path):
     assert not [t for t in page.tree["runs"][0]["metrics"]["anisotropy"]["all"]["heatmap"]["data"] if "name" in t]
 
 
+@pytest.mark.slow
 def test_an_alert_on_the_loss_is_marked_on_the_loss(tmp_path):
     rows = make_rows(steps=STEPS, loss=False) + [make_scalar(step, 9.0 if step == 8 else 2.0) for step in STEPS]
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
@@ -242,6 +255,7 @@ def test_an_alert_on_the_loss_is_marked_on_the_loss(tmp_path):
     assert (mark["x"], mark["y"], mark["yaxis"]) == ([8], [9.0], "y2")
 
 
+@pytest.mark.slow
 def test_values_that_are_not_finite_are_no_reason_to_fail(tmp_path):
     rows = make_rows(steps=STEPS, dimension=lambda step, depth: math.inf if step == 8 and not depth else 9.0)
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html"))
@@ -249,6 +263,7 @@ def test_values_that_are_not_finite_are_no_reason_to_fail(tmp_path):
     assert all(math.isfinite(end) for end in profile["layout"]["yaxis"]["range"])
 
 
+@pytest.mark.slow
 def test_an_infinite_loss_and_an_infinite_mean_leave_their_marks_out(tmp_path):
     rows = make_rows(steps=STEPS, loss=False, dimension=lambda step, depth: math.inf if step == 8 else 9.0)
     store = fill(tmp_path, rows, [make_scalar(step, math.inf if step == 8 else 2.0) for step in STEPS])
@@ -259,6 +274,7 @@ def test_an_infinite_loss_and_an_infinite_mean_leave_their_marks_out(tmp_path):
     assert "train/loss" in Outline(page.text).text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
 def test_metrics_that_are_infinite_everywhere_make_a_page(tmp_path, value):
     metrics = ("anisotropy", "two_nn", "token_rank")
@@ -268,6 +284,7 @@ def test_metrics_that_are_infinite_everywhere_make_a_page(tmp_path, value):
     assert set(tree["runs"][0]["metrics"]) == set(metrics)
 
 
+@pytest.mark.slow
 def test_signs_that_turn_the_order_of_letters_are_shown_as_signs(tmp_path):
     rows = make_rows(run="gpt\u202eexe", steps=STEPS, n_blocks=2)
     page = read_page(write_report(fill(tmp_path, rows), tmp_path / "page.html", title="a\u2066b"))
@@ -276,12 +293,14 @@ def test_signs_that_turn_the_order_of_letters_are_shown_as_signs(tmp_path):
     assert not set("\u202e\u2066") & set(page.text)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_given_twice_is_there_once(tmp_path):
     store = fill(tmp_path / "store", make_rows(run="quick", steps=STEPS, n_blocks=2))
     page = read_page(write_report([store, store], tmp_path / "page.html"))
     assert [run["label"] for run in page.tree["runs"]] == ["quick"]
 
 
+@pytest.mark.slow
 def test_the_rules_that_a_run_was_watched_by_raise_its_alerts(tmp_path):
     store = fill(tmp_path, make_rows(steps=STEPS))
     rule = Rule(name="too high", when="above", bound=16.0, metrics=("two_nn",))
@@ -290,17 +309,20 @@ def test_the_rules_that_a_run_was_watched_by_raise_its_alerts(tmp_path):
     assert "too high : step 64: two_nn (all) of layers 0" in text
 
 
+@pytest.mark.slow
 def test_a_quiet_run_says_that_there_was_no_alert(tmp_path):
     text = Outline(write_report(fill(tmp_path, make_rows()), tmp_path / "page.html").read_text()).text
     assert "No alert: no rule was broken at any step." in text
 
 
+@pytest.mark.slow
 def test_what_it_cost_is_told(tmp_path):
     text = Outline(write_report(fill(tmp_path, make_published()), tmp_path / "page.html").read_text()).text
     assert "per checkpoint: download 3.1 s, load 0.5 s, forward 2.1 s, kernels 1.4 s" in text
     assert "repdyn 0.1.0, torch 2.13.0, transformers 5.23.0" in text
 
 
+@pytest.mark.slow
 def test_writing_draws_no_random_number_and_leaves_no_other_file(tmp_path):
     store = fill(tmp_path / "store", make_rows(steps=STEPS))
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
@@ -309,6 +331,7 @@ def test_writing_draws_no_random_number_and_leaves_no_other_file(tmp_path):
     assert [path.name for path in (tmp_path / "pages").iterdir()] == ["page.html"]
 
 
+@pytest.mark.slow
 def test_only_a_run_that_goes_on_refreshes(tmp_path):
     store = fill(tmp_path, make_rows(steps=STEPS))
     assert read_page(write_report(store, tmp_path / "page.html")).tree["live"] is None
@@ -316,6 +339,7 @@ def test_only_a_run_that_goes_on_refreshes(tmp_path):
     assert (live["every"], live["stale"]) == (900, 2700)
 
 
+@pytest.mark.slow
 def test_a_first_checkpoint_alone_makes_a_page(tmp_path):
     store = fill(tmp_path, [*make_rows(steps=(0,), loss=False), make_scalar(0, math.nan)])
     series = read_page(write_report(store, tmp_path / "page.html")).tree["runs"][0]["metrics"]["two_nn"]["all"]
@@ -323,12 +347,14 @@ def test_a_first_checkpoint_alone_makes_a_page(tmp_path):
     assert series["steps"] == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refresh_seconds", [0, -1.0, math.nan])
 def test_a_time_to_refresh_is_positive(tmp_path, refresh_seconds):
     with pytest.raises(ValueError, match=r"^expected refresh_seconds > 0, got .*; leave it out for a page that stays$"):
         write_report(fill(tmp_path, make_rows()), tmp_path / "page.html", refresh_seconds=refresh_seconds)
 
 
+@pytest.mark.slow
 def test_no_store_and_no_such_run_are_refused(tmp_path):
     with pytest.raises(ValueError, match="^expected at least one store, got none$"):
         write_report([], tmp_path / "page.html")

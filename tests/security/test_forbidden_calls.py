@@ -56,11 +56,13 @@ def forbidden(call: ast.Call) -> Iterator[str]:
         yield "load_dataset, which may run a script"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_source_runs_what_it_is_given(path):
     assert list(findings(path.read_text(encoding="utf-8"))) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

@@ -49,6 +49,7 @@ def suite(path: Path, content: object) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [*SUITE, "more"])
 @settings(FUZZ, max_examples=25)
 @given(ANY)
@@ -58,6 +59,7 @@ def test_a_suite_with_a_field_of_any_kind(tmp_path, key, value):
     assert found is not None if refusal is None else str(path) in refusal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key",
     [
@@ -92,6 +94,7 @@ def test_a_suite_of_any_text(tmp_path, content):
 LAUGHS = "a0: &a0 [ha]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 20)}]\n" for n in range(1, 30))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -204,6 +207,7 @@ def test_a_size_of_any_kind(text):
     assert size > 0 if refusal is None else refusal.startswith("expected a size such as 20GB")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "option",
     [
@@ -227,6 +231,7 @@ def test_an_option_of_any_kind(option, value, capsys):
     assert f"argument {option}: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.lists(st.text(max_size=12), max_size=3))
 def test_metrics_and_layers_of_any_name(names):
@@ -248,6 +253,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @FUZZ
 @given(ANYTHING)
 def test_arguments_of_any_type(value):
@@ -278,6 +284,7 @@ def configure(folder: Path, content: Any) -> None:
         path.write_text(content, encoding="latin-1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", CONFIGS.values(), ids=CONFIGS)
 def test_a_configuration_that_is_malformed(family, content):
     configure(family[8], content)
@@ -287,6 +294,7 @@ def test_a_configuration_that_is_malformed(family, content):
     assert time.process_time() - start < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0, 0.0005, 0.1, 0.6, 0.999])
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_weights_that_are_cut_short(family, share, name):
@@ -304,6 +312,7 @@ def test_weights_that_are_cut_short(family, share, name):
         load_model(family[8], Loading())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [{"model_max_length": "x"}, {"model_max_length": [5]}, {"model_max_length": 7.9}, {"model_max_length": -5}],
@@ -330,6 +339,7 @@ def test_a_lightning_file_that_is_damaged(tmp_path, content):
         find_checkpoints(tmp_path, "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -362,6 +372,7 @@ def test_a_configuration_of_a_training_that_is_malformed(tmp_path, monkeypatch, 
     assert [entry.name for entry in tmp_path.iterdir()] == ["mine.yaml"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

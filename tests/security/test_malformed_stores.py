@@ -58,6 +58,7 @@ def assert_refused_or_right(folder: Path) -> None:
             store.to_pandas()
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=3))
 def test_a_store_with_flipped_bits_never_gives_other_numbers(whole, tmp_path, flips):
@@ -109,6 +110,7 @@ def with_column(name: str, values: list[Any], kind: pa.DataType | None = None) -
     return table.set_column(table.column_names.index(name), name, pa.array(values, kind))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -197,6 +199,7 @@ def test_a_probe_of_another_program_reads(tmp_path):
     assert Probe.load(probe_file(tmp_path / "p", hash=probe.hash, more=more)).hash == probe.hash
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -288,6 +291,7 @@ HEADERS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", HEADERS.values(), ids=HEADERS)
 def test_a_probe_whose_header_lies(tmp_path, content):
     path = tmp_path / "probe.safetensors"
@@ -302,6 +306,7 @@ def test_a_probe_that_is_a_folder_or_missing(tmp_path):
             Probe.load(path)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=2))
 def test_a_probe_with_flipped_bits_is_refused_or_the_same(tmp_path, flips):

@@ -46,6 +46,7 @@ def packed(folder: Path, kind: str, data: bytes = PROSE) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gz", "xz", "zip"])
 @pytest.mark.parametrize("share", [0, 0.01, 0.1, 0.5, 0.9, 0.99])
 def test_an_archive_that_is_cut_short(tmp_path, kind, share):
@@ -55,6 +56,7 @@ def test_an_archive_that_is_cut_short(tmp_path, kind, share):
         read_corpus(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gz", "xz", "zip"])
 @FUZZ
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=2))
@@ -112,6 +114,7 @@ def test_a_cache_of_nobody(monkeypatch):
         cache_directory()
 
 
+@pytest.mark.slow
 @FUZZ
 @given(st.one_of(st.binary(min_size=1, max_size=300), st.sampled_from([text.encode() for text in HOSTILE])))
 def test_bytes_of_any_kind_are_a_text(tmp_path, data):
@@ -188,6 +191,7 @@ TOKENIZERS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", TOKENIZERS.values(), ids=TOKENIZERS)
 def test_a_tokenizer_that_is_malformed(tmp_path, files):
     folder = tmp_path / "tokenizer"
@@ -202,6 +206,7 @@ def test_a_tokenizer_that_is_malformed(tmp_path, files):
         TextDataModule(tokenizer=str(folder))
 
 
+@pytest.mark.slow
 def test_cleaned_text_and_ids_that_were_damaged_in_the_cache(tmp_path):
     page = "<page><title>T</title><revision><text>Some prose here.</text></revision></page>"
     corpus = Corpus("dump", f"<mediawiki>{page}</mediawiki>".encode())

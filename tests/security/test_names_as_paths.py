@@ -44,6 +44,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
     assert (tmp_path / "a" / "victim.safetensors").read_text() == "untouched"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["run", "probe", "metrics", "checkpoint"])
 @pytest.mark.parametrize("name", NAMES, ids=NAME_IDS)
 def test_every_part_of_a_key_stays_in_the_store(outside, name, part):
@@ -74,6 +75,7 @@ def test_long_names_that_begin_alike_have_folders_of_their_own():
     assert store.folder_of(shortened).name != shortened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES, ids=NAME_IDS)
 def test_a_probes_hash_stays_in_the_store(name):
     store = open_store("/store")
@@ -145,6 +147,7 @@ def listing(hub: HubServer, family, monkeypatch) -> Callable[..., str]:
     return publish
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS, ids=repr)
 def test_a_file_outside_of_its_repository_is_not_fetched(listing, outside, path):
     commit = listing(path)
@@ -158,6 +161,7 @@ def test_a_file_outside_of_its_repository_is_not_fetched(listing, outside, path)
         downloads.fetch(target, lambda n, of: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -184,6 +188,7 @@ def test_a_listing_of_other_things_than_files(hub: HubServer, family, monkeypatc
         Hub().files("lab/model", commit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commit", ["../../../x", "", "0123", COMMIT.upper(), COMMIT + "/..", None, 5], ids=repr)
 def test_a_commit_is_forty_digits(hub: HubServer, family, monkeypatch, commit):
     hub.publish("lab/model", "step8", family[8])
@@ -200,6 +205,7 @@ def test_a_commit_is_forty_digits(hub: HubServer, family, monkeypatch, commit):
         Hub().commit("lab/model", "main")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["step8\x1b[2J", "step\n8", "\ud800step8"], ids=repr)
 def test_a_branch_cannot_steer_the_terminal(hub: HubServer, family, name):
     hub.publish("lab/model", "step8", family[8])
@@ -208,6 +214,7 @@ def test_a_branch_cannot_steer_the_terminal(hub: HubServer, family, name):
         Hub().refs("lab/model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("revision", ["../../step8", "/step8", "a/../../../step8"])
 def test_a_revision_with_separators_is_measured_inside(hub: HubServer, family, outside, revision):
     hub.publish("lab/model", revision, family[8])
@@ -222,6 +229,7 @@ def test_a_revision_with_separators_is_measured_inside(hub: HubServer, family, o
     assert set(store.to_pandas()["revision"]) == {revision}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repository", ["../x", "..", "a/../b", "/etc/x", "a/b/c", "", "nul\0", "x" * 400])
 def test_a_repository_is_a_name(hub: HubServer, repository):
     for ask in (Hub().refs, lambda name: Hub().files(name, COMMIT)):
@@ -245,6 +253,7 @@ def test_a_listed_checkpoint_in_a_subfolder_outside(hub: HubServer, family, outs
 SHARD = "model-00001-of-00001.safetensors"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("index", "message"),
     [

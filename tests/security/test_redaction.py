@@ -18,6 +18,7 @@ COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 ENVIRONMENT = {"WANDB_API_KEY": WANDB, "HF_TOKEN": "opaque-of-a-proxy", "SHORT_TOKEN": "no", "PATH": "/usr/bin:/bin"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -85,6 +86,7 @@ def test_a_secret_in_any_text(before, secret, after):
     assert redacted(out, ENVIRONMENT) == out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["://" * 30_000, "a" * 100_000, "A_" * 50_000, "token=" * 20_000, "x-amz-" * 20_000, "=" * 100_000]
 )

@@ -71,6 +71,7 @@ def test_the_pickle_runs_where_nothing_is_refused(tmp_path):
     assert marker.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "before torch 1.6"])
 def test_weights_in_a_local_folder(family, marker, sweep_of, tmp_path, legacy):
     (family[8] / "model.safetensors").unlink()

@@ -26,6 +26,7 @@ def stored(path: Path, **fields: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["metric", "subset", "stack", "probe", "run"])
 @pytest.mark.parametrize("command", ["figures", "report", "export"])
 def test_every_view_writes_inside_the_folder_asked_for(tmp_path, command, field):
@@ -70,6 +71,7 @@ def test_a_console_keeps_its_own_styles_and_no_other_control_sequence():
     assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in file.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["figures"], ["alerts"], ["report"], ["export", "--to", "csv"]])
 def test_no_command_prints_a_control_character(tmp_path, command, capsys):
     store = stored(tmp_path / f"folder{HOSTILE}", run=HOSTILE, metric=f"two{HOSTILE}")

@@ -189,6 +189,8 @@ for number in range(10**6):
 """
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_killed_while_saving(tmp_path):
     state_cache = CompletedCache(tmp_path, **IDENTITY)
     for delay in (0.0, 0.02):

@@ -96,6 +96,7 @@ def test_the_newest_of_two_equal_measurements_counts(tmp_path):
     assert frame["value"].tolist() == [2.0, 7.25]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["../../x", "..", "/etc", ".hidden", "a/b", "a\\b", "nul\0", "é ü"])
 def test_a_run_is_stored_inside_the_store_whatever_its_name(tmp_path, run):
     store = open_store(tmp_path / "store")
@@ -169,6 +170,8 @@ def test_the_newer_of_two_publications_of_a_step_counts(tmp_path):
     assert (store.steps("run"), older in store, "aaaaaaaaaaaa" in older.filename) == ([8], True, True)
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_a_claim_is_exclusive_and_ends_with_its_process(tmp_path):
     store = open_store(tmp_path)
     claim = store.claim(KEY)
@@ -228,6 +231,8 @@ for step in itertools.count():
 """
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_a_store_is_readable_after_a_killed_write(tmp_path):
     script = KILLED_WRITER.format(tests=str(Path(__file__).parents[1]), path=str(tmp_path / "store"))
     for delay in (0.05, 0.11, 0.23):

@@ -169,6 +169,7 @@ def numbers(pairs: pd.DataFrame) -> list[tuple[int, int]]:
     return list(zip(pairs["first"], pairs["second"], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", [4096, 32, 7], ids=["one tile", "many", "ragged"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 def test_closest_pairs_against_is_complete(tile, dtype, monkeypatch):

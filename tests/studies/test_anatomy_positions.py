@@ -74,6 +74,7 @@ def test_components_are_those_of_the_covariance():
 # turns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clockwise", [False, True])
 @pytest.mark.parametrize("period", [22, 22.4, 5.8, 3, 60])
 def test_a_helix_turns_once_per_its_period(period, clockwise):

@@ -58,6 +58,7 @@ def table_of(rows: torch.Tensor, kind="input", **left_out: int) -> EmbeddingTabl
 # the whole
 
 
+@pytest.mark.slow
 def test_an_encoder_with_positions(save_model, tmp_path, capsys):
     folder, output = save_model("small"), tmp_path / "out"
     ran(folder, "--pair", *PAIR, "--closest", 3, "-o", output)
@@ -80,6 +81,7 @@ def test_an_encoder_with_positions(save_model, tmp_path, capsys):
     assert f"tables and figures: {output / 'small'} (20 files)" in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsaved_figures")
 def test_the_tables_hold_the_model_s_own_numbers(save_model, tmp_path):
     folder, output = save_model("small"), tmp_path / "out"
@@ -103,6 +105,7 @@ def test_the_tables_hold_the_model_s_own_numbers(save_model, tmp_path):
         np.testing.assert_allclose(second.loc[layer], whole[0].norm(dim=1), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsaved_figures")
 def test_histograms_count_every_value(save_model, tmp_path):
     ran(save_model("small"), "--pair", *PAIR, "-o", tmp_path / "out")
@@ -111,6 +114,7 @@ def test_histograms_count_every_value(save_model, tmp_path):
     assert counts.to_dict() == distributions["n"].to_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsaved_figures")
 def test_a_model_without_positions_says_so(save_model, tmp_path, capsys):
     ran(save_model("rotary", family="llama"), "--pair", *PAIR, "-o", tmp_path / "out")
@@ -120,6 +124,7 @@ def test_a_model_without_positions_says_so(save_model, tmp_path, capsys):
     assert not list((tmp_path / "out").glob("*/position*"))
 
 
+@pytest.mark.slow
 def test_both_stacks_of_an_encoder_decoder(tmp_path, unsaved_figures):
     torch.manual_seed(0)
     config = BartConfig(
@@ -136,12 +141,14 @@ def test_both_stacks_of_an_encoder_decoder(tmp_path, unsaved_figures):
     assert decoder["layer"].max() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsaved_figures")
 def test_several_models_have_folders_of_their_own(save_model, tmp_path):
     ran(save_model("a"), save_model("b", seed=1), "--pair", *PAIR, "-o", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"a", "b"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsaved_figures")
 def test_the_same_model_gives_the_same_tables(save_model, tmp_path):
     folder = save_model("small")
@@ -204,6 +211,7 @@ def test_a_table_of_twins_alone_is_kept():
     assert len(left.rows) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsaved_figures")
 def test_twins_can_be_kept(save_model, tmp_path, capsys):
     folder = save_model("small")
@@ -274,6 +282,7 @@ def test_the_picture_of_noise_says_that_nothing_turns():
     assert "no plane of the first principal components rotates clearly" in figure.get_suptitle()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ends", "said"), [(300, "; order holds to the last position"), (120, "; order ends near 120"), (None, "")]
 )
@@ -297,6 +306,7 @@ def drawn_texts(figure: Figure) -> set[str]:
     return {text.get_text() for axes in figure.axes for text in axes.texts}
 
 
+@pytest.mark.slow
 def test_depth_has_a_line_for_each_token_and_names_what_is_changed():
     figure = depth_figure("model", *journeys())
     assert [len(axes.lines) for axes in figure.axes] == [6, 6, 6, 5]
@@ -313,6 +323,7 @@ def test_paths_name_every_token_once_and_the_changed_one_twice():
     assert "arrow: layer 3" in figure.get_suptitle()
 
 
+@pytest.mark.slow
 def test_names_of_paths_do_not_cover_each_other():
     one, other = journeys()
     states = one.states.copy()

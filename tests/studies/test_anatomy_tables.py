@@ -52,6 +52,7 @@ T5 = {"vocab_size": 100, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, 
 WORDS, PLACES, PARTS = (f"embeddings.{name}_embeddings.weight" for name in ("word", "position", "token_type"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "config", "expected"),
     [

@@ -115,6 +115,7 @@ def test_a_trained_decoder_on_made_up_sentences():
 # the command
 
 
+@pytest.mark.slow
 def test_two_models(save_model, text, tmp_path, capsys):
     ran(save_model("a", **LONG), save_model("b", "gpt_neox", n_layers=3, **LONG), *short(text, tmp_path / "out"))
     out = tmp_path / "out"
@@ -138,6 +139,7 @@ def test_two_models(save_model, text, tmp_path, capsys):
     assert "frequent against rare (paired t-test, " in printed
 
 
+@pytest.mark.slow
 def test_again_gives_the_same_files(save_model, text, tmp_path):
     folder = save_model("a", **LONG)
     for name in ("one", "two"):
@@ -148,6 +150,7 @@ def test_again_gives_the_same_files(save_model, text, tmp_path):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
 
 
+@pytest.mark.slow
 def test_the_text_alone(save_model, text, tmp_path):
     ran(save_model("a"), *short(text, tmp_path / "out", "--sentences", 0, "--classes", "none"))
     assert {path.name for path in (tmp_path / "out").glob("*.csv")} == {"profiles.csv", "classes.csv"}
@@ -161,6 +164,7 @@ def test_sentences_that_do_not_fit(save_model, text, tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: a cannot read generated sentences: expected ")
 
 
+@pytest.mark.slow
 def test_before_and_after(save_model, text, tmp_path, capsys):
     before, after = (save_model(name, seed=seed) for seed, name in enumerate(("before", "after")))
     ran(before, after, *short(text, tmp_path / "out", "--before-after", "--sentences", 0))
@@ -227,6 +231,7 @@ def checkpoints(run="lab/a", steps=(0, 1, 2, 4, 8), metric="alignment", loss=Tru
     return [*profiles, *(make_scalar(step, 6.0 - number, run=run) for number, step in enumerate(steps) if loss)]
 
 
+@pytest.mark.slow
 def test_a_store(tmp_path, capsys):
     store = fill(tmp_path / "store", checkpoints())
     ran("--store", store.path, "-o", tmp_path / "out")

@@ -134,6 +134,7 @@ def test_the_first_complex_sentences_are_the_same_for_any_number():
     assert complex_sentences(30)[:10] == complex_sentences(10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 5])
 def test_both_kinds_have_the_same_words_and_lengths(seed):
     simple, ordered = simple_sentences(500, seed), complex_sentences(500, seed)
@@ -142,6 +143,7 @@ def test_both_kinds_have_the_same_words_and_lengths(seed):
     assert not set(simple) & set(ordered)
 
 
+@pytest.mark.slow
 def test_two_seeds_have_nearly_the_same_words():
     """Total variation between the word frequencies of 2000 sentences of each kind, of unlike seeds: below 5 %."""
     counts = [
@@ -160,6 +162,7 @@ def test_sentences_are_of_the_vocabulary():
         assert 5 <= len(words_of(sentence)) <= 60
 
 
+@pytest.mark.slow
 def test_complex_sentences_are_grammatical_and_simple_ones_are_not():
     assert all(Reader(sentence).reads() for sentence in complex_sentences(1500))
     assert not any(Reader(sentence).reads() for sentence in simple_sentences(1500))

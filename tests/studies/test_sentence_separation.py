@@ -81,6 +81,7 @@ def test_groups_of_different_sizes_and_in_any_order():
     assert found["between"] == pytest.approx(between.mean())
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_truth_as_often_as_it_says():
     """Of 60 worlds of the same kind, with the truth from many groups."""
     many, labels = grouped(n_groups=400, n_each=3)
@@ -169,6 +170,7 @@ def test_a_length_against_the_vectors_it_is_between():
     assert whole.length == pytest.approx(np.mean([1, 1, 2, 2] / sizes))
 
 
+@pytest.mark.slow
 def test_p_is_uniform_where_kinds_mean_nothing(monkeypatch):
     monkeypatch.setattr(changes, "N_PERMUTATIONS", 199)
     random = np.random.default_rng(0)

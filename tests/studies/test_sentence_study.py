@@ -215,6 +215,7 @@ def test_the_cosines_of_a_collection():
 # the whole
 
 
+@pytest.mark.slow
 def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys):
     ran(save_model("small"), *files, "-o", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out" / "small").iterdir()} == {
@@ -231,6 +232,7 @@ def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys):
     assert f"tables and figures: {tmp_path / 'out' / 'small'} (10 files)" in text
 
 
+@pytest.mark.slow
 def test_the_tables_hold_the_model_s_own_numbers(save_model, files, tmp_path, drawn):
     folder = save_model("small")
     ran(folder, *files, "-o", tmp_path / "out")
@@ -249,12 +251,14 @@ def test_the_tables_hold_the_model_s_own_numbers(save_model, files, tmp_path, dr
     assert found == pytest.approx(np.mean(within), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_decoder_has_no_vector_of_its_first_token(save_model, files, tmp_path, drawn):
     ran(save_model("small", family="llama"), *files, "-o", tmp_path / "out")
     separation = pd.read_csv(tmp_path / "out" / "small" / "separation.csv")
     assert set(separation["vector"]) == {MEAN, LAST, results.SHARED_TOKENS}
 
 
+@pytest.mark.slow
 def test_each_stack_of_an_encoder_decoder(files, tmp_path, drawn, capsys):
     torch.manual_seed(0)
     T5Model(
@@ -272,6 +276,7 @@ def test_each_stack_of_an_encoder_decoder(files, tmp_path, drawn, capsys):
     assert set(table.query("stack == 'decoder'")["vector"]) == {MEAN, LAST}
 
 
+@pytest.mark.slow
 def test_the_same_model_gives_the_same_tables(save_model, files, tmp_path, drawn):
     folder = save_model("small")
     for name in ("one", "other"):
@@ -280,6 +285,7 @@ def test_the_same_model_gives_the_same_tables(save_model, files, tmp_path, drawn
         assert path.read_bytes() == (tmp_path / "other" / "small" / path.name).read_bytes(), path.name
 
 
+@pytest.mark.slow
 def test_the_built_in_sentences_reach_the_end(save_model, tmp_path, drawn):
     ran(save_model("small", context_length=128), "--texts", "3", "-o", tmp_path / "out")
     table = pd.read_csv(tmp_path / "out" / "small" / "changes.csv")
@@ -287,6 +293,7 @@ def test_the_built_in_sentences_reach_the_end(save_model, tmp_path, drawn):
     assert last == {ALL_KINDS: 48, "singular to plural": 12, "negated": 12, "present to past": 12, "he to she": 12}
 
 
+@pytest.mark.slow
 def test_long_texts_are_cut_to_the_context(save_model, files, tmp_path, drawn):
     (tmp_path / "text.txt").write_text("\n\n".join(f"{n} " + "long " * 100 for n in range(8)))
     ran(save_model("small"), *files, "-o", tmp_path / "out")

@@ -66,6 +66,7 @@ def test_help_of_a_kind(name, capsys):
     assert "-o FOLDER" in text
 
 
+@pytest.mark.process
 def test_the_list_of_kinds_does_not_wait_for_torch():
     code = (
         "import sys; from repdyn.cli.main import main\n"

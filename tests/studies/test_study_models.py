@@ -74,6 +74,7 @@ def test_a_model_without_a_limit(save_model):
     assert subject.context == 1 << 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folders", "shown"),
     [
@@ -111,6 +112,7 @@ def test_a_tokenizer_from_elsewhere(save_model, tmp_path):
 # the hub
 
 
+@pytest.mark.slow
 def test_a_repository_at_revisions(save_model, hub):
     for step in (1, 2):
         hub.publish("lab/small", f"step{step}", save_model(f"s{step}", seed=step))
@@ -183,6 +185,7 @@ def test_checkpoints_of_a_run(run_folder):
     assert names(run_folder, "--revisions", "step0,step16") == ["run@step0", "run@step16"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("models", "revisions", "message"),
     [

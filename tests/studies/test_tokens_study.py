@@ -20,6 +20,8 @@ from transformers import (
 from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 
+pytestmark = pytest.mark.slow
+
 SENTENCE = "The £1 coin"
 
 

@@ -233,6 +233,7 @@ def test_heads_are_drawn_with_their_numbers():
 # the command
 
 
+@pytest.mark.slow
 def test_from_saved_models_to_tables_and_figures(text, tmp_path, save_model, capsys):
     pytest.importorskip("sklearn")
     encoder, decoder = save_model("encoder"), save_model("decoder", "gpt_neox")
@@ -256,6 +257,7 @@ def test_from_saved_models_to_tables_and_figures(text, tmp_path, save_model, cap
     assert "even attention (a weight of 1 / 64)" in said.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_the_same_command_writes_the_same(text, tmp_path, save_model):
     pytest.importorskip("sklearn")
     model = save_model()
@@ -265,6 +267,7 @@ def test_the_same_command_writes_the_same(text, tmp_path, save_model):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "message"),
     [

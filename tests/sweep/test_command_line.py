@@ -24,6 +24,8 @@ from repdyn.measurement.identity import metric_set
 from repdyn.store import MeasurementKey, Store
 from repdyn.sweep.checkpoint import Settings, measure_checkpoint
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "analyze_checkpoints.py"
 QUICK = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu")
 Command = Callable[..., tuple[int, str, str]]
@@ -361,6 +363,7 @@ def test_names_stay_inside_the_store(hub, family, command, tmp_path, name):
 # as a process
 
 
+@pytest.mark.process
 def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp_path):
     store, downloads = open_store(tmp_path / "sweeps"), tmp_path / "c" / "downloads"
     moments = {

@@ -26,6 +26,8 @@ from repdyn.sweep.loop import SweepResult, partition_tasks, sweep
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import select_targets
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = Settings()
 FILE = "resolve/{commit}/model.safetensors"
 

@@ -150,6 +150,7 @@ def test_rows_have_the_absolute_path_of_the_weights(run, monkeypatch):
 # measured
 
 
+@pytest.mark.slow
 def test_a_second_sweep_repeats_nothing(run, tmp_path, measured):
     store = open_store(tmp_path / "swept")
     shutil.move(run / "hf_checkpoints" / "step16", tmp_path)
@@ -164,6 +165,7 @@ def test_a_second_sweep_repeats_nothing(run, tmp_path, measured):
     assert len(list(store.path.rglob("step*.parquet"))) == 6
 
 
+@pytest.mark.slow
 def test_a_checkpoint_saved_again_is_measured_again(run, tmp_path, measured):
     store = open_store(tmp_path / "swept")
     measured(run, store)
@@ -178,6 +180,7 @@ def test_a_checkpoint_saved_again_is_measured_again(run, tmp_path, measured):
     assert set(changed) == {8}
 
 
+@pytest.mark.slow
 def test_folders_of_the_same_name_are_distinguished(run, tmp_path, measured):
     store = open_store(tmp_path / "swept")
     measured(run / "hf_checkpoints" / "step8", store)
@@ -186,6 +189,7 @@ def test_folders_of_the_same_name_are_distinguished(run, tmp_path, measured):
     assert len(measured(other, store).measured) == 1
 
 
+@pytest.mark.slow
 def test_half_precision_checkpoints_are_measured_in_half_precision(tmp_path, measured):
     build_model("gpt_neox", **SIZES).bfloat16().save_pretrained(tmp_path / "half" / "step4")
     store = open_store(tmp_path / "swept")
@@ -194,6 +198,7 @@ def test_half_precision_checkpoints_are_measured_in_half_precision(tmp_path, mea
     assert set(frame.loc[frame["layer"].notna(), "dtype"]) == {"bfloat16"}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_weights_is_recorded_and_the_others_are_measured(run, tmp_path, measured):
     broken = run / "hf_checkpoints" / "step4"
     broken.mkdir()
@@ -207,6 +212,7 @@ def test_a_checkpoint_without_weights_is_recorded_and_the_others_are_measured(ru
     assert set(frame.loc[frame["reason"].notna() & frame["layer"].isna(), "step"]) == {4}
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_run_have_its_live_values(tmp_path, probe, command, undrawn):
     """The command measures bit for bit what the tracker measured."""
     live, saved = tracker(probe, 3), SavePretrainedCheckpoint(3, tmp_path / "run" / "hf_checkpoints")
@@ -231,6 +237,7 @@ def lightning(tmp_path) -> Path:
     return tmp_path / "checkpoints"
 
 
+@pytest.mark.slow
 def test_lightning_checkpoints_have_the_values_of_the_module(lightning, tmp_path, measured, probe):
     assert sorted(path.name for path in lightning.iterdir()) == [
         "epoch=0-step=2.ckpt",
@@ -266,6 +273,7 @@ def test_saved_folders_come_before_lightning_files(lightning, run):
     assert ignored_models(lightning, found) == ["epoch=0-step=2.ckpt", "epoch=0-step=4.ckpt", "last.ckpt"]
 
 
+@pytest.mark.slow
 def test_a_damaged_lightning_checkpoint_is_recorded_at_the_step_of_its_name(lightning, tmp_path, measured):
     broken = lightning / "epoch=0-step=2.ckpt"
     broken.write_bytes(broken.read_bytes()[:1000])
@@ -276,6 +284,7 @@ def test_a_damaged_lightning_checkpoint_is_recorded_at_the_step_of_its_name(ligh
     assert "does not load as a checkpoint of repdyn.models.LanguageModel" in reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", None], ids=["empty", "text", "other content"])
 def test_a_damaged_lightning_checkpoint_without_a_step_is_an_error(lightning, content):
     if content is None:
@@ -315,6 +324,7 @@ def test_a_lightning_checkpoint_runs_no_code(lightning):
 # the command
 
 
+@pytest.mark.slow
 def test_command(run, command):
     status, out, err = command(run, "--metrics", "two_nn")
     assert status == 0
@@ -328,6 +338,7 @@ def test_command(run, command):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -353,6 +364,7 @@ def test_errors_of_the_command_have_no_traceback(run, command, arguments, messag
     assert not (run / "sweep").exists()
 
 
+@pytest.mark.slow
 def test_unknown_layers_fail_with_the_names_of_existing_ones(run, command, undrawn):
     status, _, err = command(run, "--layers", "h.*")
     assert status == 1
@@ -360,6 +372,7 @@ def test_unknown_layers_fail_with_the_names_of_existing_ones(run, command, undra
     assert command(run, "--retry-failed")[0] == 0
 
 
+@pytest.mark.slow
 def test_one_of_several_probes_must_be_selected(run, command, probe, undrawn):
     other = Probe.from_tokens(random_tokens(24, 12, seed=1), max_vectors=192, batch_vectors=96)
     file = open_store(run / "repdyn").save_probe(other)

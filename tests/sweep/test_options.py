@@ -83,6 +83,7 @@ def test_word_classes():
     assert [parse("x", *options).classes for options in given] == [["none"], ["words"], ["none"], ["rare", "content"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -88,6 +88,7 @@ def test_words():
     assert [gigabytes(n) for n in (0, 10**7, 999_999, 3.649e12)] == ["0 GB", "0.01 GB", "0.001 GB", "3649 GB"]
 
 
+@pytest.mark.slow
 def test_every_suite_and_model_is_listed():
     shown = " ".join(printed(print_suites).split())
     for suite in shipped_suites().values():

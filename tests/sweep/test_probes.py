@@ -137,6 +137,7 @@ def test_one_repository_for_each_checkpoint_the_last_of_them_missing(hub, save, 
         hub_probe(*chosen(described), text, Hub())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", [True, False], ids=["beside the weights", "at the top"])
 def test_checkpoints_in_folders(hub, save, text, beside):
     folder = save("uploaded", context=None)
@@ -258,6 +259,7 @@ def test_a_text_that_cannot_be_downloaded_ends_the_sweep(hub, save, monkeypatch)
         hub_probe(*chosen(model()), ProbeText(), Hub())
 
 
+@pytest.mark.slow
 def test_builtin_text(save):
     folder = save("model", tokens=tokenizer())
     probe = ProbeText("builtin", max_vectors=256).probe("model", folder, AutoConfig.from_pretrained(folder))

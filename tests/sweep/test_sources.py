@@ -64,6 +64,7 @@ def suite(tmp_path) -> Callable[..., Path]:
 # suites
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["pythia-14m", "pythia-14[m]", "pythia-14m pythia-14m"])
 def test_a_model_of_a_shipped_suite(published, named):
     published("EleutherAI/pythia-14m")
@@ -74,6 +75,7 @@ def test_a_model_of_a_shipped_suite(published, named):
     assert len(source.selection.missing_steps) == 154 - 3
 
 
+@pytest.mark.slow
 def test_a_suite_with_one_model_on_the_hub(published):
     published("EleutherAI/pythia-70m")
     (source,), problems = found("--suite", "pythia")
@@ -82,11 +84,13 @@ def test_a_suite_with_one_model_on_the_hub(published):
     assert problems[0].startswith("pythia-14m: the hub knows no repository EleutherAI/pythia-14m (404)")
 
 
+@pytest.mark.slow
 def test_a_suite_file_and_another_run_name(published, suite):
     published("lab/model")
     assert one("--suite", suite("lab/model"), "--name", "../../mine").selection.run == "../../mine"
 
 
+@pytest.mark.slow
 def test_a_step_missing_from_one_model_does_not_stop_the_others(published, hub, suite):
     published("lab/one")
     published("lab/two")
@@ -101,6 +105,7 @@ def test_a_step_missing_from_one_model_does_not_stop_the_others(published, hub, 
         found("--suite", file, "--revisions", "step9")
 
 
+@pytest.mark.slow
 def test_two_models_of_the_same_run_are_an_error(published, suite):
     published("lab/model")
     with pytest.raises(
@@ -112,6 +117,7 @@ def test_two_models_of_the_same_run_are_an_error(published, suite):
         found("--suite", suite("lab/model", "lab/two"), "--name", "x")
 
 
+@pytest.mark.slow
 def test_a_mistyped_suite(hub):
     with pytest.raises(ValueError, match="expected a suite .*, got 'pythia-70'; did you mean pythia-70m"):
         found("--suite", "pythia-70")
@@ -123,6 +129,7 @@ def test_a_mistyped_suite(hub):
 # one repository
 
 
+@pytest.mark.slow
 def test_a_repository_with_steps_in_its_revisions(published):
     published("lab/model")
     source = one("lab/model")
@@ -132,6 +139,7 @@ def test_a_repository_with_steps_in_its_revisions(published):
     assert names(one("lab/model", "--revisions", "8")) == ["step8"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lab/model", "gpt2"])
 @pytest.mark.parametrize("revisions", ["all", "log", "main", "0"])
 def test_a_finished_model(hub, family, name, revisions):
@@ -142,12 +150,14 @@ def test_a_finished_model(hub, family, name, revisions):
     assert target.run == name
 
 
+@pytest.mark.slow
 def test_a_finished_model_has_no_steps(hub, family):
     hub.publish("lab/model", "main", family[16])
     with pytest.raises(ValueError, match="names or steps that do not exist: 'step16'"):
         found("lab/model", "--revisions", "step16")
 
 
+@pytest.mark.slow
 def test_a_pattern(hub, family):
     for step, folder in family.items():
         hub.publish("lab/model", f"it-{step}-of-16", folder)
@@ -162,6 +172,7 @@ def test_a_pattern(hub, family):
         found("lab/model", "--pattern", r"it-(\d+)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lab/nowhere", "nowhere", "runs"])
 def test_a_missing_repository_is_an_error(hub, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where there is no folder of that name
@@ -172,6 +183,7 @@ def test_a_missing_repository_is_an_error(hub, name, tmp_path, monkeypatch):
         found(name)
 
 
+@pytest.mark.slow
 def test_a_failed_listing_is_an_error(published, hub):
     """Otherwise a training run would be measured as a finished model."""
     published("lab/model")
@@ -181,6 +193,7 @@ def test_a_failed_listing_is_an_error(published, hub):
     assert "the hub answered 500" in problem
 
 
+@pytest.mark.slow
 def test_a_repository_without_a_main_branch_and_without_steps(hub, family):
     hub.publish("lab/model", "v1.0", family[16], tag=True)
     source = one("lab/model")
@@ -189,6 +202,7 @@ def test_a_repository_without_a_main_branch_and_without_steps(hub, family):
         _ = source.probe
 
 
+@pytest.mark.slow
 def test_without_a_connection(hub):
     hub.__exit__()
     huggingface_hub.close_session()
@@ -217,6 +231,7 @@ def test_a_folder_comes_before_a_repository_of_that_name(hub, family, monkeypatc
     assert hub.requests == []
 
 
+@pytest.mark.slow
 def test_the_probe_of_a_run_and_options_that_replace_it(family, tmp_path):
     (tmp_path / "run").mkdir()
     family[0].parent.rename(tmp_path / "run" / "hf_checkpoints")
@@ -235,6 +250,7 @@ def test_the_probe_of_a_run_and_options_that_replace_it(family, tmp_path):
 # probes that are named
 
 
+@pytest.mark.slow
 def test_a_probe_from_a_file(published, tmp_path):
     published("lab/model")
     tokens = torch.randint(3, 250, (24, 12), generator=torch.Generator().manual_seed(0))
@@ -253,6 +269,7 @@ def test_invalid_probes(family, tmp_path):
             _ = one(folder, "--probe", file).probe
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "repository"])
 def test_a_given_tokenizer(hub, family, tmp_path, kind):
     for folder in family.values():
@@ -271,6 +288,7 @@ def test_a_given_tokenizer(hub, family, tmp_path, kind):
 # contradictions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -29,6 +29,7 @@ def test_the_package_has_the_suites_of_the_checkout():
     assert {"pythia", "bloom", "finished"} <= set(NAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_suite_loads_and_documents_its_command(name):
     suite = shipped_suites()[name]
@@ -47,6 +48,7 @@ def test_a_shipped_suite_loads_and_documents_its_command(name):
     assert max(map(len, lines)) <= 120
 
 
+@pytest.mark.slow
 def test_names_and_runs_are_distinct_over_all_suites():
     models = [model for suite in shipped_suites().values() for model in suite.models]
     assert len({model.name for model in models}) == len(models)
@@ -126,6 +128,7 @@ PUBLISHED_NAMES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "name", "step", "tokens", "stage"), PUBLISHED_NAMES, ids=[f"{row[0]}:{row[1]}" for row in PUBLISHED_NAMES]
 )
@@ -135,6 +138,7 @@ def test_names_of_published_revisions_are_parsed(models, model, name, step, toke
     assert (found and (found.step, found.tokens_seen, found.stage)) == (None if step is None else (step, tokens, stage))
 
 
+@pytest.mark.slow
 def test_every_suite_of_revisions_is_covered():
     by_revision = {name for name, suite in shipped_suites().items() if any(model.revisions for model in suite.models)}
     seen = {model.suite for row in PUBLISHED_NAMES for model in find_models([row[0]])}
@@ -150,6 +154,7 @@ def test_the_batch_agrees_with_the_tokens_that_olmo_names_round_up(row):
     assert billions.tokens_seen == -(-row[3] // 10**9) * 10**9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "count", "last"),
     [
@@ -174,6 +179,7 @@ def test_expected_steps(models, model, count, last):
     assert list(expected) == sorted(set(expected))
 
 
+@pytest.mark.slow
 def test_multiberts_have_a_repository_for_each_checkpoint(models):
     seed = models["multiberts-seed3"]
     thousands = [*range(0, 201, 20), *range(300, 2001, 100)]
@@ -208,6 +214,7 @@ def test_finished_models_are_one_checkpoint_each(models):
     assert families <= {re.split(r"-", model.name)[0] for model in finished}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "found"),
     [
@@ -224,6 +231,7 @@ def test_find_models(names, found):
     assert [model.name for model in find_models(names)] == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
@@ -249,6 +257,7 @@ def test_the_documentation_lists_every_shipped_suite():
     assert rows == {name: str(len(suite.models)) for name, suite in shipped_suites().items()}
 
 
+@pytest.mark.slow
 def test_the_documented_example_loads(tmp_path):
     (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "suites.md").read_text(), re.DOTALL)
     path = tmp_path / "mine.yaml"

@@ -19,6 +19,8 @@ from repdyn.sweep.loop import check_comparable, partition_tasks, sweep
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import select_targets
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = Settings()
 NOT_COMPARED = ["seconds", "measured_at"]
 

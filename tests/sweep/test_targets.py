@@ -110,6 +110,7 @@ def test_unmatched_revisions_and_missing_steps(pythia, publish):
     assert names(found) == ["step0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("revisions", "chosen"),
     [
@@ -125,6 +126,7 @@ def test_some_of_the_revisions(pythia, revisions, chosen):
     assert names(select_targets(model(revisions=STEP), Hub(), revisions)) == chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("revisions", "message"),
     [
@@ -181,6 +183,7 @@ def test_a_listed_revision_that_is_missing(publish):
     assert found.targets[1].missing_reason == "the hub has no such revision of lab/three@at-5k (404)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("checkpoints", "expected"),
     [
@@ -237,6 +240,7 @@ def test_another_commit_is_another_checkpoint():
     assert one.key("p", "m").filename != other.key("p", "m").filename
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["../../x", "..", "/etc/x", "a/../../x", ".hidden", "~", "a\\..\\x", "lab/model"])
 @pytest.mark.parametrize("revision", ["../../../step8", "refs/heads/step8", "/step8"])
 def test_names_stay_inside_the_store(run, revision, tmp_path):

@@ -23,6 +23,7 @@ def test_examples_in_docstrings_hold(module):
     assert results.failed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 def test_every_metric_has_a_title_a_unit_and_a_known_family(metric):
     assert metric.title

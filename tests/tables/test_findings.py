@@ -39,6 +39,7 @@ def test_a_textbook_run_shows_everything(run):
     assert not any("\n" in finding.evidence for finding in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [True, False, None], ids=["decoder", "encoder", "unknown"])
 def test_every_kind_of_model_is_judged_on_both_shapes_and_the_growth(run, causal):
     assert [finding.verdict for finding in findings(run(causal=causal))] == [
@@ -77,6 +78,7 @@ GROWTHS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("metric", "subset"), [("anisotropy", "all"), ("no_sink", "no_sink")], ids=["all", "no_sink"])
 @pytest.mark.parametrize(("values", "error", "verdict"), GROWTHS.values(), ids=GROWTHS)
 def test_growth(run, values, error, verdict, metric, subset):
@@ -139,6 +141,7 @@ RISES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [True, False, None], ids=["decoder", "encoder", "unknown"])
 @pytest.mark.parametrize(("values", "error", "verdict"), RISES.values(), ids=RISES)
 def test_dimension(run, values, error, verdict, causal):
@@ -155,6 +158,7 @@ LATE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("half", "last", "verdict", "told"), LATE.values(), ids=LATE)
 def test_a_late_decline_is_one_of_most_blocks(run, half, last, verdict, told):
     blocks = {0: [8.0] * 4, 10: [60.0] * 4, 50: half, 100: last}
@@ -186,6 +190,7 @@ WARM_UPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rates", "verdict", "told"), WARM_UPS.values(), ids=WARM_UPS)
 def test_a_peak_within_the_warm_up_may_be_that_of_the_schedule(run, rates, verdict, told):
     frame = course(run, "dimension", {0: 10, 100: 20, 200: 16, 400: 12})
@@ -212,6 +217,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("losses", "failure"), FAILURES.values(), ids=FAILURES)
 def test_nothing_is_judged_on_a_run_that_failed(run, losses, failure):
     scalars = [make_scalar(step, loss) for step, loss in losses.items()]
@@ -226,6 +232,7 @@ def test_nothing_is_judged_on_a_run_that_failed(run, losses, failure):
         assert evidence.endswith(failure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{}, {"stage": "finished"}, {"stage": "finished", "causal": False}], ids=str)
 def test_one_checkpoint_is_judged_by_its_profile_alone(run, given):
     found = findings(run(steps=(0,), **given))
@@ -233,6 +240,7 @@ def test_one_checkpoint_is_judged_by_its_profile_alone(run, given):
     assert {finding.verdict for finding in found[:4]} <= {SHOWN, NOT_SHOWN}
 
 
+@pytest.mark.slow
 def test_reasons_for_no_verdict(run):
     one_batch = with_error(run(n_batches=1), NAN)
     assert {finding.evidence for finding in findings(one_batch)} == {
@@ -256,6 +264,7 @@ def test_rows_from_before_designs_cannot_be_judged(run):
     assert {finding.verdict for finding in findings(frame)} == {UNJUDGED}
 
 
+@pytest.mark.slow
 def test_other_subsets_and_settings_are_not_judged(run):
     frame = run()
     others = [
@@ -278,6 +287,7 @@ def test_two_runs_are_an_error(run):
         findings(pd.concat([run(steps=(0,), run="a"), run(steps=(0,), run="b")]))
 
 
+@pytest.mark.slow
 def test_each_stack_is_judged_for_itself(two_stacks, frame_of):
     found = {stack: findings(rows) for stack, rows in by_stack(frame_of(two_stacks())).items()}
     assert {stack: [one.verdict for one in judgements] for stack, judgements in found.items()} == {

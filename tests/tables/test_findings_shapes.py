@@ -42,6 +42,7 @@ BELLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subset", ["all", "no_sink"])
 @pytest.mark.parametrize(("values", "error", "verdict"), BELLS.values(), ids=BELLS)
 def test_bell(run, values, error, verdict, subset):
@@ -104,6 +105,7 @@ UNIFORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subset", ["all", "no_sink"])
 @pytest.mark.parametrize(("values", "error", "verdict"), UNIFORMS.values(), ids=UNIFORMS)
 def test_uniform(run, values, error, verdict, subset):

@@ -233,6 +233,7 @@ def test_a_resumed_run_is_one_curve_though_its_first_rows_name_no_design(run):
 PYTHIA = [0, *(2**power for power in range(10)), *range(1000, 143001, 1000)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps", [[0], [5], [0, 7], [*range(9)], PYTHIA, [1000, 2000, 9000]], ids=lambda steps: f"{len(steps)} steps"
 )

@@ -19,6 +19,7 @@ def test_examples_in_docstrings_hold(module):
     assert results.failed == 0
 
 
+@pytest.mark.slow
 def test_order_is_kind_then_size_then_name(published, finished, frame_of):
     frame = frame_of(
         published("lab/z", parameters=7),
@@ -89,6 +90,7 @@ def test_only_a_published_model_goes_without_its_owner(published, run, frame_of)
     }
 
 
+@pytest.mark.slow
 def test_differences(published, frame_of):
     frame = frame_of(published("lab/a"), published("lab/b"), published("lab/c"))
     assert differences(measured_runs(frame)) is None
@@ -97,6 +99,7 @@ def test_differences(published, frame_of):
     assert differences(measured_runs(frame)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -61,6 +61,7 @@ def test_the_frame_has_no_value_and_the_reason(store):
     assert (means.n_used, means.n_layers) == (2, 3)
 
 
+@pytest.mark.slow
 def test_figures_leave_it_out(store):
     frame = store.to_pandas()
     for line in profile_over_depth(frame, "two_nn").axes[0].lines:
@@ -70,6 +71,7 @@ def test_figures_leave_it_out(store):
     assert np.ma.getmaskarray(cells).tolist() == [[True, True], [False, False], [False, False]]
 
 
+@pytest.mark.slow
 def test_the_report_leaves_it_out_and_says_why(store, tmp_path):
     page = read_page(write_report(store, tmp_path / "report.html"))
     series = page.tree["runs"][0]["metrics"]["two_nn"]["all"]
@@ -80,6 +82,7 @@ def test_the_report_leaves_it_out_and_says_why(store, tmp_path):
     np.testing.assert_array_equal(np.asarray(figure.data[-1].y, float), [math.nan, 11, 12])
 
 
+@pytest.mark.slow
 def test_the_terminal_leaves_it_out_and_says_why(store):
     for show in (print_summary, print_comparison):
         out = io.StringIO()
@@ -116,6 +119,7 @@ def test_what_a_resumed_run_logs_once_more_leaves_it_out(store):
         assert (values["two_nn/layer_01"], values["two_nn/mean"]) == (11, 11.5)
 
 
+@pytest.mark.slow
 def test_tables_of_weights_and_biases_leave_it_out_and_say_why(store):
     experiment = Experiment()
     log_stored_media(store, "decoder-quickstart", [logger_of(experiment)])
@@ -130,6 +134,7 @@ def test_alerts_see_no_value(store):
     assert not find_alerts(store.to_pandas(), RULES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["decoder", "diverging", "finished"])
 def test_published_runs_of_earlier_versions_have_no_such_value(run):
     frame = open_store(RUNS / run).to_pandas()

@@ -25,6 +25,7 @@ def printed(frame, **given):
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
+@pytest.mark.slow
 def test_every_metric_has_a_line_within_its_family(rows):
     frame = rows()
     lines = printed(frame)

@@ -33,6 +33,7 @@ EVERYTHING = {
 }
 
 
+@pytest.mark.slow
 def test_a_whole_screen(run):
     text = printed(run(), **EVERYTHING)
     lines = [line.rstrip() for line in text.splitlines()]
@@ -63,6 +64,7 @@ def test_rows_from_before_designs_had_names_say_so(run):
     assert "probe 3f2ab1c0, 8 batches of 4,096 vectors, sampling design not recorded" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_blocks", [1, 6, 12, 32, 120])
 @pytest.mark.parametrize("steps", [(0,), (0, 1), (0, *range(1000, 143001, 1000))], ids=["1 step", "2", "144"])
 def test_one_screen_always(run, n_blocks, steps):
@@ -77,6 +79,7 @@ def test_one_screen_always(run, n_blocks, steps):
     assert len(layers) >= min(n_blocks + 1, 10)
 
 
+@pytest.mark.slow
 def test_one_screen_of_a_sweep_that_failed_in_many_ways(published, failures, frame_of):
     frame = frame_of(
         published("an-organisation/a-model-with-a-rather-long-name", n_blocks=48, steps=(0, *range(1000, 143001, 1000))),
@@ -106,6 +109,7 @@ def test_one_reason_for_all_findings_is_told_once(run):
     ]
 
 
+@pytest.mark.slow
 def test_no_control_characters_without_a_terminal(run):
     assert "\x1b" not in printed(run())
     assert "\x1b" in printed(run(), terminal=True)
@@ -158,6 +162,7 @@ def test_missing_values_are_counted_with_the_commonest_reason(run):
     assert " nan" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "line"),
     [
@@ -178,6 +183,7 @@ def test_nothing_is_said_of_what_is_not_given(run):
     assert "figures:" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("causal", "kind"), [(False, "(encoder)"), (None, "(decoder or encoder not known)")], ids=str)
 def test_kind_of_model(run, causal, kind):
     assert printed(run(steps=(0,), causal=causal)).splitlines()[0].endswith(kind)
@@ -201,6 +207,7 @@ def test_more_than_the_default_metrics_have_a_line_each_below_the_screen(run):
     assert "s: seconds per checkpoint" in " ".join(line.strip() for line in lines[-3:])
 
 
+@pytest.mark.slow
 def test_what_has_no_value_at_all_is_no_warning_but_named_with_the_metrics(run):
     frame = run(steps=(0, 8))
     more = frame[frame["metric"] == "two_nn"].assign(metric="isoscore", value=NAN, reason="batch 0: infinite")
@@ -239,6 +246,7 @@ def test_two_runs_are_an_error(run):
         printed(frame)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stack", "n_layers"), [("encoder", 5), ("decoder", 7)])
 def test_the_head_names_the_stack(two_stacks, frame_of, stack, n_layers):
     lines = printed(by_stack(frame_of(two_stacks()))[stack], **EVERYTHING).splitlines()

@@ -8,6 +8,8 @@ from synthetic_runs import SAMPLED
 
 from repdyn.terminal.comparison import MAX_WIDTH, print_comparison, shortened
 
+pytestmark = pytest.mark.slow
+
 LEGEND = [
     "",
     "+ shown, - not shown, ? cannot be judged (criteria version 2, 2026-11-22)",

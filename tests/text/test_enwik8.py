@@ -125,6 +125,7 @@ def test_partial_files_of_a_killed_download_are_ignored(address: str, cache: Pat
     assert enwik8_corpus(url=f"{address}/good.zip").data == CONTENT
 
 
+@pytest.mark.slow
 def test_another_file_in_the_cache_is_refused(cache: Path):
     cache.mkdir()
     (cache / "enwik8.zip").write_bytes(zipped(b"something else"))

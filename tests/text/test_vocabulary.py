@@ -18,6 +18,7 @@ def test_a_truncated_character_is_ignored():
     assert vocabulary(Corpus("x", "aé".encode()[:-1])) == Vocabulary("x", n_bytes=2, byte_values=2, characters=1)
 
 
+@pytest.mark.slow
 def test_the_command_prints_raw_and_cleaned_counts(
     tmp_path: Path, make_dump: Callable[..., bytes], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):

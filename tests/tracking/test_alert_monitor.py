@@ -37,6 +37,7 @@ def alerts_said(caplog):
     ]
 
 
+@pytest.mark.slow
 def test_a_broken_training_is_told_of_once_and_goes_on(tracked, caplog):
     with tracked(metrics=["anisotropy@all"]) as tracker:
         tracker.step()
@@ -51,6 +52,7 @@ def test_a_broken_training_is_told_of_once_and_goes_on(tracked, caplog):
     assert said.endswith("the points contain NaN")
 
 
+@pytest.mark.slow
 def test_the_store_tells_what_the_run_told(tracked, caplog):
     rules = [*RULES, ANY]
     with tracked(alerts=rules) as tracker:
@@ -74,6 +76,7 @@ def test_a_stop_is_asked_for_by_a_rule_alone(tracked, caplog):
     assert alerts_said(caplog)[1] == "the training is to stop at step 2, as requested by: halt"
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_knows_its_past(tracked, caplog):
     with tracked(metrics=["anisotropy@all"]) as tracker:
         tracker.step(loss=1.0)
@@ -113,6 +116,7 @@ def test_no_rules_no_alerts(tracked, caplog):
     assert stored_rules(tracker.store.alerts_path("mine")) == ()
 
 
+@pytest.mark.slow
 def test_loggers_hear_of_alerts(tracked, tmp_path):
     alerts = []
 
@@ -140,6 +144,7 @@ def test_loggers_hear_of_alerts(tracked, tmp_path):
     assert b"rose above 0" in written
 
 
+@pytest.mark.slow
 def test_a_logger_that_fails_keeps_no_alert_from_stopping(tracked, caplog):
     class Failing(WandbLogger):
         def __init__(self):

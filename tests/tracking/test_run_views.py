@@ -21,6 +21,7 @@ def pages(monkeypatch):
     return written
 
 
+@pytest.mark.slow
 def test_a_run_is_followed_and_then_left_as_it_is(tmp_path, small_probe, pages, monkeypatch):
     monkeypatch.setattr(showing.time, "perf_counter", lambda: 0.0)
     with Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine") as tracker:
@@ -55,6 +56,7 @@ def test_pages_take_a_small_share_of_the_time(tmp_path, pages, monkeypatch, fail
     assert len(pages) > 5
 
 
+@pytest.mark.slow
 def test_without_a_page(tmp_path, small_probe, pages):
     with Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine", report=False) as tracker:
         tracker.step()
@@ -62,6 +64,7 @@ def test_without_a_page(tmp_path, small_probe, pages):
     assert shown["report"] is None
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path, small_probe, pages, monkeypatch, caplog):
     monkeypatch.setattr(showing, "write_report", lambda *_, **__: 1 / 0)
     with Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine") as tracker:
@@ -74,6 +77,7 @@ def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path, small_probe,
         Tracker(HandWritten(), small_probe, store=tmp_path / "other", on_error="raise").__enter__()
 
 
+@pytest.mark.slow
 def test_the_real_page_is_there_from_the_first_measurement_on(tmp_path, small_probe, monkeypatch):
     monkeypatch.setattr(showing, "show_run", lambda *_, **__: None)
     page = tmp_path / "mine" / "report.html"
@@ -83,6 +87,7 @@ def test_the_real_page_is_there_from_the_first_measurement_on(tmp_path, small_pr
     assert page.read_text() != live
 
 
+@pytest.mark.slow
 def test_wandb_gets_tables_and_page_at_the_end(tmp_path, small_probe, monkeypatch):
     monkeypatch.setattr(showing, "show_run", lambda *_, **__: None)
     logged = {}

@@ -11,6 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from repdyn import Probe, Tracker, open_store
 
+pytestmark = pytest.mark.slow
+
 
 class Loop:
     """A training as one writes it, which remembers its losses."""

@@ -20,6 +20,8 @@ from repdyn.metrics import LayerView, Metric, resolve
 from repdyn.store import Store
 from repdyn.utils.timeout import TimeoutRunner
 
+pytestmark = pytest.mark.slow
+
 
 def broken_kernel(cloud) -> torch.Tensor:
     raise ZeroDivisionError("no such luck")

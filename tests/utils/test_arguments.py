@@ -71,6 +71,7 @@ def test_whole_numbers(text):
         at_least(3)(text)
 
 
+@pytest.mark.process
 def test_help_does_not_wait_for_torch():
     code = "import sys, repdyn.utils.arguments; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

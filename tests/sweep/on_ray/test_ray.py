@@ -38,6 +38,8 @@ from repdyn.sweep.checkpoint import Settings, store_failure
 from repdyn.sweep.loop import partition_tasks
 from repdyn.sweep.ray_engine import sweep_with_ray
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("ray")
 
 
@@ -179,6 +181,7 @@ def analyze(environment: dict[str, str], hub: HubServer, folder: Path) -> subpro
     )
 
 
+@pytest.mark.process
 def test_interrupted_and_completed_by_the_same_command(
     cluster, environment, hub, published, tmp_path, monkeypatch, capsys
 ):
