@@ -17,7 +17,6 @@ from repdyn.tables.frames import by_stack, layer_mean, measurements
 from repdyn.utils.attempts import attempts
 
 pytestmark = pytest.mark.slow
-
 NAN = math.nan
 PYTHIA = (0, *(2**power for power in range(10)), *range(1000, 143001, 1000))
 

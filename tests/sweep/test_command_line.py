@@ -25,7 +25,6 @@ from repdyn.store import MeasurementKey, Store
 from repdyn.sweep.checkpoint import Settings, measure_checkpoint
 
 pytestmark = pytest.mark.slow
-
 SCRIPT = Path(__file__).parents[2] / "analyze_checkpoints.py"
 QUICK = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu")
 Command = Callable[..., tuple[int, str, str]]
@@ -343,9 +342,6 @@ def test_shards_measure_every_checkpoint_once(hub, commits, command, shown):
 def test_more_shards_than_checkpoints(commits, command):
     status, _, err = command("lab/model", "--shard", "9/9")
     assert (status, err) == (0, "when all shards are done: repdyn figures sweeps, repdyn report sweeps\n")
-
-
-# names
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/outside", ".."])

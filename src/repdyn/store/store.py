@@ -178,15 +178,17 @@ def _without_replaced_failures(tables: Mapping[Path, pa.Table]) -> list[pa.Table
     def identity(table: pa.Table) -> tuple[object, ...]:
         return tuple(table[name][0].as_py() for name in ("run", "step", "probe"))
 
+    def time_of(table: pa.Table) -> str:
+        return str(table["measured_at"][0])
+
     measured: dict[tuple[object, ...], str] = {}
     for path, table in tables.items():
         if not _is_failure(path):
-            at, key = table["measured_at"][0].as_py(), identity(table)
-            measured[key] = max(at, measured.get(key, at))
+            measured[identity(table)] = max(time_of(table), measured.get(identity(table), ""))
     return [
         table
         for path, table in tables.items()
-        if not _is_failure(path) or table["measured_at"][0].as_py() > measured.get(identity(table), "")
+        if not _is_failure(path) or time_of(table) > measured.get(identity(table), "")
     ]
 
 
