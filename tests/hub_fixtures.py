@@ -55,10 +55,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> 
         huggingface_hub.close_session()  # a client made earlier would keep its proxies and connections
         yield server
     for thread in threading.enumerate():
-        if thread.name.startswith(
-            PREFETCH_THREAD
-        ):  # a download that was given up would close the next test's connections
-            thread.join()
+        # a request that was given up would close the next test's connections
+        if thread.name.startswith((PREFETCH_THREAD, "repdyn-download", "asking the hub")):
+            thread.join(60)
     huggingface_hub.close_session()
 
 
