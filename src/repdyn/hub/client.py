@@ -16,7 +16,7 @@ import httpx2
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from huggingface_hub.hf_api import RepoFile
 
-from repdyn.hub.errors import CheckpointError, hub_errors
+from repdyn.hub.errors import CancelledError, CheckpointError, hub_errors
 from repdyn.hub.transfer import PIECE_BYTES, DownloadMonitor, in_threads, progress_bar, with_retries
 from repdyn.utils.timeout import TimeoutRunner
 
@@ -185,6 +185,8 @@ class Hub:
             bar = progress_bar(name, files[name].n_bytes, monitor, stopped)
 
             def request() -> str:
+                if stopped.is_set():
+                    raise CancelledError
                 return self._api.hf_hub_download(
                     repository, name, revision=commit, local_dir=folder, tqdm_class=bar, force_download=force
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Semaphore, Thread
 from typing import Any, TypeVar
 
 from huggingface_hub.errors import HfHubHTTPError
@@ -92,6 +92,8 @@ def progress_bar(name: str, n_bytes: int, monitor: DownloadMonitor, stopped: Eve
     received = 0
 
     class Monitored(tqdm):
+        monitor_interval = 0  # any other starts a thread for each class, which never ends
+
         def __init__(self, *args: Any, **settings: Any) -> None:
             settings.pop("name", None)
             super().__init__(*args, **{**settings, "disable": True})
@@ -116,7 +118,7 @@ def in_threads(fetch: Callable[[str], None], names: Sequence[str], monitor: Down
     A thread that waits for a slow server is abandoned; it ends with the next piece and does not delay the exit.
     """
     waiting, errors = iter(names), list[BaseException]()
-    lock = Lock()
+    lock, ended = Lock(), Semaphore(0)
 
     def work() -> None:
         try:
@@ -129,14 +131,16 @@ def in_threads(fetch: Callable[[str], None], names: Sequence[str], monitor: Down
         except BaseException as error:
             errors.append(error)
             stopped.set()
+        finally:
+            ended.release()
 
     threads = [Thread(target=work, name=f"repdyn-download-{number}", daemon=True) for number in range(_CONNECTIONS)]
     for thread in threads:
         thread.start()
     try:
-        for thread in threads:
-            while thread.is_alive() and not stopped.is_set():
-                thread.join(_POLL_SECONDS)
+        # Not with join(): before Python 3.13, a thread whose join() is interrupted counts as ended.
+        for _ in threads:
+            while not stopped.is_set() and not ended.acquire(timeout=_POLL_SECONDS):
                 monitor(0)
     finally:
         stopped.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -32,17 +32,20 @@ class TimeoutRunner:
         if self._thread is not None and self._thread.is_alive():
             raise TimeoutError(f"{what} was not tried: {self._thread.name} still has not returned")
         outcome: dict[str, Any] = {}
+        ended = Event()
 
         def call() -> None:
             try:
                 outcome["value"] = function()
             except BaseException as error:
                 outcome["error"] = error
+            finally:
+                ended.set()
 
         thread = self._thread = Thread(target=call, name=what, daemon=True)
         thread.start()
-        thread.join(self.seconds)
-        if thread.is_alive():
+        # Not with join(): before Python 3.13, a thread whose join() is interrupted counts as ended.
+        if not ended.wait(self.seconds):
             raise TimeoutError(f"{what} took more than {self.seconds:g} s; is the disk or the network mount there?")
         if "error" in outcome:
             raise outcome["error"]
