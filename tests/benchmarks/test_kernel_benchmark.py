@@ -17,6 +17,8 @@ import torch
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.models import build_model
 
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TWO_NN = ["repdyn", "scikit-dimension", "dadapy", "scikit-learn", "faiss", "torch.cdist"]
 ANISOTROPY = [
@@ -62,8 +64,6 @@ def benchmark(monkeypatch):
     return importlib.import_module
 
 
-@pytest.mark.slow
-@pytest.mark.process
 @pytest.mark.parametrize(("quantity", "contenders"), [("two_nn", TWO_NN), ("anisotropy", ANISOTROPY)])
 def test_every_contender_has_a_row_for_every_cloud(rows, quantity, contenders):
     found = rows[rows["quantity"] == quantity].groupby("cloud", sort=False)["contender"].agg(list)
@@ -71,7 +71,6 @@ def test_every_contender_has_a_row_for_every_cloud(rows, quantity, contenders):
     assert all(names == ["bare product", *contenders] for names in found)
 
 
-@pytest.mark.process
 def test_ratios_lie_in_their_range_and_the_product_has_ratio_one(rows):
     timed = rows[rows["ratio"].notna()]
     assert (timed["ratio_low"] > 0).all()
@@ -80,7 +79,6 @@ def test_ratios_lie_in_their_range_and_the_product_has_ratio_one(rows):
     assert set(rows.loc[rows["ratio"].isna(), "contender"]) <= {"dadapy", "faiss"}
 
 
-@pytest.mark.process
 def test_our_errors(rows):
     ours = rows[rows["contender"] == "repdyn"]
     assert ours["quantity"].value_counts().to_dict() == {"two_nn": 4, "anisotropy": 4}
@@ -88,7 +86,6 @@ def test_our_errors(rows):
     assert (ours.loc[ours["quantity"] == "two_nn", "error_distances"] < 1e-10).all()
 
 
-@pytest.mark.process
 def test_a_missing_peer_is_named(written, rows):
     assert set(rows.loc[rows["contender"] == "faiss", "note"]) == {"not installed here"}
     for text in ((written / "kernels.md").read_text(), (written / "stdout").read_text()):
@@ -96,7 +93,6 @@ def test_a_missing_peer_is_named(written, rows):
         assert sum(line.startswith("| faiss") and "not installed here" in line for line in text.splitlines()) == 4
 
 
-@pytest.mark.process
 def test_the_tables_say_where_and_how(written):
     text = (written / "kernels.md").read_text()
     assert "- command: python benchmarks/kernel_comparison.py --sizes 300x32 --repeats 2" in text
@@ -105,7 +101,6 @@ def test_the_tables_say_where_and_how(written):
     assert "### Anisotropy: layer 1 of MODEL on language reference" in text
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("name", ["two_nn.png", "two_nn.svg", "anisotropy.png", "anisotropy.svg"])
 def test_figures_are_written_and_shown(written, name):
     assert (written / name).stat().st_size > 10_000
@@ -139,7 +134,6 @@ def test_no_cuda_device(benchmark, monkeypatch, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("every_row", [1e9, 0], ids=["all rows", "some rows"])
 def test_the_reference_is_that_of_plain_differences(benchmark, monkeypatch, every_row):
     contenders = benchmark("peers.contenders")
@@ -208,7 +202,6 @@ def test_a_peer_that_fails_is_left_out_and_says_so(compared):
     assert (row.timing, row.note) == (None, "failed (ZeroDivisionError)")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "note"),
     [

@@ -18,6 +18,8 @@ from jobs import Job
 
 from repdyn import measure, open_store
 
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
 
 def launched(*command: str) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -41,8 +43,6 @@ def outcome(folder: Path, case: str) -> Any:
     return told
 
 
-@pytest.mark.slow
-@pytest.mark.process
 @pytest.mark.parametrize("strategy", cases.STRATEGIES)
 def test_training_is_bit_identical(folder, strategy):
     ranks = outcome(folder, strategy)
@@ -55,8 +55,6 @@ def test_training_is_bit_identical(folder, strategy):
     assert set(frame.loc[frame["layer"].notna(), "module"]) == {f"network.blocks.{i}" for i in range(3)}
 
 
-@pytest.mark.slow
-@pytest.mark.process
 @pytest.mark.parametrize("step", [2, 4])
 def test_two_ranks_give_the_numbers_of_one_process(folder, step):
     outcome(folder, "saved")
@@ -69,7 +67,6 @@ def test_two_ranks_give_the_numbers_of_one_process(folder, step):
     np.testing.assert_array_equal(found["std"], expected["std"])
 
 
-@pytest.mark.process
 def test_a_run_that_goes_on_repeats_nothing(folder):
     outcome(folder, "resumed")
     store = open_store(folder / "store")
@@ -79,13 +76,11 @@ def test_a_run_that_goes_on_repeats_nothing(folder):
     assert [name for name, time in sorted(written.items()) if time > first_run_ended] == ["step000000006"]
 
 
-@pytest.mark.process
 def test_early_stopping_measures_the_end(folder):
     outcome(folder, "stopped early")
     assert open_store(folder / "store").steps("stopped") == [0, 12]
 
 
-@pytest.mark.process
 def test_a_rank_that_cannot_measure_stops_nobody(folder):
     assert len(outcome(folder, "broken on one rank")) == cases.STEPS
     frame = open_store(folder / "store").to_pandas("broken")
@@ -94,7 +89,6 @@ def test_a_rank_that_cannot_measure_stops_nobody(folder):
     }
 
 
-@pytest.mark.process
 def test_what_the_first_rank_refuses_is_refused_by_all(folder):
     first, second = outcome(folder, "refused")
     assert first.startswith("ValueError: expected a new run, but the store")
@@ -111,8 +105,6 @@ LAUNCHED_BY_LIGHTNING = """
 """
 
 
-@pytest.mark.slow
-@pytest.mark.process
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
 def test_processes_that_lightning_starts(tmp_path, strategy):
     root = tmp_path / "run"

@@ -44,6 +44,9 @@ def model_of(family: str) -> PreTrainedModel:
     return AutoModel.from_config(CONFIGS[family]()).eval()
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def probe() -> Probe:
     tokens = random_tokens(20, 16)
@@ -68,7 +71,6 @@ def frames(probe) -> dict[str, pd.DataFrame]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_the_table_keeps_its_promises(name, family, frames):
@@ -122,7 +124,6 @@ def test_layers_are_matched_with_the_next_and_the_last(probe):
             assert frame["step_cosine", "all"].to_numpy() == pytest.approx(cosines, rel=1e-6)
 
 
-@pytest.mark.slow
 def test_tokens_are_held_against_their_own_rows(probe):
     model = model_of("gpt_neox")
     frame = measure(model, probe, ["token_cosine", "token_rank", "token_top1_match", "token_rank@even"]).to_pandas()
@@ -142,7 +143,6 @@ def test_tokens_are_held_against_their_own_rows(probe):
         assert row.value == pytest.approx(np.mean([batch[row.metric] for batch in values]), rel=1e-6)
 
 
-@pytest.mark.slow
 def test_attention_is_that_of_the_eager_model(probe):
     model = model_of("bert")
     frame = measure(model, probe, ["attention_topic_gap"]).to_pandas()
@@ -213,7 +213,6 @@ def test_layers_of_other_widths_cost_their_own_rows(probe):
     assert frame.loc[frame["metric"] == "cka_next", "value"].notna().all()
 
 
-@pytest.mark.slow
 def test_two_tables_of_two_stacks_are_not_mixed_up(probe):
     torch.manual_seed(0)
     config = EncoderDecoderConfig.from_encoder_decoder_configs(BertConfig(**SMALL), BertConfig(**SMALL))
@@ -222,7 +221,6 @@ def test_two_tables_of_two_stacks_are_not_mixed_up(probe):
     assert set(frame["reason"]) == {told}
 
 
-@pytest.mark.slow
 def test_attention_heeds_the_subset_and_leaves_out_what_has_no_pairs(probe):
     model, names = model_of("bert"), ["attention_topic_gap", "attention_topic_gap@even"]
     frame = measure(model, probe, names).to_pandas()

@@ -78,6 +78,7 @@ def test_it_is_measured_live_with_settings(live):
     assert (values["longest_share"] < values["longest_share[power=2]"]).all()
 
 
+@pytest.mark.slow
 def test_it_is_drawn_and_reported_with_what_its_record_says(live):
     drawn = {path.name for path in (live.path / "figures").iterdir()}
     assert {"profile_longest_share.png", "heatmap_longest_share_all.png"} <= drawn

@@ -27,6 +27,9 @@ NAMES = ["anisotropy", "two_nn", "two_nn[discard=0.8,duplicates=count]", "two_nn
 SIZES = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def probe() -> Probe:
     return Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
@@ -47,7 +50,6 @@ def store(folder) -> Store:
     return open_store(folder / "repdyn")
 
 
-@pytest.mark.slow
 def test_rows_of_each_setting_stand_in_the_store(store):
     rows = measurements(store.to_pandas())
     assert metrics_of(rows) == NAMES
@@ -92,7 +94,6 @@ def test_views_show_a_setting_as_they_show_its_metric(store):
     assert not measures_more_than_default(rows)
 
 
-@pytest.mark.slow
 def test_the_terminal_shows_the_whole_name(store, capsys):
     from repdyn.publish.results import show_store
 
@@ -135,7 +136,6 @@ def swept(*arguments: str) -> int:
     return ended.value.code  # type: ignore[return-value]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_sweep_measures_them_and_notices_another_setting(checkpoints, capsys):
     assert swept(str(checkpoints), "--metrics", *METRICS) == 0

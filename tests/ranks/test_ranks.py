@@ -15,6 +15,8 @@ import pytest
 from repdyn import measure, open_store
 from repdyn.metrics import METRICS
 
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
@@ -40,15 +42,11 @@ def alone(**settings: Any) -> list[list[Any]]:
     return json.loads(json.dumps(cases.values(measure(cases.fresh(), cases.PROBE, **settings).rows)))
 
 
-@pytest.mark.slow
-@pytest.mark.process
 @pytest.mark.parametrize("shares", cases.BATCHES)
 def test_two_ranks_give_the_numbers_of_one_to_the_last_bit(folder, shares):
     assert outcome(folder, f"shared {shares}") == alone(tokens_per_forward=cases.BATCHES[shares])
 
 
-@pytest.mark.slow
-@pytest.mark.process
 def test_all_metrics_are_shared(folder):
     shared = outcome(folder, "all metrics")
     assert shared == json.loads(json.dumps(cases.all_metrics()))
@@ -58,19 +56,15 @@ def test_all_metrics_are_shared(folder):
     assert {metric for metric, _ in undefined} <= {"alpha_req", "cka_previous"}, undefined
 
 
-@pytest.mark.process
 def test_states_in_files_are_shared(folder):
     assert outcome(folder, "little memory") == alone(tokens_per_forward=60)
 
 
-@pytest.mark.slow
-@pytest.mark.process
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "fsdp2"])
 def test_a_wrapped_model_has_the_numbers_and_names_of_the_bare_one(folder, kind):
     assert outcome(folder, f"untrained {kind}") == alone(tokens_per_forward=60)
 
 
-@pytest.mark.process
 def test_what_fails_on_one_rank_is_told_to_all(folder):
     assert outcome(folder, "one rank fails") == [
         "RuntimeError: expected every rank to measure, but rank 1: ZeroDivisionError: no such luck",
@@ -78,7 +72,6 @@ def test_what_fails_on_one_rank_is_told_to_all(folder):
     ]
 
 
-@pytest.mark.process
 def test_a_rank_without_room_for_its_layers_keeps_nobody_waiting(folder):
     told, afterwards = outcome(folder, "no room on one rank")
     assert told == [
@@ -88,7 +81,6 @@ def test_a_rank_without_room_for_its_layers_keeps_nobody_waiting(folder):
     assert afterwards == alone(tokens_per_forward=60)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("kind", ["fsdp", "fsdp2"])
 def test_a_forward_pass_that_breaks_off_leaves_the_training_as_it_was(folder, kind):
     for plain, tracked in outcome(folder, f"out of memory {kind}"):
@@ -99,14 +91,12 @@ def test_a_forward_pass_that_breaks_off_leaves_the_training_as_it_was(folder, ki
     assert set(frame.loc[frame["metric"] == "two_nn", "reason"]) == {"OutOfMemoryError: no memory"}
 
 
-@pytest.mark.process
 def test_ranks_with_probes_of_their_own_are_refused(folder):
     for said in outcome(folder, "other probe"):
         assert said.startswith("ValueError: expected what a run is tracked by to be the same on every rank, got {")
         assert said.endswith("on rank 1; give all ranks the same")
 
 
-@pytest.mark.process
 def test_ranks_at_other_steps_are_not_mixed(folder):
     refused, reasons, waiting = outcome(folder, "other schedule")
     assert all("schedule" in said and said.endswith("on rank 1; give all ranks the same") for said in refused)
@@ -117,7 +107,6 @@ def test_ranks_at_other_steps_are_not_mixed(folder):
     assert waiting == [0, 0]  # and only the first rank has rows to store
 
 
-@pytest.mark.process
 def test_tensor_parallelism_is_refused(folder):
     for said in outcome(folder, "tensor parallel"):
         assert said.startswith(
@@ -125,7 +114,6 @@ def test_tensor_parallelism_is_refused(folder):
         )
 
 
-@pytest.mark.process
 def test_a_kernel_that_fails_on_one_rank_costs_its_layers_alone(folder):
     told = outcome(folder, "one kernel fails")
     assert [(layer, reason) for layer, _, reason in told["rows"]] == [
@@ -137,7 +125,6 @@ def test_a_kernel_that_fails_on_one_rank_costs_its_layers_alone(folder):
     assert told["raised"][0].startswith("RuntimeError: expected every rank to measure, but rank 1: ZeroDivision")
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("kind", ["ddp", "compiled ddp", "fsdp", "fsdp2"])
 def test_training_is_bit_identical(folder, kind):
     ranks = outcome(folder, f"tracked {kind}")["ranks"]
@@ -147,7 +134,6 @@ def test_training_is_bit_identical(folder, kind):
     assert ranks[0][0]["losses"] != ranks[1][0]["losses"]  # each rank has data of its own
 
 
-@pytest.mark.process
 def test_every_strategy_tracks_the_same(folder):
     """The same training four times: the weights differ in their last bits, and so may the values."""
     frames = {kind: open_store(folder / "store").to_pandas(kind) for kind in ("ddp", "compiled ddp", "fsdp", "fsdp2")}
@@ -160,7 +146,6 @@ def test_every_strategy_tracks_the_same(folder):
         assert frame["value"].to_numpy() == pytest.approx(expected["value"].to_numpy(), rel=1e-6)
 
 
-@pytest.mark.process
 def test_the_trainer_of_hugging_face(folder):
     for plain, tracked in outcome(folder, "hugging face trainer"):
         assert tracked == plain
@@ -168,7 +153,6 @@ def test_the_trainer_of_hugging_face(folder):
     assert open_store(folder / "trainer" / "repdyn").steps("trainer") == [0, 2, 4]
 
 
-@pytest.mark.process
 def test_a_shard_cannot_be_measured_alone(folder):
     for said in outcome(folder, "shard alone"):
         assert said == (
@@ -177,19 +161,16 @@ def test_a_shard_cannot_be_measured_alone(folder):
         )
 
 
-@pytest.mark.process
 def test_a_store_that_the_first_rank_cannot_write_stops_all(folder):
     first, second = outcome(folder, "unwritable store")
     assert first.startswith("NotADirectoryError")
     assert second.startswith("RuntimeError: expected every rank to measure, but rank 0: NotADirectoryError")
 
 
-@pytest.mark.process
 def test_an_alert_asks_all_ranks_to_stop(folder):
     assert outcome(folder, "alert that stops") == [[False, True, True]] * 2
 
 
-@pytest.mark.process
 def test_a_loss_that_is_not_one_number_keeps_nobody_waiting(folder):
     first, second = outcome(folder, "loss of two numbers")
     assert first.startswith("ValueError: expected the loss as one number, got Tensor")

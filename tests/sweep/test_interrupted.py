@@ -108,6 +108,7 @@ def watch(process: subprocess.Popen, published: PublishedCheckpoint, until: Call
     return peak
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_killed_twice_at_random_and_finished(published, tmp_path):
     moments = random.Random()  # not seeded: every run of the suite tries other moments

@@ -43,7 +43,7 @@ _EXAMPLES = """examples:
 """
 
 
-# File systems take no longer ones.
+# The longest file name that common file systems accept.
 _LONGEST_NAME = 255
 
 _RUN_FOLDER = "REPDYN_RUN_FOLDER"
@@ -53,11 +53,11 @@ _CONFIG = {"-c", "--config"}
 
 @dataclass
 class Run:
-    """Where a run leaves its files, and who is told of it.
+    """Name, folder and loggers of a run.
 
     Args:
-        name: of the run; its files go to FOLDER/NAME/TIME, so that it may have several parts.
-        folder: of all runs.
+        name: name of the run; its files go to FOLDER/NAME/TIME. May have several parts separated by /.
+        folder: folder of all runs.
         loggers: tensorboard, wandb, both or none; metrics.csv is always written.
         wandb_online: send to the W&B cloud (needs an account) instead of keeping W&B's files for a later "wandb sync".
         wandb_project: project in W&B.
@@ -208,14 +208,14 @@ def data_module(arguments: Sequence[str]) -> type[TextDataModule] | type[TopicDa
 
 
 def _text_in(config: Path) -> Any:
-    with suppress(ValueError, OSError):  # what is wrong with it is told where it is parsed
+    with suppress(ValueError, OSError):  # errors in the file are reported where it is parsed
         groups = read_yaml(config)
         data = groups.get("data") if isinstance(groups, dict) else None
         return data.get("text") if isinstance(data, dict) else None
 
 
 def _rules(given: Any) -> RulesLike:
-    """Rules that stand in the configuration itself are no objects yet."""
+    """Convert alert rules written in the configuration file into :class:`repdyn.Rule` objects."""
     return [Rule(**vars(rule)) for rule in given] if isinstance(given, list) else given
 
 
@@ -234,7 +234,7 @@ def _config_files(arguments: Sequence[str]) -> list[Path]:
 
 
 def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Options with what stands behind them, in their order."""
+    """Yield each option with its value, in the order given."""
     for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
         option, joined, value = argument.partition("=")
         yield option, value if joined else following

@@ -116,7 +116,8 @@ def _at(rows: pd.DataFrame, metric: str, subset: str, step: int) -> tuple[pd.Ser
 
 
 def _ends(values: Sequence[float] | np.ndarray) -> str:
-    """
+    """Describe a curve by its first and last value.
+
     >>> _ends([0.25, 0.25]), _ends([0.1, 0.5])
     ('0.25 throughout', '0.1 to 0.5')
     """

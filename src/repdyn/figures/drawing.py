@@ -138,7 +138,7 @@ def _widened(lines: Sequence[Line]) -> list[Line]:
 
 
 def _hides(upper: Line, lower: Line, near: float) -> bool:
-    """Whether the two are ``near`` at half or more of the places of ``lower``."""
+    """Return whether ``upper`` is within ``near`` of ``lower`` at half or more of its points."""
     heights = dict(zip(upper.x, upper.y, strict=True))
     known = [(height, heights.get(x, math.nan)) for x, height in zip(lower.x, lower.y, strict=True)]
     n_values = sum(1 for height, _ in known if not math.isnan(height))

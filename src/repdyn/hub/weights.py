@@ -36,7 +36,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class Loading:
-    """How to load models.
+    """Settings for loading models.
 
     Args:
         device: device of the model; with a device map, device of its input.

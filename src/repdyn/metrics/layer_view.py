@@ -24,7 +24,7 @@ _VOCABULARY_VECTORS = 1024
 
 @dataclass
 class CheckpointContext:
-    """What the layers of one checkpoint share."""
+    """Data shared by the metrics of all layers of one checkpoint."""
 
     attention: AttentionWeights | None = None
     state_cache: StateCache | None = None
@@ -36,7 +36,7 @@ class CheckpointContext:
 
 @dataclass
 class LayerView:
-    """What a metric can access at one layer. Clouds are made once and shared by all metrics of the layer.
+    """Inputs available to a metric at one layer. Clouds are made once and shared by all metrics of the layer.
 
     ``states`` holds the following layers only: the preceding ones are measured and released.
     """

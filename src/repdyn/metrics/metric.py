@@ -37,7 +37,7 @@ OWN_FAMILY = "own"
 
 @dataclass(frozen=True)
 class Metric:
-    """One quantity of a layer, with everything that is known of it.
+    """A quantity measured at one layer: its kernel, inputs, title, unit and scale.
 
     Only ``name`` and ``kernel`` are needed; :func:`repdyn.register_metric` makes it known by its name.
     """

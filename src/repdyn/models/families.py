@@ -13,7 +13,7 @@ FamilyName: TypeAlias = Literal["gpt_neox", "gpt2", "bloom", "llama", "bert", "r
 
 @dataclass(frozen=True)
 class _Family:
-    """How the configuration of a family differs from those of other families."""
+    """Names under which the configuration of a model family stores the common settings."""
 
     objective: Objective
     dropout: tuple[str, ...]

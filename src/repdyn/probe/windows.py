@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """How texts are cut into windows, and how many windows are used."""
+    """A plan for cutting texts into windows."""
 
     n_tokens: int
     """Least number of text tokens in all windows."""

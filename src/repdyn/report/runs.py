@@ -131,7 +131,7 @@ def _report_run(run: MeasuredRun, frame: pd.DataFrame, rules: Sequence[Rule]) ->
 
 
 def _selected(stores: Sequence[Store], runs: Sequence[str] | None, probe: str | None) -> dict[_Key, pd.DataFrame]:
-    """Rows by store, run and probe."""
+    """Return the rows of the selected runs by store, run and probe."""
     if not stores:
         raise ValueError("expected at least one store, got none")
     there = {store: store.runs() for store in stores}

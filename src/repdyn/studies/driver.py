@@ -16,7 +16,7 @@ from repdyn.utils.arguments import SuggestingParser, at_least
 
 
 class Study(ABC):
-    """One kind of study: its options, what it measures on a model, and what it writes.
+    """Base class of a study: its options, its measurement of one model, and its output.
 
     A subclass checks its options and reads its texts in ``__init__``, before any model is loaded, measures one model at
     a time in :meth:`measure`, and combines models in :meth:`finish`.

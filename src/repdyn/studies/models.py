@@ -48,13 +48,13 @@ class LoadedModel:
 
     @property
     def context(self) -> int:
-        """Tokens that fit into the model; 2**30 where neither configuration nor tokenizer sets a limit."""
+        """The context length in tokens; 2**30 where neither configuration nor tokenizer sets a limit."""
         return context_length(self.model.config, self.tokenizer)
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a model comes from."""
+    """Location and revision of a model."""
 
     place: Path | str
     """Folder of save_pretrained, folder of a run, or hub repository."""

@@ -21,7 +21,7 @@ _MAX_LISTED = 6
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """What a sweep would do for one model."""
+    """Checkpoints of one model that a sweep would measure, and those already measured."""
 
     selection: Selection
     waiting: Sequence[Target]

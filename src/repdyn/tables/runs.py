@@ -41,11 +41,11 @@ Key: TypeAlias = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What is stored of one run that has measurements, or of one stack of its model."""
+    """The measurements of one run, or of one stack of its model."""
 
     name: str
     label: str
-    """Its name in short, with that of the stack."""
+    """Short name of the run, with that of the stack."""
     stack: str | None
     rows: pd.DataFrame
     """From :func:`repdyn.tables.frames.measurements`."""
@@ -53,7 +53,7 @@ class MeasuredRun:
 
     @property
     def key(self) -> Key:
-        """Unique in a comparison."""
+        """The key that identifies the run and stack in a comparison."""
         return self.name, self.stack
 
     @property

@@ -103,7 +103,8 @@ def metric_unit(metric: str) -> str:
 
 
 def subset_title(subset: str) -> str:
-    """
+    """Return the name of a token subset in titles and legends.
+
     >>> subset_title("all"), subset_title("nouns")
     ('all tokens', 'nouns')
     """
@@ -111,7 +112,8 @@ def subset_title(subset: str) -> str:
 
 
 def short_subset_title(subset: str) -> str:
-    """
+    """Return the short name of a token subset, for narrow columns.
+
     >>> short_subset_title("no_sink"), short_subset_title("nouns")
     ('no sinks', 'nouns')
     """

@@ -95,7 +95,8 @@ def _ends(values: Sequence[float], several: bool) -> Sequence[float]:
 
 
 def _number(value: float) -> str:
-    """
+    """Format a value with three significant digits, or as a whole number with commas.
+
     >>> _number(0.012345), _number(-3.2e-5), _number(3842.1), _number(1234567.0), _number(math.nan)
     ('0.0123', '-3.2e-05', '3,842', '1.23e+06', '-')
     """

@@ -38,7 +38,7 @@ def validate_measurement(
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementConfig:
-    """What is measured, and how; arguments as for :func:`repdyn.measure`.
+    """Settings of a measurement; arguments as for :func:`repdyn.measure`.
 
     Raises:
         ValueError: as :func:`validate_measurement` does.

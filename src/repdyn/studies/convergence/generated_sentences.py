@@ -67,7 +67,7 @@ _ADJECTIVE, _ADVERB, _PLACE, _RELATIVE = 0.3, 0.4, 0.25, 0.25
 
 
 def complex_sentences(n: int, seed: int = 0) -> list[str]:
-    """Grammatical sentences, each with a clause inside another.
+    """Generate grammatical sentences, each with a relative or subordinate clause inside another.
 
     Args:
         n: how many. The first of them are the same for any n.
@@ -83,7 +83,7 @@ def complex_sentences(n: int, seed: int = 0) -> list[str]:
 
 
 def simple_sentences(n: int, seed: int = 0) -> list[str]:
-    """Random sequences of words: those of ``complex_sentences(n, seed)`` shuffled, in sentences of the same lengths.
+    """Generate sequences of words in random order: those of ``complex_sentences(n, seed)`` shuffled, in sentences of the same lengths.
 
     Args:
         n: how many.
@@ -110,7 +110,7 @@ def sentence_probe(
     sequence_length: int = 256,
     seed: int = 0,
 ) -> Probe:
-    """A probe of simple and complex sentences, one to a sequence, with the classes "simple" and "complex".
+    """Build a probe of simple and complex sentences, one per sequence, with the classes "simple" and "complex".
 
     A batch has as many vectors of each class, at most 4096. First positions and special tokens are in neither class.
 

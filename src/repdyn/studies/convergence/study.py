@@ -29,7 +29,7 @@ from repdyn.text.source import DEFAULT_TEXT
 
 
 class ConvergenceStudy(Study):
-    """How the tokens of a model approach their states at the last layer."""
+    """Study of how the tokens of a model approach their states at the last layer."""
 
     help = "How the tokens of a model approach their states at the last layer: alignment A_l, gradient G_l, and gaps."
     examples = """examples:

@@ -20,7 +20,7 @@ from repdyn.text.source import DEFAULT_TEXT, load_corpus
 
 
 class TopicStudy(Study):
-    """Whether embeddings and attention follow the topics of a text."""
+    """Study of whether embeddings and attention follow the topics of a text."""
 
     help = (
         "Whether words of one topic lie closer together, and attend more to each other, than words of different topics."
