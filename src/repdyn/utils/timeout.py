@@ -18,7 +18,7 @@ class TimeoutRunner:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._thread: Thread | None = None
+        self._running: tuple[str, Event] | None = None
 
     def __call__(self, what: str, function: Callable[[], T]) -> T:
         """Return what ``function()`` returns, or raise what it raises.
@@ -29,10 +29,11 @@ class TimeoutRunner:
         Raises:
             TimeoutError: it took too long, or an earlier call still has not returned.
         """
-        if self._thread is not None and self._thread.is_alive():
-            raise TimeoutError(f"{what} was not tried: {self._thread.name} still has not returned")
+        if self._running is not None and not self._running[1].is_set():
+            raise TimeoutError(f"{what} was not tried: {self._running[0]} still has not returned")
         outcome: dict[str, Any] = {}
         ended = Event()
+        self._running = what, ended
 
         def call() -> None:
             try:
@@ -42,8 +43,7 @@ class TimeoutRunner:
             finally:
                 ended.set()
 
-        thread = self._thread = Thread(target=call, name=what, daemon=True)
-        thread.start()
+        Thread(target=call, name=what, daemon=True).start()
         # Not with join(): before Python 3.13, a thread whose join() is interrupted counts as ended.
         if not ended.wait(self.seconds):
             raise TimeoutError(f"{what} took more than {self.seconds:g} s; is the disk or the network mount there?")
