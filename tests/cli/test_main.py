@@ -275,7 +275,7 @@ def test_alerts_by_rules_of_ones_own(store, tmp_path, capsys):
     message = refused(capsys, "alerts", store.path, "--rules", tmp_path / "none.yaml")
     assert message.startswith("error: [Errno 2] No such file")
     assert refused(capsys, "alerts") == (
-        "error: expected the folder of a store, got none; or --print-rules for the default rules"
+        "error: expected the folder of a run or a store, got none; or --print-rules for the default rules"
     )
 
 

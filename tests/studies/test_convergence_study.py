@@ -272,7 +272,7 @@ def test_stores_that_do_not_tell(rows, message, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "expected a model or --store STORE, got neither; see --help"),
+        ([], "expected a model or --store RUN, got neither; see --help"),
         (["a", "--before-after"], "expected two models with --before-after, got 1; name first and second"),
         (["a", "--run", "x"], "expected --run with --store, got it alone; name the store that holds the run"),
     ],

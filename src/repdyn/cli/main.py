@@ -26,27 +26,27 @@ _EXAMPLES = """examples:
   repdyn study convergence bert-base-uncased -o FOLDER    how its tokens approach their last layer
   repdyn metrics                                          list every metric
   repdyn explore gpt2                                     type a sentence and click its tokens, in the browser
-  repdyn report runs/quickstart/TIME/repdyn               write one self-contained web page
-  repdyn figures runs/quickstart/TIME/repdyn              draw figures and print a summary
-  repdyn alerts runs/quickstart/TIME/repdyn               list the alerts of a run
-  repdyn export runs/quickstart/TIME/repdyn --to wandb    write the stored values to W&B, offline
+  repdyn report runs/quickstart/TIME               write one self-contained web page
+  repdyn figures runs/quickstart/TIME              draw figures and print a summary
+  repdyn alerts runs/quickstart/TIME               list the alerts of a run
+  repdyn export runs/quickstart/TIME --to wandb    write the stored values to W&B, offline
   repdyn COMMAND --help                                   every option of a command
 """
 _FIGURES_EXAMPLES = """examples:
-  repdyn figures runs/quickstart/TIME/repdyn
-  repdyn figures STORE --run EleutherAI/pythia-70m EleutherAI/pythia-160m
-  repdyn figures STORE --probe 3f2ab1c0 -o figures
+  repdyn figures runs/quickstart/TIME
+  repdyn figures RUN --run EleutherAI/pythia-70m EleutherAI/pythia-160m
+  repdyn figures RUN --probe 3f2ab1c0 -o figures
 """
 _ALERTS_EXAMPLES = """examples:
-  repdyn alerts runs/quickstart/TIME/repdyn
+  repdyn alerts runs/quickstart/TIME
   repdyn alerts sweeps --run EleutherAI/pythia-70m --rules alerts.yaml
   repdyn alerts --print-rules > alerts.yaml               the default rules, as a file to edit
-  repdyn alerts STORE --fail && echo healthy              exit status 1 if there is an alert
+  repdyn alerts RUN --fail && echo healthy              exit status 1 if there is an alert
 """
 _EXPORT_EXAMPLES = """examples:
-  repdyn export runs/quickstart/TIME/repdyn
-  repdyn export STORE --run EleutherAI/pythia-70m --to wandb tensorboard csv -o logs
-  repdyn export STORE --wandb-online --wandb-project my-project    upload to W&B (needs an account)
+  repdyn export runs/quickstart/TIME
+  repdyn export RUN --run EleutherAI/pythia-70m --to wandb tensorboard csv -o logs
+  repdyn export RUN --wandb-online --wandb-project my-project    upload to W&B (needs an account)
 
 Each call creates new, complete runs and leaves those of earlier calls alone.
 """
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     metrics.set_defaults(run_command=_metrics)
     figures = _add(commands, "figures", "draw the figures of a store and print a summary", _FIGURES_EXAMPLES, _figures)
     figures.add_argument(
-        "-o", "--output", type=Path, metavar="FOLDER", help="folder for the figures (default: STORE/figures)"
+        "-o", "--output", type=Path, metavar="FOLDER", help="folder for the figures (default: figures in the store)"
     )
     alerts = _add(commands, "alerts", "list the alerts of the runs of a store", _ALERTS_EXAMPLES, _alerts, nargs="?")
     alerts.add_argument("--rules", type=Path, metavar="FILE", help="YAML file of rules (default: those of each run)")
@@ -106,7 +106,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("--wandb-project", default="repdyn", help="W&B project (default: %(default)s)")
     export.add_argument(
-        "-o", "--output", type=Path, metavar="FOLDER", help="folder for the loggers' files (default: STORE/exports)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the loggers' files (default: exports in the store)",
     )
     return parser
 
@@ -119,7 +123,7 @@ def _add(
     run_command: Callable[[argparse.Namespace], None],
     nargs: str | None = None,
 ) -> argparse.ArgumentParser:
-    """Add a subcommand for the runs of a store, with ``nargs`` of STORE."""
+    """Add a subcommand for the runs of a store, with ``nargs`` of RUN."""
     parser = commands.add_parser(
         name,
         help=description,
@@ -143,23 +147,23 @@ def _metrics(options: argparse.Namespace) -> None:
 
 def _figures(options: argparse.Namespace) -> None:
     from repdyn.publish.results import show_store
-    from repdyn.store import open_store
+    from repdyn.store import find_store
 
-    show_store(open_store(options.store), options.run, probe=options.probe, folder=options.output)
+    show_store(find_store(options.store), options.run, probe=options.probe, folder=options.output)
 
 
 def _alerts(options: argparse.Namespace) -> None:
     from repdyn.alerts import RULES, as_yaml, read_rules
-    from repdyn.store import open_store
+    from repdyn.store import find_store
     from repdyn.terminal.alerts import print_alerts
 
     if options.print_rules:
         print(as_yaml(RULES), end="")
         return
     if options.store is None:
-        raise ValueError("expected the folder of a store, got none; or --print-rules for the default rules")
+        raise ValueError("expected the folder of a run or a store, got none; or --print-rules for the default rules")
     rules = read_rules(options.rules) if options.rules else None
-    found = print_alerts(open_store(options.store), options.run, probe=options.probe, rules=rules)
+    found = print_alerts(find_store(options.store), options.run, probe=options.probe, rules=rules)
     if found and options.fail:
         raise SystemExit(1)
 
@@ -170,10 +174,10 @@ def _export(options: argparse.Namespace) -> None:
             f"expected --wandb-online with --to wandb, got --to {' '.join(options.to)}; leave out --wandb-online"
         )
     from repdyn.publish.export import export_store
-    from repdyn.store import open_store
+    from repdyn.store import find_store
 
     for line in export_store(
-        open_store(options.store),
+        find_store(options.store),
         options.run,
         to=options.to,
         probe=options.probe,

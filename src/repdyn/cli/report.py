@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from repdyn.tables.runs import MeasuredRun
 
 _EXAMPLES = """examples:
-  repdyn report runs/quickstart/TIME/repdyn
-  repdyn report STORE OTHER -o report.html --title "Two seeds"
-  repdyn report STORE --run EleutherAI/pythia-70m EleutherAI/pythia-160m --open
+  repdyn report runs/quickstart/TIME
+  repdyn report RUN OTHER -o report.html --title "Two seeds"
+  repdyn report RUN --run EleutherAI/pythia-70m EleutherAI/pythia-160m --open
 """
 _RUNS_WITH_PROGRESS_BAR = 4
 
@@ -33,12 +33,13 @@ def main(arguments: Sequence[str], prog: str = "repdyn report") -> None:
     """
     options = _parser(prog).parse_args(arguments)
     from repdyn.report import PAGE, write_report
-    from repdyn.store import open_store
+    from repdyn.store import find_store
 
     started = time.perf_counter()
+    stores = [find_store(store) for store in options.store]
     path = write_report(
-        [open_store(store) for store in options.store],
-        options.output or options.store[0] / PAGE,
+        stores,
+        options.output or stores[0].path / PAGE,
         runs=options.run,
         probe=options.probe,
         title=options.title,
@@ -59,7 +60,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     add_store_options(parser, nargs="+")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="file to write (default: report.html in STORE)"
+        "-o", "--output", type=Path, metavar="FILE", help="file to write (default: report.html in the store)"
     )
     parser.add_argument("--title", help="heading of the page (default: the names of the runs)")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")

@@ -72,8 +72,10 @@ class SuggestingParser(argparse.ArgumentParser):
 
 
 def add_store_options(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
-    """Add the options of commands that read stores: STORE (``nargs`` of them), --run and --probe."""
-    parser.add_argument("store", type=Path, metavar="STORE", nargs=nargs, help="folder of a store")
+    """Add the options of commands that read stores: RUN (``nargs`` of them), --run and --probe."""
+    parser.add_argument(
+        "store", type=Path, metavar="RUN", nargs=nargs, help="folder of a run, a store, or a folder with a single store"
+    )
     parser.add_argument("--run", nargs="+", metavar="NAME", help="runs to include (default: all)")
     parser.add_argument(
         "--probe", metavar="HASH", help="probe to include, by its hash or the first digits of it (default: all)"

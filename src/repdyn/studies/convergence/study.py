@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from repdyn.probe.word_classes import CLASS_OPTIONS, CLASSES
-from repdyn.store import open_store
+from repdyn.store import find_store
 from repdyn.studies.convergence import figures, summary
 from repdyn.studies.convergence.gaps import class_gaps
 from repdyn.studies.convergence.loss import loss_correlations, summaries_with_loss
@@ -62,14 +62,17 @@ class ConvergenceStudy(Study):
         add_number(group, "--seed", 0, 0, "of the bootstrap")
         group.add_argument("--before-after", action="store_true", help="the second of two models minus the first")
         group.add_argument(
-            "--store", type=Path, metavar="STORE", help="runs with the metric alignment: correlation with train/loss"
+            "--store",
+            type=Path,
+            metavar="RUN",
+            help="runs or a store with the metric alignment: correlation with train/loss",
         )
         group.add_argument("--run", nargs="+", metavar="NAME", help="some of the store's runs (default: every run)")
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
         if not options.models and not options.store:
-            raise ValueError("expected a model or --store STORE, got neither; see --help")
+            raise ValueError("expected a model or --store RUN, got neither; see --help")
         if options.before_after and len(options.models) != 2:
             raise ValueError(
                 f"expected two models with --before-after, got {len(options.models)}; name first and second"
@@ -126,7 +129,7 @@ class ConvergenceStudy(Study):
 
     def _report_correlations(self) -> None:
         frames = []
-        for (name, probe), run in select(open_store(self.options.store), self.options.run).items():
+        for (name, probe), run in select(find_store(self.options.store), self.options.run).items():
             for stack, rows in by_stack(run).items():
                 title = of_stack(name, stack)
                 try:

@@ -1,0 +1,56 @@
+"""Find the store that a folder contains: a store, the folder of a run, or a folder above a single store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from repdyn.store.store import Store, open_store
+
+RUN_STORE = "repdyn"
+"""Name of the store in the folder of a run."""
+_MAX_DEPTH = 4
+"""A store of train.py lies three folders below that of all runs: NAME/TIME/repdyn."""
+_MAX_LISTED = 8
+
+
+def find_store(path: str | Path) -> Store:
+    """Return the store at a path, in the folder of a run, or below a folder that contains no other.
+
+    Args:
+        path: a store; the folder of a run with the store ``repdyn``; or a folder with one store at most four levels
+            below it.
+
+    Raises:
+        ValueError: no store with measurements there, or several.
+    """
+    path = Path(path)
+    if found := next((store for store in (path, path / RUN_STORE) if _has_measurements(store)), None):
+        return open_store(found)
+    below = sorted(_stores_below(path, _MAX_DEPTH))
+    if len(below) > 1:
+        listed = ", ".join(map(str, below[:_MAX_LISTED])) + ", ..." * (len(below) > _MAX_LISTED)
+        raise ValueError(f"expected one store in {path}, got {len(below)}; name one of {listed}")
+    if not below:
+        inside = f"; did you mean {path.parent}?" if any(path.glob("step*.parquet")) else ""
+        raise ValueError(f"expected a store with measurements, found none in {path}{inside}")
+    return open_store(below[0])
+
+
+def _has_measurements(folder: Path) -> bool:
+    return any(folder.glob("*/step*.parquet"))
+
+
+def _stores_below(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield the stores at most ``depth`` levels below a folder; links and hidden folders are not followed."""
+    try:
+        with os.scandir(folder) as entries:
+            inside = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:  # not a folder, or one that may not be read
+        return
+    for child in (child for child in inside if not child.name.startswith(".")):
+        if _has_measurements(child):
+            yield child
+        elif depth > 1:
+            yield from _stores_below(child, depth - 1)
