@@ -12,7 +12,7 @@ from synthetic_families import make_run_of_everything
 from synthetic_runs import DENSE, NO_DESIGN, SAMPLED
 
 from repdyn.figures.files import save
-from repdyn.figures.run import all_figures, heatmap, mean_over_layers, profile_over_depth
+from repdyn.figures.run import MAX_STEPS, all_figures, heatmap, mean_over_layers, profile_over_depth
 from repdyn.tables.frames import by_stack, layer_mean, measurements
 from repdyn.utils.attempts import attempts
 
@@ -41,7 +41,9 @@ def test_profile_draws_selected_steps_with_their_values(run):
     ]
     for axes, subset in zip(figure.axes, ("all", "no_sink"), strict=True):
         labels = [line.get_label() for line in axes.lines]
-        assert labels == ["0", "4", "32", "128", "1,000", "5,000", "26,000", "143,000"]
+        assert labels[0] == "0"
+        assert labels[-1] == "143,000"
+        assert MAX_STEPS - 1 <= len(labels) <= MAX_STEPS
         at_last = frame.query(f"metric == 'anisotropy' and subset == '{subset}' and step == 143000")
         np.testing.assert_array_equal(axes.lines[-1].get_xdata(), [0, 1, 2, 3, 4])
         np.testing.assert_array_equal(axes.lines[-1].get_ydata(), at_last["value"])

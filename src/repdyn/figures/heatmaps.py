@@ -26,7 +26,8 @@ _SIZE = (7.2, 4.3)
 def heatmap(frame: pd.DataFrame, metric: str, subset: str, alerts: Sequence[Alert] = ()) -> Figure:
     """Draw a metric by layer (upwards) and measured step (to the right, equally spaced), hatched where it has no value.
 
-    Of more than 48 measured steps, log-spaced ones are drawn, and those with an alert.
+    Of more than 48 measured steps, log-spaced ones are drawn, those with an alert, and those with the lowest and the
+    highest value.
 
     Args:
         frame: rows of one run.
@@ -46,7 +47,7 @@ def heatmap(frame: pd.DataFrame, metric: str, subset: str, alerts: Sequence[Aler
     comparable = drop_first_comparison(shown)
     series = MetricSeries(metric, subset, shown if comparable.empty else comparable)
     with_alert = {alert.step for alert in alerts_on(alerts, metric, subset)} & {*series.steps}
-    steps = sorted({*select_steps(series.steps, _MAX_COLUMNS), *with_alert})
+    steps = sorted({*select_steps(series.steps, _MAX_COLUMNS), *with_alert, *_of_extremes(series.rows)})
     panel = heatmap_panel(series, alerts, steps)
     hatched = "; hatched: none that compares" if panel.cells and not np.isfinite(panel.cells.values).all() else ""
     title = f"{metric_title(metric)} by layer and step, {subset_title(subset)}{hatched}"
@@ -84,3 +85,13 @@ def measured_by_head(frame: pd.DataFrame) -> list[tuple[str, str]]:
     pairs = rows.assign(subset=rows["subset"].fillna("all"))[["metric", "subset"]].drop_duplicates()
     metrics = sorted(pairs["metric"].unique())
     return [(metric, subset) for metric in metrics for subset in in_order(of_metric(pairs, metric)["subset"])]
+
+
+def _of_extremes(rows: pd.DataFrame) -> set[int]:
+    """Return the steps with the lowest and the highest value of any layer."""
+    known = rows.dropna(subset="value")
+    return (
+        set()
+        if known.empty
+        else {int(known.loc[at, "step"]) for at in (known["value"].idxmin(), known["value"].idxmax())}
+    )

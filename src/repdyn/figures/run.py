@@ -37,13 +37,13 @@ from repdyn.tables.frames import (
     of_metric,
     of_training,
     scalar,
-    select_steps,
     subsets_of,
     tokens_by_step,
 )
 from repdyn.tables.scalars import LOSS
 from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.style import SUBSET_COLOURS, metric_title, metric_unit, subset_title
+from repdyn.tables.thinning import thin
 from repdyn.utils.attempts import Attempt
 
 MAX_STEPS = 8
@@ -54,9 +54,9 @@ _TITLE_WIDTH = 80
 def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
     """Draw a metric against layer, one line per step, one panel per token subset.
 
-    At most eight steps are drawn: the first, the last, and log-spaced ones between, dark to light. The band is
-    the 95 % interval over probes, if it is known. Layers without a value leave a gap. The line of a finished model is
-    labelled "finished".
+    At most eight steps are drawn, dark to light: the first, the last, those with the lowest and the highest mean, and
+    others between. The band is the 95 % interval over probes, if it is known. Layers without a value leave a gap. The
+    line of a finished model is labelled "finished".
 
     Args:
         frame: rows of one run.
@@ -67,7 +67,8 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
     """
     rows = measurements(frame)
     subsets, finished, shown = subsets_of(rows, metric), is_finished(rows), of_metric(rows, metric)
-    steps = select_steps(sorted(shown["step"].unique().tolist()), MAX_STEPS)
+    mean = shown.groupby("step")["value"].mean()
+    steps = [int(mean.index[index]) for index in thin(mean.index.tolist(), mean.tolist(), MAX_STEPS)]
     colours = dict(zip(steps, step_colours(len(steps)), strict=True))
     columns = min(MAX_COLUMNS, len(subsets))
     panels = []

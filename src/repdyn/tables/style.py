@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -35,7 +35,6 @@ ORDERED = "plasma"
 KIND_COLOURS = {True: "Blues", False: "Oranges", None: "Greys"}
 KINDS = {True: "decoder", False: "encoder", None: "decoder or encoder not known"}
 
-_BARS = "▁▂▃▄▅▆▇█"
 _STYLE: list[Any] = [
     "default",
     {
@@ -157,18 +156,6 @@ def short_value(value: float) -> str:
     if size >= 9999.5:
         return f"{value:.0e}"
     return f"{value:4.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """Return the values as bars between their lowest and highest; a blank for NaN, the lowest bar if all are equal.
-
-    >>> sparkline([0.0, 0.5, math.nan, 1.0])
-    '▁▅ █'
-    """
-    known = [value for value in values if not math.isnan(value)]
-    low, extent = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
-    unit = extent / (len(_BARS) - 1) or 1.0
-    return "".join(" " if math.isnan(value) else _BARS[int((value - low) / unit + 0.5)] for value in values)
 
 
 def plain(text: str, console: Console) -> str:

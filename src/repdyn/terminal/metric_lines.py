@@ -13,10 +13,10 @@ from rich.text import Text
 from repdyn.metrics import DEFAULT_METRICS, FAMILIES
 from repdyn.metrics.names import base_name
 from repdyn.tables.families import defined_subsets, family_of, undefined
-from repdyn.tables.frames import in_order, is_finished, layer_mean, metrics_of, of_metric, select_steps
-from repdyn.tables.style import plain, short_subset_title, sparkline
+from repdyn.tables.frames import in_order, is_finished, layer_mean, metrics_of, of_metric
+from repdyn.tables.style import plain, short_subset_title
+from repdyn.terminal.sparklines import sparkline
 
-_SPARKLINE = 7
 _SHARED = (
     "means over layers of all tokens, where no others are named; s: seconds per checkpoint, of which what several "
     "metrics share (neighbours, spectrum, ranks in the vocabulary) counts for the first that uses it"
@@ -81,11 +81,10 @@ def _mean_cells(rows: pd.DataFrame, metric: str, several: bool, unicode: bool) -
     subset = in_order(defined_subsets(rows, metric) or of_metric(rows, metric)["subset"].unique())[0]
     yield metric if subset == "all" else f"{metric} ({short_subset_title(subset)})"
     mean = layer_mean(rows, metric, subset).mean
-    steps = mean.index.tolist()
-    values: list[float] = mean.reindex(select_steps(steps, _SPARKLINE)).tolist()
+    values: list[float] = mean.tolist()
     yield from (_number(value) for value in _ends(values, several))
     if several and unicode:
-        yield sparkline(values)
+        yield sparkline(mean.index.tolist(), values)
 
 
 def _ends(values: Sequence[float], several: bool) -> Sequence[float]:

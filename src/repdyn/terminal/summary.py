@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -25,25 +23,19 @@ from repdyn.tables.families import drop_first_comparison, most_common_reason, un
 from repdyn.tables.findings import COLOURS, Finding, findings
 from repdyn.tables.frames import (
     causality,
-    grid,
     is_finished,
     measurements,
-    metrics_of,
-    select_steps,
     stack_of,
-    subsets_of,
 )
-from repdyn.tables.style import KINDS, of_stack, plain, short_value, sparkline
+from repdyn.tables.style import KINDS, of_stack, plain
+from repdyn.terminal.layer_table import MAX_CURVES, curves_of, layer_table
 from repdyn.terminal.metric_lines import measures_more_than_default, print_every_metric
 from repdyn.utils.untrusted_names import PrintableConsole
 
 MAX_LINES = 36
 _MIN_ROWS, _MAX_ROWS = 3, 13
-_MAX_CURVES = 3
 _HEADING_LINES = 2
-_SPARKLINE = 7
 _MAX_ALERTS = 3
-_COURSE = "first max last"
 
 
 def print_summary(
@@ -60,8 +52,9 @@ def print_summary(
 
     Where more than the default metrics were measured a line for each follows, with what it cost.
 
-    Each curve of a layer shows at most seven steps, log-spaced, between its own lowest and highest value. What a sweep
-    stored of its cost and its failures has a line each.
+    Each curve of a layer has at most seven bars, from its own lowest to its own highest value, which are always among
+    them. The layers with alerts, and those with the lowest and highest values, are never left out while there is room.
+    What a sweep stored of its cost and its failures has a line each.
 
     Args:
         frame: rows of one run; where its model has several stacks of one of them, which the head names.
@@ -92,7 +85,8 @@ def print_summary(
         *_figures(figures),
     ]
     n_taken = sum(len(console.render_lines(part)) for part in [*before, *after]) + _HEADING_LINES
-    table = _table(rows, max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken)), sparklines=unicode)
+    n_layers = max(_MIN_ROWS, min(_MAX_ROWS, MAX_LINES - n_taken))
+    table = layer_table(rows, n_layers, alerts, sparklines=unicode)
     for part in [*before, table, *after]:
         console.print(part if unicode else _ascii(part, console), highlight=False)
     if measures_more_than_default(rows):
@@ -110,41 +104,6 @@ def _head(rows: pd.DataFrame) -> list[Text]:
         Text.assemble((name, "bold"), f"  {first['model']} ({kind})"),
         Text(f"{span}; probe {first['probe'][:8]}, {sampling(rows)}"),
     ]
-
-
-def _curves(rows: pd.DataFrame) -> list[tuple[str, str]]:
-    return [(metric, subset) for metric in metrics_of(rows) for subset in subsets_of(rows, metric)]
-
-
-def _table(rows: pd.DataFrame, n_rows: int, sparklines: bool) -> Table:
-    curves = _curves(rows)[:_MAX_CURVES]
-    layers = sorted(rows["layer"].unique().tolist())
-    chosen = np.linspace(0, len(layers) - 1, min(len(layers), n_rows)).round().astype(int)
-    columns = [_column(grid(rows, *curve), sparklines) for curve in curves]
-    several = len(rows["step"].unique()) > 1
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("\nlayer", justify="right", no_wrap=True)
-    for metric, subset in curves:
-        # brackets in a name would be read as markup
-        table.add_column(Text(f"{metric}, {subset}\n{_COURSE if several else 'value'}"), no_wrap=True)
-    for layer in (layers[index] for index in chosen):
-        table.add_row(str(layer), *(column.get(layer, "") for column in columns))
-    return table
-
-
-def _column(values: pd.DataFrame, sparklines: bool) -> dict[int, str]:
-    steps = values.columns.tolist()
-    shown = [steps.index(step) for step in select_steps(steps, _SPARKLINE)]
-    cells = {}
-    for layer, curve in zip(values.index.tolist(), values.to_numpy(float).tolist(), strict=True):
-        if len(steps) == 1:
-            cells[layer] = short_value(curve[0])
-            continue
-        highest = max((value for value in curve if not math.isnan(value)), default=math.nan)
-        numbers = " ".join(short_value(value) for value in (curve[0], highest, curve[-1]))
-        bars = sparkline([curve[index] for index in shown]) if sparklines else ""
-        cells[layer] = f"{numbers} {bars}".rstrip()
-    return cells
 
 
 def _findings(found: Sequence[Finding]) -> Iterator[Text | Padding]:
@@ -174,7 +133,7 @@ def _evidence(text: str) -> Padding:
 
 
 def _left_out(rows: pd.DataFrame) -> Iterator[Text]:
-    others = _curves(rows)[_MAX_CURVES:]
+    others = curves_of(rows)[MAX_CURVES:]
     if others and not measures_more_than_default(rows):
         yield Text(f"also measured: {', '.join(f'{metric} ({subset})' for metric, subset in others)}")
 
