@@ -27,10 +27,11 @@ ALLOWED = {
     "measurement": {"capture", "kernels", "metrics", "probe", "store", "utils"},
     "alerts": {"metrics", "utils"},
     "tables": {"alerts", "kernels", "metrics", "probe", "store"},
+    "diagnosis": {"alerts", "metrics", "store", "tables"},
     "figures": {"alerts", "kernels", "metrics", "store", "tables", "utils"},
-    "terminal": {"alerts", "metrics", "store", "tables", "utils"},
-    "report": {"alerts", "figures", "metrics", "store", "tables", "terminal", "utils"},
-    "publish": {"alerts", "figures", "metrics", "report", "store", "tables", "terminal", "utils"},
+    "terminal": {"alerts", "diagnosis", "metrics", "store", "tables", "utils"},
+    "report": {"alerts", "diagnosis", "figures", "metrics", "store", "tables", "terminal", "utils"},
+    "publish": {*("alerts", "diagnosis", "figures", "metrics", "report", "store", "tables", "terminal", "utils")},
     "tracking": {
         *("alerts", "capture", "measurement", "metrics", "probe", "publish", "report", "store", "tables", "utils")
     },
@@ -112,7 +113,7 @@ def test_public_names():
 
     assert set(repdyn.__all__) == {
         *("Design", "Metric", "Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker"),
-        *("kernels", "measure", "open_store", "register_metric"),
+        *("insights", "kernels", "measure", "open_store", "register_metric"),
     }
     assert importlib.import_module("repdyn.callbacks").__all__ == [
         *("HuggingFaceTracker", "RepresentationDynamics", "SavePretrainedCheckpoint")

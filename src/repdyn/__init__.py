@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from repdyn import kernels
+    from repdyn.diagnosis import insights
     from repdyn.measurement.measure import Profile, measure
     from repdyn.metrics import Metric, register_metric
     from repdyn.probe import Probe
@@ -25,6 +26,7 @@ __all__ = [
     "Schedule",
     "Store",
     "Tracker",
+    "insights",
     "kernels",
     "measure",
     "open_store",
@@ -40,6 +42,7 @@ _HOMES = {
     "Schedule": "repdyn.tracking.schedule",
     "Store": "repdyn.store",
     "Tracker": "repdyn.tracking.tracker",
+    "insights": "repdyn.diagnosis",
     "measure": "repdyn.measurement.measure",
     "open_store": "repdyn.store",
     "register_metric": "repdyn.metrics",

@@ -21,14 +21,15 @@ def alert_lines(alerts: Iterable[Alert]) -> list[str]:
 
 def alert_events(alerts: Iterable[Alert]) -> list[tuple[int, str, str]]:
     """Return step, rule and text of each line."""
-    return [(step, rule, _text(list(group))) for (step, rule, _), group in groupby(alerts, key=_kind)]
+    return [(step, rule, alert_text(list(group))) for (step, rule, _), group in groupby(alerts, key=_kind)]
 
 
 def _kind(alert: Alert) -> tuple[int, str, str]:
     return alert.step, alert.rule, alert.subject
 
 
-def _text(alerts: Sequence[Alert]) -> str:
+def alert_text(alerts: Sequence[Alert]) -> str:
+    """Describe the alerts of one rule and metric at one step."""
     worst = max(alerts, key=_change)
     if len(alerts) == 1:
         return worst.message

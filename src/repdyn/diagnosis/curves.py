@@ -1,0 +1,208 @@
+"""Statements about the mean of a metric over layers: peaks, changes, turns, and its coupling with the loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from scipy.stats import f as f_distribution
+from scipy.stats import rankdata
+
+from repdyn.diagnosis.insight import Insight, number_text
+from repdyn.tables.frames import LayerMean
+from repdyn.tables.series import MetricSeries
+from repdyn.tables.style import metric_title, short_subset_title
+
+MIN_STEPS = 5
+"""Least number of measured steps for a statement about a course."""
+MIN_CHANGE = 0.1
+"""Least change that is worth a sentence, as a share of the larger value."""
+LARGE_FACTOR = 3.0
+"""Least factor that is not given in percent."""
+MIN_PAIRS = 12
+"""Least number of changes for a correlation."""
+SIGNIFICANCE = 0.001
+"""Largest p-value of a turn."""
+
+
+def course_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield what the mean over layers did from the first to the last step: a peak, a trough, or a change.
+
+    A rise or fall counts if it exceeds :data:`MIN_CHANGE` and twice the noise, which is the interval of the values or,
+    if that is unknown, estimated from second differences. The extremum is that of the running median of three steps,
+    so that a single outlier is no peak.
+    """
+    mean = best_covered_mean(series)
+    if len(mean.mean) < MIN_STEPS:
+        return
+    steps, values = mean.mean.index.to_numpy(int), mean.mean.to_numpy(float)
+    noise = _noise(mean)
+    smooth = _running_median(values)
+    ends = float(smooth[0]), float(smooth[-1])
+    for kind, place in (("peak", int(np.argmax(smooth))), ("trough", int(np.argmin(smooth)))):
+        extreme = float(smooth[place])
+        if all(_differs(extreme, end, noise) for end in ends):
+            verbs = ("rose", "fell") if kind == "peak" else ("fell", "rose")
+            change = _share(ends[1], extreme)
+            sentence = (
+                f"{_subject(series, mean)} {verbs[0]} from {number_text(ends[0])} at step {steps[0]:,} to "
+                f"{number_text(extreme)} near step {steps[place]:,}, then {verbs[1]} to {number_text(ends[1])}"
+                f"{_percent(extreme, ends[1])}."
+            )
+            evidence = {"first": ends[0], kind: extreme, "last": ends[1], "noise": noise}
+            at = (int(steps[0]), int(steps[place]), int(steps[-1]))
+            yield _insight(series, kind, sentence, at, evidence, max(abs(change), abs(_share(ends[0], extreme))))
+            return
+    if _differs(*ends, noise):
+        verb = "rose" if ends[1] > ends[0] else "fell"
+        sentence = (
+            f"{_subject(series, mean)} {verb} from {number_text(ends[0])} at step {steps[0]:,} to "
+            f"{number_text(ends[1])} at step {steps[-1]:,}{_percent(*ends)}."
+        )
+        evidence = {"first": ends[0], "last": ends[1], "noise": noise}
+        at = (int(steps[0]), int(steps[-1]))
+        yield _insight(series, "change", sentence, at, evidence, abs(_share(*ends)))
+
+
+def turn_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the step at which the course of the mean over layers turns.
+
+    Two joined lines over log(1 + step) are compared with one line by an F test; the step of the knot is the one of
+    least squares. A knot next to either end is not considered. Because the knot is chosen, the p-value is multiplied by
+    the number of knots tried (Bonferroni).
+    """
+    covered = best_covered_mean(series)
+    mean = covered.mean
+    if len(mean) < 2 * MIN_STEPS:
+        return
+    steps, values = mean.index.to_numpy(int), mean.to_numpy(float)
+    places = np.log10(1.0 + steps - steps[0])
+    inner = range(2, len(steps) - 2)
+    line = _squares(np.column_stack([np.ones_like(places), places]), values)
+    bent = {k: _squares(np.column_stack([np.ones_like(places), places, _hinge(places, k)]), values) for k in inner}
+    knot = min(bent, key=lambda k: bent[k][0])
+    left_over = bent[knot][0]
+    freedom = len(steps) - 4
+    # rounding alone bends a perfect line
+    if left_over <= 0 or line[0] <= 1e-18 * float(np.square(values).sum()):
+        return
+    ratio = (line[0] - left_over) / 2 / (left_over / freedom)
+    p_value = min(1.0, float(f_distribution.sf(ratio, 2, freedom)) * len(bent))
+    slope, bend = bent[knot][1][1:]
+    before, after = float(slope), float(slope + bend)
+    if p_value > SIGNIFICANCE or abs(after - before) < MIN_CHANGE * float(np.abs(values).max()):
+        return
+    sentence = (
+        f"{_subject(series, covered)} changed course near step {steps[knot]:,}: {before:+.2g} per tenfold of steps "
+        f"before, {after:+.2g} after."
+    )
+    evidence = {"slope_before": before, "slope_after": after, "p_value": p_value}
+    size = min(1.0, abs(after - before) / float(np.abs(values).max()))
+    yield _insight(series, "turn", sentence, (int(steps[knot]),), evidence, 0.5 * size)
+
+
+def coupling_statements(series: MetricSeries, loss: pd.Series) -> Iterator[Insight]:
+    """Yield whether changes of the mean over layers go with changes of the loss.
+
+    Spearman's rank correlation of the changes between successive steps, not of the values: two curves that both fall
+    correlate whatever drives them. Its 95 % interval is that of Fisher's transformation with the variance of Bonett and
+    Wright (2000).
+    """
+    covered = best_covered_mean(series)
+    mean = covered.mean
+    both = sorted({*mean.index.tolist()} & {*loss.index.tolist()})
+    changes = np.diff(mean.loc[both].to_numpy(float)), np.diff(loss.loc[both].to_numpy(float))
+    n = len(changes[0])
+    if n < MIN_PAIRS or not all(np.ptp(change) > 0 for change in changes):
+        return
+    correlation = float(np.corrcoef(rankdata(changes[0]), rankdata(changes[1]))[0, 1])
+    half = 1.96 * math.sqrt((1 + correlation**2 / 2) / (n - 3))
+    centre = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, correlation)))
+    low, high = math.tanh(centre - half), math.tanh(centre + half)
+    if low <= 0.0 <= high or abs(correlation) < 0.5:
+        return
+    direction = "the same" if correlation > 0 else "the opposite"
+    sentence = (
+        f"{_subject(series, covered)} moves in {direction} direction as the training loss (rank correlation "
+        f"of {n} changes {correlation:.2f}, 95 % interval {low:.2f} to {high:.2f})."
+    )
+    evidence = {"correlation": correlation, "low": low, "high": high, "changes": float(n)}
+    yield _insight(series, "coupling", sentence, (both[0], both[-1]), evidence, 0.4 * abs(correlation))
+
+
+def best_covered_mean(series: MetricSeries) -> LayerMean:
+    """Return the mean over layers at the steps at which all of these layers have a value.
+
+    The layers are those with the most values: as many as maximise layers times steps. The mean over all layers would be
+    that of a single one where the others have no value at the beginning.
+    """
+    known = ~np.isnan(series.values)
+    order = np.argsort(-known.sum(axis=1), kind="stable")
+    complete = np.logical_and.accumulate(known[order])
+    sizes = complete.sum(axis=1) * np.arange(1, len(order) + 1)
+    n_used = len(sizes) - int(np.argmax(sizes[::-1]))  # of equal sizes, more layers
+    steps = complete[n_used - 1]
+    chosen = order[:n_used]
+    index = pd.Index(np.array(series.steps)[steps])
+    mean = pd.Series(series.values[chosen][:, steps].mean(axis=0), index)
+    margin = pd.Series(series.margins[chosen][:, steps].mean(axis=0), index)
+    return LayerMean(mean, margin, n_used if steps.any() else 0, len(order))
+
+
+def _insight(
+    series: MetricSeries, kind: str, sentence: str, steps: tuple[int, ...], evidence: dict[str, float], size: float
+) -> Insight:
+    return Insight(
+        "note", kind, sentence, series.metric, series.subset, steps=steps, evidence=evidence, weight=min(1.0, size)
+    )
+
+
+def _subject(series: MetricSeries, mean: LayerMean) -> str:
+    tokens = "" if series.subset == "all" else f", {short_subset_title(series.subset)}"
+    return f"{metric_title(series.metric)} (mean over {mean.coverage}{tokens})"
+
+
+def _noise(mean: LayerMean) -> float:
+    """Return the standard error of a value of the mean: the median over steps, or from second differences."""
+    known = mean.margin.dropna()
+    if len(known) == len(mean.margin):
+        return float(known.median()) / 1.96
+    seconds = np.diff(mean.mean.to_numpy(float), 2)
+    # the standard deviation of a normal distribution, from the median of absolute values; and of x - 2 y + z
+    return float(np.median(np.abs(seconds)) * 1.4826 / math.sqrt(6.0))
+
+
+def _running_median(values: np.ndarray) -> np.ndarray:
+    """Return the median of each value and its neighbours; the two ends stay as they are."""
+    inner = np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1)
+    return np.concatenate([values[:1], inner, values[-1:]])
+
+
+def _differs(value: float, other: float, noise: float) -> bool:
+    return abs(_share(value, other)) >= MIN_CHANGE and abs(value - other) > 2 * math.sqrt(2) * noise
+
+
+def _share(value: float, other: float) -> float:
+    """Return the difference as a share of the larger of both."""
+    larger = max(abs(value), abs(other))
+    return (value - other) / larger if larger > 0 else 0.0
+
+
+def _squares(columns: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the sum of squares that a linear regression leaves, and its coefficients."""
+    coefficients = np.linalg.lstsq(columns, values, rcond=None)[0]
+    return float(np.square(values - columns @ coefficients).sum()), coefficients
+
+
+def _hinge(places: np.ndarray, knot: int) -> np.ndarray:
+    return np.maximum(0.0, places - places[knot])
+
+
+def _percent(value: float, other: float) -> str:
+    """Return the change in percent, or as a factor if large, in brackets; nothing if it changes sign or begins at 0."""
+    if value * other <= 0:
+        return ""
+    ratio = other / value
+    return f" (x{ratio:.3g})" if ratio >= LARGE_FACTOR else f" ({ratio - 1:+.0%})"

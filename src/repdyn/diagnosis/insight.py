@@ -1,0 +1,95 @@
+"""Statements about a run, as plain data that every view renders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
+
+Severity: TypeAlias = Literal["failed", "watch", "note"]
+Status: TypeAlias = Literal["healthy", "watch", "failed", "unknown"]
+Evidence: TypeAlias = Mapping[str, float | str]
+
+SEVERITIES: tuple[Severity, ...] = ("failed", "watch", "note")
+"""From the most to the least severe."""
+
+
+@dataclass(frozen=True)
+class Insight:
+    """A statement about a run that follows from its stored values alone."""
+
+    severity: Severity
+    """"failed": the training failed; "watch": someone should look; "note": a description."""
+    kind: str
+    """Name of the detector, for example "peak"."""
+    sentence: str
+    metric: str | None = None
+    """None for a statement about the training."""
+    subset: str | None = None
+    stack: str | None = None
+    layers: tuple[int, ...] = ()
+    """The layers it is about; all layers if empty."""
+    steps: tuple[int, ...] = ()
+    """The steps it is about, ascending."""
+    evidence: Evidence = field(default_factory=dict)
+    """The numbers that the sentence rests on, by name."""
+    weight: float = 0.0
+    """Size of the effect in [0, 1], by which statements of the same severity are ranked."""
+    link: str = ""
+    """Fragment of the report's address that shows the evidence."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as values of JSON; numbers that JSON does not have become None."""
+        fields = {**vars(self), "layers": list(self.layers), "steps": list(self.steps)}
+        return {**fields, "evidence": {name: _finite(value) for name, value in self.evidence.items()}}
+
+
+@dataclass(frozen=True)
+class RunInsights:
+    """The status of a run, or of one stack of its model, and its statements."""
+
+    run: str
+    probe: str
+    """Hash of the probe."""
+    stack: str | None
+    status: Status
+    """"unknown" if there are too few steps to judge, as for a finished model."""
+    reason: str
+    """One sentence on why it has this status."""
+    statements: tuple[Insight, ...]
+    """The most severe first, those of a severity by weight."""
+
+    @property
+    def headline(self) -> str:
+        """The status and the most important statement, in one line."""
+        return f"{self.status}: {self.statements[0].sentence if self.statements else self.reason}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as values of JSON."""
+        statements = [statement.as_dict() for statement in self.statements]
+        return {**vars(self), "statements": statements, "headline": self.headline}
+
+
+def number_text(value: float) -> str:
+    """Return a value with three significant digits.
+
+    >>> number_text(12.345), number_text(0.00123), number_text(12345.0)
+    ('12.3', '0.00123', '12,345')
+    """
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 999_999.5 else f"{value:.3g}"
+
+
+def report_link(run: str, **state: object) -> str:
+    """Return the fragment of a report's address that selects a chart; values of None are left out.
+
+    >>> report_link("lab/a b", metric="two_nn", subset=None, step=8)
+    '#run=lab%2Fa%20b&metric=two_nn&step=8'
+    """
+    given = {"run": run, **{name: value for name, value in state.items() if value is not None}}
+    return "#" + "&".join(f"{name}={quote(str(value), safe='')}" for name, value in given.items())
+
+
+def _finite(value: float | str) -> float | str | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,139 @@
+"""Statements about single layers at the last step: those that differ from their neighbours, and missing values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from repdyn.diagnosis.insight import Insight, number_text
+from repdyn.tables.families import drop_first_comparison, most_common_reason
+from repdyn.tables.runs import spans
+from repdyn.tables.series import MetricSeries
+from repdyn.tables.style import metric_title
+
+MIN_LAYERS = 5
+"""Least number of layers for a statement about one that differs."""
+OUTLIER = 2.0
+"""Distance of a layer from its neighbours at which it stands out, in usual distances between successive layers."""
+MIN_SHARE = 0.25
+"""Least such distance, as a share of the largest absolute value."""
+MANY_MISSING = 0.1
+"""Share of values missing at the last step above which someone should look."""
+OWN_WINDOW = 0.5
+"""Share of vectors with the nearest neighbour in their own window above which values describe windows."""
+
+
+def layer_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the layers that lie above or below both of their neighbours at the last step, by an unusual distance.
+
+    The distance to the nearer neighbour is compared with the median distance between successive layers, and with twice
+    the interval of the value if it is known. The first and the last layer have one neighbour and are left out.
+    """
+    if not series.steps_with_values:
+        return
+    step = series.steps_with_values[-1]
+    values, margins = series.at(step)
+    if np.isfinite(values).sum() < MIN_LAYERS:
+        return
+    largest, usual = float(np.nanmax(np.abs(values))), float(np.nanmedian(np.abs(np.diff(values))))
+    distances = _distances_from_both(values)
+    outside = np.abs(distances) > max(OUTLIER * usual, MIN_SHARE * largest)
+    with np.errstate(invalid="ignore"):
+        places = np.flatnonzero(outside & ~(np.abs(distances) <= 2 * margins))
+    for place in places:
+        distance, layer = float(distances[place]), series.layers[place]
+        sentence = (
+            f"{metric_title(series.metric)} of layer {layer} is {number_text(values[place])} at step {step:,}, "
+            f"{'above' if distance > 0 else 'below'} {number_text(values[place - 1])} and "
+            f"{number_text(values[place + 1])} in the layers before and after it."
+        )
+        evidence = {"value": float(values[place]), "distance": distance, "usual_distance": usual}
+        weight = 0.6 * min(1.0, abs(distance) / largest)
+        yield Insight(
+            "note", "layer", sentence, series.metric, series.subset, None, (layer,), (step,), evidence, weight
+        )
+
+
+def profile_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield the layers with the largest and the smallest value at the last step."""
+    if not series.steps_with_values:
+        return
+    step = series.steps_with_values[-1]
+    values = series.at(step)[0]
+    if np.isfinite(values).sum() < MIN_LAYERS:
+        return
+    high, low = int(np.nanargmax(values)), int(np.nanargmin(values))
+    at = "" if len(series.steps) == 1 else f" at step {step:,}"
+    sentence = (
+        f"{metric_title(series.metric)} is largest in layer {series.layers[high]} ({number_text(values[high])}) and "
+        f"smallest in layer {series.layers[low]} ({number_text(values[low])}){at}."
+    )
+    layers = tuple(sorted((series.layers[high], series.layers[low])))
+    evidence = {"largest": float(values[high]), "smallest": float(values[low])}
+    yield Insight("note", "profile", sentence, series.metric, series.subset, None, layers, (step,), evidence, 0.1)
+
+
+def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
+    """Yield how many values of the last step are missing, and why; those of the embeddings are expected.
+
+    The tokens of a text repeat, so the embedding layer of a model without position embeddings has few distinct vectors.
+
+    Args:
+        rows: from :func:`repdyn.tables.frames.measurements`.
+    """
+    last = max(rows["step"].tolist())
+    expected = drop_first_comparison(rows)
+    at_end = expected.loc[(expected["step"] == last) & (expected["layer"] > 0)]
+    missing = at_end.loc[at_end["value"].isna()]
+    if missing.empty:
+        return
+    share = len(missing) / len(at_end)
+    reason = most_common_reason(missing)
+    metrics = missing["metric"].unique().tolist()
+    layers = tuple(sorted(missing["layer"].unique().tolist()))
+    named = metric_title(metrics[0]) if len(metrics) == 1 else f"{len(metrics)} metrics"
+    sentence = (
+        f"{named}: {len(missing)} of {len(at_end)} values at step {last:,} cannot be judged "
+        f"(layers {spans(layers)}): {reason}."
+    )
+    not_finite = any(word in reason.split() for word in ("NaN", "inf"))
+    severity = "failed" if not_finite else "watch" if share > MANY_MISSING else "note"
+    metric = metrics[0] if len(metrics) == 1 else None
+    evidence = {"missing": float(len(missing)), "values": float(len(at_end)), "reason": reason}
+    yield Insight(severity, "missing values", sentence, metric, None, None, layers, (last,), evidence, weight=share)
+
+
+def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
+    """Yield whether many vectors have their nearest neighbour in their own window of text, and whether ever more.
+
+    Args:
+        rows: from :func:`repdyn.tables.frames.measurements`.
+    """
+    known = rows.loc[rows["same_window_share"].notna() & (rows["own_window_excluded"] == False)]  # noqa: E712
+    if known.empty:
+        return
+    highest = known.groupby("step")["same_window_share"].max()
+    first, last = float(highest.iloc[0]), float(highest.iloc[-1])
+    if last <= OWN_WINDOW:
+        return
+    rising = f", up from {first:.0%}" if last > first + 0.1 else ""
+    metric = str(known["metric"].iloc[0])
+    sentence = (
+        f"{metric_title(metric)}: the nearest neighbour of up to {last:.0%} of the vectors lies in their own window of "
+        f'text{rising}, which this sampling design lets count; a probe of the design "independent" leaves it out.'
+    )
+    evidence = {"first_share": first, "last_share": last}
+    steps = int(highest.index[0]), int(highest.index[-1])
+    yield Insight("watch", "own window", sentence, metric, steps=steps, evidence=evidence, weight=0.2 * last)
+
+
+def _distances_from_both(values: np.ndarray) -> np.ndarray:
+    """Return the signed distance of each value to the nearer of both neighbours; 0 if it lies between them."""
+    distances = np.zeros(len(values))
+    before, after = values[1:-1] - values[:-2], values[1:-1] - values[2:]
+    with np.errstate(invalid="ignore"):
+        outside = before * after > 0
+    distances[1:-1] = np.where(outside, np.sign(before) * np.fmin(np.abs(before), np.abs(after)), 0.0)
+    return distances

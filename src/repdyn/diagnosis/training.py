@@ -1,0 +1,140 @@
+"""Statements about the training: its loss, and what alerts were raised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+import pandas as pd
+
+from repdyn.alerts import Alert
+from repdyn.diagnosis.insight import Insight, number_text
+from repdyn.tables.alert_text import alert_text
+from repdyn.tables.frames import failures, scalar
+from repdyn.tables.scalars import LOSS, VALIDATION_LOSS
+from repdyn.tables.style import metric_title
+
+DIVERGED = 1.25
+"""The loss has diverged at this multiple of its lowest level: the bound of the default alert on the loss."""
+LEVEL_STEPS = 3
+"""Number of stored losses whose median is the level of the loss; single losses are noisy."""
+MIN_LOSSES = 2 * LEVEL_STEPS
+MIN_GAP = 0.05
+"""Least growth of validation loss above its lowest level that counts as overfitting, as a share of that level."""
+
+
+def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
+    """Yield whether the training loss is not a number or has diverged, or how far it has come."""
+    rows = frame.loc[frame["layer"].isna() & (frame["metric"] == LOSS)].sort_values("step")
+    if rows.empty:
+        return
+    last_step, last = int(rows["step"].iloc[-1]), float(rows["value"].iloc[-1])
+    if not math.isfinite(last):
+        since = _first_of_the_end(rows)
+        sentence = f"The training loss has been {'NaN' if math.isnan(last) else 'infinite'} since step {since:,}."
+        yield Insight("failed", "loss not finite", sentence, steps=(since, last_step), weight=1.0)
+        return
+    loss = scalar(frame, LOSS)
+    if len(loss) < MIN_LOSSES:
+        return
+    level = _levels(loss.to_numpy(float))
+    lowest, at = float(level.min()), int(loss.index[LEVEL_STEPS - 1 + int(level.argmin())])
+    ratio = float(level[-1]) / lowest if lowest > 0 else math.nan
+    evidence = {"lowest_level": lowest, "last_level": float(level[-1]), "ratio": ratio}
+    if ratio >= DIVERGED:
+        sentence = (
+            f"The training loss diverged: it is {number_text(evidence['last_level'])}, {ratio - 1:.0%} above its "
+            f"lowest level of {number_text(lowest)} near step {at:,}."
+        )
+        yield Insight("failed", "loss diverged", sentence, steps=(at, last_step), evidence=evidence, weight=1.0)
+    else:
+        first = float(loss.iloc[0])
+        sentence = (
+            f"The training loss fell from {number_text(first)} at step {int(loss.index[0]):,} to "
+            f"{number_text(evidence['last_level'])} at step {last_step:,}."
+        )
+        if evidence["last_level"] < first:
+            yield Insight("note", "loss", sentence, steps=(int(loss.index[0]), last_step), evidence=evidence)
+
+
+def overfitting(frame: pd.DataFrame) -> Iterator[Insight]:
+    """Yield whether validation loss rises while training loss falls."""
+    validation, training = scalar(frame, VALIDATION_LOSS), scalar(frame, LOSS)
+    if len(validation) < LEVEL_STEPS or len(training) < MIN_LOSSES:
+        return
+    steps, losses = training.index.to_numpy(int), training.to_numpy(float)
+    lowest_place = int(validation.to_numpy(float).argmin())
+    at, end = int(validation.index[lowest_place]), int(validation.index[-1])
+    lowest, last = float(validation.iloc[lowest_place]), float(validation.iloc[-1])
+    growth = last / lowest - 1 if lowest > 0 else math.nan
+    level = float(_levels(losses)[-1])
+    fell = level < float(np.median(losses[steps <= at][-LEVEL_STEPS:])) if (steps <= at).any() else False
+    gap = last - level
+    evidence = {"lowest_validation_loss": lowest, "last_validation_loss": last, "gap": gap}
+    if growth > MIN_GAP and fell:
+        sentence = (
+            f"The model overfits: validation loss rose from {number_text(lowest)} at step {at:,} to "
+            f"{number_text(last)}, while training loss fell."
+        )
+        yield Insight("watch", "overfitting", sentence, steps=(at, end), evidence=evidence, weight=min(1.0, growth))
+    elif gap > 2 * MIN_GAP * last:
+        sentence = f"Validation loss is {number_text(last)}, {number_text(gap)} above training loss at step {end:,}."
+        yield Insight("note", "generalisation gap", sentence, steps=(end,), evidence=evidence, weight=0.3)
+
+
+def alert_statements(alerts: Sequence[Alert]) -> Iterator[Insight]:
+    """Yield a statement for each rule and metric that raised alerts, about the first and the number of the others."""
+    by_kind = sorted(alerts, key=lambda alert: (alert.rule, alert.subject, alert.step))
+    for (rule, subject), group in groupby(by_kind, key=lambda alert: (alert.rule, alert.subject)):
+        found = list(group)
+        steps: list[int] = sorted({alert.step for alert in found})
+        text = alert_text([alert for alert in found if alert.step == steps[0]])
+        further = (
+            f", and at {len(steps) - 1} later steps" if len(steps) > 2 else ", and once later" if len(steps) > 1 else ""
+        )
+        first = found[0]
+        title = subject if first.subset is None else metric_title(first.metric)
+        yield Insight(
+            "watch",
+            "alert",
+            f"Alert ({rule}) at step {steps[0]:,}{further}: {text}.",
+            metric=None if first.subset is None else first.metric,
+            subset=first.subset,
+            stack=first.stack,
+            layers=tuple(sorted({alert.layer for alert in found if alert.layer is not None})),
+            steps=tuple(steps),
+            evidence={"rule": rule, "subject": title, "alerts": float(len(found))},
+            weight=0.5 + 0.5 * min(1.0, _largest_change(found)),
+        )
+
+
+def failed_measurements(frame: pd.DataFrame) -> Iterator[Insight]:
+    """Yield the checkpoints that could not be measured."""
+    failed = failures(frame)
+    steps: list[int] = sorted(failed["step"].astype(int).unique().tolist())
+    if steps:
+        reason = str(failed["reason"].value_counts().index[0])
+        number = f"{len(steps)} checkpoints" if len(steps) > 1 else f"The checkpoint of step {steps[0]:,}"
+        sentence = f"{number} could not be measured, mostly because: {reason}"
+        yield Insight("watch", "failed measurement", sentence, steps=tuple(steps), weight=0.6)
+
+
+def _levels(losses: np.ndarray) -> np.ndarray:
+    """Return the running median of :data:`LEVEL_STEPS` losses, for each that ends such a window."""
+    return np.median(np.lib.stride_tricks.sliding_window_view(losses, LEVEL_STEPS), axis=-1)
+
+
+def _first_of_the_end(rows: pd.DataFrame) -> int:
+    """Return the first step of the uninterrupted end without a finite value."""
+    finite = np.isfinite(rows["value"].to_numpy(float))
+    after = int(np.flatnonzero(finite)[-1]) + 1 if finite.any() else 0
+    return int(rows["step"].iloc[after])
+
+
+def _largest_change(alerts: Sequence[Alert]) -> float:
+    """Return the largest change in tenfolds."""
+    pairs = ((abs(alert.value), abs(alert.previous_value)) for alert in alerts)
+    known = [abs(math.log10(a / b)) for a, b in pairs if 0 < a < math.inf and 0 < b < math.inf]
+    return max(known, default=0.0)
