@@ -33,7 +33,10 @@ def refused(capsys, *arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], *([name, "--help"] for name in ("figures", "alerts", "export", "report", "explore"))],
+    [
+        ["--help"],
+        *([name, "--help"] for name in ("figures", "alerts", "export", "insights", "metrics", "report", "explore")),
+    ],
     ids=" ".join,
 )
 def test_help_has_examples(arguments, capsys):
@@ -70,9 +73,12 @@ def test_version(capsys):
         ("alarms", "expected a command, got 'alarms'; did you mean 'alerts'?"),
         (
             "qqq",
-            "expected a command, got 'qqq'; there are sweep, study, explore, report, metrics, figures, alerts, export",
+            "expected a command, got 'qqq'; there are sweep, study, explore, report, insights, alerts, metrics, figures, export",
         ),
-        ("", "expected a command, got none; there are sweep, study, explore, report, metrics, figures, alerts, export"),
+        (
+            "",
+            "expected a command, got none; there are sweep, study, explore, report, insights, alerts, metrics, figures, export",
+        ),
     ],
 )
 def test_a_mistyped_command_says_what_was_meant(typed, message, capsys):
@@ -86,7 +92,7 @@ def test_a_mistyped_run_says_what_was_meant(name, store, capsys):
     assert message == f"error: expected a run of {store.path}, got 'lab/a-7Om'; did you mean 'lab/a-70m'?"
 
 
-@pytest.mark.parametrize("name", ["figures", "alerts", "report", "export"])
+@pytest.mark.parametrize("name", ["figures", "alerts", "insights", "report", "export"])
 def test_a_folder_that_is_no_store(name, tmp_path, capsys):
     message = refused(capsys, name, tmp_path / "nowhere")
     assert message == f"error: expected a store with measurements, found none in {tmp_path}/nowhere"

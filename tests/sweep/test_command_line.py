@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -317,6 +318,18 @@ def test_the_list_of_suites(hub, command):
     status, out, _ = command("--list-suites")
     assert (status, hub.requests) == (0, [])
     assert "pythia-70m-deduped" in out
+
+
+def test_plans_and_suites_as_json(hub, commits, command):
+    status, out, _ = command("lab/model", "--dry-run", "--json")
+    (plan,) = json.loads(out)
+    assert (status, plan["model"], plan["waiting"]) == (0, "lab/model", ["step0", "step8", "step16"])
+    assert plan["download_bytes"] > plan["largest_bytes"] > 0
+    status, out, _ = command("--list-suites", "--json")
+    assert (status, len(json.loads(out))) == (0, 13)
+    status, out, err = command("lab/model", "--json")
+    assert (status, out) == (2, "")
+    assert err == "error: expected --json with --dry-run or --list-suites, got it alone; add one of them\n"
 
 
 # shared out

@@ -10,7 +10,16 @@ import pytest
 from rich.console import Console
 
 from repdyn.hub.client import Hub
-from repdyn.sweep.plan import ModelPlan, gigabytes, print_plan, print_suites, selection_notes, shorten_list
+from repdyn.sweep.plan import (
+    ModelPlan,
+    gigabytes,
+    plan_fields,
+    print_plan,
+    print_suites,
+    selection_notes,
+    shorten_list,
+    suite_fields,
+)
 from repdyn.sweep.suites import PublishedModel, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
 
@@ -46,6 +55,24 @@ def test_a_line_for_each_model(hub, family, selection):
     asked = hub.requests[n_requests:]
     assert len(asked) == 2
     assert all(path.startswith("/api/models/lab/model/tree/") for _, path in asked)
+
+
+def test_a_plan_as_fields(hub, family, selection):
+    files = ("model.safetensors", "config.json", "generation_config.json")
+    size = sum((family[0] / name).stat().st_size for name in files)
+    missing = Target("lab/model", 9, "step9", repository="lab/model", missing_reason="the hub has no such revision")
+    (fields,) = plan_fields([ModelPlan(selection, [*selection.targets[1:], missing], 1, 0)], Hub())
+    assert fields == {
+        **{"model": "lab/model", "checkpoints": ["step0", "step8", "step16"], "waiting": ["step8", "step16", "step9"]},
+        **{"done": 1, "failed_before": 0, "download_bytes": 2 * size, "largest_bytes": size},
+        **{"would_fail": ["lab/model step9: the hub has no such revision"]},
+    }
+
+
+def test_suites_as_fields():
+    suites = {suite["name"]: suite for suite in suite_fields()}
+    assert list(suites) == [suite.name for suite in shipped_suites().values()]
+    assert "pythia-70m" in suites["pythia"]["models"]
 
 
 def test_expected_failures_are_listed(hub, family, selection):

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from repdyn.utils.arguments import SuggestingParser, add_store_options
+from repdyn.cli.listings import add_listings
+from repdyn.utils.arguments import SuggestingParser, add_store_command
 from repdyn.utils.redaction import redacted
 from repdyn.utils.untrusted_names import printable
 
@@ -22,31 +24,26 @@ _OWN_PARSER = {
 }
 """Commands whose module parses its own options."""
 _EXAMPLES = """examples:
-  repdyn sweep runs/quickstart/TIME                       measure the checkpoints of a run
-  repdyn study convergence bert-base-uncased -o FOLDER    how its tokens approach their last layer
-  repdyn metrics                                          list every metric
-  repdyn explore gpt2                                     type a sentence and click its tokens, in the browser
+  repdyn sweep runs/quickstart/TIME                measure the checkpoints of a run
+  repdyn study convergence bert-base-uncased -o FOLDER
+  repdyn metrics                                   list every metric
+  repdyn explore gpt2                              the tokens of a sentence, in the browser
+  repdyn insights runs/quickstart/TIME             what happened in a run
   repdyn report runs/quickstart/TIME               write one self-contained web page
   repdyn figures runs/quickstart/TIME              draw figures and print a summary
   repdyn alerts runs/quickstart/TIME               list the alerts of a run
-  repdyn export runs/quickstart/TIME --to wandb    write the stored values to W&B, offline
-  repdyn COMMAND --help                                   every option of a command
+  repdyn export runs/quickstart/TIME --to wandb    write the values to W&B, offline
+  repdyn COMMAND --help                            every option of a command
 """
 _FIGURES_EXAMPLES = """examples:
   repdyn figures runs/quickstart/TIME
-  repdyn figures RUN --run EleutherAI/pythia-70m EleutherAI/pythia-160m
+  repdyn figures sweeps --run EleutherAI/pythia-70m EleutherAI/pythia-160m
   repdyn figures RUN --probe 3f2ab1c0 -o figures
-"""
-_ALERTS_EXAMPLES = """examples:
-  repdyn alerts runs/quickstart/TIME
-  repdyn alerts sweeps --run EleutherAI/pythia-70m --rules alerts.yaml
-  repdyn alerts --print-rules > alerts.yaml               the default rules, as a file to edit
-  repdyn alerts RUN --fail && echo healthy              exit status 1 if there is an alert
 """
 _EXPORT_EXAMPLES = """examples:
   repdyn export runs/quickstart/TIME
-  repdyn export RUN --run EleutherAI/pythia-70m --to wandb tensorboard csv -o logs
-  repdyn export RUN --wandb-online --wandb-project my-project    upload to W&B (needs an account)
+  repdyn export sweeps --run EleutherAI/pythia-70m --to wandb csv -o logs
+  repdyn export RUN --wandb-online --wandb-project my-project    upload (account)
 
 Each call creates new, complete runs and leaves those of earlier calls alone.
 """
@@ -63,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         options = parser.parse_args(given)
         options.run_command(options)
+    except BrokenPipeError:
+        # the reader, such as head, has seen enough; Python would complain once more when it closes the stream
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
         parser.exit(2, f"error: {printable(redacted(str(error)))}\n")
     except KeyboardInterrupt:
@@ -81,18 +81,16 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (_, description) in _OWN_PARSER.items():
         commands.add_parser(name, help=description, add_help=False)
-    metrics = commands.add_parser("metrics", help="list every metric", description="List every metric.")
-    metrics.add_argument("--markdown", action="store_true", help="with settings and sources, as docs/all_metrics.md")
-    metrics.set_defaults(run_command=_metrics)
-    figures = _add(commands, "figures", "draw the figures of a store and print a summary", _FIGURES_EXAMPLES, _figures)
+    add_listings(commands)
+    figures = add_store_command(
+        commands, "figures", "draw the figures of a store and print a summary", _FIGURES_EXAMPLES, _figures
+    )
     figures.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="folder for the figures (default: figures in the store)"
     )
-    alerts = _add(commands, "alerts", "list the alerts of the runs of a store", _ALERTS_EXAMPLES, _alerts, nargs="?")
-    alerts.add_argument("--rules", type=Path, metavar="FILE", help="YAML file of rules (default: those of each run)")
-    alerts.add_argument("--print-rules", action="store_true", help="print the default rules, as such a file")
-    alerts.add_argument("--fail", action="store_true", help="exit with status 1 if there is an alert")
-    export = _add(commands, "export", "write the values of a store to experiment loggers", _EXPORT_EXAMPLES, _export)
+    export = add_store_command(
+        commands, "export", "write the values of a store to experiment loggers", _EXPORT_EXAMPLES, _export
+    )
     export.add_argument(
         "--to",
         nargs="+",
@@ -115,57 +113,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add(
-    commands: argparse._SubParsersAction[SuggestingParser],
-    name: str,
-    description: str,
-    examples: str,
-    run_command: Callable[[argparse.Namespace], None],
-    nargs: str | None = None,
-) -> argparse.ArgumentParser:
-    """Add a subcommand for the runs of a store, with ``nargs`` of RUN."""
-    parser = commands.add_parser(
-        name,
-        help=description,
-        description=f"{description[0].upper()}{description[1:]}.",
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run_command=run_command)
-    add_store_options(parser, nargs)
-    return parser
-
-
-def _metrics(options: argparse.Namespace) -> None:
-    from repdyn.terminal.metric_list import markdown, print_metrics
-
-    if options.markdown:
-        print(markdown(), end="")
-    else:
-        print_metrics()
-
-
 def _figures(options: argparse.Namespace) -> None:
     from repdyn.publish.results import show_store
     from repdyn.store import find_store
 
     show_store(find_store(options.store), options.run, probe=options.probe, folder=options.output)
-
-
-def _alerts(options: argparse.Namespace) -> None:
-    from repdyn.alerts import RULES, as_yaml, read_rules
-    from repdyn.store import find_store
-    from repdyn.terminal.alerts import print_alerts
-
-    if options.print_rules:
-        print(as_yaml(RULES), end="")
-        return
-    if options.store is None:
-        raise ValueError("expected the folder of a run or a store, got none; or --print-rules for the default rules")
-    rules = read_rules(options.rules) if options.rules else None
-    found = print_alerts(find_store(options.store), options.run, probe=options.probe, rules=rules)
-    if found and options.fail:
-        raise SystemExit(1)
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -29,10 +29,11 @@ from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import DownloadLimits, Downloads, is_prefetching
 from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_designs, partition_tasks, sweep
 from repdyn.sweep.options import Shard, parser
-from repdyn.sweep.plan import ModelPlan, print_plan, print_suites, selection_notes
+from repdyn.sweep.plan import ModelPlan, plan_fields, print_plan, print_suites, selection_notes, suite_fields
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.sources import Source, find_sources
 from repdyn.utils.redaction import redacted
+from repdyn.utils.strict_json import print_json
 from repdyn.utils.untrusted_names import PrintableConsole, printable
 
 FAILED, USAGE_ERROR, STOPPED, INTERRUPTED = 1, 2, 3, 130
@@ -69,8 +70,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoint
 
 
 def _run(options: Namespace, console: Console) -> int:
+    if options.json and not (options.list_suites or options.dry_run):
+        raise ValueError("expected --json with --dry-run or --list-suites, got it alone; add one of them")
     if options.list_suites:
-        print_suites(PrintableConsole())
+        print_json(suite_fields()) if options.json else print_suites(PrintableConsole())
         return 0
     hub, settings = Hub(timeout_seconds=options.timeout), _settings(options)
     sources, problems = find_sources(options, hub)
@@ -80,7 +83,10 @@ def _run(options: Namespace, console: Console) -> int:
     sources = _select_shard(sources, options.shard) if options.shard else sources
     if options.dry_run:
         plans, without_probe = _plans(sources, store, settings, options)
-        print_plan(plans, hub, PrintableConsole(width=None if sys.stdout.isatty() else _FILE_WIDTH))
+        if options.json:
+            print_json(plan_fields(plans, hub))
+        else:
+            print_plan(plans, hub, PrintableConsole(width=None if sys.stdout.isatty() else _FILE_WIDTH))
         return _status([*problems, *without_probe], console)
     tasks, without_probe = _tasks(sources)
     check_comparable(tasks, store, settings)

@@ -31,6 +31,7 @@ from repdyn.models import LanguageModel, objective_of
 from repdyn.tracking.config import validate_measurement
 from repdyn.utils.arguments import closest
 from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.notices import silence_notices
 from repdyn.utils.plain_yaml import read_yaml
 from repdyn.utils.redaction import redacted
 
@@ -116,6 +117,7 @@ class TrainCLI(LightningCLI):
     """``fit`` with the groups run, model, data, trainer, tracker, hf_checkpoints, checkpoint and progress."""
 
     def __init__(self) -> None:
+        silence_notices()
         super().__init__(
             LanguageModel,
             data_module(sys.argv[1:]),
@@ -168,7 +170,7 @@ class TrainCLI(LightningCLI):
         super().parse_arguments(parser, args)
         fit = self.config[self.config.subcommand]
         try:
-            validate_measurement(fit.tracker.metrics, fit.tracker.on_error)
+            validate_measurement(fit.tracker.metrics, fit.tracker.on_error, log_layers=fit.tracker.log_layers)
             resolve_rules(_rules(fit.tracker.alerts))
         except (ValueError, OSError) as error:
             parser.error(f"tracker: {error}")

@@ -137,6 +137,7 @@ def _add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--dry-run", action="store_true", help="show what remains and what would be downloaded, and exit"
     )
+    group.add_argument("--json", action="store_true", help="print JSON, with --dry-run or --list-suites")
     group.add_argument("--retry-failed", action="store_true", help="retry checkpoints that failed before")
     group.add_argument("--max-disk", type=n_bytes, metavar="SIZE", help="disk space for weights, such as 20GB")
     group.add_argument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -58,6 +59,34 @@ def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console) -> None:
     )
     for problem in problems:
         console.print(f"would fail: {redacted(problem)}", style="yellow", markup=False, soft_wrap=True)
+
+
+def plan_fields(parts: Sequence[ModelPlan], hub: Hub) -> list[dict[str, Any]]:
+    """Return for each model what :func:`print_plan` prints, as values of JSON; sizes in bytes."""
+    fields = []
+    for part in parts:
+        sizes, problems = _sizes(part.waiting, hub)
+        fields.append(
+            {
+                "model": part.selection.run,
+                "checkpoints": [target.revision for target in part.selection.targets],
+                "waiting": [target.revision for target in part.waiting],
+                "done": part.n_done,
+                "failed_before": part.n_failed_before,
+                "download_bytes": sum(sizes),
+                "largest_bytes": max(sizes, default=0),
+                "would_fail": [redacted(problem) for problem in problems],
+            }
+        )
+    return fields
+
+
+def suite_fields() -> list[dict[str, Any]]:
+    """Return the suites that come with the package, as values of JSON."""
+    return [
+        {"name": suite.name, "title": suite.title, "models": [model.name for model in suite.models]}
+        for suite in shipped_suites().values()
+    ]
 
 
 def print_suites(console: Console) -> None:

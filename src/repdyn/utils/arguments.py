@@ -82,6 +82,27 @@ def add_store_options(parser: argparse.ArgumentParser, nargs: str | None = None)
     )
 
 
+def add_store_command(
+    commands: argparse._SubParsersAction[SuggestingParser],
+    name: str,
+    description: str,
+    examples: str,
+    run_command: Callable[[argparse.Namespace], None],
+    nargs: str | None = None,
+) -> argparse.ArgumentParser:
+    """Add a subcommand for the runs of a store, with ``nargs`` of RUN."""
+    parser = commands.add_parser(
+        name,
+        help=description,
+        description=f"{description[0].upper()}{description[1:]}.",
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run_command=run_command)
+    add_store_options(parser, nargs)
+    return parser
+
+
 def at_least(smallest: int) -> Callable[[str], int]:
     """Return the type of an option that takes a whole number of at least ``smallest``."""
 
