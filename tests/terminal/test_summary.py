@@ -162,6 +162,19 @@ def test_missing_values_are_counted_with_the_commonest_reason(run):
     assert "nan" not in text
 
 
+def test_few_distinct_embeddings_are_no_warning(run):
+    frame = run(steps=(0, 1))
+    embeddings = (frame["metric"] == "two_nn") & (frame["layer"] == 0)
+    reason = "fewer than half of the vectors are distinct: 71 of 4096"
+    few = [NAN, reason, 71, 4096, True]
+    frame.loc[embeddings, ["value", "reason", "n_unique", "n_vectors", "on_distinct"]] = few
+    text = printed(frame)
+    assert "warning" not in text
+    assert "layer 0, the embeddings, has no two_nn: 71 of 4,096 vectors are distinct" in text
+    frame.loc[frame["layer"] == 1, ["value", "reason"]] = [NAN, reason]
+    assert "warning: 6 of 42 values are left out, mostly: fewer than half of the" in printed(frame)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "line"),

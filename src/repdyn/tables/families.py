@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics import FAMILIES, metric_info
+from repdyn.store.schema import too_few_distinct
 from repdyn.tables.frames import in_order, metrics_of, of_metric
 
 
@@ -97,6 +98,16 @@ def drop_first_comparison(rows: pd.DataFrame) -> pd.DataFrame:
     comparing = [metric for metric in rows["metric"].unique() if compares_checkpoints(metric)]
     at_first = rows["step"] == rows["step"].min()
     return rows.loc[~(rows["metric"].isin(comparing) & at_first & rows["value"].isna())]
+
+
+def without_distinct_embeddings(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of layer 0 that lack a value because its vectors are those of a small vocabulary.
+
+    Every token of a byte-level model with rotary positions enters as one of as many vectors as there are byte values.
+    """
+    cells = rows.loc[(rows["layer"] == 0) & rows["value"].isna()]
+    samples = zip(cells["on_distinct"], cells["n_unique"], cells["n_vectors"], strict=True)
+    return cells.loc[cells["reason"] == [too_few_distinct(*sample) for sample in samples]]
 
 
 def most_common_reason(missing: pd.DataFrame) -> str:

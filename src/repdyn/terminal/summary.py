@@ -19,12 +19,18 @@ from repdyn.tables.costs import cost_line, failure_line
 from repdyn.tables.criteria import MEANINGS, VERSION
 from repdyn.tables.designs import sampling
 from repdyn.tables.effects import Verdict
-from repdyn.tables.families import drop_first_comparison, most_common_reason, undefined
+from repdyn.tables.families import (
+    drop_first_comparison,
+    most_common_reason,
+    undefined,
+    without_distinct_embeddings,
+)
 from repdyn.tables.findings import COLOURS, Finding, findings
 from repdyn.tables.frames import (
     causality,
     is_finished,
     measurements,
+    metrics_of,
     stack_of,
 )
 from repdyn.tables.style import KINDS, of_stack, plain
@@ -147,12 +153,21 @@ def _alerts(alerts: Sequence[Alert]) -> Iterator[Text]:
 
 
 def _missing(rows: pd.DataFrame) -> Iterator[Text]:
-    """Report missing values, except of metrics without any value, which are listed with the metrics."""
+    """Report missing values, except of metrics without any value, which are listed with the metrics.
+
+    Values that nothing is wrong with, those of few distinct embeddings, are no warning.
+    """
     expected = drop_first_comparison(rows)
+    embeddings = without_distinct_embeddings(rows)
+    expected = expected.drop(expected.index.intersection(embeddings.index))
     nowhere = [name for names in undefined(rows).values() for name in names]
     missing = expected.loc[expected["value"].isna()]
     named = missing["metric"].isin(nowhere) | (missing["metric"] + " (" + missing["subset"] + ")").isin(nowhere)
     missing = missing.loc[~named]
+    if len(embeddings):
+        metrics, first = ", ".join(metrics_of(embeddings)), embeddings.iloc[0]
+        few = f"{first['n_unique']:,.0f} of {first['n_vectors']:,.0f} vectors are distinct"
+        yield Text(f"layer 0, the embeddings, has no {metrics}: {few}", style="dim")
     if len(missing):
         reason = most_common_reason(missing)
         yield Text(f"warning: {len(missing)} of {len(rows)} values are left out, mostly: {reason}", style="yellow")

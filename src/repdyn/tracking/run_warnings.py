@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections.abc import Collection, Sequence
 
-from repdyn.store.schema import Row
+from repdyn.store.schema import Row, too_few_distinct
 from repdyn.tables.designs import own_window_warning
 from repdyn.utils.redaction import redacted
 
@@ -30,14 +30,14 @@ class RunWarnings:
             log.warning("tracking %s failed, training goes on: %s\n%s", when, redacted(describe(error)), details)
 
     def undefined(self, rows: Sequence[Row], comparing: Collection[str]) -> None:
-        """Warn of metrics without a value.
+        """Warn of metrics without a value, unless that is to be expected.
 
         Args:
             rows: of one step.
             comparing: metrics that compare with an earlier checkpoint, which the first step lacks.
         """
         for row in rows:
-            expected = row.reason is None or row.metric in comparing
+            expected = row.reason is None or row.metric in comparing or _is_of_few_embeddings(row)
             if not expected and self._is_new(f"undefined {row.metric}"):
                 values = (row.step, row.metric, row.layer, row.reason)
                 log.warning("step %d: %s of layer %s is undefined, training goes on: %s", *values)
@@ -56,6 +56,11 @@ class RunWarnings:
         new = key not in self._logged
         self._logged.add(key)
         return new
+
+
+def _is_of_few_embeddings(row: Row) -> bool:
+    """Return whether a value is missing because a small vocabulary leaves few distinct vectors in layer 0."""
+    return row.layer == 0 and row.reason == too_few_distinct(row.on_distinct, row.n_unique, row.n_vectors)
 
 
 def describe(error: Exception) -> str:
