@@ -18,6 +18,7 @@ from repdyn.capture.forward import Forward
 from repdyn.capture.token_states import TokenPositions
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
+from repdyn.publish.keys import LogLayers
 from repdyn.store import Store, open_store
 from repdyn.tracking.config import MeasurementConfig, OnFailure
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
@@ -49,6 +50,7 @@ class HuggingFaceTracker(TrainerCallback):
             loggers ("teacher_anisotropy/layer_00").
         loggers: Lightning loggers to log to; by default the open W&B run and a TensorBoard folder in ``output_dir``,
             according to ``report_to``.
+        log_layers: as for :class:`repdyn.callbacks.RepresentationDynamics`.
         alerts, report: as for :class:`repdyn.callbacks.RepresentationDynamics`.
 
     Raises:
@@ -68,6 +70,7 @@ class HuggingFaceTracker(TrainerCallback):
         run: str | None = None,
         name: str = "",
         loggers: Iterable[Logger] | None = None,
+        log_layers: LogLayers = "default",
         forward: Forward | None = None,
         token_positions: TokenPositions | None = None,
         tokens_per_forward: int = 8192,
@@ -82,6 +85,7 @@ class HuggingFaceTracker(TrainerCallback):
             token_positions=token_positions,
             tokens_per_forward=tokens_per_forward,
             on_error=on_error,
+            log_layers=log_layers,
         )
         self._schedule = ScheduleState(schedule)
         self._requested_store = store

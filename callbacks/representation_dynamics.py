@@ -19,6 +19,7 @@ from repdyn.capture.token_states import TokenPositions
 from repdyn.measurement.identity import metric_set
 from repdyn.metrics import DEFAULT_METRICS, Metric, as_tuple
 from repdyn.probe import Probe, ProbeBatch
+from repdyn.publish.keys import LogLayers
 from repdyn.store import Store, open_store
 from repdyn.tracking.config import MeasurementConfig, OnFailure, validate_measurement
 from repdyn.tracking.schedule import ScheduleLike
@@ -55,6 +56,9 @@ class RepresentationDynamics(ScheduledCallback):
         run: name of the run in the rows; by default the first logger's name and version.
         name: distinguishes several trackers of one trainer: a suffix of the run's name and a prefix of the names in the
             loggers ("teacher_anisotropy/layer_00").
+        log_layers: the metrics of which the loggers get every layer: "default" (anisotropy and TwoNN on all tokens),
+            "all", "none" (no layers at all), or patterns ("two_nn", "cka_*", "anisotropy@no_sink"). Of the others they
+            get the first, the middle and the last layer, of each the mean, minimum and maximum. The store has all.
         alerts: rules whose alerts are logged as warnings: a YAML file, :class:`repdyn.alerts.Rule` objects, or None
             for none. Only a rule with ``stop: true`` ends the training.
         report: whether ``report.html`` in the store is updated during the run.
@@ -80,11 +84,12 @@ class RepresentationDynamics(ScheduledCallback):
         tokens_per_forward: int = 8192,
         run: str | None = None,
         name: str = "",
+        log_layers: LogLayers = "default",
         alerts: Sequence[Rule] | str | Path | None = DEFAULT,
         report: bool = True,
     ) -> None:
         super().__init__(schedule)
-        validate_measurement(metrics, on_error, token_positions)
+        validate_measurement(metrics, on_error, token_positions, log_layers)
         self.probe = probe
         self.metrics = as_tuple(metrics)
         self.layers = layers
@@ -94,6 +99,7 @@ class RepresentationDynamics(ScheduledCallback):
         self.token_positions = token_positions
         self.tokens_per_forward = tokens_per_forward
         self.name = name
+        self.log_layers = log_layers
         self.rules = resolve_rules(alerts)
         self.report = report
         self._requested_store = store
@@ -236,6 +242,7 @@ class RepresentationDynamics(ScheduledCallback):
                 token_positions=self.token_positions,
                 tokens_per_forward=self.tokens_per_forward,
                 on_error=self.on_error,
+                log_layers=self.log_layers,
             ),
             run=self._run or "fast_dev_run",
             store=self._store,

@@ -172,6 +172,8 @@ def test_export_passes_its_options_on(store, monkeypatch):
             "--to",
             "wandb",
             "csv",
+            "--log-layers",
+            "all",
             "--wandb-online",
             "--wandb-project",
             "p",
@@ -179,10 +181,17 @@ def test_export_passes_its_options_on(store, monkeypatch):
             "h",
         ]
     )
-    default = {"to": ["wandb"], "probe": None, "folder": None, "project": "repdyn", "online": False}
+    default = {
+        "to": ["wandb"],
+        "probe": None,
+        "folder": None,
+        "project": "repdyn",
+        "online": False,
+        "log_layers": "default",
+    }
     assert seen == [
         (None, default),
-        (["x"], default | {"to": ["wandb", "csv"], "online": True, "project": "p", "probe": "h"}),
+        (["x"], default | {"to": ["wandb", "csv"], "online": True, "project": "p", "probe": "h", "log_layers": "all"}),
     ]
 
 

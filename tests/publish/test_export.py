@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn.figures.run import heatmap
 from repdyn.publish.export import export_run, export_store, open_logger, provenance
-from repdyn.publish.loggers import logged_values
+from repdyn.publish.keys import logged_values
 
 NAN = math.nan
 
@@ -74,9 +74,9 @@ def test_single_heads_and_comparisons_are_emitted_as_a_live_run_logs_them(filled
     metrics = ("anisotropy", "attention_topic_gap", "cka_previous")
     rows = make_everything(n_blocks=2, steps=(0, 8), metrics=metrics, n_heads=3, loss=False)
     logger = CSVLogger(tmp_path / "log", name="", version="")
-    assert export_run(filled(tmp_path / "store", rows), "decoder-quickstart", [logger]) == 2
+    assert export_run(filled(tmp_path / "store", rows), "decoder-quickstart", [logger], log_layers="all") == 2
     logger.save()
-    last, logged = table(tmp_path / "log")[-1], logged_values([row for row in rows if row.step == 8])
+    last, logged = table(tmp_path / "log")[-1], logged_values([row for row in rows if row.step == 8], "all")
     assert {name: float(last[name]) for name in logged} == logged
     assert "attention_topic_gap_heads/layer_02_head_02" in logged
     assert "attention_topic_gap_heads/mean" not in last

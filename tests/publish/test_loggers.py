@@ -1,7 +1,6 @@
 import csv
 import json
 import math
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.figures.run import heatmap
-from repdyn.publish.loggers import log_alerts, log_figures, log_rows, logged_values
+from repdyn.publish.loggers import log_alerts, log_figures, log_rows
 
 NAN = math.nan
 
@@ -25,71 +24,6 @@ def checkpoint(row, step, n_layers=3):
         for subset, shift in (("all", 0.0), ("no_sink", 0.5))
         for layer in range(n_layers)
     ]
-
-
-def test_names_and_means(row, scalar_row):
-    without_subset = row(step=10, layer=0, metric="two_nn", subset=None, value=7.0)
-    values = logged_values([*checkpoint(row, 10), without_subset, scalar_row(10, 3.0)])
-    assert {name: value for name, value in values.items() if "layer_01" not in name} == {
-        "anisotropy/layer_00": 10.0,
-        "anisotropy/layer_02": 12.0,
-        "anisotropy_no_sink/layer_00": 10.5,
-        "anisotropy_no_sink/layer_02": 12.5,
-        "two_nn/layer_00": 7.0,
-        "anisotropy/mean": 11.0,
-        "anisotropy_no_sink/mean": 11.5,
-        "two_nn/mean": 7.0,
-    }
-    assert math.isnan(values["anisotropy/layer_01"])
-    assert math.isnan(values["anisotropy_no_sink/layer_01"])
-
-
-def test_names_are_padded_to_the_deepest_layer(row):
-    assert set(logged_values([row(layer=3), row(layer=120)])) == {
-        "anisotropy/layer_003",
-        "anisotropy/layer_120",
-        "anisotropy/mean",
-    }
-
-
-def test_heads_have_a_section_of_their_own_without_a_mean(row):
-    rows = [
-        row(metric="attention_topic_gap", layer=layer, head=head, value=layer + (0.5 if head is None else head))
-        for layer in (1, 2)
-        for head in (None, 0, 1)
-    ]
-    assert logged_values(rows) == {
-        "attention_topic_gap/layer_01": 1.5,
-        "attention_topic_gap/layer_02": 2.5,
-        "attention_topic_gap/mean": 2.0,
-        "attention_topic_gap_heads/layer_01_head_00": 1,
-        "attention_topic_gap_heads/layer_01_head_01": 2,
-        "attention_topic_gap_heads/layer_02_head_00": 2,
-        "attention_topic_gap_heads/layer_02_head_01": 3,
-    }
-
-
-def test_heads_of_a_stack_and_a_subset(row):
-    rows = [row(layer=3, head=head, stack="decoder", subset="no_sink") for head in (7, 120)]
-    assert set(logged_values(rows)) == {
-        "anisotropy_decoder_no_sink_heads/layer_03_head_007",
-        "anisotropy_decoder_no_sink_heads/layer_03_head_120",
-    }
-    with pytest.raises(ValueError, match="got two for 'anisotropy_heads/layer_03_head_07'"):
-        logged_values([row(layer=3, head=7), row(layer=3, head=7)])
-
-
-def test_mean_of_nothing_is_nan(row):
-    assert math.isnan(logged_values([row(layer=0, value=NAN)])["anisotropy/mean"])
-
-
-def test_two_rows_of_one_name_are_an_error(row):
-    expected = (
-        "expected one row for each name, got two for 'anisotropy/layer_03' (the second: step 7, settings "
-        '{"k": 2}); log one step at a time, and one setting of a metric'
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
-        logged_values([row(layer=3), row(layer=3, step=7, settings='{"k": 2}')])
 
 
 def test_scalars_alone_log_nothing(scalar_row, tmp_path):
@@ -193,7 +127,7 @@ def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
 
     axes = [record["metric"] for record in records if record["type"] == "metric" and "name" in record["metric"]]
     on_ours = [axis["name"] for axis in axes if axis.get("step_metric") == "repdyn/step"]
-    sections, keys = ("anisotropy", "anisotropy_no_sink"), ("layer_00", "layer_01", "layer_02", "mean")
+    sections, keys = ("anisotropy", "anisotropy_no_sink"), ("layer_00", "layer_01", "layer_02", "mean", "min", "max")
     # sorted lists, not sets: each name is defined once, whatever the number of steps
     assert sorted(on_ours) == sorted(["figures/map", *(f"{section}/{key}" for section in sections for key in keys)])
 
@@ -217,32 +151,6 @@ def test_figures_pass_over_loggers_without_pictures(run, tmp_path):
     log_figures({"map": heatmap(run(steps=(0,)), "anisotropy", "all")}, [logger], 0)
     logger.save()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_stacks_have_names_and_means_of_their_own(row, scalar_row):
-    rows = [
-        row(layer=layer, stack=stack, subset=subset, value=layer + shift)
-        for stack, n_layers, shift in (("encoder", 2, 10.0), ("decoder", 3, 20.0))
-        for subset in ("all", "no_sink")
-        for layer in range(n_layers)
-    ]
-    values = logged_values(
-        [*rows, row(layer=0, stack="decoder", metric="two_nn", subset=None, value=7.0), scalar_row(0, 3.0)]
-    )
-    assert len(values) == len(rows) + 1 + 5
-    assert {name: value for name, value in values.items() if "no_sink" not in name} == {
-        "anisotropy_encoder/layer_00": 10.0,
-        "anisotropy_encoder/layer_01": 11.0,
-        "anisotropy_encoder/mean": 10.5,
-        "anisotropy_decoder/layer_00": 20.0,
-        "anisotropy_decoder/layer_01": 21.0,
-        "anisotropy_decoder/layer_02": 22.0,
-        "anisotropy_decoder/mean": 21.0,
-        "two_nn_decoder/layer_00": 7.0,
-        "two_nn_decoder/mean": 7.0,
-    }
-    assert values["anisotropy_decoder_no_sink/layer_02"] == 22.0
-    assert values["anisotropy_encoder_no_sink/mean"] == 10.5
 
 
 def unpaintable() -> Figure:

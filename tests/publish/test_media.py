@@ -7,8 +7,8 @@ from lightning.pytorch.loggers import CSVLogger, WandbLogger
 from synthetic_runs import fill, make_row, make_rows, make_two_stacks
 
 from repdyn.alerts import Rule, write_rules
-from repdyn.publish.loggers import STEP_KEY
 from repdyn.publish.media import MAX_ROWS, log_stored_media
+from repdyn.publish.targets import STEP_KEY
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from repdyn.alerts import RULES, find_alerts
 from repdyn.alerts.series import observations
 from repdyn.figures.run import heatmap, mean_over_layers, profile_over_depth
 from repdyn.publish.export import export_run
-from repdyn.publish.loggers import logged_values
+from repdyn.publish.keys import logged_values
 from repdyn.publish.media import log_stored_media
 from repdyn.report import figures as interactive
 from repdyn.report import write_report

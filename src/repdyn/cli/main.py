@@ -94,13 +94,21 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--to",
         nargs="+",
-        choices=("wandb", "tensorboard", "csv"),
+        choices=("wandb", "tensorboard", "csv", "mlflow"),
         default=["wandb"],
         metavar="LOGGER",
         help="one or several of wandb, tensorboard and csv (default: wandb)",
     )
     export.add_argument(
         "--wandb-online", action="store_true", help="upload to W&B instead of writing files for a later wandb sync"
+    )
+    export.add_argument(
+        "--log-layers",
+        nargs="+",
+        default=["default"],
+        metavar="METRIC",
+        help="metrics of which every layer is written, with * for any characters, or one of the words default "
+        "(anisotropy and two_nn), all, none",
     )
     export.add_argument("--wandb-project", default="repdyn", help="W&B project (default: %(default)s)")
     export.add_argument(
@@ -136,5 +144,6 @@ def _export(options: argparse.Namespace) -> None:
         folder=options.output,
         project=options.wandb_project,
         online=options.wandb_online,
+        log_layers=options.log_layers[0] if options.log_layers[0] in {"default", "all", "none"} else options.log_layers,
     ):
         print(printable(line))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,12 +12,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import pandas as pd
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from repdyn.alerts import find_alerts, stored_rules
 from repdyn.figures.run import all_figures
+from repdyn.publish.keys import LogLayers, validate_log_layers
 from repdyn.publish.loggers import TOKENS_KEY, log_figures, log_rows
 from repdyn.publish.media import log_stored_media
+from repdyn.publish.targets import target_of
 from repdyn.report import write_report
 from repdyn.store import Store
 from repdyn.store.schema import SCHEMA, Row
@@ -27,16 +30,23 @@ from repdyn.tables.style import KINDS
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.redaction import redacted
 
-Destination = Literal["wandb", "tensorboard", "csv"]
-DESTINATIONS: tuple[Destination, ...] = ("wandb", "tensorboard", "csv")
+Destination = Literal["wandb", "tensorboard", "csv", "mlflow"]
+DESTINATIONS: tuple[Destination, ...] = ("wandb", "tensorboard", "csv", "mlflow")
 
 
-def export_run(store: Store, run: str, loggers: Sequence[Logger], *, probe: str | None = None) -> int:
+def export_run(
+    store: Store,
+    run: str,
+    loggers: Sequence[Logger],
+    *,
+    probe: str | None = None,
+    log_layers: LogLayers = "default",
+) -> int:
     """Log a stored run: one row for each step, the figures, and their provenance.
 
     An error in one figure or logger does not affect the others.
 
-    The row of a step has the names a live run logs (:func:`repdyn.publish.loggers.logged_values`), the scalars stored
+    The row of a step has the names a live run logs (:func:`repdyn.publish.keys.logged_values`), the scalars stored
     with it (``train/loss``, ``seconds/forward``, ...) and, if known, its training tokens as ``repdyn/tokens``. A
     finished model has step 0 and the hyperparameter ``stage`` "finished".
 
@@ -45,6 +55,7 @@ def export_run(store: Store, run: str, loggers: Sequence[Logger], *, probe: str 
         run: its name.
         loggers: any of Lightning's; left open. Each also gets :func:`provenance` as its hyperparameters.
         probe: hash of the probe to log, needed if the run was measured on several.
+        log_layers: the layers that are logged, as for :func:`repdyn.publish.keys.logged_values`.
 
     Returns:
         Number of steps logged.
@@ -65,7 +76,7 @@ def export_run(store: Store, run: str, loggers: Sequence[Logger], *, probe: str 
         for step in steps:
             stored = values.loc[values["step"] == step]
             with attempt():
-                log_rows(_records(stored), loggers, step, also=_scalars(stored))
+                log_rows(_records(stored), loggers, step, also=_scalars(stored), log_layers=log_layers)
         for stack, rows in by_stack(frame).items():
             last, alerts = int(measurements(rows)["step"].iloc[-1]), find_alerts(rows, rules)
             log_figures(all_figures(rows, attempt, alerts), loggers, last, stack, attempt)
@@ -75,8 +86,8 @@ def export_run(store: Store, run: str, loggers: Sequence[Logger], *, probe: str 
 
 
 def _log_media(store: Store, run: str, loggers: Sequence[Logger], probe: str | None, attempt: Attempt) -> None:
-    """Log tables, interactive figures and the report of a run to W&B; other loggers cannot show them."""
-    if not any(isinstance(logger, WandbLogger) for logger in loggers):
+    """Log tables, interactive figures and the report of a run to the loggers that show them."""
+    if not any(target_of(logger).takes_pages for logger in loggers):
         return
     with TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
@@ -94,6 +105,7 @@ def export_store(
     folder: Path | None = None,
     project: str = "repdyn",
     online: bool = False,
+    log_layers: LogLayers = "default",
 ) -> Iterator[str]:
     """Export runs of a store, each to loggers of its own.
 
@@ -105,25 +117,29 @@ def export_store(
             exported once for each.
         folder: for the loggers' files; ``exports`` inside the store unless given.
         project, online: as for :func:`open_logger`.
+        log_layers: the layers that are logged, as for :func:`repdyn.publish.keys.logged_values`.
 
     Yields:
         A line for each export, with the place where it can be viewed.
 
     Raises:
-        ValueError: nothing is stored; no such run or probe; a package that is not installed.
+        ValueError: nothing is stored; no such run or probe; ``log_layers`` that match no metric; a package that
+            is not installed.
         ConnectionError: W&B cannot be reached, or there is no account.
         Exception: the error of the first figure or logger that failed, once everything else is exported.
     """
     into = folder or store.path / "exports"
+    selected = select(store, runs, probe)
+    validate_log_layers(log_layers, _measured(selected.values()))
     with attempts() as attempt:
-        for (run, found), frame in select(store, runs, probe).items():
+        for (run, found), frame in selected.items():
             if not is_measured(frame):
                 yield f"{run}: nothing measured"
                 continue
             for destination in dict.fromkeys(to):
                 done = "not everything"
                 with open_logger(destination, run, into, project=project, online=online) as (logger, place), attempt():
-                    number = export_run(store, run, [logger], probe=found)
+                    number = export_run(store, run, [logger], probe=found, log_layers=log_layers)
                     done = f"{number} checkpoint{'s' * (number > 1)}"
                 yield f"{run}: {done} in {place}"
 
@@ -173,8 +189,9 @@ def open_logger(
     Args:
         to: one of :data:`DESTINATIONS`.
         run: name of the run.
-        folder: its files go into ``wandb``, ``tensorboard`` or ``csv`` in it.
-        project: in W&B.
+        folder: its files go into ``wandb``, ``tensorboard``, ``csv`` or ``mlflow`` in it; those of MLflow go where
+            the environment variable MLFLOW_TRACKING_URI says, if it is set.
+        project: in W&B; the experiment in MLflow.
         online: send to the W&B cloud instead of keeping W&B's files for a later "wandb sync".
 
     Raises:
@@ -186,6 +203,14 @@ def open_logger(
     if to == "wandb":
         with _wandb_run(run, folder, project, online) as (logger, place):
             yield logger, place
+        return
+    if to == "mlflow":
+        tracking = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder / 'mlflow' / 'mlflow.db').resolve()}"
+        (folder / "mlflow").mkdir(parents=True, exist_ok=True)
+        artifacts = (folder / "mlflow" / "artifacts").resolve().as_uri() if tracking.startswith("sqlite:") else None
+        logger = MLFlowLogger(project, run_name=run, tracking_uri=tracking, artifact_location=artifacts)
+        yield logger, f"{tracking}, run {logger.run_id}"
+        logger.finalize("success")
         return
     name = str(_as_path(run))
     if to == "csv":
@@ -219,6 +244,12 @@ def _wandb_run(run: str, folder: Path, project: str, online: bool) -> Iterator[t
         ) from error
     with experiment:
         yield WandbLogger(experiment=experiment), str(experiment.url if online else Path(experiment.dir).parent)
+
+
+def _measured(frames: Iterable[pd.DataFrame]) -> set[tuple[str, str]]:
+    """Return name and token subset of each metric."""
+    rows = pd.concat([frame.loc[frame["layer"].notna(), ["metric", "subset"]] for frame in frames])
+    return {(str(metric), str(subset)) for metric, subset in rows.drop_duplicates().itertuples(index=False)}
 
 
 def _scalars(rows: pd.DataFrame) -> dict[str, float]:

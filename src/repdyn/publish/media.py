@@ -1,4 +1,4 @@
-"""Tables, interactive figures and the report page of a run as media of Weights & Biases."""
+"""Tables and interactive figures of a run as media of Weights & Biases, and its report where a logger shows pages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from lightning.pytorch.loggers import Logger, WandbLogger
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from repdyn.alerts import Alert, find_alerts, stored_rules
 from repdyn.metrics.names import file_stem
-from repdyn.publish.loggers import log_media
+from repdyn.publish.targets import Target, WandbTarget, target_of
 from repdyn.report.figures import heatmap, means, profile
 from repdyn.store import Store
 from repdyn.tables.families import has_own_figures
@@ -52,7 +52,7 @@ def log_stored_media(
     prefix: str = "",
     attempt: Attempt | None = None,
 ) -> None:
-    """Log a stored run to W&B as tables, interactive figures and a page; other loggers are skipped.
+    """Log a stored run to W&B as tables, interactive figures and a page, to MLflow as a page; others are skipped.
 
     ``tables/METRIC_SUBSET`` has a line for each layer and step (at log-spaced steps if there are more than 10,000
     lines), ``tables/alerts`` and ``tables/findings`` one for each; ``interactive/`` has heatmap, profile with a slider
@@ -72,8 +72,8 @@ def log_stored_media(
         ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
         Exception: the error of the first part that failed, once all have been tried.
     """
-    experiments = [logger.experiment for logger in loggers if isinstance(logger, WandbLogger)]
-    if not experiments:
+    targets = [target for target in map(target_of, loggers) if target.takes_pages]
+    if not targets:
         return
     frame, rules = store.to_pandas(run), stored_rules(store.alerts_path(run))
     of_probe = frame if probe is None else frame.loc[frame["probe"] == probe]
@@ -81,20 +81,34 @@ def log_stored_media(
         for rows in by_stack(of_probe).values():
             measured = measurements(rows)
             last = int(measured["step"].iloc[-1])
-            for name, make in _media(rows, measured, find_alerts(rows, rules), page):
-                folder, _, rest = name.rpartition("/")
-                with each():
-                    medium = make()
-                    for experiment in experiments:
-                        # one by one: W&B rejects a whole row for one name that it does not accept
-                        with each():
-                            log_media(experiment, {f"{folder}/{prefix}{rest}".lstrip("/"): medium}, last)
-            page = None  # it shows all stacks
+            with each():
+                _log_tables(rows, measured, find_alerts(rows, rules), targets, prefix, last, each)
+        for target in targets if page is not None and page.exists() else ():
+            with each():
+                target.log_page(page, f"{prefix}report", last)
 
 
-def _media(
-    frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert], page: Path | None
-) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _log_tables(
+    frame: pd.DataFrame,
+    rows: pd.DataFrame,
+    alerts: Sequence[Alert],
+    targets: Sequence[Target],
+    prefix: str,
+    step: int,
+    attempt: Attempt,
+) -> None:
+    experiments = [target for target in targets if isinstance(target, WandbTarget)]
+    for name, make in _media(frame, rows, alerts) if experiments else ():
+        folder, _, rest = name.rpartition("/")
+        with attempt():
+            medium = make()
+            for experiment in experiments:
+                # one by one: W&B rejects a whole row for one name that it does not accept
+                with attempt():
+                    experiment.log_media({f"{folder}/{prefix}{rest}": medium}, step)
+
+
+def _media(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the name of each medium, and a function that makes it."""
     stack = stack_of(rows)
     tables, interactive = (f"{kind}/{safe_file_name(stack)}" if stack else kind for kind in ("tables", "interactive"))
@@ -111,8 +125,6 @@ def _media(
             if not is_finished(rows):
                 yield f"{interactive}/heatmap_{ending}", partial(_plotly, heatmap, frame, metric, subset)
                 yield f"{interactive}/means_{ending}", partial(_plotly, means, frame, metric, subset)
-    if page is not None and page.exists():
-        yield "report", lambda: _html(page.read_text(encoding="utf-8"))
 
 
 def _name(metric: str, subset: str) -> str:

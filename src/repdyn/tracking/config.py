@@ -12,18 +12,22 @@ from repdyn.capture.token_states import TokenPositions, positions_name
 from repdyn.measurement.identity import layer_choice, metric_set
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple, resolve
 from repdyn.probe import Probe
+from repdyn.publish.keys import LogLayers, validate_log_layers
 
 OnFailure: TypeAlias = Literal["warn", "raise"]
 
 
 def validate_measurement(
-    metrics: str | Sequence[MetricLike], on_error: str, token_positions: TokenPositions | None = None
+    metrics: str | Sequence[MetricLike],
+    on_error: str,
+    token_positions: TokenPositions | None = None,
+    log_layers: LogLayers = "default",
 ) -> None:
     """Check everything that can be checked without a model.
 
     Raises:
         ValueError: an unknown metric or setting, two metrics of one name, ``on_error`` other than "warn" or "raise", or
-            token positions that are neither a slice nor a named function.
+            token positions that are neither a slice nor a named function; ``log_layers`` that match no metric.
     """
     positions_name(token_positions)
     if on_error not in {"warn", "raise"}:
@@ -34,11 +38,14 @@ def validate_measurement(
         raise ValueError(
             f"expected metrics of different names, got several called {metric} on {subset}; give each a name of its own"
         )
+    validate_log_layers(log_layers, pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementConfig:
     """Settings of a measurement; arguments as for :func:`repdyn.measure`.
+
+    ``log_layers`` are the layers that loggers get, as for :func:`repdyn.publish.keys.logged_values`.
 
     Raises:
         ValueError: as :func:`validate_measurement` does.
@@ -51,9 +58,10 @@ class MeasurementConfig:
     token_positions: TokenPositions | None = None
     tokens_per_forward: int = 8192
     on_error: OnFailure = "warn"
+    log_layers: LogLayers = "default"
 
     def __post_init__(self) -> None:
-        validate_measurement(self.metrics, self.on_error, self.token_positions)
+        validate_measurement(self.metrics, self.on_error, self.token_positions, self.log_layers)
         object.__setattr__(self, "metrics", as_tuple(self.metrics))
 
     @property

@@ -295,4 +295,4 @@ class TrackedRun:
             self._buffer.store_failure(key, failure_rows(checkpoint, names, describe(error), probe=key.probe))
 
     def _log(self, rows: Sequence[Row]) -> None:
-        log_rows(rows, self.loggers(), rows[0].step, prefix=self._prefix)
+        log_rows(rows, self.loggers(), rows[0].step, prefix=self._prefix, log_layers=self.config.log_layers)

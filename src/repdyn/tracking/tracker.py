@@ -16,6 +16,7 @@ from repdyn.capture.forward import Forward
 from repdyn.capture.token_states import TokenPositions
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
+from repdyn.publish.keys import LogLayers
 from repdyn.store import Store, open_store
 from repdyn.tracking.config import MeasurementConfig, OnFailure
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
@@ -52,6 +53,7 @@ class Tracker:
         run: name of the run in the rows; by default the name of the store's folder.
         loggers: Lightning's loggers, which work without Lightning's Trainer; ``WandbLogger(experiment=wandb.run)``
             joins a W&B run that is open already.
+        log_layers: as for :class:`repdyn.callbacks.RepresentationDynamics`.
         alerts, report: as for :class:`repdyn.callbacks.RepresentationDynamics`; the loop itself must check
             :attr:`should_stop`.
 
@@ -74,6 +76,7 @@ class Tracker:
         tokens_seen: int = 0,
         run: str | None = None,
         loggers: Iterable[Logger] = (),
+        log_layers: LogLayers = "default",
         forward: Forward | None = None,
         token_positions: TokenPositions | None = None,
         tokens_per_forward: int = 8192,
@@ -88,6 +91,7 @@ class Tracker:
             token_positions=token_positions,
             tokens_per_forward=tokens_per_forward,
             on_error=on_error,
+            log_layers=log_layers,
         )
         if start < 0:
             raise ValueError(f"expected start >= 0, the optimizer steps taken before, got {start}")

@@ -1,0 +1,201 @@
+"""Names, values and the choice of layers of one checkpoint."""
+
+import math
+import re
+
+import pytest
+
+from repdyn.publish.board_layout import layout_of
+from repdyn.publish.keys import logged_values, validate_log_layers
+
+NAN = math.nan
+
+
+def layers(values, section):
+    """The logged layers of a section."""
+    return [int(key[-2:]) for key in sorted(values) if key.startswith(f"{section}/layer_")]
+
+
+def deep(row, metrics, n_layers=7):
+    return [
+        row(metric=metric, subset=subset, layer=layer, value=float(layer))
+        for metric, _, subset in (name.partition("@") for name in metrics)
+        for layer in range(n_layers)
+    ]
+
+
+EVERY = [*range(7)]
+FEW = [0, 3, 6]
+CASES = {
+    "default": ("default", EVERY, FEW, EVERY, FEW),
+    "all": ("all", EVERY, EVERY, EVERY, EVERY),
+    "none": ("none", [], [], [], []),
+    "a metric on all its subsets": (["anisotropy"], EVERY, EVERY, FEW, FEW),
+    "a subset": (["*@no_sink"], FEW, EVERY, FEW, FEW),
+    "settings": (["two_nn[*"], FEW, FEW, FEW, EVERY),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_layers_with_a_curve(row, case):
+    names = ("anisotropy@all", "anisotropy@no_sink", "two_nn@all", "two_nn[discard=0.8]@all")
+    log_layers, *expected = CASES[case]
+    values = logged_values(deep(row, names), log_layers)
+    sections = ("anisotropy", "anisotropy_no_sink", "two_nn", "two_nn[discard=0.8]")
+    assert [layers(values, section) for section in sections] == expected
+    for section in sections:
+        assert [values[f"{section}/{statistic}"] for statistic in ("mean", "min", "max")] == [3.0, 0.0, 6.0]
+
+
+def test_heads_are_logged_with_every_layer(row):
+    rows = [row(metric="sink_rate", layer=layer, head=head) for layer in range(5) for head in (None, 0, 1)]
+    assert layers(logged_values(rows), "sink_rate") == [0, 2, 4]
+    assert not any("_heads/" in key for key in logged_values(rows))
+    assert sum("_heads/" in key for key in logged_values(rows, ["sink_rate"])) == 10
+
+
+def test_another_word_is_an_error(row):
+    expected = 'expected log_layers "default", "all", "none" or a sequence of patterns such as ("two_nn", "cka_*"), got "every"'
+    for use in (lambda: logged_values([row(layer=3)], "every"), lambda: validate_log_layers("every", [])):
+        with pytest.raises(
+            ValueError,
+            match=f"^{re.escape(expected).replace(chr(34) + 'every' + chr(34), chr(39) + 'every' + chr(39))}$",
+        ):
+            use()
+
+
+def test_a_pattern_must_match_what_is_measured():
+    measured = [("two_nn", "all"), ("two_nn", "no_sink")]
+    validate_log_layers(["two_*", "*@no_sink"], measured)
+    with pytest.raises(ValueError, match="got 'two_nn@content'; measured are two_nn@all, two_nn@no_sink$"):
+        validate_log_layers(["two_nn", "two_nn@content"], measured)
+
+
+def test_the_layout_has_a_category_for_each_section(row):
+    values = logged_values(deep(row, ("anisotropy@all", "two_nn[discard=0.8]@all")))
+    layout = layout_of({*values, "train/loss"})
+    assert list(layout) == ["anisotropy", "two_nn[discard=0.8]"]
+    for section, charts in layout.items():
+        (_, (every,)), (_, (statistics,)) = charts.values()
+        assert {key for key in values if re.match(every, key)} == {
+            key for key in values if key.startswith(f"{section}/layer_")
+        }
+        assert {key for key in values if re.match(statistics, key)} == {
+            f"{section}/{name}" for name in ("mean", "min", "max")
+        }
+
+
+def test_the_layout_without_layers_has_no_chart_of_them(row):
+    assert [list(charts) for charts in layout_of(logged_values(deep(row, ["two_nn@all"]), "none")).values()] == [
+        ["two_nn: mean, min, max"]
+    ]
+
+
+def checkpoint(row, step, n_layers=3):
+    """One measured step; layer 1 has no value."""
+    return [
+        row(step=step, layer=layer, subset=subset, value=NAN if layer == 1 else step + layer + shift)
+        for subset, shift in (("all", 0.0), ("no_sink", 0.5))
+        for layer in range(n_layers)
+    ]
+
+
+def test_names_and_means(row, scalar_row):
+    without_subset = row(step=10, layer=0, metric="two_nn", subset=None, value=7.0)
+    values = logged_values([*checkpoint(row, 10), without_subset, scalar_row(10, 3.0)])
+    assert {name: value for name, value in values.items() if "layer_01" not in name} == {
+        "anisotropy/layer_00": 10.0,
+        "anisotropy/layer_02": 12.0,
+        "anisotropy_no_sink/layer_00": 10.5,
+        "anisotropy_no_sink/layer_02": 12.5,
+        "two_nn/layer_00": 7.0,
+        "anisotropy/mean": 11.0,
+        "anisotropy/min": 10.0,
+        "anisotropy/max": 12.0,
+        "anisotropy_no_sink/mean": 11.5,
+        "anisotropy_no_sink/min": 10.5,
+        "anisotropy_no_sink/max": 12.5,
+        **{f"two_nn/{statistic}": 7.0 for statistic in ("mean", "min", "max")},
+    }
+    assert math.isnan(values["anisotropy/layer_01"])
+    assert math.isnan(values["anisotropy_no_sink/layer_01"])
+
+
+def test_names_are_padded_to_the_deepest_layer(row):
+    assert set(logged_values([row(layer=3), row(layer=120)])) == {
+        "anisotropy/layer_003",
+        "anisotropy/layer_120",
+        *(f"anisotropy/{statistic}" for statistic in ("mean", "min", "max")),
+    }
+
+
+def test_heads_have_a_section_of_their_own_without_a_mean(row):
+    rows = [
+        row(metric="attention_topic_gap", layer=layer, head=head, value=layer + (0.5 if head is None else head))
+        for layer in (1, 2)
+        for head in (None, 0, 1)
+    ]
+    assert logged_values(rows, "all") == {
+        "attention_topic_gap/layer_01": 1.5,
+        "attention_topic_gap/layer_02": 2.5,
+        "attention_topic_gap/mean": 2.0,
+        "attention_topic_gap/min": 1.5,
+        "attention_topic_gap/max": 2.5,
+        "attention_topic_gap_heads/layer_01_head_00": 1,
+        "attention_topic_gap_heads/layer_01_head_01": 2,
+        "attention_topic_gap_heads/layer_02_head_00": 2,
+        "attention_topic_gap_heads/layer_02_head_01": 3,
+    }
+
+
+def test_heads_of_a_stack_and_a_subset(row):
+    rows = [row(layer=3, head=head, stack="decoder", subset="no_sink") for head in (7, 120)]
+    assert set(logged_values(rows, "all")) == {
+        "anisotropy_decoder_no_sink_heads/layer_03_head_007",
+        "anisotropy_decoder_no_sink_heads/layer_03_head_120",
+    }
+    with pytest.raises(ValueError, match="got two for 'anisotropy_heads/layer_03_head_07'"):
+        logged_values([row(layer=3, head=7), row(layer=3, head=7)])
+
+
+def test_mean_of_nothing_is_nan(row):
+    assert math.isnan(logged_values([row(layer=0, value=NAN)])["anisotropy/mean"])
+
+
+def test_two_rows_of_one_name_are_an_error(row):
+    expected = (
+        "expected one row for each name, got two for 'anisotropy/layer_03' (the second: step 7, settings "
+        '{"k": 2}); log one step at a time, and one setting of a metric'
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        logged_values([row(layer=3), row(layer=3, step=7, settings='{"k": 2}')])
+
+
+def test_stacks_have_names_and_means_of_their_own(row, scalar_row):
+    rows = [
+        row(layer=layer, stack=stack, subset=subset, value=layer + shift)
+        for stack, n_layers, shift in (("encoder", 2, 10.0), ("decoder", 3, 20.0))
+        for subset in ("all", "no_sink")
+        for layer in range(n_layers)
+    ]
+    values = logged_values(
+        [*rows, row(layer=0, stack="decoder", metric="two_nn", subset=None, value=7.0), scalar_row(0, 3.0)]
+    )
+    assert len(values) == len(rows) + 1 + 5 * 3
+    assert {
+        name: value
+        for name, value in values.items()
+        if name.rpartition("/")[2] not in {"min", "max"} and "no_sink" not in name
+    } == {
+        "anisotropy_encoder/layer_00": 10.0,
+        "anisotropy_encoder/layer_01": 11.0,
+        "anisotropy_encoder/mean": 10.5,
+        "anisotropy_decoder/layer_00": 20.0,
+        "anisotropy_decoder/layer_01": 21.0,
+        "anisotropy_decoder/layer_02": 22.0,
+        "anisotropy_decoder/mean": 21.0,
+        "two_nn_decoder/layer_00": 7.0,
+        "two_nn_decoder/mean": 7.0,
+    }
+    assert values["anisotropy_decoder_no_sink/layer_02"] == 22.0
+    assert values["anisotropy_encoder_no_sink/mean"] == 10.5
