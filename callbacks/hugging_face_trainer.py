@@ -20,6 +20,7 @@ from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.publish.keys import LogLayers
 from repdyn.store import Store, open_store
+from repdyn.tables.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.config import MeasurementConfig, OnFailure
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.tracking.tracked_run import TrackedRun
@@ -96,6 +97,7 @@ class HuggingFaceTracker(TrainerCallback):
         self._report = report
         self._tracked: TrackedRun | None = None
         self._logged: tuple[int, float] | None = None
+        self._validation_loss: float | None = None
         self._measured_at: int | None = None
 
     @property
@@ -125,7 +127,7 @@ class HuggingFaceTracker(TrainerCallback):
         self._schedule = ScheduleState(self._schedule.schedule)
         tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed=continued or state.global_step > 0)
         self._tracked = tracked
-        self._logged = self._measured_at = None
+        self._logged = self._measured_at = self._validation_loss = None
         if self._schedule.start(state.global_step):
             self._measure(args, state, control, model, others.get("optimizer"))
 
@@ -162,6 +164,9 @@ class HuggingFaceTracker(TrainerCallback):
         if "train_runtime" in logs and self._schedule.claim(state.global_step):
             self._measure(args, state, control, model, others.get("optimizer"))
 
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        self._validation_loss = others.get("metrics", {}).get("eval_loss")
+
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._tracked is not None:
             self._tracked.finish()
@@ -177,10 +182,14 @@ class HuggingFaceTracker(TrainerCallback):
                 unwrapped(model),
                 state.global_step,
                 tokens_seen=int(state.num_input_tokens_seen) if counts_tokens else None,
-                loss=loss if step == state.global_step else None,
-                learning_rate=learning_rate_of(optimizer),
+                scalars={
+                    LOSS: loss if step == state.global_step else None,
+                    LEARNING_RATE: learning_rate_of(optimizer),
+                    VALIDATION_LOSS: self._validation_loss,
+                },
                 root_module=model,
             )
+            self._validation_loss = None
             control.should_training_stop |= self._tracked.should_stop
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from repdyn.alerts import Rule, resolve_rules
 from repdyn.alerts.rules import DEFAULT
+from repdyn.callbacks.progress import mean_dimension
 from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module, validate_strategy
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.prepared_model import prepare
@@ -21,11 +22,15 @@ from repdyn.metrics import DEFAULT_METRICS, Metric, as_tuple
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.publish.keys import LogLayers
 from repdyn.store import Store, open_store
+from repdyn.tables.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.config import MeasurementConfig, OnFailure, validate_measurement
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.tracking.tracked_run import TrackedRun
 from repdyn.tracking.training_state import add_tokens, learning_rate_of
 from repdyn.utils.distributed import Ranks
+
+_VALIDATION_LOSSES = ("val/loss", "val_loss", "validation/loss", "validation_loss", "valid_loss", "eval_loss")
+"""Names under which a LightningModule may log its validation loss; the first that is logged is stored."""
 
 
 class RepresentationDynamics(ScheduledCallback):
@@ -157,6 +162,11 @@ class RepresentationDynamics(ScheduledCallback):
         self._loss = loss * n_batches if isinstance(loss, Tensor) else None
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking:
+            logged = trainer.callback_metrics
+            self._validation_loss = next((logged[name] for name in _VALIDATION_LOSSES if name in logged), None)
+
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._required_run.finish()
 
@@ -184,11 +194,18 @@ class RepresentationDynamics(ScheduledCallback):
             tracked_module(pl_module, self.model),
             trainer.global_step,
             tokens_seen=None if self._tokens_seen is None else int(self._tokens_seen),
-            loss=self._loss,
-            learning_rate=learning_rate_of(next(iter(trainer.optimizers), None)),
+            scalars={
+                LOSS: self._loss,
+                LEARNING_RATE: learning_rate_of(next(iter(trainer.optimizers), None)),
+                VALIDATION_LOSS: self._validation_loss,
+            },
             root_module=trainer.strategy.model,
         )
+        self._validation_loss = None
         trainer.should_stop |= self._required_run.should_stop
+
+    def progress(self) -> dict[str, float]:
+        return mean_dimension(self._required_run.latest)
 
     def state_dict(self) -> dict[str, Any]:
         # built-in types only, so that the checkpoint can be loaded with weights_only=True
@@ -213,6 +230,7 @@ class RepresentationDynamics(ScheduledCallback):
         self._probe_hash: str | None = None
         self._tokens_seen: int | Tensor | None = 0
         self._loss: Tensor | None = None
+        self._validation_loss: Tensor | None = None
         self._has_acted = False
 
     def _resolve_probe(self, trainer: Trainer) -> None:

@@ -151,6 +151,9 @@ def test_the_end_is_the_last_step_though_the_best_model_is_loaded_then(tmp_path,
     assert trained.state.best_model_checkpoint != str(tmp_path / "job" / f"checkpoint-{last}")
     frame = attached.store.to_pandas()
     end = frame[(frame["step"] == last) & frame["layer"].notna()]["value"].tolist()
+    evaluated = {log["step"]: log["eval_loss"] for log in trained.state.log_history if "eval_loss" in log}
+    stored = frame[frame["metric"] == "validation/loss"]["value"].tolist()
+    assert stored == [evaluated[last]]
     saved = type(trained.model).from_pretrained(tmp_path / "job" / f"checkpoint-{last}")
     expected = measure(saved, probe).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()
     np.testing.assert_array_equal(end, expected)

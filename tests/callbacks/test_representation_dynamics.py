@@ -174,3 +174,15 @@ def test_early_stopping_measures_the_end(tmp_path, probe):
     stop = EarlyStopping("train/loss", stopping_threshold=100.0, check_on_train_epoch_end=True)
     trainer(tmp_path, attached, stop, max_steps=-1, max_epochs=5).fit(Job(), batches())
     assert attached.store.steps("job/0") == [0, 12]
+
+
+def test_validation_losses_are_stored_with_the_next_measurement(tmp_path, probe, without_figures):
+    class Validated(Job):
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", torch.tensor(float(self.global_step)))
+
+    attached = tracker(probe, 3)
+    trainer(tmp_path, attached, val_check_interval=2, max_steps=7).fit(Validated(), batches(), batches(shuffle=False))
+    frame = attached.store.to_pandas()
+    losses = frame[frame["metric"] == "validation/loss"].set_index("step")["value"].to_dict()
+    assert losses == {3: 2.0, 6: 4.0, 7: 6.0}  # that of step 6 came after the measurement of step 6

@@ -67,6 +67,16 @@ def test_the_learning_rate_is_stored_where_it_is_told(tmp_path, small_probe, wit
     assert frame.loc[frame["metric"] == "train/learning_rate", "layer"].isna().all()
 
 
+def test_a_validation_loss_is_stored_once_with_the_next_measurement(tmp_path, small_probe, without_figures):
+    loop = Loop()
+    with Tracker(loop.model, small_probe, schedule=2, store=tmp_path / "mine", on_error="raise") as tracker:
+        for validation_loss in (2.0, None, torch.tensor(1.5), None, None, None):
+            tracker.step(loss=loop.step(), validation_loss=validation_loss)
+    frame = tracker.store.to_pandas()
+    losses = frame[frame["metric"] == "validation/loss"].set_index("step")["value"].to_dict()
+    assert losses == {2: 2.0, 4: 1.5}
+
+
 @pytest.mark.parametrize("precision", [None, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_the_loop_is_bit_identical(tmp_path, small_probe, precision, compiled, without_figures):

@@ -7,7 +7,7 @@ does the rest, in the same way for all of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -62,6 +62,8 @@ class TrackedRun:
     """Wall-clock time this process has spent on measuring, storing and logging."""
     kernel_seconds: float = 0.0
     """How much of it the metrics themselves took."""
+    latest: Sequence[Row] = ()
+    """Rows of the last measurement of this process; empty on ranks other than zero."""
     _ranks: Ranks = ALONE
     _start: float = field(default_factory=time.perf_counter)
     _warnings: RunWarnings = field(default_factory=RunWarnings)
@@ -111,8 +113,7 @@ class TrackedRun:
         step: int,
         *,
         tokens_seen: int | None = None,
-        loss: Scalar = None,
-        learning_rate: Scalar = None,
+        scalars: Mapping[str, Scalar] | None = None,
         root_module: nn.Module | None = None,
     ) -> None:
         """Measure the model as it is after ``step`` optimizer steps, unless the store has that already.
@@ -123,7 +124,8 @@ class TrackedRun:
             model: what is measured; left as it was found.
             step: optimizer steps taken.
             tokens_seen: training tokens consumed, if known.
-            loss, learning_rate: of the training, stored with the measurement.
+            scalars: values of the training that are stored with the measurement, by their names in
+                :mod:`repdyn.tables.scalars`.
             root_module: the module that the model is a part of, where that is sharded as a whole.
 
         Raises:
@@ -161,8 +163,8 @@ class TrackedRun:
             with ranks.sync_errors():
                 rows = list(profile.rows) if ranks.is_rank_zero else []
                 if rows:
-                    on_error = partial(self._handle_error, step=None)
-                    rows += scalar_rows(checkpoint, key.probe, loss, learning_rate, on_error)
+                    rows += scalar_rows(checkpoint, key.probe, scalars or {}, partial(self._handle_error, step=None))
+                self.latest = rows
             if ranks.is_rank_zero:
                 self._warnings.undefined(profile.rows, self._comparing)
                 self._warnings.own_windows(profile.rows)

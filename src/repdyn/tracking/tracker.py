@@ -18,6 +18,7 @@ from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.publish.keys import LogLayers
 from repdyn.store import Store, open_store
+from repdyn.tables.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.config import MeasurementConfig, OnFailure
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.tracking.tracked_run import TrackedRun
@@ -101,8 +102,7 @@ class Tracker:
         self._schedule = ScheduleState(schedule)
         self._now = start
         self._tokens_seen: int | None = tokens_seen
-        self._loss: Scalar = None
-        self._learning_rate: Scalar = None
+        self._scalars: dict[str, Scalar] = {}
         self._store = open_store(store)
         given_loggers = tuple(loggers)
         self._tracked = TrackedRun(
@@ -139,17 +139,26 @@ class Tracker:
             raise
         return self
 
-    def step(self, loss: Scalar = None, tokens: int | None = None, learning_rate: Scalar = None) -> None:
+    def step(
+        self,
+        loss: Scalar = None,
+        tokens: int | None = None,
+        learning_rate: Scalar = None,
+        validation_loss: Scalar = None,
+    ) -> None:
         """Count an optimizer step, and measure if it is scheduled.
 
         Args:
             loss: the training loss, stored with the measurement.
             tokens: training tokens the step has consumed, over all processes. Omitted once, their sum is unknown.
             learning_rate: the current one, stored with the measurement: ``optimizer.param_groups[0]["lr"]``.
+            validation_loss: that of a validation at or since the step before; stored with the next measurement.
         """
         self._now += 1
         self._tokens_seen = None if tokens is None or self._tokens_seen is None else self._tokens_seen + tokens
-        self._loss, self._learning_rate = loss, learning_rate
+        self._scalars |= {LOSS: loss, LEARNING_RATE: learning_rate}
+        if validation_loss is not None:
+            self._scalars[VALIDATION_LOSS] = validation_loss
         if self._schedule.advance(self._now):
             self._measure()
 
@@ -183,7 +192,7 @@ class Tracker:
             self._model,
             self._now,
             tokens_seen=self._tokens_seen,
-            loss=self._loss,
-            learning_rate=self._learning_rate,
+            scalars=self._scalars,
             root_module=self._root_module,
         )
+        self._scalars.pop(VALIDATION_LOSS, None)

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from repdyn.store.schema import Checkpoint, Row, scalar_row
-from repdyn.tables.scalars import LEARNING_RATE, LOSS
+from repdyn.tables.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 
 Scalar: TypeAlias = float | Tensor | None
 """A number, on any device; None where it is not known."""
 
 _PER_TENSOR = 64
+_TITLES = {LOSS: "loss", VALIDATION_LOSS: "validation loss", LEARNING_RATE: "learning rate"}
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -43,18 +44,18 @@ def _sample(weight: Tensor) -> Tensor:
 
 
 def scalar_rows(
-    checkpoint: Checkpoint, probe: str, loss: Scalar, learning_rate: Scalar, on_error: Callable[[Exception], None]
+    checkpoint: Checkpoint, probe: str, scalars: Mapping[str, Scalar], on_error: Callable[[Exception], None]
 ) -> list[Row]:
     """Return a row for each scalar that is known.
 
     Args:
         checkpoint: the one that is measured.
         probe: hash of the probe.
-        loss, learning_rate: those of the training.
+        scalars: values of the training by their names in :mod:`repdyn.tables.scalars`.
         on_error: called with the error of a scalar that is not one number; it gets no row.
     """
     rows = []
-    for title, name, value in (("loss", LOSS, loss), ("learning rate", LEARNING_RATE, learning_rate)):
+    for name, value in scalars.items():
         if value is None:
             continue
         try:
@@ -62,7 +63,7 @@ def scalar_rows(
             number = float(value.detach() if isinstance(value, Tensor) else value)
             rows.append(scalar_row(checkpoint, name, number, probe=probe))
         except (RuntimeError, TypeError, ValueError) as error:
-            on_error(ValueError(f"expected the {title} as one number, got {type(value).__name__}: {error}"))
+            on_error(ValueError(f"expected the {_TITLES[name]} as one number, got {type(value).__name__}: {error}"))
     return rows
 
 
