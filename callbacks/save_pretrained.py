@@ -39,6 +39,8 @@ class SavePretrainedCheckpoint(ScheduledCallback):
             checkpoints of another run, or the strategy shards the model.
     """
 
+    activity = "saving"
+
     def __init__(
         self, schedule: ScheduleLike = "pythia", dirpath: str | Path | None = None, model: str | None = None
     ) -> None:

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from torch import nn
 
+from repdyn.callbacks.progress import RunProgressBar
 from repdyn.capture.blocks import hugging_face_model, unwrapped
 from repdyn.capture.prepared_model import has_prompt
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
@@ -19,6 +20,9 @@ from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 
 class ScheduledCallback(Callback, ABC):
     """A callback that calls :meth:`act` once at step 0, at each scheduled step and at the end of training."""
+
+    activity = "measuring"
+    """What a progress bar says meanwhile."""
 
     def __init__(self, schedule: ScheduleLike) -> None:
         self._schedule = ScheduleState(schedule)
@@ -28,6 +32,10 @@ class ScheduledCallback(Callback, ABC):
         """Perform the action at ``trainer.global_step``; not called again for a step that a resumed run has done
         before."""
 
+    def progress(self) -> dict[str, float]:
+        """Return values for the progress bar, by their names in it, after the action."""
+        return {}
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if is_fresh(trainer):
             self._schedule = ScheduleState(self._schedule.schedule)
@@ -36,21 +44,30 @@ class ScheduledCallback(Callback, ABC):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._schedule.start(trainer.global_step):
-            self.act(trainer, pl_module)
+            self._act(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._schedule.advance(trainer.global_step):
-            self.act(trainer, pl_module)
+            self._act(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._schedule.save(trainer.global_step):
-            self.act(trainer, pl_module)
+            self._act(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._schedule.claim(trainer.global_step):
+            self._act(trainer, pl_module)
+
+    def _act(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        bar = trainer.progress_bar_callback
+        if not isinstance(bar, RunProgressBar):
             self.act(trainer, pl_module)
+            return
+        with bar.doing(f"{self.activity} step {trainer.global_step}"):
+            self.act(trainer, pl_module)
+        bar.show(self.progress())
 
 
 def is_fresh(trainer: Trainer) -> bool:

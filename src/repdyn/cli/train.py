@@ -18,22 +18,27 @@ from typing import Any, Literal, NoReturn
 import torch
 from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only
+from wandb import Settings
 
 from repdyn.alerts import Rule, RulesLike, resolve_rules
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
+from repdyn.callbacks.progress import RunProgressBar
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.models import LanguageModel, objective_of
+from repdyn.tables.style import short_count
 from repdyn.tracking.config import validate_measurement
 from repdyn.utils.arguments import closest
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.notices import silence_notices
 from repdyn.utils.plain_yaml import read_yaml
+from repdyn.utils.precision import has_fast_bfloat16
 from repdyn.utils.redaction import redacted
+from repdyn.utils.untrusted_names import PrintableConsole
 
 _EXAMPLES = """examples:
   train.py                                              the quickstart
@@ -42,13 +47,9 @@ _EXAMPLES = """examples:
   train.py fit --config configs/quickstart.yaml --print_config
   train.py fit --help                                   every option
 """
-
-
 # The longest file name that common file systems accept.
 _LONGEST_NAME = 255
-
 _RUN_FOLDER = "REPDYN_RUN_FOLDER"
-
 _CONFIG = {"-c", "--config"}
 
 
@@ -62,6 +63,8 @@ class Run:
         loggers: tensorboard, wandb, both or none; metrics.csv is always written.
         wandb_online: send to the W&B cloud (needs an account) instead of keeping W&B's files for a later "wandb sync".
         wandb_project: project in W&B.
+        auto_precision: train in bf16-mixed on hardware that computes in bfloat16, and in fp32 elsewhere, where bfloat16
+            is several times slower; --trainer.precision takes precedence.
     """
 
     name: str = "run"
@@ -69,6 +72,7 @@ class Run:
     loggers: list[Literal["tensorboard", "wandb"]] = field(default_factory=lambda: ["tensorboard", "wandb"])
     wandb_online: bool = False
     wandb_project: str = "repdyn"
+    auto_precision: bool = False
 
     def __post_init__(self) -> None:
         parts = self.name.split("/")
@@ -109,7 +113,9 @@ class Run:
         if "wandb" in self.loggers:
             folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder if its own does not exist yet
             name = f"{self.name}/{folder.name}"
-            loggers.append(WandbLogger(name, folder, project=self.wandb_project, offline=not self.wandb_online))
+            offline = not self.wandb_online
+            settings = Settings(silent=offline)  # online it prints the address of the run
+            loggers.append(WandbLogger(name, folder, project=self.wandb_project, offline=offline, settings=settings))
         return loggers
 
 
@@ -143,12 +149,14 @@ class TrainCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_class_arguments(Run, "run")
+        # first, so that the bar is there when the others measure and save step 0
+        parser.add_lightning_class_args(RunProgressBar, "progress")
         parser.add_lightning_class_args(RepresentationDynamics, "tracker")
         parser.add_lightning_class_args(SavePretrainedCheckpoint, "hf_checkpoints")
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
-        parser.add_lightning_class_args(TQDMProgressBar, "progress")
         parser.set_defaults(
             {
+                "trainer.enable_model_summary": False,
                 "checkpoint.every_n_train_steps": 500,
                 "checkpoint.save_last": True,
                 "checkpoint.save_on_exception": True,
@@ -187,11 +195,20 @@ class TrainCLI(LightningCLI):
         folder = run.new_folder()
         loggers = given["logger"] if given["logger"] is not None else run.build_loggers(folder)
         root = given["default_root_dir"] or str(folder)
+        if run.auto_precision and given["precision"] is None:
+            kwargs["precision"] = "bf16-mixed" if has_fast_bfloat16(given["accelerator"]) else "32-true"
         return super().instantiate_trainer(logger=loggers, default_root_dir=root, **kwargs)
 
+    @rank_zero_only
     def before_fit(self) -> None:
+        console = PrintableConsole()
+        model, size = self.model.model, sum(weight.numel() for weight in self.model.parameters())
+        precision = self.trainer.precision
+        console.print(
+            f"model: {type(model).__name__}, {short_count(size)} parameters, precision {precision}", highlight=False
+        )
         # A truncated or different file trains as well as the real one: whoever reads the log must see which it was.
-        rank_zero_info(f"text: {self.datamodule.description}")
+        console.print(f"text: {self.datamodule.description}", highlight=False, markup=False)
 
 
 def data_module(arguments: Sequence[str]) -> type[TextDataModule] | type[TopicDataModule]:
