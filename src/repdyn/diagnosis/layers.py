@@ -19,6 +19,8 @@ OUTLIER = 2.0
 """Distance of a layer from its neighbours at which it stands out, in usual distances between successive layers."""
 MIN_SHARE = 0.25
 """Least such distance, as a share of the largest absolute value."""
+MIN_SPREAD = 0.1
+"""Least difference between the largest and the smallest value of a profile, as a share of the larger one."""
 MANY_MISSING = 0.1
 """Share of values missing at the last step above which someone should look."""
 OWN_WINDOW = 0.5
@@ -65,6 +67,8 @@ def profile_statements(series: MetricSeries) -> Iterator[Insight]:
     if np.isfinite(values).sum() < MIN_LAYERS:
         return
     high, low = int(np.nanargmax(values)), int(np.nanargmin(values))
+    if values[high] - values[low] <= MIN_SPREAD * max(abs(values[high]), abs(values[low])):
+        return
     at = "" if len(series.steps) == 1 else f" at step {step:,}"
     sentence = (
         f"{metric_title(series.metric)} is largest in layer {series.layers[high]} ({number_text(values[high])}) and "

@@ -56,7 +56,8 @@ def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
             f"{number_text(evidence['last_level'])} at step {last_step:,}."
         )
         if evidence["last_level"] < first:
-            yield Insight("note", "loss", sentence, steps=(int(loss.index[0]), last_step), evidence=evidence)
+            steps = int(loss.index[0]), last_step
+            yield Insight("note", "loss", sentence, steps=steps, evidence=evidence, weight=0.2)
 
 
 def overfitting(frame: pd.DataFrame) -> Iterator[Insight]:
