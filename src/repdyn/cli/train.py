@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import torch
+import wandb
 from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
-from wandb import Settings
 
 from repdyn.alerts import Rule, RulesLike, resolve_rules
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
@@ -114,8 +114,9 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder if its own does not exist yet
             name = f"{self.name}/{folder.name}"
             offline = not self.wandb_online
-            settings = Settings(silent=offline)  # online it prints the address of the run
-            loggers.append(WandbLogger(name, folder, project=self.wandb_project, offline=offline, settings=settings))
+            # online it prints the address of the run; set up first, as Lightning passes it an option it warns of
+            wandb.setup(wandb.Settings(silent=offline, mode="offline" if offline else "online"))
+            loggers.append(WandbLogger(name, folder, project=self.wandb_project, offline=offline))
         return loggers
 
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from repdyn.alerts import Alert, find_alerts, stored_rules
+from repdyn.diagnosis import insights
 from repdyn.figures.comparison import comparison_figures
 from repdyn.figures.files import save
 from repdyn.figures.run import all_figures
@@ -24,6 +25,7 @@ from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.runs import differences, measured_runs
 from repdyn.tables.selection import is_measured, select
 from repdyn.tables.style import of_stack, plain
+from repdyn.terminal.closing import print_closing
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_summary
 from repdyn.utils.attempts import Attempt, attempts
@@ -55,7 +57,7 @@ def show_run(
         probe: hash of the probe to show, needed if the run was measured on several.
         loggers: usually ``trainer.loggers``; those that take images get the figures.
         prefix: put before the figures' names in the loggers.
-        report: the report of the run, whose path is printed below the summary.
+        report: the report of the run, whose path is printed at the end.
         tracking_seconds: wall-clock seconds spent measuring.
         kernel_seconds: the part of them spent computing metrics.
         total_seconds: wall-clock seconds of the training, measuring included.
@@ -86,10 +88,11 @@ def show_run(
                 seconds = {}  # printed once
                 if several:
                     _print(console, "")
-        if report is not None and report.exists():
-            _print(console, f"report: {report}")
         with attempt():
             written += _compare({(run, probe or ""): frame}, folder / "comparison", console, attempt)
+        with attempt():
+            page = report if report is not None and report.exists() else None
+            print_closing(frame, insights(store, [run], probe), store=store.path, report=page, console=console)
     return written
 
 
