@@ -23,6 +23,8 @@ from repdyn.store.schema import Row, to_pandas, to_table
 from repdyn.utils.atomic_files import write_atomically
 
 if TYPE_CHECKING:
+    from repdyn.diagnosis import RunInsights
+    from repdyn.plots.accessor import StorePlots
     from repdyn.probe import Probe
 
 # Columns that identify a measurement; the newest of several rows that agree in them counts.
@@ -163,6 +165,31 @@ class Store:
         frame = frame.sort_values("measured_at", kind="stable").drop_duplicates(_IDENTITY, keep="last")
         order = ["run", "step", "stack", "metric", "subset", "layer", "head"]
         return frame.sort_values(order, kind="stable").reset_index(drop=True)
+
+    @property
+    def plot(self) -> StorePlots:
+        """Figures of the stored runs as figures of Plotly: ``heatmap``, ``profile``, ``means`` and ``compare``.
+
+        ``store.plot.heatmap("two_nn")`` shows one in a notebook; see :mod:`repdyn.plots`.
+        """
+        from repdyn.plots.accessor import StorePlots
+
+        return StorePlots(self)
+
+    def insights(self, runs: Sequence[str] | None = None, probe: str | None = None) -> list[RunInsights]:
+        """Return the status of each run and ranked statements on what happened in it; see :func:`repdyn.insights`."""
+        from repdyn.diagnosis import insights
+
+        return insights(self, runs, probe)
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the runs with their steps, metrics and status, as notebooks show them."""
+        from repdyn.plots.html import store_html
+
+        return store_html(self)
 
     def _files(self) -> list[Path]:
         return sorted(self.path.glob("*/step*.parquet"))

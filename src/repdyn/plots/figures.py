@@ -1,0 +1,212 @@
+"""The figures of the report for one metric, drawn from stores."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from repdyn.figures.axes import placed, training_axis
+from repdyn.figures.colours import run_colours
+from repdyn.report import figures
+from repdyn.report.plotly_panels import HEIGHT, PlotlyDict, plotly_axis
+from repdyn.report.plots import measured_with, profiles_plot, training_plot
+from repdyn.report.runs import in_lines, report_data
+from repdyn.report.themes import LIGHT
+from repdyn.store import Store
+from repdyn.tables.frames import by_stack
+from repdyn.tables.runs import differences
+from repdyn.tables.selection import select
+from repdyn.tables.style import metric_title, subset_title
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_LINE_HEIGHT = 22
+
+Over: TypeAlias = Literal["depth", "training"]
+
+
+def heatmap(
+    store: Store,
+    metric: str,
+    subset: str = "all",
+    *,
+    run: str | None = None,
+    probe: str | None = None,
+    stack: str | None = None,
+) -> Figure:
+    """Return a metric by layer and measured step, alerts marked.
+
+    Args:
+        store: with measurements.
+        metric: a measured metric.
+        subset: a token subset it was measured on.
+        run: name of the run; needed if the store has several.
+        probe: hash, or the beginning of one; needed if the run was measured on several.
+        stack: of the model's blocks; needed if it has several, such as "encoder" and "decoder".
+
+    Raises:
+        ValueError: no such run, probe, stack, metric or subset, or several to choose from; a finished model, which has
+            no steps.
+    """
+    return _spaced(figures.heatmap(_rows(store, run, probe, stack), metric, subset))
+
+
+def profile(
+    store: Store,
+    metric: str,
+    subset: str = "all",
+    *,
+    step: int | None = None,
+    run: str | None = None,
+    probe: str | None = None,
+    stack: str | None = None,
+) -> Figure:
+    """Return a metric over depth with its 95 % intervals: at one step, or with a slider over the steps.
+
+    Args:
+        store: with measurements.
+        metric: a measured metric.
+        subset: a token subset it was measured on.
+        step: a step at which it was measured; a slider over at most 40 steps unless given.
+        run: name of the run; needed if the store has several.
+        probe: hash, or the beginning of one; needed if the run was measured on several.
+        stack: of the model's blocks; needed if it has several, such as "encoder" and "decoder".
+
+    Raises:
+        ValueError: no such run, probe, stack, metric, subset or step, or several to choose from.
+    """
+    rows = _rows(store, run, probe, stack)
+    if step is None:
+        return _spaced(figures.profile(rows, metric, subset))
+    at_step = rows.loc[rows["step"] == step]
+    if not bool(((at_step["metric"] == metric) & at_step["layer"].notna()).any()):
+        measured = rows.loc[(rows["metric"] == metric) & rows["layer"].notna(), "step"].unique().tolist()
+        around = sorted(sorted(measured, key=lambda other: abs(other - step))[:3])
+        closest = f"the closest are {', '.join(map(str, around))}" if around else "it was not measured at all"
+        raise ValueError(f"expected a step at which {metric} was measured, got {step}; {closest}")
+    figure = figures.profile(at_step, metric, subset)
+    # the legend would name one step, the heading does
+    heading = str(figure.layout.title.text).replace("<br>", f", step {step:,}<br>", 1)
+    return _spaced(figure.update_layout(showlegend=False, title_text=heading))
+
+
+def means(
+    store: Store,
+    metric: str,
+    subset: str = "all",
+    *,
+    run: str | None = None,
+    probe: str | None = None,
+    stack: str | None = None,
+) -> Figure:
+    """Return a metric averaged over layers during training, with the loss; buttons change the axis.
+
+    Args:
+        store: with measurements.
+        metric: a measured metric.
+        subset: a token subset it was measured on.
+        run: name of the run; needed if the store has several.
+        probe: hash, or the beginning of one; needed if the run was measured on several.
+        stack: of the model's blocks; needed if it has several, such as "encoder" and "decoder".
+
+    Raises:
+        ValueError: no such run, probe, stack, metric or subset, or several to choose from; a finished model, which has
+            no steps.
+    """
+    return _spaced(figures.means(_rows(store, run, probe, stack), metric, subset))
+
+
+def compare(
+    stores: Store | Sequence[Store],
+    metric: str,
+    subset: str = "all",
+    *,
+    over: Over = "depth",
+    runs: Sequence[str] | None = None,
+    probe: str | None = None,
+) -> Figure:
+    """Return a metric of several runs: their last profiles over relative depth, or their means during training.
+
+    The title says so if the values do not compare, as after different sampling designs.
+
+    Args:
+        stores: one or several, with measurements.
+        metric: a measured metric.
+        subset: a token subset it was measured on.
+        over: "depth" or "training".
+        runs: names; all runs unless given.
+        probe: hash, or the beginning of one, of the only probe to show.
+
+    Raises:
+        ValueError: no such run or probe; no run with the metric on the subset; ``over`` is neither of the two; no run
+            with two checkpoints to compare during training.
+    """
+    if over not in ("depth", "training"):
+        raise ValueError(f"expected over='depth' or over='training', got {over!r}")
+    found = report_data([stores] if isinstance(stores, Store) else stores, runs, probe).runs
+    members = measured_with(found, (metric, subset))
+    if not members:
+        measured = ", ".join(dict.fromkeys(f"{name} ({of})" for run in found for name, of in run.series))
+        raise ValueError(
+            f"expected a metric and a subset it was measured on, got {metric} ({subset}); there are {measured}"
+        )
+    colours = run_colours([run.measured for run in found])
+    why = differences([run.measured for _, run, _ in members])
+    if over == "depth":
+        plot = profiles_plot(members, colours)
+    elif trained := training_plot(members, colours):
+        plot = _along_steps(trained)
+    else:
+        raise ValueError("expected a run with at least two checkpoints, got none; use over='depth'")
+    title = html.escape(f"{metric_title(metric)}, {subset_title(subset)}", quote=False)
+    caption = f"<br><sub>{in_lines(f'not comparable: {why}')}</sub>" if why else ""
+    return _figure(plot, title + caption)
+
+
+def _rows(store: Store, run: str | None, probe: str | None, stack: str | None) -> pd.DataFrame:
+    """Return the rows of one stack of one run on one probe."""
+    frames = select(store, None if run is None else [run], probe)
+    named = dict.fromkeys(name for name, _ in frames)
+    _require_one("run", run, list(named), f"a store of {len(named)} runs")
+    _require_one("probe", probe, [found for _, found in frames], f"a run measured on {len(frames)} probes")
+    (frame,) = frames.values()
+    stacks = by_stack(frame)
+    if stack is not None and stack not in stacks:
+        names = ", ".join(map(str, filter(None, stacks))) or "a single one without a name"
+        raise ValueError(f"expected a stack of the model, got stack={stack!r}; it has {names}")
+    if stack is None:
+        _require_one("stack", stack, list(map(str, stacks)), f"a model with {len(stacks)} stacks")
+        (stack,) = stacks
+    return stacks[stack]
+
+
+def _require_one(what: str, given: str | None, there: Sequence[str], of: str) -> None:
+    if len(there) > 1:
+        raise ValueError(f"expected {what}= for {of}, got {given!r}; there are {', '.join(there)}")
+
+
+def _along_steps(plot: PlotlyDict) -> PlotlyDict:
+    """Return a plot along the training with a logarithmic axis of steps."""
+    axis = training_axis(sorted({step for trace in plot["data"] for step in trace["x"]}))
+    traces = [{**trace, "x": placed(np.asarray(trace["x"], float), axis.floor)} for trace in plot["data"]]
+    return {"data": traces, "layout": {**plot["layout"], "xaxis": plotly_axis(axis)}}
+
+
+def _figure(plot: PlotlyDict, title: str) -> Figure:
+    import plotly.graph_objects as go  # takes one second
+
+    layout: dict[str, Any] = {"title": {"text": title}, "template": LIGHT}
+    return _spaced(go.Figure({**plot, "layout": {**plot["layout"], **layout}}))
+
+
+def _spaced(figure: Figure) -> Figure:
+    """Give a figure the height of the page's and room for its heading, also in the narrow column of a notebook."""
+    top = 70 + _LINE_HEIGHT * str(figure.layout.title.text).count("<br>")
+    title = {"y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 16}}
+    below = 110 if figure.layout.sliders else 60
+    return figure.update_layout(height=HEIGHT + top, margin={"t": top, "b": below}, title=title)
