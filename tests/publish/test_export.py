@@ -15,7 +15,8 @@ from synthetic_runs import SAMPLED, make_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.figures.run import heatmap
-from repdyn.publish.export import export_run, export_store, open_logger, provenance
+from repdyn.publish.description import provenance
+from repdyn.publish.export import export_run, export_store, open_logger
 from repdyn.publish.keys import logged_values
 
 NAN = math.nan

@@ -65,7 +65,8 @@ def test_figures_and_alerts_are_artifacts(logger):
 
 def test_a_store_is_exported(tmp_path, tracking, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking[0])
-    store = fill(tmp_path, make_rows(steps=(0, 8), n_blocks=2))
+    mlflow.MlflowClient(tracking[0]).create_experiment("mine", artifact_location=tracking[1])
+    store = fill(tmp_path / "store", make_rows(steps=(0, 8), n_blocks=2))
     (line,) = export_store(store, to=["mlflow"], project="mine")
     place, _, run_id = line.rpartition(", run ")
     assert place == f"decoder-quickstart: 2 checkpoints in {tracking[0]}"

@@ -50,7 +50,7 @@ def test_pages_take_a_small_share_of_the_time(tmp_path, pages, monkeypatch, fail
     shown = RunViews(open_store(tmp_path), tuple, live=True)
     for _ in range(1000):
         with suppress(OSError):
-            shown.refresh()
+            shown.refresh("mine", "3f2a")
         clock[0] += 1.0
     assert 3.0 * len(pages) <= showing.MAX_TIME_SHARE * (clock[0] - 100.0) + 3.0
     assert len(pages) > 5

@@ -16,6 +16,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 
 from repdyn.alerts import find_alerts, stored_rules
 from repdyn.figures.run import all_figures
+from repdyn.publish.description import log_status, provenance
 from repdyn.publish.keys import LogLayers, validate_log_layers
 from repdyn.publish.loggers import TOKENS_KEY, log_figures, log_rows
 from repdyn.publish.media import log_stored_media
@@ -23,10 +24,8 @@ from repdyn.publish.targets import target_of
 from repdyn.report import write_report
 from repdyn.store import Store
 from repdyn.store.schema import SCHEMA, Row
-from repdyn.tables.designs import sampling
-from repdyn.tables.frames import by_stack, causality, measurements, tokens_by_step
+from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.selection import is_measured, select
-from repdyn.tables.style import KINDS
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.redaction import redacted
 
@@ -82,6 +81,8 @@ def export_run(
             log_figures(all_figures(rows, attempt, alerts), loggers, last, stack, attempt)
         with attempt():
             _log_media(store, run, loggers, probe, attempt)
+        with attempt():
+            log_status(store, run, loggers, probe=probe)
     return len(steps)
 
 
@@ -144,39 +145,6 @@ def export_store(
                 yield f"{run}: {done} in {place}"
 
 
-def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
-    """Return the origin of a run's rows and what was measured, for a logger's hyperparameters.
-
-    Args:
-        store: the store of the rows.
-        frame: rows of one run.
-
-    Returns:
-        All values that are known. In a model with several stacks ``kind`` and ``n_layers`` end in the name of the
-        stack: ``kind_decoder``.
-
-    Raises:
-        ValueError: rows of several runs, models or probes, or none.
-    """
-    stacks = {stack: measurements(rows) for stack, rows in by_stack(frame).items()}
-    rows = pd.concat(stacks.values())
-    tokens = tokens_by_step(rows)
-    known: dict[str, Any] = {
-        "store": str(store.path.resolve()),
-        "tokens_seen": None if tokens.empty else int(tokens.to_numpy(float).max()),
-    }
-    for stack, of_one in stacks.items():
-        ending, causal = f"_{stack}" if stack else "", causality(of_one)
-        known[f"kind{ending}"] = None if causal is None else KINDS[causal]
-        known[f"n_layers{ending}"] = len(of_one["layer"].unique())
-    known["sampling"] = sampling(rows)
-    columns = ("run", "model", "parameters", "stage", "probe", "design", "n_vectors", "n_batches", "dim", "dtype")
-    for column in (*columns, "device", "attention", "repdyn_version"):
-        values = rows[column].dropna().unique().tolist()
-        known[column] = values[0] if len(values) == 1 else ", ".join(map(str, values)) or None
-    return {name: value for name, value in known.items() if value is not None}
-
-
 @contextmanager
 def open_logger(
     to: Destination, run: str, folder: Path, *, project: str = "repdyn", online: bool = False
@@ -205,9 +173,11 @@ def open_logger(
             yield logger, place
         return
     if to == "mlflow":
-        tracking = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder / 'mlflow' / 'mlflow.db').resolve()}"
-        (folder / "mlflow").mkdir(parents=True, exist_ok=True)
-        artifacts = (folder / "mlflow" / "artifacts").resolve().as_uri() if tracking.startswith("sqlite:") else None
+        tracking, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
+        if not tracking:
+            own = (folder / "mlflow").resolve()
+            own.mkdir(parents=True, exist_ok=True)
+            tracking, artifacts = f"sqlite:///{own / 'mlflow.db'}", (own / "artifacts").as_uri()
         logger = MLFlowLogger(project, run_name=run, tracking_uri=tracking, artifact_location=artifacts)
         yield logger, f"{tracking}, run {logger.run_id}"
         logger.finalize("success")

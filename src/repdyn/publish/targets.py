@@ -151,9 +151,11 @@ class MLflowTarget(Target):
         self._logger.experiment.log_text(self._logger.run_id, text, f"{name}.html")
 
     def log_config(self, config: Mapping[str, Any]) -> None:
+        from mlflow.entities import RunTag  # an optional dependency, present wherever an MLFlowLogger is
+
         # tags, since a resumed run cannot change a parameter
-        for name, value in config.items():
-            self._logger.experiment.set_tag(self._logger.run_id, name, str(value))
+        tags = [RunTag(name, str(value)) for name, value in config.items()]
+        self._logger.experiment.log_batch(self._logger.run_id, tags=tags)
 
     def log_summary(self, summary: Mapping[str, str]) -> None:
         self.log_config(summary)

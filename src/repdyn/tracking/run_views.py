@@ -1,19 +1,23 @@
-"""Views of a run: a page that follows it, and figures, a summary and the final page when it ends."""
+"""Views of a run: a page and heatmaps that follow it, and figures, a summary and the final page when it ends."""
 
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from lightning.pytorch.loggers import Logger
 
+from repdyn.publish.description import log_config, log_heatmaps, log_status, provenance
 from repdyn.publish.media import log_stored_media
 from repdyn.publish.results import show_run
 from repdyn.report import PAGE, write_report
 from repdyn.store import Store
+from repdyn.tables.frames import metrics_of, subsets_of
 from repdyn.utils.attempts import attempts
 from repdyn.utils.timeout import TimeoutRunner
 
@@ -28,7 +32,11 @@ PAGE_SECONDS = 60.0
 REFRESH_SECONDS = 15.0
 """How often an open page reloads its file."""
 MAX_TIME_SHARE = 0.02
-"""The largest share of the time that may go into pages."""
+"""The largest share of the time that may go into pages, and as much again into heatmaps."""
+FIRST_HEATMAPS = 4
+"""Measurements before the first heatmaps."""
+HEATMAP_GROWTH = 1.25
+"""By how much the number of measurements grows before heatmaps are logged again, so that a long run has few."""
 
 
 class RunViews:
@@ -49,26 +57,67 @@ class RunViews:
         self._live = live
         self._prefix = prefix
         self._page = TimeoutRunner(PAGE_SECONDS)
-        self._not_before = 0.0
+        self._heatmaps = TimeoutRunner(PAGE_SECONDS)
+        self._page_time, self._heatmap_time = _TimeShare(), _TimeShare()
+        self._n_measurements = 0
+        self._next_heatmaps = FIRST_HEATMAPS
+        self._is_described = False
+        self.schedule = ""
+        """The schedule of the measurements, for the configuration of the run in the loggers."""
 
-    def refresh(self) -> None:
+    def refresh(self, run: str, probe: str) -> None:
+        """Write the page again and log how far the run has come: once what it is, at growing intervals its heatmaps.
+
+        Args:
+            run: its name.
+            probe: hash of the probe.
+
+        Raises:
+            Exception: what the first failing part raised, once all have been tried.
+        """
+        with attempts() as attempt:
+            with attempt():
+                self._write_page()
+            loggers = list(self._loggers())
+            # a store that cannot be written may have none
+            if self._store is not None and loggers and self._store.steps(run):
+                with attempt():
+                    self._describe(self._store, run, probe, loggers)
+                with attempt():
+                    self._log_heatmaps(self._store, run, probe, loggers)
+
+    def _write_page(self) -> None:
         """Write the store's page again, unless the last one is too recent for what it cost.
 
         It shows all runs of the store, so that several trackers of one store do not overwrite each other's.
-
-        Raises:
-            OSError, TimeoutError, ValueError: it cannot be written.
         """
-        start = time.perf_counter()
-        if self._store is None or not self._live or start < self._not_before:
+        if self._store is None or not self._live or not self._page_time.is_left():
             return
         path = self._store.path / PAGE
         write = partial(write_report, self._store, path, refresh_seconds=REFRESH_SECONDS)
-        try:
+        with self._page_time.spent():
             self._page(f"writing {path}", write)
-        finally:
-            end = time.perf_counter()
-            self._not_before = end + (end - start) / MAX_TIME_SHARE
+
+    def _describe(self, store: Store, run: str, probe: str, loggers: list[Logger]) -> None:
+        """Log once what is known of the run."""
+        if self._is_described:
+            return
+        self._is_described = True
+        frame = store.to_pandas(run)
+        rows = frame.loc[(frame["probe"] == probe) & frame["layer"].notna()]
+        metrics = ", ".join(f"{metric}@{one}" for metric in metrics_of(rows) for one in subsets_of(rows, metric))
+        known = provenance(store, rows) | {"schedule": self.schedule, "metrics": metrics}
+        known.pop("tokens_seen", None)  # they grow
+        log_config(known, loggers, self._prefix)
+
+    def _log_heatmaps(self, store: Store, run: str, probe: str, loggers: list[Logger]) -> None:
+        self._n_measurements += 1
+        if self._n_measurements < self._next_heatmaps or not self._heatmap_time.is_left():
+            return
+        self._next_heatmaps = math.ceil(self._n_measurements * HEATMAP_GROWTH)
+        draw = partial(log_heatmaps, store, run, loggers, probe=probe, prefix=self._prefix)
+        with self._heatmap_time.spent():
+            self._heatmaps(f"drawing {run}", draw)
 
     def finish(self, run: str, probe: str, **seconds: float) -> None:
         """Write figures beside the store and to the loggers, the final page, and a summary to the terminal.
@@ -99,3 +148,26 @@ class RunViews:
             with attempt():
                 options = {"probe": probe, "page": page, "prefix": self._prefix, "attempt": attempt}
                 log_stored_media(store, run, self._loggers(), **options)
+            with attempt():
+                log_status(store, run, self._loggers(), probe=probe, prefix=self._prefix)
+
+
+class _TimeShare:
+    """A small share of the time, for work that is done again and again."""
+
+    def __init__(self) -> None:
+        self._not_before = 0.0
+
+    def is_left(self) -> bool:
+        """Return whether enough time has passed since the last work for what it took."""
+        return time.perf_counter() >= self._not_before
+
+    @contextmanager
+    def spent(self) -> Iterator[None]:
+        """Measure the time that the work takes, also if it fails."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            end = time.perf_counter()
+            self._not_before = end + (end - start) / MAX_TIME_SHARE

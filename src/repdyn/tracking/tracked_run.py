@@ -1,7 +1,6 @@
 """The tracking of one run: measure -> buffer -> store -> loggers -> alerts -> views; a failure stops no training.
 
-The adapters (a Lightning callback, one for the Hugging Face Trainer, a call in a custom loop) decide when; this module
-does the rest, in the same way for all of them.
+Adapters, such as the callback for Lightning, decide when; this module does the rest in the same way for all of them.
 """
 
 from __future__ import annotations
@@ -92,8 +91,8 @@ class TrackedRun:
         """
         self._ranks, probe = ranks, self.config.probe
         pairs = resolve(self.config.metrics, probe)
-        common = {"goes on": resumed, "schedule": str(schedule), "probe": probe.hash}
-        ranks.require_same("what a run is tracked by", common)
+        self._views.schedule = plan = str(schedule)
+        ranks.require_same("what a run is tracked by", {"goes on": resumed, "schedule": plan, "probe": probe.hash})
         self.run = ranks.all_gather(self.run)[0]  # names may hold the time, by each rank's own clock
 
         def prepare_store() -> None:
@@ -180,7 +179,7 @@ class TrackedRun:
                 with attempt():
                     ranks.on_rank_zero(partial(self._alerts.publish, step))
                 with attempt():
-                    ranks.on_rank_zero(self._views.refresh)
+                    ranks.on_rank_zero(partial(self._views.refresh, self.run, key.probe))
 
     def add_loss(self, step: int, loss: float) -> None:
         """Store the training loss of a step that was measured before its loss was known.

@@ -1,0 +1,146 @@
+"""What is known of a run beside its curves, for the loggers: its configuration, its status, its heatmaps so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from repdyn.alerts import find_alerts, stored_rules
+from repdyn.diagnosis import insights
+from repdyn.figures.heatmaps import heatmap
+from repdyn.metrics.names import file_stem
+from repdyn.publish.loggers import log_figures
+from repdyn.publish.targets import target_of
+from repdyn.store import Store
+from repdyn.tables.designs import sampling
+from repdyn.tables.families import has_own_figures
+from repdyn.tables.frames import by_stack, causality, measurements, metrics_of, subsets_of, tokens_by_step
+from repdyn.tables.style import KINDS
+from repdyn.utils.attempts import attempts
+
+_ABOUT = "repdyn"
+"""Leads the names in the configuration and the summary of a run, which the training has named too."""
+
+
+@rank_zero_only
+def log_config(config: Mapping[str, Any], loggers: Iterable[Logger], prefix: str = "") -> None:
+    """Add what is known of a run to its configuration in the loggers, as ``repdyn/NAME``.
+
+    An error in one logger does not affect the others.
+
+    Args:
+        config: values by name.
+        loggers: usually ``trainer.loggers``.
+        prefix: put before each name, to distinguish several trackers.
+
+    Raises:
+        Exception: the error of the first logger that failed, once all others are done.
+    """
+    named = {f"{_ABOUT}/{prefix}{name}": value for name, value in config.items()}
+    with attempts() as attempt:
+        for logger in loggers:
+            with attempt():
+                target_of(logger).log_config(named)
+
+
+@rank_zero_only
+def log_status(
+    store: Store, run: str, loggers: Iterable[Logger], *, probe: str | None = None, prefix: str = ""
+) -> None:
+    """Log the status of a stored run and the most important statement on it to the summary of the run.
+
+    ``repdyn/status`` and ``repdyn/headline``; in a model with several stacks ``repdyn/decoder/status``. An error in one
+    logger does not affect the others.
+
+    Args:
+        store: with at least one measured checkpoint of the run.
+        run: its name.
+        loggers: usually ``trainer.loggers``.
+        probe: hash of the probe, needed if the run was measured on several.
+        prefix: put before each name, to distinguish several trackers.
+
+    Raises:
+        ValueError: nothing is stored of the run.
+        Exception: the error of the first logger that failed, once all others are done.
+    """
+    targets = [target_of(logger) for logger in loggers]
+    summary: dict[str, str] = {}
+    for found in insights(store, [run], probe) if targets else ():
+        place = f"{_ABOUT}/{found.stack}/{prefix}" if found.stack else f"{_ABOUT}/{prefix}"
+        summary |= {f"{place}status": found.status, f"{place}headline": found.headline}
+    with attempts() as attempt:
+        for target in targets:
+            with attempt():
+                target.log_summary(summary)
+
+
+@rank_zero_only
+def log_heatmaps(
+    store: Store, run: str, loggers: Iterable[Logger], *, probe: str | None = None, prefix: str = ""
+) -> None:
+    """Log a heatmap of layer and step of each metric of geometry and of the user's own, up to the last stored step.
+
+    The names are those of the final figures, ``figures/heatmap_two_nn_all``, so that loggers show them as one series.
+    An error in one figure or logger does not affect the others.
+
+    Args:
+        store: with at least one measured checkpoint of the run.
+        run: its name.
+        loggers: usually ``trainer.loggers``; those that take no images are skipped.
+        probe: hash of the probe, needed if the run was measured on several.
+        prefix: put before each name, to distinguish several trackers.
+
+    Raises:
+        ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
+        Exception: the error of the first figure or logger that failed, once all have been tried.
+    """
+    takers = [logger for logger in loggers if target_of(logger).takes_images]
+    if not takers:
+        return
+    frame, rules = store.to_pandas(run), stored_rules(store.alerts_path(run))
+    frame = frame if probe is None else frame.loc[frame["probe"] == probe]
+    with attempts() as attempt:
+        for stack, of_stack in by_stack(frame).items():
+            rows, alerts, figures = measurements(of_stack), find_alerts(of_stack, rules), {}
+            for metric in filter(has_own_figures, metrics_of(rows)):
+                for subset in subsets_of(rows, metric):
+                    with attempt():
+                        figures[f"heatmap_{file_stem(metric)}_{subset}"] = heatmap(rows, metric, subset, alerts)
+            log_figures(figures, takers, int(rows["step"].max()), stack, attempt, prefix)
+
+
+def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
+    """Return the origin of a run's rows and what was measured, for a logger's hyperparameters.
+
+    Args:
+        store: the store of the rows.
+        frame: rows of one run.
+
+    Returns:
+        All values that are known. In a model with several stacks ``kind`` and ``n_layers`` end in the name of the
+        stack: ``kind_decoder``.
+
+    Raises:
+        ValueError: rows of several runs, models or probes, or none.
+    """
+    stacks = {stack: measurements(rows) for stack, rows in by_stack(frame).items()}
+    rows = pd.concat(stacks.values())
+    tokens = tokens_by_step(rows)
+    known: dict[str, Any] = {
+        "store": str(store.path.resolve()),
+        "tokens_seen": None if tokens.empty else int(tokens.to_numpy(float).max()),
+    }
+    for stack, of_one in stacks.items():
+        ending, causal = f"_{stack}" if stack else "", causality(of_one)
+        known[f"kind{ending}"] = None if causal is None else KINDS[causal]
+        known[f"n_layers{ending}"] = len(of_one["layer"].unique())
+    known["sampling"] = sampling(rows)
+    columns = ("run", "model", "parameters", "stage", "probe", "design", "n_vectors", "n_batches", "dim", "dtype")
+    for column in (*columns, "device", "attention", "repdyn_version"):
+        values = rows[column].dropna().unique().tolist()
+        known[column] = values[0] if len(values) == 1 else ", ".join(map(str, values)) or None
+    return {name: value for name, value in known.items() if value is not None}
