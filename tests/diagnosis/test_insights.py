@@ -172,7 +172,7 @@ def test_coupling_is_that_of_changes_not_of_trends():
     dimension = {step: 30 - 0.1 * place + 3 * wiggle[place] for place, step in enumerate(steps)}
     found = described([*layers_at(dimension), *losses(loss)])
     coupling = only(found, "coupling")
-    assert coupling.evidence["low"] > 0.5
+    assert float(coupling.evidence["low"]) > 0.5
     assert "the same direction" in coupling.sentence
     trends = described([*layers_at(curve(lambda step: 30 - step / 20, steps)), *losses(loss)])
     assert "coupling" not in kinds(trends)  # both fall, and that is all

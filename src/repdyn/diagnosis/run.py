@@ -92,7 +92,7 @@ def _of_training(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert
     if not is_finished(rows):
         yield from loss_statements(frame)
         yield from overfitting(frame)
-    yield from alert_statements(alerts)
+    yield from alert_statements(alerts, _second_half(rows))
     yield from failed_measurements(frame)
     yield from missing_statements(rows)
     yield from window_statements(rows)
@@ -146,7 +146,7 @@ def _status(
         if is_finished(rows):
             return "unknown", "A finished model has no course of training to judge."
         return "unknown", f"{len(steps)} measured steps are too few to judge; {MIN_LOSSES} are enough."
-    recent = [alert for alert in alerts if alert.step >= steps[len(steps) // 2]]
+    recent = [alert for alert in alerts if alert.step >= _second_half(rows)]
     watched = [each for each in statements if each.severity == "watch" and each.kind in _WATCHED_KINDS]
     if recent:
         since = sorted({alert.step for alert in recent})
@@ -155,6 +155,12 @@ def _status(
         return "watch", watched[0].sentence
     has_loss = len(scalar(frame, LOSS)) >= MIN_LOSSES
     return "healthy", f"No alert in the second half of the run{', and the loss has not risen' if has_loss else ''}."
+
+
+def _second_half(rows: pd.DataFrame) -> int:
+    """Return the first step of the second half of the measured steps."""
+    steps = rows["step"].unique().tolist()
+    return steps[len(steps) // 2]
 
 
 def _link(insight: Insight, run: str) -> str:

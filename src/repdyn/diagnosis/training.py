@@ -85,8 +85,13 @@ def overfitting(frame: pd.DataFrame) -> Iterator[Insight]:
         yield Insight("note", "generalisation gap", sentence, steps=(end,), evidence=evidence, weight=0.3)
 
 
-def alert_statements(alerts: Sequence[Alert]) -> Iterator[Insight]:
-    """Yield a statement for each rule and metric that raised alerts, about the first and the number of the others."""
+def alert_statements(alerts: Sequence[Alert], recent: int) -> Iterator[Insight]:
+    """Yield a statement for each rule and metric that raised alerts, about the first and the number of the others.
+
+    Args:
+        alerts: of the run.
+        recent: the first step whose alerts still call for attention; earlier ones are notes.
+    """
     by_kind = sorted(alerts, key=lambda alert: (alert.rule, alert.subject, alert.step))
     for (rule, subject), group in groupby(by_kind, key=lambda alert: (alert.rule, alert.subject)):
         found = list(group)
@@ -98,7 +103,7 @@ def alert_statements(alerts: Sequence[Alert]) -> Iterator[Insight]:
         first = found[0]
         title = subject if first.subset is None else metric_title(first.metric)
         yield Insight(
-            "watch",
+            "watch" if steps[-1] >= recent else "note",
             "alert",
             f"Alert ({rule}) at step {steps[0]:,}{further}: {text}.",
             metric=None if first.subset is None else first.metric,

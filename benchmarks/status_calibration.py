@@ -1,0 +1,117 @@
+"""Compare the status of short trainings with their losses at every step: how often is it a false alarm?
+
+    OMP_NUM_THREADS=1 python benchmarks/status_calibration.py                    # 120 trainings: some 20 minutes
+    OMP_NUM_THREADS=1 python benchmarks/status_calibration.py --runs 20 --seed 1 -o calibration.csv
+
+Trains small decoders on the built-in text, each with another seed and a learning rate drawn between 3e-4 and 1, which
+is held after a short warm-up, so that some trainings go well and some fail. A training counts as failed if, at its end,
+the mean of its last 20 losses lies 10 % above the lowest such mean before, or is not finite. The status is that of
+:func:`repdyn.insights`, which knows the loss at every tenth step only. Rates have 95 % intervals of Clopper and
+Pearson. A training is written to the file as soon as it is done, and is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from machine import facts
+from scipy.stats import binomtest
+from tqdm import tqdm
+
+from repdyn import Probe, measure
+from repdyn.alerts import find_alerts
+from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.diagnosis import describe_run
+from repdyn.models import build_model
+from repdyn.store.schema import Checkpoint, scalar_row, to_pandas, to_table
+from repdyn.tables.scalars import LOSS
+from repdyn.text.source import load_corpus
+
+STEPS, EVERY, WARMUP = 300, 10, 20
+BATCH, LENGTH = 16, 64
+WINDOW, RISE = 20, 1.1
+LEARNING_RATES = 3e-4, 1.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=120, help="trainings (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first training (default: %(default)s)")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("status_calibration.csv"), help="file (default: %(default)s)"
+    )
+    options = parser.parse_args()
+    text = load_corpus("builtin").data
+    tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    probe = Probe.from_texts(
+        [text[-400_000:].decode(errors="replace")], byte_tokenizer(), max_vectors=1024, batch_vectors=512
+    )
+    done = pd.read_csv(options.output).to_dict("records") if options.output.exists() else []
+    for seed in tqdm(range(options.seed, options.seed + options.runs), unit="training"):
+        if seed not in {row["seed"] for row in done}:
+            done.append(_training(seed, tokens, probe))
+            pd.DataFrame(done).to_csv(options.output, index=False)
+    print(_summary(pd.DataFrame(done)))
+    for name, fact in facts(" ".join(["python", *sys.argv])).items():
+        print(f"{name}: {fact}")
+
+
+def _training(seed: int, tokens: torch.Tensor, probe: Probe) -> dict[str, object]:
+    generator = torch.Generator().manual_seed(seed)
+    low, high = (math.log(rate) for rate in LEARNING_RATES)
+    rate = math.exp(low + (high - low) * float(torch.rand((), generator=generator)))
+    torch.manual_seed(seed)
+    model = build_model("gpt_neox", vocab_size=260, hidden_size=64, n_layers=4, n_heads=2, context_length=LENGTH)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARMUP))
+    losses, rows = [], []
+    for step in range(STEPS + 1):
+        if step % EVERY == 0:
+            checkpoint = Checkpoint(f"seed {seed}", step=step)
+            rows += measure(model, probe, checkpoint=checkpoint, on_error="record").rows
+            if losses:
+                rows.append(scalar_row(checkpoint, LOSS, losses[-1], probe=probe.hash))
+        if step == STEPS:
+            break
+        starts = torch.randint(len(tokens) - LENGTH, (BATCH,), generator=generator)
+        batch = tokens[starts[:, None] + torch.arange(LENGTH)]
+        loss = model(input_ids=batch, labels=batch).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    frame = to_pandas(to_table(rows))
+    found = describe_run(frame, find_alerts(frame))
+    means = np.convolve(losses, np.ones(WINDOW) / WINDOW, mode="valid")
+    rise = float(means[-1] / np.min(means)) if np.isfinite(means).all() else math.inf
+    return {"seed": seed, "learning_rate": rate, "last_loss": losses[-1], "rise": rise, "status": found.status}
+
+
+def _summary(runs: pd.DataFrame) -> str:
+    lines = ["| trainings | number | status failed | status watch or failed |", "|---|---|---|---|"]
+    rises = runs["rise"].tolist()
+    for name, failed in (("that went well", False), ("that failed", True)):
+        pairs = zip(rises, runs["status"].tolist(), strict=True)
+        found = [status for rise, status in pairs if (rise >= RISE) == failed]
+        alarms = found.count("failed"), found.count("failed") + found.count("watch")
+        lines.append(f"| {name} | {len(found)} | {' | '.join(_rate(number, len(found)) for number in alarms)} |")
+    return "\n".join(lines)
+
+
+def _rate(number: int, of: int) -> str:
+    if not of:
+        return "none"
+    interval = binomtest(number, of).proportion_ci(method="exact")
+    return f"{number / of:.0%} [{interval.low:.0%}, {interval.high:.0%}]"
+
+
+if __name__ == "__main__":
+    main()
