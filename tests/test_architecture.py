@@ -93,6 +93,7 @@ def test_every_package_is_listed_for_the_wheel():
         assert link.resolve() == ROOT / settings["package-dir"][name]
     assert settings["package-data"] == {
         "repdyn": ["py.typed"],
+        "repdyn.cli": ["*.gz"],
         "repdyn.report": ["*.css", "*.html", "*.js"],
         "repdyn.suites": ["*.yaml"],
     }

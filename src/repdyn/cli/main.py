@@ -17,6 +17,7 @@ from repdyn.utils.redaction import redacted
 from repdyn.utils.untrusted_names import printable
 
 _OWN_PARSER = {
+    "demo": ("repdyn.cli.demo", "open the report of a finished run that comes with repdyn"),
     "sweep": ("repdyn.cli.sweep", "measure published or local checkpoints"),
     "study": ("repdyn.cli.study", "study one aspect of one or several models"),
     "explore": ("repdyn.cli.explore", "explore the tokens of a sentence in the browser"),

@@ -1,0 +1,83 @@
+"""``repdyn demo``: a report that comes with the package."""
+
+import base64
+import gzip
+import hashlib
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from repdyn.cli import demo
+from repdyn.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 2.0
+COMMAND = """
+import sys, time
+from repdyn.cli.main import main
+main(["demo", "--no-browser", "-o", sys.argv[1]])
+slow = {"torch", "pandas", "numpy", "matplotlib", "transformers", "lightning"} & set(sys.modules)
+print(f"{time.process_time():.3f} {sorted(slow)}")
+"""
+
+
+def test_the_page_is_written_and_opened(tmp_path, capsys, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    main(["demo", "-o", str(tmp_path / "new")])
+    path = tmp_path / "new" / demo.FILE
+    assert f"report: {path}" in capsys.readouterr().out.splitlines()
+    assert opened == [path.as_uri()]
+    main(["demo", "-o", str(tmp_path), "--no-browser"])
+    assert len(opened) == 1
+
+
+def test_without_a_folder_it_goes_to_a_temporary_one(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    main(["demo", "--no-browser"])
+    (path,) = tmp_path.glob(f"repdyn_demo_*/{demo.FILE}")
+    assert f"report: {path}" in capsys.readouterr().out
+
+
+def test_the_page_is_whole_and_allows_the_chart_library_that_is_installed(tmp_path):
+    page = demo.write_demo(tmp_path).read_text(encoding="utf-8")
+    assert "@@" not in page
+    block = re.search(r'id="plotly">([^<]+)<', page)
+    assert block
+    library = gzip.decompress(base64.b64decode(block[1]))
+    assert library.startswith(b"/**\n* plotly.js")
+    assert f"'sha256-{base64.b64encode(hashlib.sha256(library).digest()).decode()}'" in page
+    assert page.rstrip().endswith("</html>")
+
+
+def test_the_run_is_small_and_in_the_wheel():
+    page = files("repdyn.cli") / demo.PAGE
+    assert len(page.read_bytes()) < 300_000
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    assert "*.gz" in data["repdyn.cli"]
+
+
+@pytest.mark.process
+def test_it_takes_less_than_two_seconds_and_imports_nothing_slow(tmp_path):
+    command = [sys.executable, "-c", COMMAND, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    seconds, slow = result.stdout.splitlines()[-1].split(" ", 1)
+    assert slow == "[]"
+    assert float(seconds) < SECONDS
+
+
+@pytest.mark.slow
+def test_the_page_that_comes_with_the_package_is_that_of_the_repository():
+    from repdyn.cli.demo_page import make_page
+
+    def content(page: bytes) -> str:
+        return re.sub(r"Written [\d :-]+ UTC", "", gzip.decompress(page).decode())
+
+    there = content((files("repdyn.cli") / demo.PAGE).read_bytes())
+    now = content(make_page(ROOT / "docs" / "runs" / "decoder"))
+    assert there == now, "make it again with: python -m repdyn.cli.demo_page docs/runs/decoder"
