@@ -37,7 +37,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn explore") -> None:
         KeyboardInterrupt: after Ctrl-C; the page is closed.
         SystemExit: after --help or an invalid option.
     """
-    options = _parser(prog).parse_args(arguments)
+    options = build_parser(prog).parse_args(arguments)
     try:
         from repdyn.explorer.server import serve
     except ModuleNotFoundError as error:
@@ -56,12 +56,12 @@ def main(arguments: Sequence[str], prog: str = "repdyn explore") -> None:
     serve(options)
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
+def build_parser(prog: str) -> argparse.ArgumentParser:
+    """Return a parser with every option of the command."""
     parser = SuggestingParser(
         prog=prog,
         description="Explore the tokens of a sentence in a browser: where each layer takes them in the vocabulary.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(

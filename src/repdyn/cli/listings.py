@@ -58,7 +58,6 @@ def add_listings(commands: argparse._SubParsersAction[SuggestingParser]) -> None
         help="list every metric",
         description="List every metric.",
         epilog=_METRICS_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     formats = metrics.add_mutually_exclusive_group()
     formats.add_argument("--markdown", action="store_true", help="with settings and sources, as docs/all_metrics.md")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from repdyn.cli.listings import add_listings
 from repdyn.utils.arguments import SuggestingParser, add_store_command
@@ -25,16 +26,16 @@ _OWN_PARSER = {
 }
 """Commands whose module parses its own options."""
 _EXAMPLES = """examples:
-  repdyn sweep runs/quickstart/TIME                measure the checkpoints of a run
+  repdyn sweep RUN                   measure the checkpoints of a run
   repdyn study convergence bert-base-uncased -o FOLDER
-  repdyn metrics                                   list every metric
-  repdyn explore gpt2                              the tokens of a sentence, in the browser
-  repdyn insights runs/quickstart/TIME             what happened in a run
-  repdyn report runs/quickstart/TIME               write one self-contained web page
-  repdyn figures runs/quickstart/TIME              draw figures and print a summary
-  repdyn alerts runs/quickstart/TIME               list the alerts of a run
-  repdyn export runs/quickstart/TIME --to wandb    write the values to W&B, offline
-  repdyn COMMAND --help                            every option of a command
+  repdyn metrics                     list every metric
+  repdyn explore gpt2                the tokens of a sentence, in the browser
+  repdyn insights RUN                what happened in a run
+  repdyn report RUN                  write one self-contained web page
+  repdyn figures RUN                 draw figures and print a summary
+  repdyn alerts RUN                  list the alerts of a run
+  repdyn export RUN --to wandb       write the values to W&B, offline
+  repdyn COMMAND --help              every option of a command
 """
 _FIGURES_EXAMPLES = """examples:
   repdyn figures runs/quickstart/TIME
@@ -76,9 +77,14 @@ def _parser() -> argparse.ArgumentParser:
         prog="repdyn",
         description="Track the geometry of a transformer's layers during training and over published checkpoints.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"repdyn {version('repdyn')}")
+    parser.add_argument(
+        "--print-completion",
+        action=_PrintCompletion,
+        choices=("bash", "zsh", "tcsh"),
+        help="print the script by which a shell completes commands and options, and exit",
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (_, description) in _OWN_PARSER.items():
         commands.add_parser(name, help=description, add_help=False)
@@ -120,6 +126,17 @@ def _parser() -> argparse.ArgumentParser:
         help="folder of the loggers' files (default: exports in the store)",
     )
     return parser
+
+
+class _PrintCompletion(argparse.Action):
+    """Prints the script and exits, before a command is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: object, shell: Any, option: object = None) -> None:
+        from repdyn.cli.completion import complete_parser, completion_script
+
+        modules = {name: module for name, (module, _) in _OWN_PARSER.items()}
+        print(completion_script(complete_parser(parser, modules), shell))
+        parser.exit()
 
 
 def _figures(options: argparse.Namespace) -> None:

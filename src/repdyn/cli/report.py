@@ -31,7 +31,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn report") -> None:
         ValueError, OSError: an empty store, an unknown run or probe, or a page that cannot be written.
         SystemExit: after --help or an invalid option.
     """
-    options = _parser(prog).parse_args(arguments)
+    options = build_parser(prog).parse_args(arguments)
     from repdyn.report import PAGE, write_report
     from repdyn.store import find_store
 
@@ -51,12 +51,12 @@ def main(arguments: Sequence[str], prog: str = "repdyn report") -> None:
         webbrowser.open(path.resolve().as_uri())
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
+def build_parser(prog: str) -> argparse.ArgumentParser:
+    """Return a parser with every option of the command."""
     parser = SuggestingParser(
         prog=prog,
         description="Write a self-contained web page that shows what stores contain; it needs no network.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_store_options(parser, nargs="+")
     parser.add_argument(

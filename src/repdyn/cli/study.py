@@ -13,7 +13,7 @@ KINDS = {
     "convergence": "how tokens approach their last layer, and at what rate",
     "tokens": "the tokens of a sentence against the vocabulary, layer by layer",
     "topics": "topics in embeddings and attention",
-    "anatomy": "the embedding tables, and the paths of tokens through the layers",
+    "anatomy": "embedding tables, and paths of tokens through the layers",
     "sentences": "sentence vectors at every layer",
 }
 """Each in ``repdyn.studies.KIND.study``, as ``STUDY``."""
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn study") -> None:
         ValueError, OSError: an invalid option or input, such as a model that does not load.
         SystemExit: after ``--help``, or for an invalid command line.
     """
-    kind = _parser(prog).parse_args(arguments[:1]).kind
+    kind = build_parser(prog).parse_args(arguments[:1]).kind
     try:
         _run(kind, arguments[1:], f"{prog} {kind}")
     except ModuleNotFoundError as error:
@@ -45,7 +45,8 @@ def main(arguments: Sequence[str], prog: str = "repdyn study") -> None:
         ) from error
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
+def build_parser(prog: str) -> argparse.ArgumentParser:
+    """Return a parser of the kind alone, whose own parser is loaded when it is known."""
     width = max(map(len, KINDS))
     kinds = "\n".join(f"  {name:{width}}  {text}" for name, text in KINDS.items())
     parser = SuggestingParser(
@@ -54,7 +55,6 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         usage=f"{prog} KIND MODEL... [options] -o FOLDER",
         description=f"Study one aspect of one or several models.\n\nkinds:\n{kinds}",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("kind", metavar="KIND", choices=KINDS, help="which aspect")
     return parser

@@ -28,7 +28,8 @@ from repdyn.store import Store, open_store
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import DownloadLimits, Downloads, is_prefetching
 from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_designs, partition_tasks, sweep
-from repdyn.sweep.options import Shard, parser
+from repdyn.sweep.options import Shard
+from repdyn.sweep.options import parser as build_parser
 from repdyn.sweep.plan import ModelPlan, plan_fields, print_plan, print_suites, selection_notes, suite_fields
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.sources import Source, find_sources
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoint
 
     The exit status is explained in --help.
     """
-    options = parser(prog).parse_args(arguments)
+    options = build_parser(prog).parse_args(arguments)
     console = PrintableConsole(stderr=True)
     # the client logs each retried request; final failures are printed here
     hub_logging.set_verbosity_error()

@@ -45,7 +45,6 @@ class Study(ABC):
             prog=prog,
             description=cls.help,
             epilog=cls.examples,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         add_model_options(parser, fewest=cls.fewest_models)

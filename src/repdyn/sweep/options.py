@@ -18,13 +18,13 @@ from repdyn.utils.arguments import SuggestingParser, at_least
 
 _EXAMPLES = """examples:
   %(prog)s --list-suites
-  %(prog)s --suite pythia-70m --dry-run                    what would be downloaded
+  %(prog)s --suite pythia-70m --dry-run    what would be downloaded
   %(prog)s --suite pythia-70m --revisions log --max-disk 2GB
   %(prog)s --suite 'pythia-*-deduped' finished my_suite.yaml --store sweeps
   %(prog)s EleutherAI/pythia-70m --revisions step0,step512,step143000
-  %(prog)s gpt2                                            one finished model
-  %(prog)s gpt2 --design paper                             as in the published protocol
-  %(prog)s runs/quickstart/TIME                            a run's own checkpoints, with the values of the live run
+  %(prog)s gpt2                          one finished model
+  %(prog)s gpt2 --design paper           as in the published protocol
+  %(prog)s runs/quickstart/TIME          a run's own checkpoints
   %(prog)s runs/quickstart/TIME/checkpoints --probe runs/quickstart/TIME/repdyn/probes/HASH.safetensors
   %(prog)s --suite pythia-70m --engine ray --workers 4
   %(prog)s --suite pythia --shard "$((SLURM_ARRAY_TASK_ID + 1))/$SLURM_ARRAY_TASK_COUNT"
@@ -51,7 +51,6 @@ def parser(prog: str) -> argparse.ArgumentParser:
         usage="%(prog)s [SOURCE | --suite NAME ...] [options]",
         description="Measure published or local checkpoints on a fixed probe, through the same code as a live run.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     _add_sources(top.add_argument_group("what to measure"))
@@ -101,6 +100,7 @@ def _add_probe(group: argparse._ArgumentGroup) -> None:
         "--classes",
         nargs="+",
         choices=CLASS_OPTIONS,
+        metavar="CLASS",
         default=["none"],
         help=f"word classes to measure as subsets, as in token_rank@rare: {', '.join(CLASSES)}; words for all of them "
         "(default: none)",

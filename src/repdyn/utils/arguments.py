@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,6 +35,41 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help whose paragraphs and examples fit the terminal.
+
+    Indented lines are kept; one that is too long is continued with a backslash, and its comment, which two spaces
+    separate, stands above.
+    """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        paragraph: list[str] = []
+        for line in [*text.splitlines(), ""]:
+            if line and not line[0].isspace() and not line.endswith(":"):
+                paragraph.append(line)
+                continue
+            lines += textwrap.wrap(" ".join(paragraph), width)
+            paragraph = []
+            lines += _example_lines(line, width)
+        return "\n".join(indent + line for line in lines[:-1])
+
+
+def _example_lines(line: str, width: int) -> list[str]:
+    """Return an example in lines that fit; quoted words are not broken."""
+    if len(line) <= width:
+        return [line]
+    command, _, comment = re.sub(r"(?<=\S) {2,}", "\0", line, count=1).partition("\0")
+    lines = [f"  # {comment}"] if comment else []
+    current = " "
+    for word in re.findall(r"""(?:"[^"]*"|'[^']*'|\S)+""", command):
+        if len(f"{current} {word} \\") > width:
+            lines.append(f"{current} \\")
+            current = " " * 5
+        current += f" {word}"
+    return [*lines, current]
+
+
 class SuggestingParser(argparse.ArgumentParser):
     """A parser that suggests the closest choice or option for a mistyped one.
 
@@ -43,7 +79,7 @@ class SuggestingParser(argparse.ArgumentParser):
     """
 
     def __init__(self, *, choice: str = "a choice", **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(**{"formatter_class": HelpFormatter, **settings})
         self._choice = choice
 
     def error(self, message: str) -> NoReturn:
@@ -96,7 +132,6 @@ def add_store_command(
         help=description,
         description=f"{description[0].upper()}{description[1:]}.",
         epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run_command=run_command)
     add_store_options(parser, nargs)
