@@ -136,7 +136,6 @@ def _steps(number: int) -> list[int]:
 
 
 def _rows(checkpoint: Checkpoint, options: argparse.Namespace, last: int) -> Iterator[Row]:
-    made, origin = provenance(), asdict(checkpoint)
     random = np.random.default_rng(checkpoint.step)
     t = checkpoint.step / last if last else 1.0
     for metric in (METRICS[name] for name in options.metrics):
@@ -147,7 +146,14 @@ def _rows(checkpoint: Checkpoint, options: argparse.Namespace, last: int) -> Ite
                 heads = range(options.heads) if metric.per_head and subset == "all" else ()
                 for head in (None, *heads):
                     value = (1 + layer / options.layers) * (0.2 + t) * float(random.uniform(0.9, 1.1))
-                    yield Row(**origin, **made, **_fields(metric, subset, layer, head, value, options.layers))
+                    yield layer_row(checkpoint, metric, subset, layer, head, value, options.layers)
+
+
+def layer_row(
+    checkpoint: Checkpoint, metric: Metric, subset: str, layer: int, head: int | None, value: float, n_layers: int
+) -> Row:
+    """Return a made-up row of one layer."""
+    return Row(**asdict(checkpoint), **provenance(), **_fields(metric, subset, layer, head, value, n_layers))
 
 
 def _fields(metric: Metric, subset: str, layer: int, head: int | None, value: float, n_layers: int) -> dict[str, Any]:
