@@ -6,14 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 
 from repdyn.alerts import Rule, resolve_rules
 from repdyn.alerts.rules import DEFAULT
 from repdyn.callbacks.progress import mean_dimension
-from repdyn.callbacks.scheduled import ScheduledCallback, is_fresh, run_folder, tracked_module, validate_strategy
+from repdyn.callbacks.scheduled import (
+    ScheduledCallback,
+    is_fresh,
+    run_folder,
+    run_name,
+    tracked_module,
+    validate_strategy,
+)
+from repdyn.callbacks.views_last import ViewsLast
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.token_states import TokenPositions
@@ -131,8 +139,8 @@ class RepresentationDynamics(ScheduledCallback):
         )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit" and not any(isinstance(c, _ViewsLast) and c.tracker is self for c in trainer.callbacks):  # type: ignore[attr-defined]
-            trainer.callbacks.append(_ViewsLast(self))  # type: ignore[attr-defined]
+        if stage == "fit" and not any(isinstance(c, ViewsLast) and c.tracker is self for c in trainer.callbacks):  # type: ignore[attr-defined]
+            trainer.callbacks.append(ViewsLast(self))  # type: ignore[attr-defined]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
@@ -247,7 +255,7 @@ class RepresentationDynamics(ScheduledCallback):
     def _track(self, trainer: Trainer) -> TrackedRun:
         """Return the tracked run of this fit; a resumed one keeps its name and its store."""
         # called on all ranks, because the folder is broadcast
-        folder, name = run_folder(trainer), self._requested_run or _run_name(trainer)
+        folder, name = run_folder(trainer), self._requested_run or run_name(trainer)
         if not trainer.fast_dev_run:
             self._store = self._store or open_store(self._requested_store or folder / "repdyn")
             self._run = self._run or (f"{name}.{self.name}" if self.name else name)
@@ -286,22 +294,3 @@ class RepresentationDynamics(ScheduledCallback):
                 "give the datamodule a method probe() that returns one"
             )
         return self.probe
-
-
-class _ViewsLast(Callback):
-    """Draws the views of an interrupted training after every other callback.
-
-    Lightning calls checkpoint callbacks last, and one that saves on an exception must not wait for figures.
-    """
-
-    def __init__(self, tracker: RepresentationDynamics) -> None:
-        self.tracker = tracker
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self.tracker.show_interrupted(exception)
-
-
-def _run_name(trainer: Trainer) -> str:
-    if trainer.logger is None or not trainer.logger.name:
-        return run_folder(trainer).resolve().name
-    return f"{trainer.logger.name}/{trainer.logger.version}"

@@ -83,6 +83,13 @@ def run_folder(trainer: Trainer) -> Path:
     return Path(trainer.log_dir or trainer.default_root_dir)
 
 
+def run_name(trainer: Trainer) -> str:
+    """Return the name and version of the first logger, or the name of the run's folder without one."""
+    if trainer.logger is None or not trainer.logger.name:
+        return run_folder(trainer).resolve().name
+    return f"{trainer.logger.name}/{trainer.logger.version}"
+
+
 def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
     """Return the named attribute, else the only Hugging Face model inside, else the module itself.
 

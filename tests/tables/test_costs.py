@@ -11,7 +11,7 @@ def test_cost_is_the_median_and_bytes_the_sum(published, frame_of, scalar_row):
     frame.loc[(frame["metric"] == "seconds/download") & (frame["step"] == 2), "value"] = 100.0
     assert cost_line(frame) == (
         "per checkpoint: download 3.1 s, load 0.5 s, forward 2.1 s, kernels 1.4 s (20% of it in the kernels); "
-        "420 MB downloaded"
+        "0.42 GB downloaded"
     )
 
 

@@ -134,7 +134,7 @@ def test_a_sweep_tells_its_cost_and_its_failures(published, failures, frame_of):
     assert [line.rstrip() for line in text.splitlines()[-3:]] == [
         "warning: 2 checkpoints failed: step 8, 16: gated; --retry-failed tries again",
         "per checkpoint: download 3.1 s, load 0.5 s, forward 2.1 s, kernels 1.4 s (20% of",
-        "it in the kernels); 280 MB downloaded",
+        "it in the kernels); 0.28 GB downloaded",
     ]
 
 

@@ -69,7 +69,7 @@ def test_what_is_not_known_or_was_not_measured(published, frame_of):
     frame = frame_of(published("lab/a", parameters=None, causal=None, steps=(0,)), published("lab/b", steps=(0,)))
     frame = frame[(frame["run"] == "lab/b") | (frame["metric"] != "two_nn") & (frame["subset"] != "no_sink")]
     (line,) = [line for line in lines_of(frame) if line.startswith("a ")]
-    assert line.split() == ["a", "?", "?", "1", "0", "0.05", "nan", "nan", *"-?+????"]
+    assert line.split() == ["a", "?", "?", "1", "0", "0.05", "-", "-", *"-?+????"]
 
 
 def test_means_are_those_of_the_figures(published, frame_of):
@@ -114,7 +114,7 @@ def test_means_over_fewer_layers_are_marked(published, frame_of):
     means = {line[0]: line.split()[5:8] for line in lines[2:5]}
     assert means["a"] == ["0.40*", "0.15", "11.4"]
     assert means["b"] == ["0.35", "0.40*", "8.00*"]
-    assert means["c"] == ["0.35", "0.16", "nan"]
+    assert means["c"] == ["0.35", "0.16", "-"]
     assert " ".join(lines[-2:]) == (
         "* a mean over fewer layers than the run has: 5 of 6 (a), 6 of 7 (b anisotropy no_sink), 4 of 7 (b two_nn all)"
     )

@@ -27,10 +27,11 @@ from lightning.pytorch.utilities import rank_zero_only
 from repdyn.alerts import Rule, RulesLike, resolve_rules
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
 from repdyn.callbacks.progress import RunProgressBar
+from repdyn.cli.train_help import HelpAction
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.models import LanguageModel, objective_of
-from repdyn.tables.style import short_count
+from repdyn.tables.numbers import short_count
 from repdyn.tracking.config import validate_measurement
 from repdyn.utils.arguments import closest
 from repdyn.utils.atomic_files import write_atomically
@@ -45,7 +46,7 @@ _EXAMPLES = """examples:
   train.py fit --config configs/decoder_enwik8.yaml
   train.py fit --config configs/quickstart.yaml --model.family bert --trainer.max_steps 200
   train.py fit --config configs/quickstart.yaml --print_config
-  train.py fit --help                                   every option
+  train.py fit --help                                   the options
 """
 # The longest file name that common file systems accept.
 _LONGEST_NAME = 255
@@ -144,7 +145,8 @@ class TrainCLI(LightningCLI):
         return {"fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"}}
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
-        parser = _SuggestingParser(**kwargs)
+        parser = _SuggestingParser(**{**kwargs, "add_help": False})
+        parser.add_argument("-h", "--help", action=HelpAction)
         parser.add_argument("-c", "--config", action="config", help="YAML file with any of these options.")
         return parser
 
@@ -202,12 +204,9 @@ class TrainCLI(LightningCLI):
 
     @rank_zero_only
     def before_fit(self) -> None:
-        console = PrintableConsole()
-        model, size = self.model.model, sum(weight.numel() for weight in self.model.parameters())
-        precision = self.trainer.precision
-        console.print(
-            f"model: {type(model).__name__}, {short_count(size)} parameters, precision {precision}", highlight=False
-        )
+        console, model = PrintableConsole(), self.model.model
+        size = f"{short_count(sum(weight.numel() for weight in model.parameters()))} parameters"
+        console.print(f"model: {type(model).__name__}, {size}, {self.trainer.precision}", highlight=False)
         # A truncated or different file trains as well as the real one: whoever reads the log must see which it was.
         console.print(f"text: {self.datamodule.description}", highlight=False, markup=False)
 

@@ -10,8 +10,9 @@ import pandas as pd
 from scipy.stats import f as f_distribution
 from scipy.stats import rankdata
 
-from repdyn.diagnosis.insight import Insight, number_text
+from repdyn.diagnosis.insight import Insight
 from repdyn.tables.frames import LayerMean
+from repdyn.tables.numbers import number_text
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, short_subset_title
 

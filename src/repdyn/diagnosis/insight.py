@@ -72,15 +72,6 @@ class RunInsights:
         return {**vars(self), "statements": statements, "headline": self.headline}
 
 
-def number_text(value: float) -> str:
-    """Return a value with three significant digits.
-
-    >>> number_text(12.345), number_text(0.00123), number_text(12345.0)
-    ('12.3', '0.00123', '12,345')
-    """
-    return f"{value:,.0f}" if 999.5 <= abs(value) < 999_999.5 else f"{value:.3g}"
-
-
 def report_link(run: str, **state: object) -> str:
     """Return the fragment of a report's address that selects a chart; values of None are left out.
 

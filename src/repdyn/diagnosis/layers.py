@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from repdyn.diagnosis.insight import Insight, number_text
+from repdyn.diagnosis.insight import Insight
 from repdyn.tables.families import drop_first_comparison, most_common_reason
+from repdyn.tables.numbers import number_text
 from repdyn.tables.runs import spans
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title

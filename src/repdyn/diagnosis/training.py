@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from repdyn.alerts import Alert
-from repdyn.diagnosis.insight import Insight, number_text
+from repdyn.diagnosis.insight import Insight
 from repdyn.tables.alert_text import alert_text
 from repdyn.tables.frames import failures, scalar
+from repdyn.tables.numbers import number_text
 from repdyn.tables.scalars import LOSS, VALIDATION_LOSS
 from repdyn.tables.style import metric_title
 

@@ -21,7 +21,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
-from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, short_count, styled
+from repdyn.tables.numbers import short_count
+from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, styled
 
 LEGEND_ROWS = 20
 """Largest number of rows in the legend of a chart."""

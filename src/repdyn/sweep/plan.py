@@ -15,6 +15,7 @@ from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CheckpointError
 from repdyn.sweep.suites import shipped_suites
 from repdyn.sweep.targets import Selection, Target, map_concurrently
+from repdyn.tables.numbers import gigabytes
 from repdyn.utils.redaction import redacted
 
 _MAX_LISTED = 6
@@ -119,17 +120,6 @@ def shorten_list(names: Sequence[str]) -> str:
     if len(names) <= _MAX_LISTED:
         return ", ".join(names)
     return f"{', '.join(names[: _MAX_LISTED - 1])} .. {names[-1]} ({len(names)})"
-
-
-def gigabytes(n_bytes: float) -> str:
-    """Format a number of bytes in gigabytes.
-
-    >>> gigabytes(0), gigabytes(3_649_400_000_000), gigabytes(21_560_000_000), gigabytes(1_400_000)
-    ('0 GB', '3649 GB', '21.6 GB', '0.0014 GB')
-    """
-    if n_bytes >= 1e12:
-        return f"{n_bytes / 1e9:.0f} GB"
-    return f"{n_bytes / 1e9:.3g} GB" if n_bytes >= 1e7 else f"{n_bytes / 1e9:.2g} GB"
 
 
 def _sizes(targets: Sequence[Target], hub: Hub) -> tuple[list[int], list[str]]:

@@ -7,6 +7,7 @@ import re
 import pandas as pd
 
 from repdyn.tables.frames import failures, is_finished, scalar
+from repdyn.tables.numbers import gigabytes
 
 PHASES = ("download", "load", "forward", "kernels")
 """Phases of the measurement of a swept checkpoint, stored as the scalars "seconds/PHASE"."""
@@ -31,7 +32,7 @@ def cost_line(frame: pd.DataFrame) -> str | None:
     if "kernels" in seconds and len(seconds) > 1 and total > 0:
         text += f" ({seconds['kernels'] / total:.0%} of it in the kernels)"
     downloaded = scalar(frame, DOWNLOADED).sum()
-    return f"{text}; {_size(downloaded)} downloaded" if downloaded else text
+    return f"{text}; {gigabytes(downloaded)} downloaded" if downloaded else text
 
 
 def failure_line(frame: pd.DataFrame) -> str | None:
@@ -71,12 +72,3 @@ def _cleaned(reason: str) -> str:
     'the hub has no such revision of lab/model (404)'
     """
     return re.sub(r"(?<=\S)@[^\s:]+", "", " ".join(reason.split()))
-
-
-def _size(n_bytes: float) -> str:
-    """Format a number of bytes.
-
-    >>> _size(2.14e9), _size(140e6)
-    ('2.1 GB', '140 MB')
-    """
-    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:,.0f} MB"

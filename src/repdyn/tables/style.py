@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -15,6 +14,7 @@ from rich.console import Console
 
 from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
 from repdyn.metrics.names import base_name, settings_in_words
+from repdyn.tables.numbers import short_count as short_count
 
 SUBSET_LABELS = {
     "all": "all tokens",
@@ -126,36 +126,6 @@ def of_stack(name: str, stack: str | None) -> str:
     ('lab/t5 (encoder)', 'lab/gpt')
     """
     return name if stack is None else f"{name} ({stack})"
-
-
-def short_count(count: float) -> str:
-    """Return a number of parameters or tokens in a few characters.
-
-    >>> [short_count(count) for count in (0, 512, 4096, 44_670_976, 999_999_999, 1.4e9, 3e11)]
-    ['0', '512', '4.1k', '45M', '1B', '1.4B', '300B']
-    """
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        # what would round to a thousand of the next smaller unit is one of this
-        if count >= 0.9995 * size:
-            scaled = count / size
-            return f"{scaled:.0f}{letter}" if scaled >= 9.95 else f"{scaled:.1f}".removesuffix(".0") + letter
-    return f"{count:.0f}"
-
-
-def short_value(value: float) -> str:
-    """Return a value in four characters if possible, and one more for a sign.
-
-    >>> short_value(0.0532), short_value(12.34), short_value(1234.0), short_value(123456.0), short_value(math.nan)
-    ('0.05', '12.3', '1234', '1e+05', ' nan')
-    >>> short_value(-12.34)
-    '-12.3'
-    """
-    if math.isnan(value):
-        return " nan"
-    size = abs(value)
-    if size >= 9999.5:
-        return f"{value:.0e}"
-    return f"{value:4.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
 
 
 def plain(text: str, console: Console) -> str:

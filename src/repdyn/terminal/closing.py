@@ -12,8 +12,9 @@ from rich.text import Text
 
 from repdyn.diagnosis import RunInsights, Status
 from repdyn.tables.frames import by_stack, layer_mean, measurements, of_metric, scalar
+from repdyn.tables.numbers import short_count, short_value
 from repdyn.tables.scalars import LOSS
-from repdyn.tables.style import plain, short_count, short_value
+from repdyn.tables.style import plain
 from repdyn.terminal.sparklines import sparkline
 
 _WIDTH = 16

@@ -12,12 +12,11 @@ from rich.text import Text
 
 from repdyn.alerts import Alert
 from repdyn.tables.frames import grid, metrics_of, subsets_of
-from repdyn.tables.style import short_value
+from repdyn.tables.numbers import NO_VALUE, short_value
 from repdyn.terminal.sparklines import sparkline
 
 MAX_CURVES = 3
 _COURSE = "first max last"
-_NO_VALUE = "-"
 
 Curve = tuple[str, str]
 """A metric on a token subset."""
@@ -89,7 +88,7 @@ def _column(values: pd.DataFrame, sparklines: bool) -> dict[int, str]:
     for layer, curve in zip(values.index.tolist(), values.to_numpy(float).tolist(), strict=True):
         known = [value for value in curve if not math.isnan(value)]
         if not known:
-            cells[layer] = _NO_VALUE
+            cells[layer] = NO_VALUE
             continue
         if len(steps) == 1:
             cells[layer] = short_value(curve[0])

@@ -14,6 +14,7 @@ from repdyn.metrics import DEFAULT_METRICS, FAMILIES
 from repdyn.metrics.names import base_name
 from repdyn.tables.families import defined_subsets, family_of, undefined
 from repdyn.tables.frames import in_order, is_finished, layer_mean, metrics_of, of_metric
+from repdyn.tables.numbers import number_text
 from repdyn.tables.style import plain, short_subset_title
 from repdyn.terminal.sparklines import sparkline
 
@@ -82,7 +83,7 @@ def _mean_cells(rows: pd.DataFrame, metric: str, several: bool, unicode: bool) -
     yield metric if subset == "all" else f"{metric} ({short_subset_title(subset)})"
     mean = layer_mean(rows, metric, subset).mean
     values: list[float] = mean.tolist()
-    yield from (_number(value) for value in _ends(values, several))
+    yield from (number_text(value) for value in _ends(values, several))
     if several and unicode:
         yield sparkline(mean.index.tolist(), values)
 
@@ -91,17 +92,6 @@ def _ends(values: Sequence[float], several: bool) -> Sequence[float]:
     if not values:
         return [math.nan] * (1 + several)
     return (values[0], values[-1]) if several else values[:1]
-
-
-def _number(value: float) -> str:
-    """Format a value with three significant digits, or as a whole number with commas.
-
-    >>> _number(0.012345), _number(-3.2e-5), _number(3842.1), _number(1234567.0), _number(math.nan)
-    ('0.0123', '-3.2e-05', '3,842', '1.23e+06', '-')
-    """
-    if math.isnan(value):
-        return "-"
-    return f"{value:,.0f}" if 999.5 <= abs(value) < 999_999.5 else f"{value:.3g}"
 
 
 def _undefined(rows: pd.DataFrame) -> Iterator[Text]:
