@@ -5,7 +5,7 @@ python train.py fit --config configs/decoder_enwik8.yaml          a decoder on e
 python train.py fit --config configs/encoder_enwik8.yaml          an encoder on enwik8
 python train.py fit --config configs/quickstart.yaml --model.family bert --trainer.max_steps 200
 python train.py fit --config configs/quickstart.yaml --print_config
-python train.py fit --help
+python train.py fit --help                                        --help all for every option
 """
 
 import sys

@@ -1,0 +1,50 @@
+"""The help of train.py."""
+
+import sys
+
+import pytest
+
+from repdyn.cli import train_help
+from repdyn.cli.train import TrainCLI
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    def shown(*arguments, status=0):
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+        with pytest.raises(SystemExit, match=f"^{status}$"):
+            TrainCLI()
+        return "".join(capsys.readouterr())
+
+    return shown
+
+
+@pytest.mark.process
+def test_the_options_that_most_runs_need_fit_a_page(shown):
+    lines = shown("fit", "--help").splitlines()
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 80
+    options = {line.split()[0] for line in lines if line.startswith("  --")}
+    chosen = {f"--{group}.{name}".replace("--.", "--") for group, names in train_help._CHOSEN.items() for name in names}
+    assert chosen <= options
+    assert {"--data.text", "--data.batch_size", "--model.family", "--model.n_layers", "--run.name"} <= options
+    assert "--data.objective" not in options
+    described = {f"--{name}" for name in train_help._IN_SHORT}
+    assert described <= options
+    assert "  --data.sequence_length          tokens in a window [256]" in lines
+
+
+@pytest.mark.process
+def test_all_of_them_on_request(shown):
+    text = shown("fit", "--help", "all")
+    assert "--trainer.reload_dataloaders_every_n_epochs" in text
+    assert len(text.splitlines()) > 500
+    assert "expected --help or --help all, got --help tracker" in shown("fit", "--help", "tracker", status=2)
+
+
+@pytest.mark.process
+def test_the_help_before_fit(shown):
+    assert "train.py fit --config configs/decoder_enwik8.yaml" in shown("--help")
