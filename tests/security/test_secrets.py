@@ -15,7 +15,7 @@ from stored_rows import row
 
 from repdyn import open_store
 from repdyn.cli import sweep as cli
-from repdyn.cli.train import _SaveConfig
+from repdyn.cli.saved_config import SaveConfig
 from repdyn.hub.errors import CheckpointError, SweepStoppedError, hub_errors, model_errors
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
@@ -152,7 +152,7 @@ def test_config_yaml_has_no_secrets_and_is_still_yaml(tmp_path, monkeypatch):
     trainer = Trainer(
         logger=False, default_root_dir=tmp_path, accelerator="cpu", enable_checkpointing=False, barebones=False
     )
-    _SaveConfig(parser, parser.parse_args([])).setup(trainer, torch.nn.Identity(), "fit")  # type: ignore[arg-type]
+    SaveConfig(parser, parser.parse_args([])).setup(trainer, torch.nn.Identity(), "fit")  # type: ignore[arg-type]
     assert_free_of_secrets(tmp_path)
     content = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert content == {

@@ -18,15 +18,16 @@ from typing import Any, Literal, NoReturn
 import torch
 import wandb
 from jsonargparse import DefaultHelpFormatter
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from repdyn.alerts import Rule, RulesLike, resolve_rules
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
 from repdyn.callbacks.progress import RunProgressBar
+from repdyn.cli.saved_config import SaveConfig
 from repdyn.cli.train_help import HelpAction
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
@@ -34,11 +35,9 @@ from repdyn.models import LanguageModel, objective_of
 from repdyn.tables.numbers import short_count
 from repdyn.tracking.config import validate_measurement
 from repdyn.utils.arguments import closest
-from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.notices import silence_notices
 from repdyn.utils.plain_yaml import read_yaml
 from repdyn.utils.precision import has_fast_bfloat16
-from repdyn.utils.redaction import redacted
 from repdyn.utils.untrusted_names import PrintableConsole
 
 _EXAMPLES = """examples:
@@ -131,7 +130,7 @@ class TrainCLI(LightningCLI):
             data_module(sys.argv[1:]),
             trainer_class=Trainer,
             seed_everything_default=0,
-            save_config_callback=_SaveConfig,
+            save_config_callback=SaveConfig,
             auto_configure_optimizers=False,
             parser_kwargs={
                 "description": "Pretrain a small transformer and watch its geometry.",
@@ -236,16 +235,6 @@ def _text_in(config: Path) -> Any:
 def _rules(given: Any) -> RulesLike:
     """Convert alert rules written in the configuration file into :class:`repdyn.Rule` objects."""
     return [Rule(**vars(rule)) for rule in given] if isinstance(given, list) else given
-
-
-class _SaveConfig(SaveConfigCallback):
-    """Writes config.yaml without the passwords and tokens that somebody's loggers may be given."""
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        folder = trainer.log_dir  # all ranks must ask
-        if trainer.is_global_zero and folder is not None:
-            text = redacted(self.parser.dump(self.config, skip_none=False))
-            write_atomically(Path(folder) / self.config_filename, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _config_files(arguments: Sequence[str]) -> list[Path]:

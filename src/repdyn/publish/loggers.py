@@ -54,7 +54,7 @@ def log_rows(
 
 @rank_zero_only
 def log_alerts(lines: Sequence[str], loggers: Iterable[Logger], step: int) -> None:
-    """Log alerts: W&B notifies subscribers, TensorBoard, MLflow and Comet show the text.
+    """Log alerts: W&B notifies subscribers, TensorBoard and MLflow show the text.
 
     An error in one logger does not affect the others.
 

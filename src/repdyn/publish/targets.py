@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from lightning.pytorch.loggers import CometLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 
 from repdyn.publish.board_layout import layout_of
@@ -18,6 +18,8 @@ STEP_KEY = "repdyn/step"
 """The x axis of everything logged to W&B from here."""
 MLFLOW_BATCH = 1000
 """Largest number of metrics that MLflow takes at once."""
+MLFLOW_TAG = 5000
+"""Largest number of characters in a tag of MLflow."""
 
 # names already defined in each W&B run: defining one again adds a record to the run's file
 _defined: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
@@ -154,38 +156,17 @@ class MLflowTarget(Target):
         from mlflow.entities import RunTag  # an optional dependency, present wherever an MLFlowLogger is
 
         # tags, since a resumed run cannot change a parameter
-        tags = [RunTag(name, str(value)) for name, value in config.items()]
+        tags = [RunTag(name, str(value)[:MLFLOW_TAG]) for name, value in config.items()]
         self._logger.experiment.log_batch(self._logger.run_id, tags=tags)
 
     def log_summary(self, summary: Mapping[str, str]) -> None:
         self.log_config(summary)
 
 
-class CometTarget(Target):
-    """Comet."""
-
-    takes_images = True
-
-    def log_alerts(self, lines: Sequence[str], step: int) -> None:
-        self._logger.experiment.log_text("\n".join(lines), step=step)
-
-    def log_images(self, figures: Mapping[str, Figure], step: int, attempt: Attempt) -> None:
-        for name, figure in figures.items():
-            with attempt():
-                self._logger.experiment.log_figure(name, figure, step=step)
-
-    def log_config(self, config: Mapping[str, Any]) -> None:
-        self._logger.experiment.log_parameters(dict(config), nested_support=False)
-
-    def log_summary(self, summary: Mapping[str, str]) -> None:
-        self._logger.experiment.log_others(dict(summary))
-
-
 _TARGETS: dict[type[Logger], type[Target]] = {
     WandbLogger: WandbTarget,
     TensorBoardLogger: TensorBoardTarget,
     MLFlowLogger: MLflowTarget,
-    CometLogger: CometTarget,
 }
 
 
