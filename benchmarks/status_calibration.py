@@ -37,6 +37,11 @@ STEPS, EVERY, WARMUP = 300, 10, 20
 BATCH, LENGTH = 16, 64
 WINDOW, RISE = 20, 1.1
 LEARNING_RATES = 3e-4, 1.0
+_DECADES = {
+    3e-3: "went well, learning rate below 0.003",
+    3e-2: "went well, 0.003 to 0.03",
+    math.inf: "went well, above 0.03",
+}
 
 
 def main() -> None:
@@ -96,11 +101,14 @@ def _training(seed: int, tokens: torch.Tensor, probe: Probe) -> dict[str, object
 
 
 def _summary(runs: pd.DataFrame) -> str:
+    """Return a table of alarms among the trainings that went well, by learning rate, and among those that failed."""
     lines = ["| trainings | number | status failed | status watch or failed |", "|---|---|---|---|"]
-    rises = runs["rise"].tolist()
-    for name, failed in (("that went well", False), ("that failed", True)):
-        pairs = zip(rises, runs["status"].tolist(), strict=True)
-        found = [status for rise, status in pairs if (rise >= RISE) == failed]
+    columns = zip(runs["learning_rate"].tolist(), runs["rise"].tolist(), runs["status"].tolist(), strict=True)
+    groups: dict[str, list[str]] = {name: [] for name in (*_DECADES.values(), "failed")}
+    for rate, rise, status in columns:
+        decade = next(name for bound, name in _DECADES.items() if rate < bound)
+        groups["failed" if rise >= RISE else decade].append(status)
+    for name, found in groups.items():
         alarms = found.count("failed"), found.count("failed") + found.count("watch")
         lines.append(f"| {name} | {len(found)} | {' | '.join(_rate(number, len(found)) for number in alarms)} |")
     return "\n".join(lines)
