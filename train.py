@@ -1,6 +1,6 @@
 """Pretrain a small encoder or decoder and watch its geometry while it trains.
 
-python train.py                                                   a few minutes on two cores, built-in text
+python train.py                                                   the quickstart, on built-in text
 python train.py fit --config configs/decoder_enwik8.yaml          a decoder on enwik8
 python train.py fit --config configs/encoder_enwik8.yaml          an encoder on enwik8
 python train.py fit --config configs/quickstart.yaml --model.family bert --trainer.max_steps 200
