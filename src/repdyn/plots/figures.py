@@ -91,7 +91,7 @@ def profile(
         raise ValueError(f"expected a step at which {metric} was measured, got {step}; {closest}")
     figure = figures.profile(at_step, metric, subset)
     # the legend would name one step, the heading does
-    heading = str(figure.layout.title.text).replace("<br>", f", step {step:,}<br>", 1)
+    heading = _title(figure).replace("<br>", f", step {step:,}<br>", 1)
     return _spaced(figure.update_layout(showlegend=False, title_text=heading))
 
 
@@ -206,7 +206,11 @@ def _figure(plot: PlotlyDict, title: str) -> Figure:
 
 def _spaced(figure: Figure) -> Figure:
     """Give a figure the height of the page's and room for its heading, also in the narrow column of a notebook."""
-    top = 70 + _LINE_HEIGHT * str(figure.layout.title.text).count("<br>")
+    top = 70 + _LINE_HEIGHT * _title(figure).count("<br>")
     title = {"y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 16}}
-    below = 110 if figure.layout.sliders else 60
+    below = 110 if figure["layout"]["sliders"] else 60
     return figure.update_layout(height=HEIGHT + top, margin={"t": top, "b": below}, title=title)
+
+
+def _title(figure: Figure) -> str:
+    return str(figure["layout"]["title"]["text"])
