@@ -110,7 +110,7 @@ def log_heatmaps(
                 for subset in subsets_of(rows, metric):
                     with attempt():
                         figures[f"heatmap_{file_stem(metric)}_{subset}"] = heatmap(rows, metric, subset, alerts)
-            log_figures(figures, takers, int(rows["step"].max()), stack, attempt, prefix)
+            log_figures(figures, takers, int(rows["step"].to_numpy().max()), stack, attempt, prefix)
 
 
 def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:

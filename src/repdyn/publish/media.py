@@ -79,13 +79,12 @@ def log_stored_media(
     of_probe = frame if probe is None else frame.loc[frame["probe"] == probe]
     with attempts(attempt) as each:
         for rows in by_stack(of_probe).values():
-            measured = measurements(rows)
-            last = int(measured["step"].iloc[-1])
             with each():
-                _log_tables(rows, measured, find_alerts(rows, rules), targets, prefix, last, each)
-        for target in targets if page is not None and page.exists() else ():
-            with each():
-                target.log_page(page, f"{prefix}report", last)
+                _log_tables(rows, measurements(rows), find_alerts(rows, rules), targets, prefix, each)
+        if page is not None and page.exists():
+            for target in targets:
+                with each():
+                    target.log_page(page, f"{prefix}report", int(of_probe["step"].to_numpy().max()))
 
 
 def _log_tables(
@@ -94,9 +93,9 @@ def _log_tables(
     alerts: Sequence[Alert],
     targets: Sequence[Target],
     prefix: str,
-    step: int,
     attempt: Attempt,
 ) -> None:
+    step = int(rows["step"].iloc[-1])
     experiments = [target for target in targets if isinstance(target, WandbTarget)]
     for name, make in _media(frame, rows, alerts) if experiments else ():
         folder, _, rest = name.rpartition("/")
