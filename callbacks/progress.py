@@ -55,8 +55,9 @@ class RunProgressBar(TQDMProgressBar):
     def init_validation_tqdm(self) -> Tqdm:
         return Tqdm(disable=True) if self.trainer.state.fn == "fit" else super().init_validation_tqdm()
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_train_start(trainer, pl_module)
+    def on_train_start(self, *arguments: Any) -> None:
+        super().on_train_start(*arguments)
+        trainer = self.trainer
         n_steps = trainer.estimated_stepping_batches
         bar, self._values = self.train_progress_bar, {"loss": ""}
         bar.total = int(n_steps) if math.isfinite(n_steps) else None

@@ -38,10 +38,11 @@ def test_one_bar_in_optimizer_steps_with_loss_and_dimension(tmp_path, probe, cap
     words = {re.split(r" +\d+%", frame)[0] for frame in said}
     assert {"training", "measuring step 0", f"measuring step {n_steps}"} <= words
     assert ("validating" in words) is (n_steps != 8)  # an epoch has 12 batches
-    counts = [int(re.search(r" (\d+)/", frame)[1]) for frame in said]
+    counts = [int(number) for frame in said for number in re.findall(r" (\d+)/", frame)]
     assert counts == sorted(counts)
     losses = [float(found[1]) for frame in said if (found := re.search(r"loss ([\d.]+)", frame))]
     assert losses[-1] == pytest.approx(job.losses[-1], rel=0.01)
+    assert attached.store is not None
     frame = attached.store.to_pandas()
     last = frame[(frame["metric"] == "two_nn") & (frame["step"] == n_steps)]["value"].mean()
     shown = [float(found[1]) for frame in said if (found := re.search(r"dim ([\d.]+)", frame))]

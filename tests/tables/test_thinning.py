@@ -41,7 +41,7 @@ def test_ends_and_extremes_are_always_kept(curve, limit):
 @pytest.mark.parametrize("limit", [4, 7, 8, 20])
 def test_as_many_points_as_there_is_room_for(steps, limit):
     room = min(limit, len(steps))
-    assert room - 1 <= len(thin(steps, np.sin(np.arange(len(steps))), limit)) <= room
+    assert room - 1 <= len(thin(steps, np.sin(np.arange(len(steps))).tolist(), limit)) <= room
 
 
 def test_a_shorter_curve_is_kept_as_it_is():
@@ -58,7 +58,7 @@ def test_steps_without_a_value_give_way():
 def test_a_local_extreme_represents_its_neighbours():
     values = np.zeros(14)
     values[3], values[6], values[9] = 5.0, -7.0, 9.0
-    assert {3, 6, 9} <= set(thin(QUICKSTART, values, 7))
+    assert {3, 6, 9} <= set(thin(QUICKSTART, values.tolist(), 7))
 
 
 def test_errors():

@@ -69,9 +69,11 @@ def course(frame: pd.DataFrame, *, curves: bool = True) -> list[str]:
 def _line(name: str, values: pd.Series, curves: bool) -> str:
     bars = f"{sparkline(values.index.tolist(), values.tolist(), _WIDTH):<{_WIDTH}}  " if curves else ""
     ends = f"{short_value(values.iloc[0])} to {short_value(values.iloc[-1])}"
-    extremes = (("low", values.idxmin()), ("high", values.idxmax()))
-    where = ", ".join(f"{what} {short_value(values[step]).strip()} at {short_count(step)}" for what, step in extremes)
-    return f"{name:<10}  {bars}{ends}, {where}"
+    known: list[tuple[float, int]] = list(zip(values.tolist(), values.index.tolist(), strict=True))
+    # the first step of those with the same value
+    extremes = {"low": min(known), "high": max(known, key=lambda pair: pair[0])}
+    where = [f"{what} {short_value(value).strip()} at {short_count(at)}" for what, (value, at) in extremes.items()]
+    return f"{name:<10}  {bars}{ends}, {', '.join(where)}"
 
 
 def _print(console: Console, line: str) -> None:

@@ -75,11 +75,12 @@ def _important(grids: Sequence[pd.DataFrame], layers: Sequence[int], alerts: Seq
     """Yield the layers to keep, the most important first; some repeatedly."""
     yield layers[0]
     yield layers[-1]
-    yield from (alert.layer for alert in alerts if alert.layer in layers)
+    yield from (alert.layer for alert in alerts if alert.layer is not None and alert.layer in layers)
     for values in grids:
         if values.notna().to_numpy().any():
-            yield int(values.max(axis="columns").idxmax())
-            yield int(values.min(axis="columns").idxmin())
+            of_layer: list[int] = values.index.tolist()
+            yield of_layer[int(np.nanargmax(values.max(axis="columns")))]
+            yield of_layer[int(np.nanargmin(values.min(axis="columns")))]
 
 
 def _column(values: pd.DataFrame, sparklines: bool) -> dict[int, str]:
