@@ -13,6 +13,7 @@ from explorer.conftest import load_folders
 from repdyn.cli.explore import main
 from repdyn.explorer import addresses, server
 from repdyn.explorer.addresses import announcement
+from repdyn.explorer.checkpoints import choose_checkpoints
 from repdyn.explorer.server import free_port
 
 
@@ -114,6 +115,46 @@ def test_checkpoints_of_a_run_stand_side_by_side(run_folder):
     weights = [one.model.get_input_embeddings().weight for one in loaded]
     assert not any(weight.is_meta for weight in weights)
     assert not weights[0].equal(weights[1])
+
+
+@pytest.fixture
+def steps_folder(tmp_path):
+    """The folder of a run with the names of five checkpoints, two more folders, and no weights."""
+    for name in ("step0", "step8", "step16", "step100", "step1000", "best", "step007"):
+        (tmp_path / "run/hf_checkpoints" / name).mkdir(parents=True)
+        (tmp_path / "run/hf_checkpoints" / name / "config.json").write_text("{}")
+    return tmp_path / "run"
+
+
+def test_the_first_middle_and_last_checkpoint_of_a_run_are_chosen(steps_folder):
+    names, (note,) = choose_checkpoints([str(steps_folder)], ())
+    assert names == ("step0", "step16", "step1000")
+    assert note == "step0, step16, step1000 of 5 checkpoints; choose others with --revisions"
+
+
+def test_a_step_without_a_checkpoint_becomes_the_nearest_one(steps_folder):
+    names, notes = choose_checkpoints([str(steps_folder)], ("step8", "step12", "step400", "best"))
+    assert names == ("step8", "step100", "best")
+    assert notes == [
+        "no checkpoint step12: the nearest one is step8",
+        "no checkpoint step400: the nearest one is step100",
+    ]
+
+
+@pytest.mark.parametrize("revisions", [(), ("step7",)])
+def test_nothing_is_chosen_for_the_hub_a_single_model_or_several(steps_folder, revisions):
+    single = str(steps_folder / "hf_checkpoints/step8")
+    for models in (["gpt2"], [single], [str(steps_folder), "gpt2"]):
+        assert choose_checkpoints(models, revisions) == (revisions, [])
+
+
+def test_the_chosen_checkpoints_of_a_run_are_loaded(run_folder, monkeypatch, capsys):
+    loaded = []
+    monkeypatch.setattr(server, "Session", lambda models, **_: loaded.extend(models) or sys.exit(0))
+    with pytest.raises(SystemExit):
+        main([str(run_folder), "--device", "cpu"])
+    assert [one.name for one in loaded] == ["run@step0", "run@step8", "run@step16"]
+    assert "note: step0, step8, step16 of 3 checkpoints; " in capsys.readouterr().err
 
 
 def test_a_model_that_does_not_load_is_said_before_the_page_is_served(save_model):

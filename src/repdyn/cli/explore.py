@@ -21,7 +21,8 @@ NEAREST = 10
 _EXAMPLES = """examples:
   repdyn explore roberta-base
   repdyn explore EleutherAI/pythia-70m --revisions step512,step143000     checkpoints side by side
-  repdyn explore runs/quickstart/TIME --revisions step0,step500           those of a run
+  repdyn explore runs/quickstart/TIME                                     three checkpoints of a run
+  repdyn explore runs/quickstart/TIME --revisions step0,step500           or the nearest ones to these
   repdyn explore bert-base-cased distilbert-base-cased --sentence "The £1 coin lies on the table."
   repdyn explore my-model --port 0 --open                                 any free port, in a browser
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+import sys
 from threading import Event
 
 from gradio import Blocks
@@ -12,6 +13,7 @@ from starlette.middleware import Middleware
 
 from repdyn.explorer.addresses import LOCAL, announcement, is_loopback
 from repdyn.explorer.app import build
+from repdyn.explorer.checkpoints import choose_checkpoints
 from repdyn.explorer.guard import Guard
 from repdyn.explorer.session import Session
 from repdyn.explorer.theme import CSS, FONTS, HEAD, MONOSPACED
@@ -29,6 +31,9 @@ def serve(options: argparse.Namespace) -> None:
         OSError: no free port.
         KeyboardInterrupt: after Ctrl-C; the page is closed.
     """
+    options.revisions, notes = choose_checkpoints(options.models, options.revisions)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     try:
         loaded = list(load_models(options, release=False))
     except (CheckpointError, SweepStoppedError) as error:
