@@ -24,10 +24,11 @@ class RunProgressBar(TQDMProgressBar):
 
     Args:
         refresh_rate: number of optimizer steps between two updates; 0 for no bar.
+        process_position, leave: as for Lightning's bar; configurations of earlier runs name them.
     """
 
-    def __init__(self, refresh_rate: int = 1) -> None:
-        super().__init__(refresh_rate)
+    def __init__(self, refresh_rate: int = 1, process_position: int = 0, leave: bool = False) -> None:
+        super().__init__(refresh_rate, process_position, leave)
         self._values: dict[str, str] = {}
 
     @contextmanager
