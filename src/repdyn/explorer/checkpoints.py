@@ -22,27 +22,30 @@ def choose_checkpoints(models: Sequence[str], revisions: Sequence[str]) -> tuple
     Returns:
         The names to load, and a note for each choice.
     """
-    steps = _steps(Path(models[0])) if len(models) == 1 else []
-    if not steps:
+    folders = _checkpoints(Path(models[0])) if len(models) == 1 else {}
+    if not folders:
         return tuple(revisions), []
+    steps = sorted(folders)
     if not revisions:
-        chosen = tuple(f"step{step}" for step in dict.fromkeys((steps[0], steps[(len(steps) - 1) // 2], steps[-1])))
+        places = dict.fromkeys((0, (len(steps) - 1) // 2, len(steps) - 1))
+        chosen = tuple(folders[steps[place]] for place in places)
         return chosen, [f"{', '.join(chosen)} of {len(steps)} checkpoints; choose others with --revisions"]
     names, notes = [], []
     for name in revisions:
-        wanted = _STEP.fullmatch(name)
-        nearest = min(steps, key=lambda step: abs(step - int(wanted[1]))) if wanted else None
-        if nearest is None or nearest == int(name.removeprefix("step")):
+        if (wanted := _STEP.fullmatch(name)) is None:
             names.append(name)
             continue
-        names.append(f"step{nearest}")
-        notes.append(f"no checkpoint {name}: the nearest one is step{nearest}")
+        step = int(wanted[1])
+        nearest = min(steps, key=lambda each, step=step: abs(each - step))
+        names.append(folders[nearest])
+        if nearest != step:
+            notes.append(f"no checkpoint {name}: the nearest one is {folders[nearest]}")
     return tuple(dict.fromkeys(names)), notes
 
 
-def _steps(folder: Path) -> list[int]:
-    """Return the steps of a run's checkpoints in order; none for a single model or a name of the hub."""
+def _checkpoints(folder: Path) -> dict[int, str]:
+    """Return the names of a run's checkpoints by step; none for a single model or a name of the hub."""
     if not folder.is_dir() or (folder / "config.json").is_file():
-        return []
+        return {}
     found = (_STEP.fullmatch(path.name) for path in model_folders(checkpoints_folder(folder)))
-    return sorted(int(match[1]) for match in found if match and match[0] == f"step{int(match[1])}")
+    return {int(match[1]): match[0] for match in found if match}

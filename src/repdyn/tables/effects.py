@@ -103,7 +103,7 @@ class Effect:
         return "cannot be judged"
 
     def __str__(self) -> str:
-        """Return the ratio as a change in percent, or as a factor where it is large, with the interval in the same unit.
+        """Return the ratio as a change in percent, or as a factor if it is large, with the interval in that unit.
 
         >>> str(Effect(0.47, 0.05)), str(Effect(0.08, 0.03)), str(Effect(4.0, 0.1))
         ('+60% [52, 68]', '+8.3% [5.1, 12]', 'x54.6 [49.4, 60.3]')

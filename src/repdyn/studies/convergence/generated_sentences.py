@@ -83,7 +83,7 @@ def complex_sentences(n: int, seed: int = 0) -> list[str]:
 
 
 def simple_sentences(n: int, seed: int = 0) -> list[str]:
-    """Generate sequences of words in random order: those of ``complex_sentences(n, seed)`` shuffled, in sentences of the same lengths.
+    """Generate the words of ``complex_sentences(n, seed)`` in random order, in sentences of the same lengths.
 
     Args:
         n: how many.
