@@ -119,7 +119,7 @@ def test_checkpoints_of_a_run_stand_side_by_side(run_folder):
 
 @pytest.fixture
 def steps_folder(tmp_path):
-    """The folder of a run with the names of five checkpoints, two more folders, and no weights."""
+    """The folder of a run with the names of six checkpoints, one of another kind, and no weights."""
     for name in ("step0", "step8", "step16", "step100", "step1000", "best", "step007"):
         (tmp_path / "run/hf_checkpoints" / name).mkdir(parents=True)
         (tmp_path / "run/hf_checkpoints" / name / "config.json").write_text("{}")
@@ -128,8 +128,12 @@ def steps_folder(tmp_path):
 
 def test_the_first_middle_and_last_checkpoint_of_a_run_are_chosen(steps_folder):
     names, (note,) = choose_checkpoints([str(steps_folder)], ())
-    assert names == ("step0", "step16", "step1000")
-    assert note == "step0, step16, step1000 of 5 checkpoints; choose others with --revisions"
+    assert names == ("step0", "step8", "step1000")
+    assert note == "step0, step8, step1000 of 6 checkpoints; choose others with --revisions"
+
+
+def test_a_step_is_found_however_its_folder_spells_it(steps_folder):
+    assert choose_checkpoints([str(steps_folder)], ("step7", "step007")) == (("step007",), [])
 
 
 def test_a_step_without_a_checkpoint_becomes_the_nearest_one(steps_folder):

@@ -67,9 +67,8 @@ def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
     """
     rows = measurements(frame)
     subsets, finished, shown = subsets_of(rows, metric), is_finished(rows), of_metric(rows, metric)
-    means = shown.groupby("step", as_index=False)[["value"]].mean()
-    measured: list[int] = means["step"].tolist()
-    steps = [measured[index] for index in thin(measured, means["value"].tolist(), MAX_STEPS)]
+    mean = pd.Series(shown.groupby("step")["value"].mean())
+    steps = [int(mean.index[index]) for index in thin(mean.index.tolist(), mean.tolist(), MAX_STEPS)]
     colours = dict(zip(steps, step_colours(len(steps)), strict=True))
     columns = min(MAX_COLUMNS, len(subsets))
     panels = []
