@@ -39,7 +39,7 @@
   // runs of the same label get a number
   const names = tree.runs.map((one, index, all) =>
     all.findIndex((other) => other.label === one.label) === index ? one.label : `${one.label} (${index + 1})`);
-  const first = { run: names[tree.start[2]], metric: tree.start[0], subset: tree.start[1], step: "last", axis: "steps", scale: "log",
+  const first = { run: names[tree.start], metric: "", subset: "", step: "", axis: "steps", scale: "log",
     alerts: "yes", theme: "auto", playing: "no", hold: "no" };
   const state = { without: [] };
   const read = () => {
@@ -51,6 +51,11 @@
     state.without = parameters.getAll("without").filter((name) => names.includes(name));
     const missing = names.includes(state.run) ? "" : state.run;
     if (missing) state.run = first.run;
+    // a run opens with what its address leaves out
+    const { start } = run();
+    const opens = !state.metric;
+    if (opens) Object.assign(state, { metric: start.metric, subset: state.subset || start.subset });
+    state.step ||= (opens && start.step) || "last";
     byId("missing-run").hidden = !missing;
     byId("missing-run").textContent = missing && `The run ${missing}, which the address names, is not on this page; this is ${state.run}.`;
   };
@@ -327,6 +332,17 @@
     show();
     byId("announcement").textContent = `Showing ${byId("profile-caption").firstChild.textContent}`;
   };
+  // a link of a statement changes what it names; theme, axis and the rest stay
+  const follow = (event, hash) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const { axis, scale, alerts, theme: chosen, hold } = state;
+    const parameters = new URLSearchParams({ axis, scale, alerts, theme: chosen, hold });
+    for (const [key, value] of new URLSearchParams(hash.slice(1))) parameters.set(key, value);
+    for (const name of state.without) parameters.append("without", name);
+    location.hash = parameters;
+    byId("charts-section").scrollIntoView();
+  };
   const connect = () => {
     byId("run").append(...names.map((name) => option(name, name)));
     byId("run").parentElement.hidden = tree.runs.length === 1;
@@ -352,6 +368,7 @@
       changed();
     };
     dark.onchange = narrow.onchange = changed;
+    for (const link of document.querySelectorAll("#glance a")) link.onclick = (event) => follow(event, link.hash);
     const below = () => root.style.setProperty("--below", `${byId("controls").offsetHeight - 1}px`);
     new ResizeObserver(below).observe(byId("controls"));
   };

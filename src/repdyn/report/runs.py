@@ -13,6 +13,7 @@ from typing import TypeAlias
 import pandas as pd
 
 from repdyn.alerts import RULES, Alert, Rule, find_alerts, stored_rules
+from repdyn.diagnosis import RunInsights, describe_run
 from repdyn.store import Store
 from repdyn.tables.designs import design_names, sampling
 from repdyn.tables.findings import JUDGED, Finding, findings
@@ -66,8 +67,18 @@ class ReportRun:
         return {} if self.finished else dict(zip(tokens.index.astype(int).tolist(), tokens.tolist(), strict=True))
 
     @cached_property
+    def insights(self) -> RunInsights:
+        return describe_run(self.frame, self.alerts, series=self.series, label=self.label)
+
+    @property
+    def failed(self) -> bool:
+        return self.insights.status == "failed"
+
+    @cached_property
     def findings(self) -> list[Finding]:
-        return findings(self.frame) if any(metric in JUDGED for metric, _ in self.series) else []
+        """The published findings, judged; empty for a run that failed: they are about trainings that converge."""
+        is_judged = not self.failed and any(metric in JUDGED for metric, _ in self.series)
+        return findings(self.frame) if is_judged else []
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,9 @@ from repdyn.tables.effects import Verdict
 from repdyn.tables.families import drop_first_comparison, family_of, most_common_reason
 from repdyn.tables.findings import Finding
 from repdyn.tables.frames import failures, metrics_of
+from repdyn.tables.numbers import short_count
 from repdyn.tables.runs import differences
-from repdyn.tables.style import KINDS, family_title, metric_title, short_count, subset_title
+from repdyn.tables.style import KINDS, family_title, metric_title, subset_title
 from repdyn.terminal.metric_lines import seconds_by_metric
 
 ICONS: dict[Verdict, tuple[str, str]] = {
@@ -54,11 +55,19 @@ def overview(data: ReportData) -> Markup:
     return joined(parts)
 
 
-def stands_out(data: ReportData) -> Markup:
-    """Return the findings with their verdicts, then the alerts."""
+def alerts_and_findings(data: ReportData) -> Markup:
+    """Return the alerts, then the published findings with their verdicts."""
     judged = [run for run in data.runs if run.findings]
-    parts = [_findings(judged)] if judged else [tag("p", "Neither anisotropy nor TwoNN was measured: no findings.")]
-    return joined([*parts, _alerts(data.runs)])
+    failed = [run.label for run in data.runs if run.failed]
+    parts = [_alerts(data.runs), tag("h3", "Published findings")]
+    if failed:
+        why = "Published findings are about trainings that converge; they are not judged where the training failed: "
+        parts.append(tag("p", f"{why}{', '.join(failed)}."))
+    if judged:
+        parts.append(_findings(judged))
+    elif len(failed) < len(data.runs):
+        parts.append(tag("p", "Neither anisotropy nor TwoNN was measured: no findings."))
+    return joined(parts)
 
 
 def measured(data: ReportData) -> Markup:

@@ -8,6 +8,7 @@ from repdyn.figures.axes import training_axes, value_axis
 from repdyn.figures.colours import run_colours
 from repdyn.metrics import FAMILIES, METRICS, metric_info
 from repdyn.metrics.names import settings_in_words
+from repdyn.report.glance import first_run, opening
 from repdyn.report.plotly_panels import PlotlyDict, plotly_axis
 from repdyn.report.plots import (
     MAX_BANDS,
@@ -22,7 +23,7 @@ from repdyn.report.plots import (
     profiles_plot,
     training_plot,
 )
-from repdyn.report.runs import ReportData, ReportRun, first_shown
+from repdyn.report.runs import ReportData, ReportRun
 from repdyn.report.themes import DARK, DARK_COLOURS, LIGHT, TRAIL_COLOURS, dark_run_colours, transparent
 from repdyn.tables.families import family_of
 from repdyn.tables.runs import differences
@@ -37,9 +38,8 @@ def page_tree(data: ReportData) -> PlotlyDict:
     subsets = {subset for run in runs for _, subset in run.series}
     steps = {int(step) for run in runs if not run.finished for step in (*run.measured.steps, *run.loss.index)}
     axes = training_axes(sorted(steps), sorted({count for run in runs for count in run.tokens.values()}))
-    first_trained = next((number for number, run in enumerate(runs) if len(run.measured.steps) > 1), 0)
     return {
-        "start": [*first_shown(runs), str(first_trained)],
+        "start": first_run(data),
         "runs": [_run_tree(run) for run in runs],
         "comparisons": _comparisons(runs) if len(runs) > 1 else {},
         "axes": {name: {"layout": plotly_axis(axis), "floor": axis.floor} for name, axis in axes.items()},
@@ -56,7 +56,13 @@ def _run_tree(run: ReportRun) -> PlotlyDict:
     metrics: dict[str, PlotlyDict] = {}
     for (metric, subset), series in run.series.items():
         metrics.setdefault(metric, {})[subset] = _series_tree(run, series)
-    return {"label": run.label, "finished": run.finished, "tokens": run.tokens or None, "metrics": metrics}
+    return {
+        "label": run.label,
+        "start": opening(run),
+        "finished": run.finished,
+        "tokens": run.tokens or None,
+        "metrics": metrics,
+    }
 
 
 def _series_tree(run: ReportRun, series: MetricSeries) -> PlotlyDict:

@@ -12,10 +12,11 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from repdyn.report.glance import glance
 from repdyn.report.markup import Markup, joined
 from repdyn.report.packing import Packer, as_text, compressed
 from repdyn.report.runs import Progress, ReportData, report_data
-from repdyn.report.sections import failed_checkpoints, measured, overview, stands_out, without_value
+from repdyn.report.sections import alerts_and_findings, failed_checkpoints, measured, overview, without_value
 from repdyn.report.tree import page_tree
 from repdyn.store import Store
 from repdyn.utils.atomic_files import write_atomically
@@ -91,7 +92,8 @@ def page(data: ReportData, title: str, sources: str, refresh_seconds: float | No
         style=_asset("page.css"),
         written=joined([f"Written {now:%Y-%m-%d %H:%M:%S} UTC."]),
         overview=overview(data),
-        stands_out=stands_out(data),
+        glance=glance(data),
+        alerts_and_findings=alerts_and_findings(data),
         measured=measured(data),
         failed=failed_checkpoints(data),
         without_value=without_value(data),

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
 from repdyn.metrics.names import base_name, settings_in_words
-from repdyn.tables.numbers import short_count as short_count
 
 SUBSET_LABELS = {
     "all": "all tokens",
