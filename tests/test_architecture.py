@@ -132,6 +132,11 @@ def test_public_names():
     ]
 
 
+def test_files_of_tests_have_names_of_their_own():
+    names = [path.name for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    assert sorted(set(names)) == sorted(names)  # pytest imports them as modules of these names
+
+
 def test_no_file_is_too_long_to_read_in_one_sitting():
     long = {
         str(path.relative_to(ROOT)): lines
