@@ -128,7 +128,7 @@ def test_examples_of_the_help_are_valid(capsys):
     with pytest.raises(SystemExit) as stop:
         parse("--help")
     assert stop.value.code == 0
-    shown = capsys.readouterr().out
+    shown = re.sub(r"\\\n\s*", "", capsys.readouterr().out)  # long examples go on in the next line
     examples = re.findall(rf"^  {PROG} (.+)$", shown.partition("examples:")[2], re.MULTILINE)
     assert len(examples) >= 8
     for example in examples:
