@@ -84,7 +84,8 @@ def test_a_whole_profile_is_marked_above_its_column(run):
 @pytest.mark.slow
 def test_a_step_with_an_alert_is_always_drawn(run):
     steps = range(0, 1000, 10)
-    frame = run(steps=steps, n_blocks=2, dimension=lambda step, depth: 3.0 if step >= 970 else 9.0)
+    # lowest at the last step: the steps of the lowest and the highest value are always drawn
+    frame = run(steps=steps, n_blocks=2, dimension=lambda step, depth: 3.0 - step / 9900 if step >= 970 else 9.0)
     alerts = find_alerts(frame)
     assert {alert.step for alert in alerts} == {970}
     without, marked = heatmap(frame, "two_nn", "all"), heatmap(frame, "two_nn", "all", alerts)
