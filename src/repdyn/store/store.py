@@ -1,4 +1,4 @@
-"""The store: a folder of Parquet files, one for each measured checkpoint.
+"""The store: a folder of Parquet files, one for each measured checkpoint or, once they are compact, for many.
 
 Files are written atomically, so a store remains readable when a process is killed. Every view can be rebuilt from it;
 pandas, DuckDB and Polars read its files directly.
@@ -7,8 +7,7 @@ pandas, DuckDB and Polars read its files directly.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 from filelock import BaseFileLock, FileLock, Timeout
 
+from repdyn.store.compact_files import is_compact
 from repdyn.store.frame import as_frame
-from repdyn.store.parquet_files import read_rows, read_table
+from repdyn.store.parquet_files import is_readable, to_rows
+from repdyn.store.run_files import Compaction, RunFiles, compact_run, find_file, is_failure, read_file, with_run_files
 from repdyn.store.schema import Row, to_table
 from repdyn.utils.atomic_files import write_atomically
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from repdyn.plots.accessor import StorePlots
     from repdyn.probe import Probe
 
-# Suffix of the name of a file with the rows of a failed measurement.
 _FAILED = "failed"
 _CHECKPOINT_DIGITS = 12
 # Common file systems limit names to 255 bytes.
@@ -66,11 +66,14 @@ class Store:
         self.path = Path(path)
 
     def __contains__(self, key: MeasurementKey) -> bool:
-        """Return whether there are rows under a key; False for an unreadable file, which may be replaced."""
-        try:
-            return (self.path / key.filename).exists() and len(read_table(self.path / key.filename)) > 0
-        except ValueError:
-            return False
+        """Return whether there are rows under a key; False for an unreadable file, which may be replaced.
+
+        Raises:
+            ValueError: a file with the rows of many checkpoints cannot be read.
+        """
+        path = self.path / key.filename
+        found = find_file(path.parent, path.name)
+        return found is not None and (is_compact(found.name) or is_readable(found))
 
     def write(self, key: MeasurementKey, rows: Sequence[Row]) -> Path:
         """Write the rows of one checkpoint atomically; those under the same key are replaced.
@@ -92,17 +95,23 @@ class Store:
         Raises:
             ValueError: there are none, or the file cannot be read.
         """
-        return read_rows(self.path / key.filename)
+        path = self.path / key.filename
+        table = read_file(path.parent, path.name)
+        if table is None:
+            raise ValueError(f"expected rows of {key.run} at step {key.step} in {self.path}, found none")
+        return to_rows(table)
 
     def distinct(self, run: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Return the distinct values of columns in the measured rows of a run; unreadable files are skipped."""
-        found: dict[tuple, dict[str, Any]] = {}
-        for path in sorted(self.folder_of(run).glob("step*.parquet")):
-            with suppress(ValueError):
-                table = read_table(path, ["layer", *columns])
+
+        def read(files: RunFiles) -> list[dict[str, Any]]:
+            found: dict[tuple, dict[str, Any]] = {}
+            for _, table in files.tables(["layer", *columns], skip_unreadable=True):
                 measured = table.filter(table["layer"].is_valid()).group_by(list(columns)).aggregate([])
                 found |= {tuple(row.values()): row for row in measured.to_pylist()}
-        return list(found.values())
+            return list(found.values())
+
+        return with_run_files(self.folder_of(run), read)
 
     def discard_failures(self, key: MeasurementKey) -> None:
         """Delete the failures recorded for a step and a probe, for any set of metrics and any commit."""
@@ -116,9 +125,7 @@ class Store:
         The lock of a killed process is released with it.
         """
         # not thread-local: acquired by the thread that downloads, released by the one that measures
-        name = hashlib.sha256(key.filename.encode()).hexdigest()[:32]
-        lock = FileLock(self.path / ".claims" / f"{name}.lock", thread_local=False)
-        (self.path / ".claims").mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self._lock_path(key.filename), thread_local=False)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -145,8 +152,7 @@ class Store:
 
     def runs(self) -> list[str]:
         """Return the names of the runs with at least one measured checkpoint."""
-        folders = {path.parent: path for path in self._files()}
-        return sorted(read_table(path)["run"][0].as_py() for path in folders.values())
+        return sorted(with_run_files(folder, _run_name) for folder in self._folders())
 
     def steps(self, run: str) -> list[int]:
         """Return the measured steps of a run in ascending order, without those at which measuring failed.
@@ -154,8 +160,8 @@ class Store:
         Raises:
             ValueError: a file has no step in its name.
         """
-        files = [path for path in self.folder_of(run).glob("step*.parquet") if not is_failure(path)]
-        return sorted({_parse_step(path) for path in files})
+        names = with_run_files(self.folder_of(run), lambda files: files.names)
+        return sorted({_parse_step(self.folder_of(run) / name) for name in names if not is_failure(name)})
 
     def to_pandas(self, run: str | None = None) -> pd.DataFrame:
         """Return all rows, or those of one run, with a column per field of :class:`repdyn.store.schema.Row`.
@@ -166,13 +172,31 @@ class Store:
         Raises:
             ValueError: the store has no measurement (of this run), or a file in it cannot be read.
         """
-        files = self._files() if run is None else sorted(self.folder_of(run).glob("step*.parquet"))
-        if not files:
+        folders = self._folders() if run is None else [self.folder_of(run)]
+        tables = [part for folder in folders for part in with_run_files(folder, lambda files: list(files.tables()))]
+        if not tables:
             of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
-        tables = {path: read_table(path) for path in files}
-        measured = [table for path, table in tables.items() if not is_failure(path)]
-        return as_frame(measured, [table for path, table in tables.items() if is_failure(path)])
+        measured = [table for name, table in tables if not is_failure(name)]
+        return as_frame(measured, [table for name, table in tables if is_failure(name)])
+
+    def compact(self, run: str, progress: Callable[[int, int], object] = lambda done, total: None) -> Compaction | None:
+        """Join the files of a run into few, which changes nothing of what is read; None if there is nothing to join.
+
+        Args:
+            run: its name.
+            progress: called with the number of files that were read and of all of them.
+
+        Raises:
+            BlockingIOError: another process does this at the moment.
+            ValueError: a compact file cannot be read.
+            OSError: the folder cannot be written; nothing is lost.
+        """
+        try:
+            with FileLock(self._lock_path(f"compact {run}"), timeout=0):
+                return compact_run(self.folder_of(run), progress)
+        except Timeout:
+            raise BlockingIOError(f"expected {run} in {self.path} for this process alone; wait for the other") from None
 
     @property
     def plot(self) -> StorePlots:
@@ -199,13 +223,17 @@ class Store:
 
         return store_html(self)
 
-    def _files(self) -> list[Path]:
-        return sorted(self.path.glob("*/step*.parquet"))
+    def _folders(self) -> list[Path]:
+        """Return the folders of the runs, in ascending order."""
+        return sorted({path.parent for path in self.path.glob("*/step*.parquet")})
+
+    def _lock_path(self, name: str) -> Path:
+        (self.path / ".claims").mkdir(parents=True, exist_ok=True)
+        return self.path / ".claims" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
 
 
-def is_failure(path: Path) -> bool:
-    """Return whether a file of a store holds a failed measurement."""
-    return path.stem.endswith(f"-{_FAILED}")
+def _run_name(files: RunFiles) -> str:
+    return next(iter(files.tables(["run"])))[1]["run"][0].as_py()
 
 
 def open_store(path: str | Path) -> Store:
