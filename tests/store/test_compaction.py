@@ -165,6 +165,27 @@ def test_a_file_that_is_written_again_while_it_is_joined_survives(store):
     assert store.to_pandas().query("step == 0")["value"].tolist() == [500.0, 501.0, 502.0]
 
 
+def test_split_is_the_inverse(store):
+    before, names = store.to_pandas(), files(store)
+    store.compact("run")
+    fill(store, [30], value=100.0)
+    changed = store.to_pandas()
+    store.split("run")
+    assert files(store) == names
+    pd.testing.assert_frame_equal(store.to_pandas(), changed)
+    fill(store, [30])
+    columns = before.columns.drop("measured_at")
+    pd.testing.assert_frame_equal(store.to_pandas()[columns], before[columns])
+
+
+def test_runs_with_many_files_are_made_compact_at_their_end(store):
+    store.compact_at_end("run")
+    assert len(files(store)) == 7
+    fill(store, range(100, 158))
+    store.compact_at_end("run")
+    assert len(files(store)) == 2
+
+
 def test_nothing_to_join(tmp_path):
     store = open_store(tmp_path)
     assert store.compact("run") is None

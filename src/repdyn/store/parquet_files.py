@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from repdyn.store.schema import COLUMNS, RENAMED_METRICS, SCHEMA, Row
+from repdyn.utils.atomic_files import write_atomically
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -19,6 +20,12 @@ def read_rows(path: Path) -> list[Row]:
         ValueError: the file cannot be read.
     """
     return to_rows(read_table(path))
+
+
+def write_single(path: Path, table: pa.Table) -> None:
+    """Write the table of one checkpoint to a file atomically."""
+    # without checksums a flipped bit on the disk would go unnoticed
+    write_atomically(path, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True))
 
 
 def is_readable(path: Path) -> bool:

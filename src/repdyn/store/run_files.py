@@ -21,11 +21,10 @@ from repdyn.store.compact_files import (
     read_parts,
     write_compact,
 )
-from repdyn.store.parquet_files import read_table
+from repdyn.store.keys import is_failure
+from repdyn.store.parquet_files import read_table, write_single
 from repdyn.store.schema import COLUMNS
 
-_FAILED = "failed"
-"""Suffix of the name of a file with the rows of a failed measurement."""
 _LISTINGS = 5
 """Largest number of times that files are listed because some of them went away."""
 
@@ -107,17 +106,27 @@ def read_file(folder: Path, name: str) -> pa.Table | None:
     return None
 
 
-def is_failure(name: str) -> bool:
-    """Return whether the file or part of a name holds a failed measurement."""
-    return name.endswith(f"-{_FAILED}.parquet")
-
-
 def with_run_files(folder: Path, read: Callable[[RunFiles], Value]) -> Value:
     """Return what a function reads of a run's files; they are listed anew if another process makes them compact."""
     for _ in range(_LISTINGS - 1):
         with suppress(FileNotFoundError):
             return read(RunFiles(folder))
     return read(RunFiles(folder))
+
+
+def split_run(folder: Path) -> None:
+    """Write each part of the compact files of a run to a file of its own again, then delete the compact files.
+
+    A process killed meanwhile loses nothing: a single file counts in place of the part of its name.
+
+    Raises:
+        ValueError: a compact file cannot be read.
+        OSError: the disk is full, for example.
+    """
+    for path, names in RunFiles(folder).compact.items():
+        for name, table in read_parts(path, names, COLUMNS):
+            write_single(folder / name, table)
+        path.unlink()
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,9 @@ class Compaction:
     """Why files were left as they are."""
 
 
-def compact_run(folder: Path, progress: Callable[[int, int], object] = lambda done, total: None) -> Compaction | None:
+def compact_run(
+    folder: Path, progress: Callable[[int, int], object] = lambda done, total: None, at_least: int = 2
+) -> Compaction | None:
     """Join the single files of a run, and compact files that are not complete; None if there is nothing to join.
 
     Failures stay single, since a later measurement deletes them. A process killed meanwhile loses nothing: a file is
@@ -141,6 +152,7 @@ def compact_run(folder: Path, progress: Callable[[int, int], object] = lambda do
     Args:
         folder: of the run. Two processes must not do this at the same time; one that writes or reads is no harm.
         progress: called with the number of files and parts that were read and of all of them.
+        at_least: smallest number of files to join.
 
     Raises:
         ValueError: a compact file cannot be read.
@@ -152,7 +164,7 @@ def compact_run(folder: Path, progress: Callable[[int, int], object] = lambda do
     single = {name: path for name, path in files.single.items() if not is_failure(name)}
     incomplete = {path: names for path, names in files.compact.items() if _n_rows(path) < ROWS_PER_FILE}
     total = len(single) + sum(map(len, incomplete.values()))
-    if not single or len(single) + len(incomplete) < 2:
+    if not single or len(single) + len(incomplete) < max(2, at_least):
         return None
     before = {path: _state(path) for path in (*single.values(), *files.compact)}
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import pandas as pd
-import pyarrow.parquet as pq
 from filelock import BaseFileLock, FileLock, Timeout
 
 from repdyn.store.compact_files import is_compact
 from repdyn.store.frame import as_frame
-from repdyn.store.parquet_files import is_readable, to_rows
-from repdyn.store.run_files import Compaction, RunFiles, compact_run, find_file, is_failure, read_file, with_run_files
+from repdyn.store.keys import MeasurementKey, failures_pattern, folder_name, is_failure, parse_step, quoted
+from repdyn.store.parquet_files import is_readable, to_rows, write_single
+from repdyn.store.run_files import Compaction, RunFiles, compact_run, find_file, read_file, split_run, with_run_files
 from repdyn.store.schema import Row, to_table
 from repdyn.utils.atomic_files import write_atomically
 
@@ -29,34 +28,8 @@ if TYPE_CHECKING:
     from repdyn.plots.accessor import StorePlots
     from repdyn.probe import Probe
 
-_FAILED = "failed"
-_CHECKPOINT_DIGITS = 12
-# Common file systems limit names to 255 bytes.
-_MAX_NAME_BYTES = 255
-_DIGEST_DIGITS = 16
-
-
-@dataclass(frozen=True)
-class MeasurementKey:
-    """The key of one file of a store: a checkpoint, a probe and a set of metrics."""
-
-    run: str
-    step: int
-    probe: str
-    metrics: str
-    checkpoint: str = ""
-    """Commit of a published checkpoint, since a step may be published twice; "" for a live run."""
-
-    @property
-    def failed(self) -> MeasurementKey:
-        """The key under which a failed measurement is stored."""
-        return replace(self, metrics=f"{self.metrics}-{_FAILED}")
-
-    @property
-    def filename(self) -> str:
-        """The path relative to the store: FOLDER/FILE, whatever characters the key contains."""
-        parts = [_step_name(self.step), *map(_quote, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics))]
-        return f"{_folder_name(self.run)}/{'-'.join(filter(None, parts))}.parquet"
+COMPACT_FROM = 64
+"""Number of files from which on a run is made compact at its end."""
 
 
 class Store:
@@ -83,10 +56,8 @@ class Store:
         """
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
-        table = to_table(rows)
         target = self.path / key.filename
-        # without checksums a flipped bit on the disk would go unnoticed
-        write_atomically(target, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True))
+        write_single(target, to_table(rows))
         return target
 
     def read(self, key: MeasurementKey) -> list[Row]:
@@ -115,9 +86,18 @@ class Store:
 
     def discard_failures(self, key: MeasurementKey) -> None:
         """Delete the failures recorded for a step and a probe, for any set of metrics and any commit."""
-        for path in self.folder_of(key.run).glob(f"{_step_name(key.step)}-*-{_FAILED}.parquet"):
-            if f"-{_quote(key.probe)}-" in path.name:
+        for path in self.folder_of(key.run).glob(failures_pattern(key.step)):
+            if f"-{quoted(key.probe)}-" in path.name:
                 path.unlink(missing_ok=True)
+
+    def split(self, run: str) -> None:
+        """Write the measurements of a run to a file each again, the inverse of :meth:`compact`."""
+        split_run(self.folder_of(run))
+
+    def compact_at_end(self, run: str) -> None:
+        """Make a run compact at its end if it has many files, unless another process is about to."""
+        with suppress(BlockingIOError):
+            self.compact(run, at_least=COMPACT_FROM)
 
     def claim(self, key: MeasurementKey) -> BaseFileLock | None:
         """Return a lock on the measurement of a key, to be released afterwards; None if another process holds it.
@@ -140,10 +120,10 @@ class Store:
         return target
 
     def probe_path(self, probe_hash: str) -> Path:
-        return self.path / "probes" / f"{_quote(probe_hash)}.safetensors"
+        return self.path / "probes" / f"{quoted(probe_hash)}.safetensors"
 
     def folder_of(self, run: str) -> Path:
-        return self.path / _folder_name(run)
+        return self.path / folder_name(run)
 
     def alerts_path(self, run: str) -> Path:
         """Return the path of the alert rules of a run."""
@@ -161,7 +141,7 @@ class Store:
             ValueError: a file has no step in its name.
         """
         names = with_run_files(self.folder_of(run), lambda files: files.names)
-        return sorted({_parse_step(self.folder_of(run) / name) for name in names if not is_failure(name)})
+        return sorted({parse_step(self.folder_of(run) / name) for name in names if not is_failure(name)})
 
     def to_pandas(self, run: str | None = None) -> pd.DataFrame:
         """Return all rows, or those of one run, with a column per field of :class:`repdyn.store.schema.Row`.
@@ -180,12 +160,15 @@ class Store:
         measured = [table for name, table in tables if not is_failure(name)]
         return as_frame(measured, [table for name, table in tables if is_failure(name)])
 
-    def compact(self, run: str, progress: Callable[[int, int], object] = lambda done, total: None) -> Compaction | None:
+    def compact(
+        self, run: str, progress: Callable[[int, int], object] = lambda done, total: None, *, at_least: int = 2
+    ) -> Compaction | None:
         """Join the files of a run into few, which changes nothing of what is read; None if there is nothing to join.
 
         Args:
             run: its name.
             progress: called with the number of files that were read and of all of them.
+            at_least: smallest number of files to join.
 
         Raises:
             BlockingIOError: another process does this at the moment.
@@ -194,7 +177,7 @@ class Store:
         """
         try:
             with FileLock(self._lock_path(f"compact {run}"), timeout=0):
-                return compact_run(self.folder_of(run), progress)
+                return compact_run(self.folder_of(run), progress, at_least)
         except Timeout:
             raise BlockingIOError(f"expected {run} in {self.path} for this process alone; wait for the other") from None
 
@@ -207,6 +190,15 @@ class Store:
         from repdyn.plots.accessor import StorePlots
 
         return StorePlots(self)
+
+    def sql(self, query: str) -> pd.DataFrame:
+        """Return the result of a query in SQL over the views ``rows``, ``runs`` and ``profiles``.
+
+        ``store.sql("select run, max(step) as last from rows group by run")``; see :mod:`repdyn.query`.
+        """
+        from repdyn.query import query as run_query
+
+        return run_query([self], query)
 
     def insights(self, runs: Sequence[str] | None = None, probe: str | None = None) -> list[RunInsights]:
         """Return the status of each run and ranked statements on what happened in it; see :func:`repdyn.insights`."""
@@ -243,41 +235,3 @@ def open_store(path: str | Path) -> Store:
     []
     """
     return Store(path)
-
-
-def _folder_name(run: str) -> str:
-    """Return a folder name that is unique to a run: without separators or leading dot, and not too long."""
-    if not run:
-        raise ValueError("expected a run name, got an empty string")
-    folder = _quote(run)
-    folder = folder.replace(".", "%2E", 1) if folder.startswith(".") else folder
-    if len(folder) <= _MAX_NAME_BYTES:
-        return folder
-    # quoted names contain no plus sign, so no other run has this folder
-    digest = hashlib.sha256(run.encode()).hexdigest()[:_DIGEST_DIGITS]
-    return f"{folder[: _MAX_NAME_BYTES - 1 - _DIGEST_DIGITS]}+{digest}"
-
-
-def _quote(name: str) -> str:
-    """Percent-encode a name for use in a file name: ASCII without separators.
-
-    Raises:
-        ValueError: the name contains surrogates, as the name of a folder that is not in UTF-8 does.
-    """
-    try:
-        return quote(name, safe=" ")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"expected a name that UTF-8 can encode, got {name!r}; choose another one") from error
-
-
-def _step_name(step: int) -> str:
-    if step < 0:
-        raise ValueError(f"expected a step >= 0, got {step}")
-    return f"step{step:09d}"
-
-
-def _parse_step(path: Path) -> int:
-    digits = path.stem.removeprefix("step").partition("-")[0]
-    if not (digits.isascii() and digits.isdigit()):
-        raise ValueError(f"expected file names such as step000000008-... in a store, got {path}; move it away")
-    return int(digits)

@@ -15,6 +15,7 @@ from repdyn.probe.word_classes import CLASS_OPTIONS, CLASSES
 from repdyn.text.corpus import cache_directory
 from repdyn.text.source import DEFAULT_TEXT
 from repdyn.utils.arguments import SuggestingParser, at_least
+from repdyn.utils.records import add_record_options
 
 _EXAMPLES = """examples:
   %(prog)s --list-suites
@@ -61,7 +62,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     execution.add_argument(
         "--dry-run", action="store_true", help="show what remains and what would be downloaded, and exit"
     )
-    execution.add_argument("--json", action="store_true", help="print JSON, with --dry-run or --list-suites")
+    add_record_options(execution, when=", with --dry-run or --list-suites")
     add_running(execution)
     return top
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from repdyn.store.frame import as_frame
-from repdyn.store.run_files import is_failure
+from repdyn.store.keys import is_failure
 from repdyn.store.scalars import LOSS, PROBE_LOSS
 from repdyn.store.schema import FINISHED
 

@@ -26,7 +26,7 @@ from repdyn.tables.selection import is_measured
 from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.thinning import thin
 from repdyn.utils.plain_yaml import read_yaml
-from repdyn.utils.strict_json import json_values
+from repdyn.utils.records import json_values
 from repdyn.watch.folder import WatchedFolder
 from repdyn.watch.rows import RunRows
 
