@@ -175,7 +175,9 @@ def test_batches_have_windows_of_their_own_whatever_the_design():
 
 def test_they_are_measured_on_whole_sequences_alone():
     probe = even()
-    assert {"sequence_entropy", "sequence_cosine", "largest_activation"} <= {metric.name for metric, _ in resolve("all", probe)}
+    assert {"sequence_entropy", "sequence_cosine", "largest_activation"} <= {
+        metric.name for metric, _ in resolve("all", probe)
+    }
     for name in ("sequence_entropy", "sequence_cosine", "largest_activation"):
         assert METRICS[name].subsets == ("all",)
         with pytest.raises(ValueError, match=f"expected {name} on all tokens, got 'no_sink'; it is measured on whole"):

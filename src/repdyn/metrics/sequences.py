@@ -1,4 +1,4 @@
-"""Metrics of whole sequences of states: how the tokens of one text window lie to one another, and how large they are."""
+"""Metrics of whole sequences of states: how the tokens of a text window lie to one another, and how large."""
 
 from __future__ import annotations
 
