@@ -50,7 +50,7 @@ def cosine_to_first(embeddings: Tensor, folder: Path, step: int, *, is_first: bo
         or embeddings of another shape.
     """
     places = torch.linspace(0, len(embeddings) - 1, min(N_COMPARED, len(embeddings))).long()
-    own = embeddings[places.to(embeddings.device)].float().cpu()
+    own = embeddings.detach()[places.to(embeddings.device)].float().cpu()
     path = folder / _NAME
     try:
         with safe_open(path, framework="pt") as file:
