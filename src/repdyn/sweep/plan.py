@@ -58,7 +58,8 @@ def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console, assumptio
         costs: list[str] = []
         if assumptions:
             estimates.append(assumptions.of(sizes.download, sizes.weights))
-            costs = [hours_text(estimates[-1].elapsed), dollars_text(assumptions.dollars(estimates[-1]))]
+            if part.waiting:
+                costs = [hours_text(estimates[-1].elapsed), dollars_text(assumptions.dollars(estimates[-1]))]
         table.add_row(
             escape(part.selection.run),
             escape(names),
