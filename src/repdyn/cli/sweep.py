@@ -29,6 +29,7 @@ from repdyn.sweep.audit import audit
 from repdyn.sweep.audit_text import fault_lines
 from repdyn.sweep.checkpoint import Settings, Task, store_copy
 from repdyn.sweep.downloads import DownloadLimits, Downloads, is_prefetching
+from repdyn.sweep.estimate import Assumptions
 from repdyn.sweep.histories import find_copied_targets, list_histories
 from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_designs, partition_tasks, sweep
 from repdyn.sweep.options import Shard
@@ -108,10 +109,12 @@ def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: C
     sources = _select_shard(sources, options.shard) if options.shard else sources
     if options.dry_run:
         plans, without_probe = _plans(sources, copied, store, settings, options)
+        assumptions = Assumptions.from_options(options)
         if wants_records(options):
-            print_records(plan_fields(plans, hub), options)
+            print_records(plan_fields(plans, hub, assumptions), options)
         else:
-            print_plan(plans, hub, PrintableConsole(width=None if sys.stdout.isatty() else _FILE_WIDTH))
+            width = None if sys.stdout.isatty() else _FILE_WIDTH
+            print_plan(plans, hub, PrintableConsole(width=width), assumptions)
         return _status([*problems, *without_probe], console)
     every_task, without_probe = _tasks(sources)
     tasks = [task for task in every_task if task.target not in copied]
