@@ -57,7 +57,7 @@ def test_undefined_values_are_null_and_do_not_spoil_a_mean(tmp_path):
 
 
 def test_runs(store):
-    fill(store.path, make_failures(run="lab/b", step=32, probe=store.to_pandas()["probe"][0]))
+    fill(store.path, make_failures(run="lab/b", step=32, probe=store.to_pandas("lab/b")["probe"][0]))
     found = store.sql("select * from runs").set_index("run")
     assert found["checkpoints"].to_dict() == {"lab/a": 2, "lab/b": 3}
     assert found["last_step"].to_dict() == {"lab/a": 8, "lab/b": 16}
