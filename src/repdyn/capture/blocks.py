@@ -78,12 +78,14 @@ def list_candidates(model: nn.Module) -> str:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside all wrappers of ``torch.compile``, DistributedDataParallel, DataParallel and FSDP."""
+    """Return the model inside all wrappers of torch.compile, DistributedDataParallel, DataParallel, FSDP and Fabric."""
     while True:
         if isinstance(model, DistributedDataParallel | DataParallel | FullyShardedDataParallel):
             model = model.module
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
+        elif isinstance(inner := getattr(model, _FABRIC, None), nn.Module) and hasattr(model, "_original_module"):
+            model = inner  # whose own forward would run it under autocast
         else:
             return model
 
@@ -99,8 +101,9 @@ def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
     return outermost[0] if len(outermost) == 1 else None
 
 
-# What torch.compile, FSDP and checkpoint_wrapper put into the names of what they wrap.
-_WRAPPINGS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+# What torch.compile, FSDP, checkpoint_wrapper and Lightning Fabric put into the names of what they wrap.
+_FABRIC = "_forward_module"
+_WRAPPINGS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", _FABRIC)
 
 
 def _named_modules(model: nn.Module) -> dict[str, nn.Module]:

@@ -19,6 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from repdyn.capture import model_checks
+from repdyn.capture.autocast import AutocastWatch
 from repdyn.capture.blocks import Block
 from repdyn.capture.branches import find_branches
 from repdyn.capture.embeddings import EmbeddingSearch
@@ -190,7 +191,7 @@ def _record(
     """
     n_layers = len(model.blocks) + len(model.stacks)
     search = EmbeddingSearch(model.module, len(model.stacks)) if "embeddings" in captures else None
-    with model.evaluating() as run:
+    with model.evaluating() as run, AutocastWatch(model.device) as watch:
         branches = {}
         if first is not None:
             learning = Recorder(model, np.arange(len(first.positions)), Buffers(states_bytes, n_layers))
@@ -200,7 +201,7 @@ def _record(
             for batch in batches:
                 with recorder.recording(batch), search.watching(batch) if search else nullcontext():
                     run(batch)
-    states = recorder.states()
+    states = recorder.states(watch.dtype)
     return states if search is None else replace(states, embeddings=search.table())
 
 
