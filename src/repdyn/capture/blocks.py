@@ -13,6 +13,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel
 
+from repdyn.capture.sublists import check_whole_blocks
+
 Patterns: TypeAlias = str | Sequence[str]
 LayerPatterns: TypeAlias = Patterns | Mapping[str, Patterns] | None
 
@@ -147,7 +149,11 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
             f"layers= one of: {_format_candidates(candidates)}; or measure several, each as a stack of its own, with "
             f"layers={_format_stacks(rivals)}"
         )
-    return list(_blocks_of(*candidates[0], stack))
+    name, blocks = candidates[0]
+    found = list(_blocks_of(name, blocks, stack))
+    if any(isinstance(child, nn.ModuleList) for child in blocks.children()):
+        check_whole_blocks(model, name, {block.name: block.module for block in found})
+    return found
 
 
 def _blocks_of(name: str, blocks: nn.Module, stack: str | None) -> Iterator[Block]:
