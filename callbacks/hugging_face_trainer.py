@@ -128,6 +128,7 @@ class HuggingFaceTracker(TrainerCallback):
         continued = self._tracked is not None and self._tracked.run == run
         self._schedule = ScheduleState(self._schedule.schedule)
         tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed=continued or state.global_step > 0)
+        tracked.start(state.global_step)
         self._tracked = tracked
         self._logged = self._measured_at = self._validation_loss = None
         if self._schedule.start(state.global_step):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.forward import Forward
@@ -64,6 +64,12 @@ class MeasurementConfig:
     def __post_init__(self) -> None:
         validate_measurement(self.metrics, self.on_error, self.token_positions, self.log_layers)
         object.__setattr__(self, "metrics", as_tuple(self.metrics))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of :func:`repdyn.measure` for all measurements of a run."""
+        names = ("metrics", "layers", "probe_loss", "forward", "token_positions", "tokens_per_forward")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def metric_set(self) -> str:

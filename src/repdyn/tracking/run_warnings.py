@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from repdyn.store.schema import Row, too_few_distinct
 from repdyn.tables.designs import own_window_warning
@@ -46,6 +47,15 @@ class RunWarnings:
         """Warn of a probe in which many points have their nearest neighbour in their own window, and it counts."""
         if (text := own_window_warning(rows)) and self._is_new("own windows"):
             log.warning("step %d: %s", rows[0].step, text)
+
+    def abandoned(self, step: int, interrupted: Exception) -> None:
+        """Warn that a measurement was broken off."""
+        log.warning("step %d is not measured: %s", step, interrupted)
+
+    def gone_back(self, folder: Path | None, step: int) -> None:
+        """Warn that later steps than the one where a training goes on were moved to a folder, if any were."""
+        if folder is not None:
+            log.warning("training goes on at step %d; what the store had of later steps is in %s", step, folder)
 
     def other_weights(self, step: int) -> None:
         """Warn that a step in the store is measured again."""

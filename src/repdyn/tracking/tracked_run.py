@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -26,6 +26,8 @@ from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import STATES_FOLDER, StateCache
 from repdyn.tracking.alert_monitor import AlertMonitor
 from repdyn.tracking.config import MeasurementConfig
+from repdyn.tracking.interruptions import Interrupted, watching_signals
+from repdyn.tracking.outcomes import Outcomes
 from repdyn.tracking.row_buffer import RowBuffer
 from repdyn.tracking.run_views import RunViews
 from repdyn.tracking.run_warnings import RunWarnings, describe
@@ -66,6 +68,7 @@ class TrackedRun:
     _ranks: Ranks = ALONE
     _start: float = field(default_factory=time.perf_counter)
     _warnings: RunWarnings = field(default_factory=RunWarnings)
+    _outcomes: Outcomes = field(default_factory=Outcomes)
 
     def __post_init__(self) -> None:
         self._prefix = f"{self.name}_" if self.name else ""
@@ -106,6 +109,11 @@ class TrackedRun:
             folder = self.store.folder_of(self.run) / STATES_FOLDER
             self._state_cache = StateCache(folder, run=self.run, probe=probe.hash, layers=self.config.choice)
 
+    def start(self, step: int) -> None:
+        """Begin the training at a step: stored steps after it are set aside, since it has gone back from them."""
+        with self._handling_errors(step):
+            self._ranks.on_rank_zero(lambda: self._warnings.gone_back(self._buffer.go_back(self.run, step), step))
+
     def measure(
         self,
         model: nn.Module,
@@ -132,7 +140,7 @@ class TrackedRun:
                 reason for the missing rows, and the training goes on.
         """
         config, ranks = self.config, self._ranks
-        with self._timing(), self._handling_errors(step):
+        with self._timing(), watching_signals() as check_signals, self._handling_errors(step):
             key = self._key(step)
             checkpoint = Checkpoint(self.run, class_name(model), step, tokens_seen)
             try:
@@ -140,25 +148,29 @@ class TrackedRun:
                 with ranks.sync_errors():
                     checkpoint = replace(checkpoint, weights=fingerprint(model))
                 if ranks.on_rank_zero(lambda: self._log_if_stored(key, checkpoint)):
+                    self._outcomes.n_measured += 1
                     return
                 profile = measure(
                     model,
                     config.probe,
-                    config.metrics,
-                    config.layers,
-                    probe_loss=config.probe_loss,
-                    forward=config.forward,
-                    token_positions=config.token_positions,
-                    tokens_per_forward=config.tokens_per_forward,
+                    **config.arguments,
                     checkpoint=checkpoint,
                     on_error="raise" if config.on_error == "raise" else "record",
+                    # a rank of a sharded model must not leave the others in the middle of the forward passes
+                    progress=lambda what, _: check_signals() if ranks.size == 1 or what == "kernels" else None,
                     root_module=root_module,
                     ranks=ranks,
                     state_cache=self._state_cache,
                 )
+            except Interrupted as interrupted:
+                self._outcomes.failed(step, str(interrupted))
+                self._warnings.abandoned(step, interrupted)
+                return
             except Exception as error:
+                self._outcomes.failed(step, describe(error))
                 self._store_failure(key, checkpoint, error)
                 raise
+            self._outcomes.n_measured += 1
             self.kernel_seconds += profile.kernel_seconds
             with ranks.sync_errors():
                 rows = [*profile.rows, *profile.scalars] if ranks.is_rank_zero else []
@@ -173,14 +185,14 @@ class TrackedRun:
                 with attempt():
                     self.should_stop |= ranks.on_rank_zero(lambda: self._alerts.check(rows))
                 with attempt():
-                    ranks.on_rank_zero(self._store_and_log)
+                    ranks.on_rank_zero(partial(self._buffer.flush_to, self._log))
                     if self._state_cache is not None:
                         self._state_cache.delete_before(step)
                         self._state_cache.delete_after(step)  # of steps that the training has gone back from
                 with attempt():
                     ranks.on_rank_zero(partial(self._alerts.publish, step))
                 with attempt():
-                    ranks.on_rank_zero(partial(self._views.refresh, self.run, key.probe))
+                    ranks.on_rank_zero(partial(self._refresh, key.probe, check_signals))
 
     def add_loss(self, step: int, loss: float) -> None:
         """Store the training loss of a step that was measured before its loss was known.
@@ -192,9 +204,9 @@ class TrackedRun:
             self._ranks.on_rank_zero(partial(self._alerts.publish, step))
 
     def flush(self) -> None:
-        """Store what has been measured before an error ends the training; quick, and nothing is raised."""
+        """Store what has been measured before an error ends the training; nothing is raised."""
         with self._handling_errors(None, never_raise=True):
-            self._store_the_rest()
+            self._buffer.flush_or_rescue(self._log)
 
     def finish(self, *, interrupted: bool = False) -> None:
         """Draw figures beside the store and in the loggers, and print a summary; on rank zero only.
@@ -202,10 +214,13 @@ class TrackedRun:
         Args:
             interrupted: an error or Ctrl-C ends the training and must reach its user: nothing is raised here.
         """
-        if self.store is None or not self._ranks.is_rank_zero:
+        if not self._ranks.is_rank_zero:
+            return
+        self._outcomes.report()
+        if self.store is None:
             return
         with self._handling_errors(None, never_raise=interrupted):
-            self._store_the_rest()
+            self._buffer.flush_or_rescue(self._log)
             if self._buffer.steps(self.run):
                 self._views.finish(
                     self.run,
@@ -218,14 +233,13 @@ class TrackedRun:
     def name_commands(self) -> None:
         """Log the commands that make the views of a training that had no time for them; on rank zero only."""
         if self._ranks.is_rank_zero:
+            self._outcomes.report()
             self._views.name_commands()
 
-    def _store_the_rest(self) -> None:
-        """Store the buffered rows; what the store does not accept goes to a temporary folder."""
-        try:
-            self._store_and_log()
-        except Exception as error:
-            self._buffer.rescue(error)
+    def _refresh(self, probe: str, check_signals: Callable[[], None]) -> None:
+        with suppress(Interrupted):
+            check_signals()
+            self._views.refresh(self.run, probe)
 
     @contextmanager
     def _handling_errors(self, step: int | None, never_raise: bool = False) -> Iterator[None]:
@@ -256,26 +270,15 @@ class TrackedRun:
     def _log_if_stored(self, key: MeasurementKey, checkpoint: Checkpoint) -> bool:
         """Return whether a step is in the store already; loggers that were opened anew get its rows once more."""
         try:
-            rows = self._buffer.rows(key)
+            rows, on_others = self._buffer.rows_on(key, checkpoint.weights)
         except OSError as error:
             self._handle_error(error, key.step)
-            rows = []
-        if rows and rows[0].weights not in {None, checkpoint.weights}:
+            rows, on_others = [], False
+        if on_others:
             self._warnings.other_weights(key.step)
-            rows = []
         if rows:
             self._log(rows)
         return bool(rows)
-
-    def _store_and_log(self) -> None:
-        """Store what has been measured, then log it; what cannot be stored now is tried again next time."""
-        stored = []
-        try:
-            for rows in self._buffer.flush():
-                stored.append(rows)
-        finally:
-            for rows in stored:
-                self._log(rows)
 
     def _store_loss(self, key: MeasurementKey, loss: float) -> bool:
         """Store the loss of a step and return whether an alert requests a stop."""
@@ -286,8 +289,7 @@ class TrackedRun:
         rows = [*rows, scalar_row(checkpoint, LOSS, loss, probe=key.probe)]
         self._buffer.add(key, rows)
         stops = self._alerts.check(rows)
-        for _ in self._buffer.flush():
-            pass  # the loggers have the loss from the training itself
+        self._buffer.flush_to(lambda _: None)  # the loggers have the loss from the training itself
         return stops
 
     def _store_failure(self, key: MeasurementKey, checkpoint: Checkpoint, error: Exception) -> None:

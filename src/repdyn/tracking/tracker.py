@@ -133,6 +133,7 @@ class Tracker:
 
     def __enter__(self) -> Tracker:
         self._tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed=self._now > 0)
+        self._tracked.start(self._now)
         try:
             if self._schedule.start(self._now):
                 self._measure()
