@@ -9,6 +9,7 @@ from pathlib import Path
 
 from repdyn.store.schema import Row, too_few_distinct
 from repdyn.tables.designs import own_window_warning
+from repdyn.tables.dimensions import BELOW_ONE, is_below_one
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,12 @@ class RunWarnings:
             if not expected and self._is_new(f"undefined {row.metric}"):
                 values = (row.step, row.metric, row.layer, row.reason)
                 log.warning("step %d: %s of layer %s is undefined, training goes on: %s", *values)
+
+    def below_one(self, rows: Sequence[Row]) -> None:
+        """Warn of estimates of a dimension below 1."""
+        row = next((row for row in rows if is_below_one(row.metric, row.value)), None)
+        if row is not None and self._is_new("below one"):
+            log.warning("step %d: %s of layer %s is %.2f: %s", row.step, row.metric, row.layer, row.value, BELOW_ONE)
 
     def own_windows(self, rows: Sequence[Row]) -> None:
         """Warn of a probe in which many points have their nearest neighbour in their own window, and it counts."""

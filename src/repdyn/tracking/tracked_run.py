@@ -180,6 +180,7 @@ class TrackedRun:
             if ranks.is_rank_zero:
                 self._warnings.undefined(profile.rows, self._comparing)
                 self._warnings.own_windows(profile.rows)
+                self._warnings.below_one(profile.rows)
                 self._buffer.add(key, rows)
             with attempts() as attempt:
                 with attempt():
