@@ -24,7 +24,6 @@ from repdyn.callbacks.scheduled import (
 )
 from repdyn.callbacks.views_last import ViewsLast
 from repdyn.capture.blocks import LayerPatterns
-from repdyn.capture.prepared_model import prepare
 from repdyn.capture.token_states import TokenPositions
 from repdyn.measurement.identity import metric_set
 from repdyn.metrics import DEFAULT_METRICS, Metric, as_tuple
@@ -152,10 +151,10 @@ class RepresentationDynamics(ScheduledCallback):
         validate_strategy(trainer)
         validate_names([c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)])  # type: ignore[attr-defined]
         found = tracked_module(pl_module, self.model)
-        prepare(found, self.layers, token_positions=self.token_positions)
         self._resolve_probe(trainer)
         tracked = self._track(trainer)
-        tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed=not is_fresh(trainer))
+        resumed = not is_fresh(trainer)
+        tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed, found, trainer.strategy.model)
         self._tracked = tracked
 
     def start(self, step: int) -> None:

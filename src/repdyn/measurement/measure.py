@@ -22,6 +22,7 @@ from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import STATES_BYTES, CaptureKind
 from repdyn.capture.token_states import TokenPositions
+from repdyn.capture.trial import choose_way
 from repdyn.measurement.identity import layer_choice, metric_set
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, rows_of_layer
@@ -146,6 +147,7 @@ def measure(
     )
     with ranks.sync_errors():
         prepared = prepare(model, layers, forward=forward, token_positions=token_positions, root_module=root_module)
+        prepared = choose_way(prepared, probe)
         causal_by_stack = causality(prepared, probe, states_bytes=states_bytes)
     checkpoint = _describe(checkpoint or Checkpoint(), prepared, causal_by_stack)
     if "previous_checkpoint" not in captures:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass, field
 
+from repdyn.tracking.interruptions import Interrupted
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)
@@ -23,11 +25,19 @@ class Outcomes:
         """Note why a step is missing."""
         self.failures[step] = redacted(reason)
 
+    def abandoned(self, step: int, interrupted: Interrupted) -> None:
+        """Note and log that the measurement of a step was broken off."""
+        self.failed(step, str(interrupted))
+        log.warning("step %d is not measured: %s", step, interrupted)
+
     def report(self) -> None:
-        """Log once how many steps are missing, and why the first of them is."""
+        """Print once how many steps are missing, and why the first of them is.
+
+        The log has each failure when it happens, once; this is read beside the summary, where there may be none.
+        """
         if not self.failures:
             return
         n_due = self.n_measured + len(self.failures)
         step, reason = min(self.failures.items())
-        log.warning("%d of %d steps measured; step %d: %s", self.n_measured, n_due, step, reason)
+        print(f"repdyn: {self.n_measured} of {n_due} steps measured; step {step}: {reason}", file=sys.stderr)
         self.failures = {}

@@ -55,10 +55,6 @@ class RunWarnings:
         if (text := own_window_warning(rows)) and self._is_new("own windows"):
             log.warning("step %d: %s", rows[0].step, text)
 
-    def abandoned(self, step: int, interrupted: Exception) -> None:
-        """Warn that a measurement was broken off."""
-        log.warning("step %d is not measured: %s", step, interrupted)
-
     def gone_back(self, folder: Path | None, step: int) -> None:
         """Warn that later steps than the one where a training goes on were moved to a folder, if any were."""
         if folder is not None:

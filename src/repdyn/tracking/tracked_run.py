@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -78,17 +78,20 @@ class TrackedRun:
         self._comparing: set[str] = set()
         self._state_cache: StateCache | None = None
 
-    def begin(self, ranks: Ranks, schedule: Schedule, resumed: bool) -> None:
+    def begin(
+        self, ranks: Ranks, schedule: Schedule, resumed: bool, model: nn.Module, root_module: nn.Module | None = None
+    ) -> None:
         """Prepare the store: continue it for a resumed run, but never put a new run on top of another.
 
         Args:
             ranks: those of the job.
             schedule: by which :meth:`measure` will be called, on all of them.
             resumed: whether the run goes on.
+            model, root_module: as for :meth:`measure`; tried on a window of the probe, and left as they were.
 
         Raises:
             ValueError: the store holds another run of this name, or the run was measured on another probe; a metric
-                needs something the probe lacks; or the ranks differ.
+                needs something the probe lacks; the model does not run on the probe; or the ranks differ.
             OSError: the store cannot be written.
             RuntimeError: on ranks other than the first, when it failed there.
         """
@@ -96,6 +99,8 @@ class TrackedRun:
         pairs = resolve(self.config.metrics, probe)
         self._views.schedule = plan = str(schedule)
         ranks.require_same("what a run is tracked by", {"goes on": resumed, "schedule": plan, "probe": probe.hash})
+        with ranks.sync_errors():
+            self.config.check_model(model, root_module)
         self.run = ranks.all_gather(self.run)[0]  # names may hold the time, by each rank's own clock
 
         def prepare_store() -> None:
@@ -163,12 +168,13 @@ class TrackedRun:
                     state_cache=self._state_cache,
                 )
             except Interrupted as interrupted:
-                self._outcomes.failed(step, str(interrupted))
-                self._warnings.abandoned(step, interrupted)
+                self._outcomes.abandoned(step, interrupted)
                 return
             except Exception as error:
                 self._outcomes.failed(step, describe(error))
-                self._store_failure(key, checkpoint, error)
+                if ranks.is_rank_zero:
+                    rows = failure_rows(checkpoint, config.metric_names, describe(error), probe=key.probe)
+                    self._buffer.store_failure(key, rows)
                 raise
             self._outcomes.n_measured += 1
             self.kernel_seconds += profile.kernel_seconds
@@ -193,7 +199,7 @@ class TrackedRun:
                 with attempt():
                     ranks.on_rank_zero(partial(self._alerts.publish, step))
                 with attempt():
-                    ranks.on_rank_zero(partial(self._refresh, key.probe, check_signals))
+                    ranks.on_rank_zero(partial(self._views.refresh, self.run, key.probe, check_signals))
 
     def add_loss(self, step: int, loss: float) -> None:
         """Store the training loss of a step that was measured before its loss was known.
@@ -236,11 +242,6 @@ class TrackedRun:
         if self._ranks.is_rank_zero:
             self._outcomes.report()
             self._views.name_commands()
-
-    def _refresh(self, probe: str, check_signals: Callable[[], None]) -> None:
-        with suppress(Interrupted):
-            check_signals()
-            self._views.refresh(self.run, probe)
 
     @contextmanager
     def _handling_errors(self, step: int | None, never_raise: bool = False) -> Iterator[None]:
@@ -292,12 +293,6 @@ class TrackedRun:
         stops = self._alerts.check(rows)
         self._buffer.flush_to(lambda _: None)  # the loggers have the loss from the training itself
         return stops
-
-    def _store_failure(self, key: MeasurementKey, checkpoint: Checkpoint, error: Exception) -> None:
-        """Store a row for each metric that says why it is missing."""
-        if self._ranks.is_rank_zero:
-            names = [metric.name for metric, _ in resolve(self.config.metrics, self.config.probe)]
-            self._buffer.store_failure(key, failure_rows(checkpoint, names, describe(error), probe=key.probe))
 
     def _log(self, rows: Sequence[Row]) -> None:
         log_rows(rows, self.loggers(), rows[0].step, prefix=self._prefix, log_layers=self.config.log_layers)

@@ -132,7 +132,8 @@ class Tracker:
         return self._tracked.should_stop
 
     def __enter__(self) -> Tracker:
-        self._tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed=self._now > 0)
+        resumed = self._now > 0
+        self._tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed, self._model, self._root_module)
         self._tracked.start(self._now)
         try:
             if self._schedule.start(self._now):
