@@ -7,7 +7,9 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store, open_store
@@ -21,6 +23,11 @@ log = logging.getLogger(__name__)
 
 STORE_SECONDS = 60.0
 """How long a training waits for one access to the disk."""
+
+
+Existing: TypeAlias = Literal["refuse", "continue", "replace", "number"]
+"""What to do with a run of the same name in the store: raise an error, go on from its last step, set it aside, or give
+the new one a number."""
 
 
 class RowBuffer:
@@ -42,17 +49,31 @@ class RowBuffer:
         # a trainer that fails without notice leaves rows here until the process ends
         weakref.finalize(self, _rescue_at_exit, self._waiting, probe, self._path)
 
-    def begin(self, run: str, resumed: bool) -> None:
+    def begin(self, run: str, resumed: bool, existing: Existing = "refuse") -> str:
         """Prepare the store: continue it for a resumed run, but never put a new run on top of another.
 
+        Args:
+            run: name of the run.
+            resumed: whether it goes on.
+            existing: what to do with a run of this name that does not go on.
+
+        Returns:
+            The name of the run, which "number" extends: "name-2", "name-3" and so on.
+
         Raises:
-            ValueError: the store holds another run of this name.
+            ValueError: the store holds another run of this name, and ``existing`` is "refuse".
             OSError: it cannot be written.
         """
         store = self._store
         if store is None:
-            return
+            return run
         stored = bool(self.steps(run))
+        if stored and not resumed and existing == "replace":
+            self.go_back(run, -1)
+            self._abandoned, stored = AbandonedSteps(store), False  # another run takes none of them back
+        if stored and not resumed and existing == "number":
+            run = next(name for number in count(2) if not self.steps(name := f"{run}-{number}"))
+            stored = False
         if stored and not resumed:
             raise ValueError(
                 f"expected a new run, but the store {store.path} already holds steps of {run!r}; resume it, or choose "
@@ -61,6 +82,7 @@ class RowBuffer:
         if stored:
             self._check_same_probe(store, run)
         self._with_timeout(f"writing the probe to {store.path}", lambda: store.save_probe(self._probe))
+        return run
 
     def _check_same_probe(self, store: Store, run: str) -> None:
         rows = self._with_timeout(f"reading {store.path}", lambda: store.to_pandas(run))

@@ -28,7 +28,7 @@ from repdyn.tracking.alert_monitor import AlertMonitor
 from repdyn.tracking.config import MeasurementConfig
 from repdyn.tracking.interruptions import Interrupted, watching_signals
 from repdyn.tracking.outcomes import Outcomes
-from repdyn.tracking.row_buffer import RowBuffer
+from repdyn.tracking.row_buffer import Existing, RowBuffer
 from repdyn.tracking.run_views import RunViews
 from repdyn.tracking.run_warnings import RunWarnings, describe
 from repdyn.tracking.schedule import Schedule
@@ -57,6 +57,8 @@ class TrackedRun:
     """The rules that raise alerts."""
     report: bool = True
     """Whether a page beside the store shows the run while it goes on."""
+    existing: Existing = "refuse"
+    """What to do with a run of this name in the store that does not go on."""
     should_stop: bool = False
     """Whether an alert has requested to stop the training; the same on all ranks."""
     tracking_seconds: float = 0.0
@@ -103,12 +105,13 @@ class TrackedRun:
             self.config.check_model(model, root_module)
         self.run = ranks.all_gather(self.run)[0]  # names may hold the time, by each rank's own clock
 
-        def prepare_store() -> None:
-            self._buffer.begin(self.run, resumed)
+        def prepare_store() -> str:
+            run = self._buffer.begin(self.run, resumed, self.existing)
             if self.store is not None:
-                self._alerts.begin(self.store, self.run, probe.hash, resumed=resumed)
+                self._alerts.begin(self.store, run, probe.hash, resumed=resumed)
+            return run
 
-        ranks.on_rank_zero(prepare_store)
+        self.run = ranks.on_rank_zero(prepare_store)
         self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
         if self._comparing and self.store is not None:
             folder = self.store.folder_of(self.run) / STATES_FOLDER
@@ -221,10 +224,9 @@ class TrackedRun:
         Args:
             interrupted: an error or Ctrl-C ends the training and must reach its user: nothing is raised here.
         """
-        if not self._ranks.is_rank_zero:
-            return
-        self._outcomes.report()
-        if self.store is None:
+        if self._ranks.is_rank_zero:
+            self._outcomes.report()
+        if self.store is None or not self._ranks.is_rank_zero:
             return
         with self._handling_errors(None, never_raise=interrupted):
             self._buffer.flush_or_rescue(self._log)
