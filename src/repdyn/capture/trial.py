@@ -55,13 +55,14 @@ def try_model(model: PreparedModel, probe: Probe) -> None:
     Raises:
         ValueError: the forward pass fails; with the ``forward=`` to write, or the length that the model can read.
         RuntimeError: the blocks do not run, or do not pass on states of the tokens.
+        OSError, MemoryError, torch.OutOfMemoryError: what the machine lacks, which another configuration may not mend.
     """
     batch = _windows(probe)
     model = choose_way(model, probe)
     try:
         _record(model, batch)
-    except torch.OutOfMemoryError:  # a measurement may have more memory, and says if it has not
-        return
+    except (OSError, MemoryError, torch.OutOfMemoryError):
+        raise
     except Exception as error:
         if _is_own(error):
             raise

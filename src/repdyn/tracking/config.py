@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import torch
 from torch import nn
 
 from repdyn.capture.blocks import LayerPatterns
@@ -80,15 +81,22 @@ class MeasurementConfig:
         """The names of the metrics, as rows record them."""
         return [metric.name for metric, _ in resolve(self.metrics, self.probe)]
 
-    def check_model(self, model: nn.Module, root_module: nn.Module | None = None) -> None:
-        """Run the model on a window of the probe, and leave it as it was.
+    def check_model(self, model: nn.Module, root_module: nn.Module | None = None) -> Exception | None:
+        """Run the model on a few windows of the probe, and leave it as it was.
+
+        Returns:
+            An error that is no fault of the configuration: too little memory, or a connection that failed.
 
         Raises:
             ValueError: its forward pass fails, or its blocks cannot be identified; with what to do.
             RuntimeError: the blocks do not pass on states of the tokens.
         """
         settings = {"forward": self.forward, "token_positions": self.token_positions, "root_module": root_module}
-        try_model(prepare(model, self.layers, **settings), self.probe)
+        try:
+            try_model(prepare(model, self.layers, **settings), self.probe)
+        except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+            return error
+        return None
 
     @property
     def metric_set(self) -> str:

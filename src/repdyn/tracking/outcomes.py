@@ -21,6 +21,15 @@ class Outcomes:
     failures: dict[int, str] = field(default_factory=dict)
     """Reasons of those that were not, by step."""
 
+    trial_error: Exception | None = None
+    """Why the trial before the training could not be made; the first measurement is then not tried either."""
+
+    def raise_trial_error(self) -> None:
+        """Raise the error of the trial, once."""
+        error, self.trial_error = self.trial_error, None
+        if error is not None:
+            raise error
+
     def failed(self, step: int, reason: str) -> None:
         """Note why a step is missing."""
         self.failures[step] = redacted(reason)

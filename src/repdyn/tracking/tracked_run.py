@@ -102,7 +102,7 @@ class TrackedRun:
         self._views.schedule = plan = str(schedule)
         ranks.require_same("what a run is tracked by", {"goes on": resumed, "schedule": plan, "probe": probe.hash})
         with ranks.sync_errors():
-            self.config.check_model(model, root_module)
+            self._outcomes.trial_error = self.config.check_model(model, root_module)
         self.run = ranks.all_gather(self.run)[0]  # names may hold the time, by each rank's own clock
 
         def prepare_store() -> str:
@@ -155,6 +155,7 @@ class TrackedRun:
                 ranks.require_same("the optimizer step", step)
                 with ranks.sync_errors():
                     checkpoint = replace(checkpoint, weights=fingerprint(model))
+                    self._outcomes.raise_trial_error()
                 if ranks.on_rank_zero(lambda: self._log_if_stored(key, checkpoint)):
                     self._outcomes.n_measured += 1
                     return
@@ -164,7 +165,6 @@ class TrackedRun:
                     **config.arguments,
                     checkpoint=checkpoint,
                     on_error="raise" if config.on_error == "raise" else "record",
-                    # a rank of a sharded model must not leave the others in the middle of the forward passes
                     progress=lambda what, _: check_signals() if ranks.size == 1 or what == "kernels" else None,
                     root_module=root_module,
                     ranks=ranks,
