@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from repdyn.alerts import RulesLike, resolve_rules
 from repdyn.alerts.rules import DEFAULT
-from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
+from repdyn.capture.blocks import LayerPatterns, unwrapped
 from repdyn.capture.forward import Forward
 from repdyn.capture.token_states import TokenPositions
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
@@ -110,7 +110,6 @@ class HuggingFaceTracker(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
     ) -> None:
-        find_blocks(unwrapped(model), self._config.layers)
         folder = Path(args.output_dir or "trainer_output")
         trial = state.trial_name if state.is_hyper_param_search else None
         run = ".".join(filter(None, (self._requested_run or args.run_name or folder.resolve().name, trial, self._name)))
@@ -127,7 +126,9 @@ class HuggingFaceTracker(TrainerCallback):
         # the Trainer restarts if a batch does not fit into memory, and train() may be called again
         continued = self._tracked is not None and self._tracked.run == run
         self._schedule = ScheduleState(self._schedule.schedule)
-        tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed=continued or state.global_step > 0)
+        resumed = continued or state.global_step > 0
+        tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed, unwrapped(model), model)
+        tracked.start(state.global_step)
         self._tracked = tracked
         self._logged = self._measured_at = self._validation_loss = None
         if self._schedule.start(state.global_step):

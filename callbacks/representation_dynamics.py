@@ -19,11 +19,11 @@ from repdyn.callbacks.scheduled import (
     run_folder,
     run_name,
     tracked_module,
+    validate_names,
     validate_strategy,
 )
 from repdyn.callbacks.views_last import ViewsLast
 from repdyn.capture.blocks import LayerPatterns
-from repdyn.capture.prepared_model import prepare
 from repdyn.capture.token_states import TokenPositions
 from repdyn.measurement.identity import metric_set
 from repdyn.metrics import DEFAULT_METRICS, Metric, as_tuple
@@ -149,18 +149,16 @@ class RepresentationDynamics(ScheduledCallback):
         if is_fresh(trainer):
             self._reset()
         validate_strategy(trainer)
-        names = [c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)]  # type: ignore[attr-defined]
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(
-                f"expected trackers of different names in one trainer, got several called {repeated[0]!r}; give each "
-                "its own name="
-            )
+        validate_names([c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)])  # type: ignore[attr-defined]
         found = tracked_module(pl_module, self.model)
-        prepare(found, self.layers, token_positions=self.token_positions)
         self._resolve_probe(trainer)
         tracked = self._track(trainer)
-        tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed=not is_fresh(trainer))
+        resumed = not is_fresh(trainer)
+        tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed, found, trainer.strategy.model)
         self._tracked = tracked
+
+    def start(self, step: int) -> None:
+        self._required_run.start(step)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -197,8 +195,8 @@ class RepresentationDynamics(ScheduledCallback):
             self._tracked.finish(interrupted=True)
 
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.fast_dev_run and self._has_acted:
-            return  # a single measurement is enough
+        if (trainer.fast_dev_run and self._has_acted) or trainer.received_sigterm:
+            return  # a single measurement is enough; after SIGTERM the trainer saves next
         self._has_acted = True
         self._required_run.measure(
             tracked_module(pl_module, self.model),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ class ScheduledCallback(Callback, ABC):
         """Perform the action at ``trainer.global_step``; not called again for a step that a resumed run has done
         before."""
 
+    def start(self, step: int) -> None:
+        """Called before the first action, with the step at which the training starts or goes on."""
+
     def progress(self) -> dict[str, float]:
         """Return values for the progress bar, by their names in it, after the action."""
         return {}
@@ -43,6 +47,7 @@ class ScheduledCallback(Callback, ABC):
             validate_checkpointing(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.start(trainer.global_step)
         if self._schedule.start(trainer.global_step):
             self._act(trainer, pl_module)
 
@@ -111,6 +116,19 @@ def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
         return unwrapped(found)
     adapters = (module for module in pl_module.modules() if has_prompt(module))
     return next(adapters, None) or hugging_face_model(pl_module) or pl_module
+
+
+def validate_names(names: Sequence[str]) -> None:
+    """Check that the names of the trackers of one trainer differ.
+
+    Raises:
+        ValueError: two are equal.
+    """
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(
+            f"expected trackers of different names in one trainer, got several called {repeated[0]!r}; give each "
+            "its own name="
+        )
 
 
 def validate_strategy(trainer: Trainer) -> None:

@@ -13,6 +13,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel
 
+from repdyn.capture.sublists import check_whole_blocks
+
 Patterns: TypeAlias = str | Sequence[str]
 LayerPatterns: TypeAlias = Patterns | Mapping[str, Patterns] | None
 
@@ -78,12 +80,14 @@ def list_candidates(model: nn.Module) -> str:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside all wrappers of ``torch.compile``, DistributedDataParallel, DataParallel and FSDP."""
+    """Return the model inside all wrappers of torch.compile, DistributedDataParallel, DataParallel, FSDP and Fabric."""
     while True:
         if isinstance(model, DistributedDataParallel | DataParallel | FullyShardedDataParallel):
             model = model.module
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
+        elif isinstance(inner := getattr(model, _FABRIC, None), nn.Module) and hasattr(model, "_original_module"):
+            model = inner  # whose own forward would run it under autocast
         else:
             return model
 
@@ -99,8 +103,9 @@ def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
     return outermost[0] if len(outermost) == 1 else None
 
 
-# What torch.compile, FSDP and checkpoint_wrapper put into the names of what they wrap.
-_WRAPPINGS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+# What torch.compile, FSDP, checkpoint_wrapper and Lightning Fabric put into the names of what they wrap.
+_FABRIC = "_forward_module"
+_WRAPPINGS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", _FABRIC)
 
 
 def _named_modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -144,7 +149,11 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
             f"layers= one of: {_format_candidates(candidates)}; or measure several, each as a stack of its own, with "
             f"layers={_format_stacks(rivals)}"
         )
-    return list(_blocks_of(*candidates[0], stack))
+    name, blocks = candidates[0]
+    found = list(_blocks_of(name, blocks, stack))
+    if any(isinstance(child, nn.ModuleList) for child in blocks.children()):
+        check_whole_blocks(model, name, {block.name: block.module for block in found})
+    return found
 
 
 def _blocks_of(name: str, blocks: nn.Module, stack: str | None) -> Iterator[Block]:

@@ -19,6 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from repdyn.capture import model_checks
+from repdyn.capture.autocast import AutocastWatch
 from repdyn.capture.blocks import Block
 from repdyn.capture.branches import find_branches
 from repdyn.capture.embeddings import EmbeddingSearch
@@ -91,14 +92,14 @@ def capture(
         batches = [replace(batch, means=probe.index_of_mean(batch.first_tokens)) for batch in batches]
     first = next(probe.batches(1)) if "after_attention" in captures else None
     if ranks.size == 1:
-        return _record(model, _reporting(batches, progress), rows, states_bytes, captures, first)
+        return record(model, _reporting(batches, progress), rows, states_bytes, captures, first)
     places = [rows_of_batches(ranks.shard(batches, rank), rows) for rank in range(ranks.size)]
     own = np.full_like(rows, -1)
     own[[sampled[row] for row in places[ranks.rank]]] = np.arange(len(places[ranks.rank]))
     with ranks.sync_errors():
         # A sharded model needs all ranks for every forward pass: a rank without a batch left runs one for the others.
         share = [*ranks.shard(batches), batches[-1]][: -(-len(batches) // ranks.size)]
-        parts = _record(model, _reporting(share, progress), own, states_bytes, captures, first)
+        parts = record(model, _reporting(share, progress), own, states_bytes, captures, first)
     return exchange_layers(parts, rows, places, captures, Buffers(states_bytes, len(parts.layers)), ranks)
 
 
@@ -144,7 +145,7 @@ def _runs_shorter_windows(model: PreparedModel, probe: Probe, states_bytes: int)
         ids, mask = whole.input_ids[:, :length], whole.attention_mask[:, :length]
         cut = ProbeBatch(ids, mask, whole.positions[:length], whole.tokens[:length])
         try:
-            _record(model, [cut], np.arange(len(probe.tokens)), states_bytes)
+            record(model, [cut], np.arange(len(probe.tokens)), states_bytes)
         except Exception:  # an error of the model itself appears again on whole windows
             return False
     return True
@@ -164,7 +165,7 @@ def _run_trial(
         rows = np.arange(sum(len(batch.positions) for batch in trial))
         try:
             with frozen_outputs(list(frozen)) as each:
-                states = _record(model, each(trial), rows, states_bytes)
+                states = record(model, each(trial), rows, states_bytes)
         except Exception:  # a model may need the probe's own length; any other error appears there again
             if trial is remaining[-1]:
                 raise
@@ -174,7 +175,7 @@ def _run_trial(
     return None
 
 
-def _record(
+def record(
     model: PreparedModel,
     batches: Iterable[ProbeBatch],
     rows: np.ndarray,
@@ -190,7 +191,7 @@ def _record(
     """
     n_layers = len(model.blocks) + len(model.stacks)
     search = EmbeddingSearch(model.module, len(model.stacks)) if "embeddings" in captures else None
-    with model.evaluating() as run:
+    with model.evaluating() as run, AutocastWatch(model.device) as watch:
         branches = {}
         if first is not None:
             learning = Recorder(model, np.arange(len(first.positions)), Buffers(states_bytes, n_layers))
@@ -200,7 +201,7 @@ def _record(
             for batch in batches:
                 with recorder.recording(batch), search.watching(batch) if search else nullcontext():
                     run(batch)
-    states = recorder.states()
+    states = recorder.states(watch.dtype)
     return states if search is None else replace(states, embeddings=search.table())
 
 

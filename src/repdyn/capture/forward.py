@@ -31,7 +31,7 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
     Raises:
         ValueError: the batch has padding and the model's forward takes no ``attention_mask``.
     """
-    parameters = _parameters(model)
+    parameters = parameters_of(model)
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     if not takes_any and "attention_mask" not in parameters and bool((batch.attention_mask == 0).any()):
         raise ValueError(
@@ -42,6 +42,13 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
     arguments = {name: value for name, value in offered.items() if takes_any or name in parameters}
     if not logits and "logits_to_keep" in parameters:
         arguments["logits_to_keep"] = 1
+    required = {name for name, p in parameters.items() if p.default is p.empty}
+    if "token_type_ids" in required:
+        arguments["token_type_ids"] = torch.zeros_like(batch.input_ids)
+    if "position_ids" in required:
+        arguments["position_ids"] = (
+            torch.arange(batch.input_ids.shape[1]).expand_as(batch.input_ids).to(batch.input_ids)
+        )
     if "decoder_input_ids" in parameters:
         offered = {"decoder_input_ids": batch.input_ids, "decoder_attention_mask": batch.attention_mask}
         arguments |= {name: value for name, value in offered.items() if name in parameters}
@@ -49,6 +56,22 @@ def call_with_tokens(model: nn.Module, batch: ProbeBatch, *, logits: bool = True
     if "input_ids" not in parameters and first.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
         return model(batch.input_ids, **arguments)
     return model(input_ids=batch.input_ids, **arguments)
+
+
+def call_with_ids(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
+    """Call a model with the token ids alone, which say everything where the batch has no padding.
+
+    Raises:
+        ValueError: the batch has padding.
+    """
+    if bool((batch.attention_mask == 0).any()):
+        raise ValueError("expected a batch without padding, since the model gets no attention_mask, got one with it")
+    return model(batch.input_ids)
+
+
+def call_with_dict(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
+    """Call a model with one dictionary of ``input_ids`` and ``attention_mask``."""
+    return model({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})
 
 
 @contextmanager
@@ -90,7 +113,7 @@ def _without_accelerate_autocast(model: nn.Module) -> Iterator[None]:
         attributes.update(before)
 
 
-def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a model's forward; of the model inside where it passes everything on, as wrappers do."""
     parameters = inspect.signature(model.forward).parameters
     passes_on = all(p.kind in {p.VAR_KEYWORD, p.VAR_POSITIONAL} for p in parameters.values())

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from repdyn.capture.after_attention import inputs_by_slot, outputs_by_slot
 from repdyn.capture.blocks import hugging_face_model
-from repdyn.capture.forward import Forward, call_with_tokens, evaluation_mode
+from repdyn.capture.forward import Forward, evaluation_mode
 from repdyn.capture.fsdp import is_sharded
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.probe import ProbeBatch
@@ -159,7 +159,7 @@ def _run(
     n_tokens = np.arange(input_ids.numel())
     ids = input_ids.to(model.device)
     batch = ProbeBatch(ids, torch.ones_like(ids), n_tokens, n_tokens)
-    forward = forward or partial(call_with_tokens, logits=True)
+    forward = forward or partial(model.way, logits=True)
     with ExitStack() as hooks, evaluation_mode(model.module, model.device):
         hooks.enter_context(blocks[-1].register_forward_hook(keep_last))
         for each in outside:

@@ -34,6 +34,8 @@ class PreparedModel:
     device: torch.device
     forward: Forward | None
     token_positions: TokenPositions | None
+    way: Callable[..., Any] = call_with_tokens
+    """How the model is called where ``forward`` is None; see :func:`repdyn.capture.trial.choose_way`."""
 
     @property
     def stacks(self) -> list[str | None]:
@@ -59,7 +61,7 @@ class PreparedModel:
         See :func:`repdyn.capture.forward.evaluation_mode`.
         """
         body = self.module if self.forward else _without_head(self.blocks, self.module)
-        call = self.forward or partial(call_with_tokens, logits=not _all_in_base(self.blocks, self.module))
+        call = self.forward or partial(self.way, logits=not _all_in_base(self.blocks, self.module))
         with evaluation_mode(self.module, self.device), inside_fsdp_root(self.root_module, body) as run:
 
             def run_batch(batch: ProbeBatch) -> None:

@@ -96,7 +96,8 @@ class Recorder:
                 )
         self._after_attention.end(lambda place: self._stacks[place[0]].kept[place[1] - 1][1])
 
-    def states(self) -> States:
+    def states(self, autocast: torch.dtype | None = None) -> States:
+        """Return what was recorded; ``autocast`` as in :class:`repdyn.capture.states.LayerStates`."""
         self._token_states.check_positions_used()
         layers = [
             LayerStates(
@@ -105,6 +106,7 @@ class Recorder:
                 *stack.kept[index],
                 stack=name,
                 after_attention=self._after_attention.of(name, index),
+                autocast=autocast,
             )
             for name, stack in self._stacks.items()
             for index in sorted(stack.kept)

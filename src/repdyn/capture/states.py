@@ -52,11 +52,20 @@ class LayerStates:
     after_attention: Tensor | str | None = None
     """(n_sampled, dim) the block's input plus its attention's output, or why there is none; None where it was not
     captured."""
+    autocast: torch.dtype | None = None
+    """Precision of the autocast that the model's own forward pass entered; None where it entered none."""
 
     @property
     def is_last(self) -> bool:
         """Return whether it is the last layer of its stack."""
         return self.depth == 1.0
+
+    @property
+    def precision(self) -> str:
+        """Return the precision in which the states were computed, such as "float32" or "bfloat16 autocast"."""
+        if self.autocast in {None, self.states.dtype}:
+            return str(self.states.dtype).removeprefix("torch.")
+        return f"{str(self.autocast).removeprefix('torch.')} autocast"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.diagnosis.insight import Insight
+from repdyn.tables.dimensions import BELOW_ONE, is_below_one
 from repdyn.tables.families import drop_first_comparison, most_common_reason
 from repdyn.tables.numbers import number_text
 from repdyn.tables.runs import spans
@@ -132,6 +133,29 @@ def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     evidence = {"first_share": first, "last_share": last}
     steps = int(highest.index[0]), int(highest.index[-1])
     yield Insight("watch", "own window", sentence, metric, steps=steps, evidence=evidence, weight=0.2 * last)
+
+
+def below_one_statements(rows: pd.DataFrame) -> Iterator[Insight]:
+    """Yield for each estimator of a dimension in which layers, and up to which step, it is below 1.
+
+    Args:
+        rows: from :func:`repdyn.tables.frames.measurements`.
+    """
+    for metric, values in rows.groupby("metric", sort=False):
+        below = values.loc[[is_below_one(str(metric), value) for value in values["value"]]]
+        if below.empty:
+            continue
+        layers = tuple(sorted(below["layer"].unique().tolist()))
+        steps = tuple(sorted(below["step"].unique().tolist()))
+        lowest, share = float(below["value"].min()), len(below) / len(values)
+        at = f"at step {steps[0]:,}" if len(steps) == 1 else f"at {len(steps)} steps, the last of them {steps[-1]:,}"
+        sentence = (
+            f"{metric_title(str(metric))} is below 1 in layers {spans(layers)} {at} (lowest {number_text(lowest)}): "
+            f"{BELOW_ONE}."
+        )
+        evidence = {"lowest": lowest, "share": share}
+        severity = "watch" if steps[-1] == max(rows["step"].tolist()) else "note"
+        yield Insight(severity, "below 1", sentence, str(metric), None, None, layers, steps, evidence, 0.3 * share)
 
 
 def _distances_from_both(values: np.ndarray) -> np.ndarray:

@@ -14,7 +14,13 @@ from repdyn.diagnosis.activations import activation_statements
 from repdyn.diagnosis.curves import coupling_statements, course_statements, turn_statements
 from repdyn.diagnosis.embeddings import embedding_statements
 from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
-from repdyn.diagnosis.layers import layer_statements, missing_statements, profile_statements, window_statements
+from repdyn.diagnosis.layers import (
+    below_one_statements,
+    layer_statements,
+    missing_statements,
+    profile_statements,
+    window_statements,
+)
 from repdyn.diagnosis.loss_correlations import loss_correlations
 from repdyn.diagnosis.probe_loss import probe_loss_statements
 from repdyn.diagnosis.sequences import sequence_statements
@@ -119,6 +125,7 @@ def _of_training(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert
     yield from failed_measurements(frame)
     yield from missing_statements(rows)
     yield from window_statements(rows)
+    yield from below_one_statements(rows)
 
 
 def _of_metrics(

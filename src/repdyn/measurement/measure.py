@@ -22,6 +22,7 @@ from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import STATES_BYTES, CaptureKind
 from repdyn.capture.token_states import TokenPositions
+from repdyn.capture.trial import choose_way
 from repdyn.measurement.identity import layer_choice, metric_set
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, rows_of_layer
@@ -146,8 +147,9 @@ def measure(
     )
     with ranks.sync_errors():
         prepared = prepare(model, layers, forward=forward, token_positions=token_positions, root_module=root_module)
+        prepared = choose_way(prepared, probe)
         causal_by_stack = causality(prepared, probe, states_bytes=states_bytes)
-    checkpoint = _describe(checkpoint or Checkpoint(), model, prepared, causal_by_stack)
+    checkpoint = _describe(checkpoint or Checkpoint(), prepared, causal_by_stack)
     if "previous_checkpoint" not in captures:
         state_cache = None
     elif state_cache is not None:
@@ -240,10 +242,10 @@ def _gather_rows(rows_by_layer: list[list[Row]], ranks: Ranks) -> list[Row]:
 
 
 def _describe(
-    checkpoint: Checkpoint, model: nn.Module, prepared: PreparedModel, causal_by_stack: Mapping[str | None, bool | None]
+    checkpoint: Checkpoint, prepared: PreparedModel, causal_by_stack: Mapping[str | None, bool | None]
 ) -> Checkpoint:
     """Fill in what the model says of itself; whether it is causal is None where its stacks differ."""
-    device, causal = prepared.device, set(causal_by_stack.values())
+    model, device, causal = prepared.module, prepared.device, set(causal_by_stack.values())
     return replace(
         checkpoint,
         model=checkpoint.model or class_name(model),

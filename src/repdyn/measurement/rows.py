@@ -77,7 +77,7 @@ def _rows_of_metric(
         near_duplicate_share=shares.get("near_duplicate_share"),
         reason=reason,
         dim=view.layer.states.shape[1],
-        dtype=str(view.layer.states.dtype).removeprefix("torch."),
+        dtype=view.layer.precision,
         probe=view.probe.hash,
         seconds=seconds,
         **provenance(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,14 @@ def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: wrong shape or type, or padding between tokens.
     """
-    ids = torch.as_tensor(input_ids).cpu()
+    ids, mask_of_lists = _as_ids(input_ids)
+    attention_mask = mask_of_lists if attention_mask is None else attention_mask
+    if ids.ndim == 1 and not ids.is_floating_point() and ids.numel():
+        raise ValueError(
+            f"expected input_ids of shape (n_sequences, length) and integer type, got {tuple(ids.shape)} of "
+            f"{ids.dtype}; cut a corpus into windows, input_ids[: len(input_ids) // 80 * 80].reshape(-1, 80); a single "
+            "sequence needs a leading dimension of 1"
+        )
     if ids.ndim != 2 or ids.is_floating_point() or ids.numel() == 0:
         raise ValueError(
             f"expected input_ids of shape (n_sequences, length) and integer type, got {tuple(ids.shape)} of "
@@ -109,7 +116,30 @@ def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
     mask = mask != 0
     _validate_padding(mask)
     lengths = mask.sum(dim=1)
-    return ids[mask].long(), lengths[lengths > 0]
+    return ids.long()[mask], lengths[lengths > 0]
+
+
+def _as_ids(input_ids: Any) -> tuple[Tensor, Tensor | None]:
+    """Return token ids as a tensor of their own, and the mask of the padding that lists of several lengths get.
+
+    Raises:
+        ValueError: they are not numbers.
+    """
+    if isinstance(input_ids, list | tuple) and len({len(row) for row in input_ids if isinstance(row, Sized)}) > 1:
+        rows = [torch.as_tensor(row) for row in input_ids]
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows])
+        return ids, torch.arange(ids.shape[1]) < lengths[:, None]
+    if isinstance(input_ids, np.ndarray):
+        # a copy, since a file that is mapped read-only cannot back a tensor; unsigned types lack operations
+        return torch.from_numpy(np.array(input_ids, dtype=np.int64 if input_ids.dtype.kind in "ui" else None)), None
+    try:
+        return torch.as_tensor(input_ids).cpu(), None
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"expected input_ids as a tensor, an array or lists of integers, got {type(input_ids).__name__} ({error}); "
+            "of a DataLoader take some rows of its dataset, since iterating it draws from the training's random numbers"
+        ) from error
 
 
 def _validate_padding(mask: Tensor) -> None:

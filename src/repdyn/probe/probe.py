@@ -111,7 +111,7 @@ class Probe(SampledTokens):
         """Return a probe of given token ids.
 
         Args:
-            input_ids: (n_sequences, length) integers: a tensor, an array or nested lists.
+            input_ids: (n_sequences, length) integers: a tensor, an array or nested lists; lists may differ in length.
             attention_mask: (n_sequences, length), nonzero at tokens; None without padding. Padding may be on either
                 side, but not between tokens.
             special_ids: ids of special tokens, which the subset ``no_sink`` excludes.

@@ -126,6 +126,11 @@ class _Layout:
     def of(cls, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, plan: WindowPlan) -> _Layout:
         if isinstance(texts, str):
             raise ValueError("expected texts to be an iterable of strings, got a single string; pass [text]")
+        if not callable(tokenizer):
+            raise ValueError(
+                f"expected a tokenizer of transformers, got {type(tokenizer).__name__}; of another library encode the "
+                "texts first: Probe.from_tokens([tokenizer.encode(text) for text in texts])"
+            )
         prefix, suffix = _affixes(tokenizer)
         n_text_tokens = None if plan.window_tokens is None else plan.window_tokens - len(prefix) - len(suffix)
         if n_text_tokens is not None and n_text_tokens < 1:

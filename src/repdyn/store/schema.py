@@ -115,7 +115,8 @@ class Row:
     dim: int
     """Dimension of the layer's vectors."""
     dtype: str
-    """Precision in which the states were captured, for example "float32"."""
+    """Precision in which the states were computed, for example "float32"; "bfloat16 autocast" where the model's own
+    forward pass enters autocast."""
     device: str | None
     """Device the model ran on: "cpu", or the GPU's name. The last bits of a value depend on it."""
     attention: str | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import pandas as pd
 from lightning.pytorch.loggers import Logger
@@ -31,23 +32,22 @@ class AlertMonitor:
         self._evaluator = AlertEvaluator(self._rules)
         self._loggers = loggers
         self._origin = f"{prefix.rstrip('_')}: " if prefix else ""
-        self._stored: pd.DataFrame | None = None
+        self._read_history: Callable[[], pd.DataFrame] | None = None
         self._logged: set[str] = set()
         self._unpublished: list[str] = []
 
     def begin(self, store: Store, run: str, probe: str, *, resumed: bool) -> None:
-        """Store the rules with the rows, for later views, and load the history of a resumed run.
+        """Store the rules with the rows, for later views; the history of a resumed run is read at the first check.
 
         Raises:
-            OSError, ValueError: the store cannot be written, or its rows cannot be read.
+            OSError, ValueError: the store or the rules in it cannot be written or read.
         """
         path = store.alerts_path(run)
         if not (path.exists() and stored_rules(path) == self._rules):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_rules(self._rules, path)
-        if self._rules and resumed and store.steps(run):
-            rows = store.to_pandas(run)
-            self._stored = rows.loc[rows["probe"] == probe]
+        if resumed:
+            self._read_history = partial(_history, store, run, probe)
 
     def check(self, rows: Sequence[Row]) -> bool:
         """Log what the rules find at the step of these rows and have not found there before.
@@ -61,10 +61,9 @@ class AlertMonitor:
         if not self._rules or not rows:
             return False
         step = rows[0].step
-        if self._stored is not None:
-            # later steps in the store are those that the training has gone back from
-            self._evaluator.update(self._stored.loc[self._stored["step"] < step])
-            self._stored = None
+        if self._read_history is not None:
+            stored, self._read_history = self._read_history(), None
+            self._evaluator.update(stored.loc[stored["step"] < step])
         found = self._evaluator.update(to_pandas(to_table(rows)))
         lines = [f"{self._origin}{line}" for line in alert_lines(found)]
         self._unpublished = [line for line in lines if line not in self._logged]
@@ -84,3 +83,8 @@ class AlertMonitor:
         """
         lines, self._unpublished = self._unpublished, []
         log_alerts(lines, self._loggers(), step)
+
+
+def _history(store: Store, run: str, probe: str) -> pd.DataFrame:
+    rows = store.to_pandas(run) if store.steps(run) else to_pandas(to_table([]))
+    return rows.loc[rows["probe"] == probe]

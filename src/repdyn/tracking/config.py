@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import nn
 
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.forward import Forward
+from repdyn.capture.prepared_model import prepare
 from repdyn.capture.token_states import TokenPositions, positions_name
+from repdyn.capture.trial import try_model
 from repdyn.measurement.identity import layer_choice, metric_set
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple, resolve
 from repdyn.probe import Probe
@@ -64,6 +69,34 @@ class MeasurementConfig:
     def __post_init__(self) -> None:
         validate_measurement(self.metrics, self.on_error, self.token_positions, self.log_layers)
         object.__setattr__(self, "metrics", as_tuple(self.metrics))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of :func:`repdyn.measure` for all measurements of a run."""
+        names = ("metrics", "layers", "probe_loss", "forward", "token_positions", "tokens_per_forward")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def metric_names(self) -> list[str]:
+        """The names of the metrics, as rows record them."""
+        return [metric.name for metric, _ in resolve(self.metrics, self.probe)]
+
+    def check_model(self, model: nn.Module, root_module: nn.Module | None = None) -> Exception | None:
+        """Run the model on a few windows of the probe, and leave it as it was.
+
+        Returns:
+            An error that is no fault of the configuration: too little memory, or a connection that failed.
+
+        Raises:
+            ValueError: its forward pass fails, or its blocks cannot be identified; with what to do.
+            RuntimeError: the blocks do not pass on states of the tokens.
+        """
+        settings = {"forward": self.forward, "token_positions": self.token_positions, "root_module": root_module}
+        try:
+            try_model(prepare(model, self.layers, **settings), self.probe)
+        except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+            return error
+        return None
 
     @property
     def metric_set(self) -> str:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.schema import Row
 from repdyn.tables.designs import design_names
+from repdyn.tracking.abandoned_steps import AbandonedSteps
 from repdyn.utils.redaction import redacted
 from repdyn.utils.timeout import TimeoutRunner
 
@@ -19,6 +23,11 @@ log = logging.getLogger(__name__)
 
 STORE_SECONDS = 60.0
 """How long a training waits for one access to the disk."""
+
+
+Existing: TypeAlias = Literal["refuse", "continue", "replace", "number"]
+"""What to do with a run of the same name in the store: raise an error, go on from its last step, set it aside, or give
+the new one a number."""
 
 
 class RowBuffer:
@@ -36,20 +45,35 @@ class RowBuffer:
         self._with_timeout = TimeoutRunner(seconds)
         self._waiting: dict[MeasurementKey, list[Row]] = {}
         self._path = str(store.path) if store else "(none)"
+        self._abandoned = AbandonedSteps(store) if store else None
         # a trainer that fails without notice leaves rows here until the process ends
         weakref.finalize(self, _rescue_at_exit, self._waiting, probe, self._path)
 
-    def begin(self, run: str, resumed: bool) -> None:
+    def begin(self, run: str, resumed: bool, existing: Existing = "refuse") -> str:
         """Prepare the store: continue it for a resumed run, but never put a new run on top of another.
 
+        Args:
+            run: name of the run.
+            resumed: whether it goes on.
+            existing: what to do with a run of this name that does not go on.
+
+        Returns:
+            The name of the run, which "number" extends: "name-2", "name-3" and so on.
+
         Raises:
-            ValueError: the store holds another run of this name.
+            ValueError: the store holds another run of this name, and ``existing`` is "refuse".
             OSError: it cannot be written.
         """
         store = self._store
         if store is None:
-            return
+            return run
         stored = bool(self.steps(run))
+        if stored and not resumed and existing == "replace":
+            self.go_back(run, -1)
+            self._abandoned, stored = AbandonedSteps(store), False  # another run takes none of them back
+        if stored and not resumed and existing == "number":
+            run = next(name for number in count(2) if not self.steps(name := f"{run}-{number}"))
+            stored = False
         if stored and not resumed:
             raise ValueError(
                 f"expected a new run, but the store {store.path} already holds steps of {run!r}; resume it, or choose "
@@ -58,6 +82,7 @@ class RowBuffer:
         if stored:
             self._check_same_probe(store, run)
         self._with_timeout(f"writing the probe to {store.path}", lambda: store.save_probe(self._probe))
+        return run
 
     def _check_same_probe(self, store: Store, run: str) -> None:
         rows = self._with_timeout(f"reading {store.path}", lambda: store.to_pandas(run))
@@ -95,6 +120,38 @@ class RowBuffer:
             return self._waiting.get(key, [])
         return self._with_timeout(f"reading {store.path}", lambda: store.read(key) if key in store else [])
 
+    def go_back(self, run: str, step: int) -> Path | None:
+        """Set aside what is stored of later steps than the one where a training goes on.
+
+        Returns:
+            The folder that they are in now; None where there are none.
+
+        Raises:
+            OSError: the store does not answer.
+        """
+        moving = self._abandoned
+        if moving is None:
+            return None
+        return self._with_timeout(f"moving files in {self._path}", lambda: moving.set_aside(run, after=step))
+
+    def rows_on(self, key: MeasurementKey, weights: str | None) -> tuple[list[Row], bool]:
+        """Return the rows under a key that were measured on these weights, and whether there are others.
+
+        Steps that the training had gone back from are stored again if they were; those measured on other weights are
+        set aside.
+
+        Raises:
+            OSError: the store does not answer.
+        """
+        moving, restored = self._abandoned, None
+        if moving is not None and key not in self._waiting:
+            restored = self._with_timeout(f"reading {self._path}", lambda: moving.restore(key, weights))
+        rows = self.rows(key)
+        if not rows or rows[0].weights in {None, weights}:
+            return rows, restored is False
+        self.go_back(key.run, key.step - 1)
+        return [], True
+
     def add(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
         """Buffer rows for :meth:`flush`, in place of any under this key."""
         self._waiting[key] = list(rows)
@@ -110,6 +167,31 @@ class RowBuffer:
                 self._with_timeout(f"writing step {key.step} to {self._path}", partial(_write, self._store, key, rows))
             del self._waiting[key]
             yield rows
+
+    def flush_to(self, log_rows: Callable[[list[Row]], None]) -> None:
+        """Write the buffered rows, then log those that have been written; the rest is tried again next time.
+
+        Raises:
+            OSError: as :meth:`flush` does.
+        """
+        stored = []
+        try:
+            for rows in self.flush():
+                stored.append(rows)
+        finally:
+            for rows in stored:
+                log_rows(rows)
+
+    def flush_or_rescue(self, log_rows: Callable[[list[Row]], None]) -> None:
+        """Write the buffered rows and log them at the end; what the store does not accept goes to a temporary folder.
+
+        Raises:
+            Exception: as :meth:`rescue` does.
+        """
+        try:
+            self.flush_to(log_rows)
+        except Exception as error:
+            self.rescue(error)
 
     def store_failure(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
         """Store why a step is missing, or log that this is impossible; a resumed run measures the step again."""

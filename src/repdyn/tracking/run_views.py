@@ -18,6 +18,7 @@ from repdyn.publish.results import show_run
 from repdyn.report import PAGE, write_report
 from repdyn.store import Store
 from repdyn.tables.frames import metrics_of, subsets_of
+from repdyn.tracking.interruptions import Interrupted
 from repdyn.utils.attempts import attempts
 from repdyn.utils.timeout import TimeoutRunner
 
@@ -64,16 +65,21 @@ class RunViews:
         self.schedule = ""
         """The schedule of the measurements, for the configuration of the run in the loggers."""
 
-    def refresh(self, run: str, probe: str) -> None:
+    def refresh(self, run: str, probe: str, check_signals: Callable[[], None] = lambda: None) -> None:
         """Write the page again and log how far the run has come: once what it is, at growing intervals its heatmaps.
 
         Args:
             run: its name.
             probe: hash of the probe.
+            check_signals: raises :class:`Interrupted` where there is no time for views.
 
         Raises:
             Exception: what the first failing part raised, once all have been tried.
         """
+        try:
+            check_signals()
+        except Interrupted:
+            return
         with attempts() as attempt:
             with attempt():
                 self._write_page()

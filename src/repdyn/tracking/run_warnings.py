@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from repdyn.store.schema import Row, too_few_distinct
 from repdyn.tables.designs import own_window_warning
+from repdyn.tables.dimensions import BELOW_ONE, is_below_one
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)
@@ -42,10 +44,21 @@ class RunWarnings:
                 values = (row.step, row.metric, row.layer, row.reason)
                 log.warning("step %d: %s of layer %s is undefined, training goes on: %s", *values)
 
+    def below_one(self, rows: Sequence[Row]) -> None:
+        """Warn of estimates of a dimension below 1."""
+        row = next((row for row in rows if is_below_one(row.metric, row.value)), None)
+        if row is not None and self._is_new("below one"):
+            log.warning("step %d: %s of layer %s is %.2f: %s", row.step, row.metric, row.layer, row.value, BELOW_ONE)
+
     def own_windows(self, rows: Sequence[Row]) -> None:
         """Warn of a probe in which many points have their nearest neighbour in their own window, and it counts."""
         if (text := own_window_warning(rows)) and self._is_new("own windows"):
             log.warning("step %d: %s", rows[0].step, text)
+
+    def gone_back(self, folder: Path | None, step: int) -> None:
+        """Warn that later steps than the one where a training goes on were moved to a folder, if any were."""
+        if folder is not None:
+            log.warning("training goes on at step %d; what the store had of later steps is in %s", step, folder)
 
     def other_weights(self, step: int) -> None:
         """Warn that a step in the store is measured again."""

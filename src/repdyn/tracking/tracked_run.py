@@ -26,7 +26,9 @@ from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import STATES_FOLDER, StateCache
 from repdyn.tracking.alert_monitor import AlertMonitor
 from repdyn.tracking.config import MeasurementConfig
-from repdyn.tracking.row_buffer import RowBuffer
+from repdyn.tracking.interruptions import Interrupted, watching_signals
+from repdyn.tracking.outcomes import Outcomes
+from repdyn.tracking.row_buffer import Existing, RowBuffer
 from repdyn.tracking.run_views import RunViews
 from repdyn.tracking.run_warnings import RunWarnings, describe
 from repdyn.tracking.schedule import Schedule
@@ -55,6 +57,8 @@ class TrackedRun:
     """The rules that raise alerts."""
     report: bool = True
     """Whether a page beside the store shows the run while it goes on."""
+    existing: Existing = "refuse"
+    """What to do with a run of this name in the store that does not go on."""
     should_stop: bool = False
     """Whether an alert has requested to stop the training; the same on all ranks."""
     tracking_seconds: float = 0.0
@@ -66,6 +70,7 @@ class TrackedRun:
     _ranks: Ranks = ALONE
     _start: float = field(default_factory=time.perf_counter)
     _warnings: RunWarnings = field(default_factory=RunWarnings)
+    _outcomes: Outcomes = field(default_factory=Outcomes)
 
     def __post_init__(self) -> None:
         self._prefix = f"{self.name}_" if self.name else ""
@@ -75,17 +80,20 @@ class TrackedRun:
         self._comparing: set[str] = set()
         self._state_cache: StateCache | None = None
 
-    def begin(self, ranks: Ranks, schedule: Schedule, resumed: bool) -> None:
+    def begin(
+        self, ranks: Ranks, schedule: Schedule, resumed: bool, model: nn.Module, root_module: nn.Module | None = None
+    ) -> None:
         """Prepare the store: continue it for a resumed run, but never put a new run on top of another.
 
         Args:
             ranks: those of the job.
             schedule: by which :meth:`measure` will be called, on all of them.
             resumed: whether the run goes on.
+            model, root_module: as for :meth:`measure`; tried on a window of the probe, and left as they were.
 
         Raises:
             ValueError: the store holds another run of this name, or the run was measured on another probe; a metric
-                needs something the probe lacks; or the ranks differ.
+                needs something the probe lacks; the model does not run on the probe; or the ranks differ.
             OSError: the store cannot be written.
             RuntimeError: on ranks other than the first, when it failed there.
         """
@@ -93,18 +101,26 @@ class TrackedRun:
         pairs = resolve(self.config.metrics, probe)
         self._views.schedule = plan = str(schedule)
         ranks.require_same("what a run is tracked by", {"goes on": resumed, "schedule": plan, "probe": probe.hash})
+        with ranks.sync_errors():
+            self._outcomes.trial_error = self.config.check_model(model, root_module)
         self.run = ranks.all_gather(self.run)[0]  # names may hold the time, by each rank's own clock
 
-        def prepare_store() -> None:
-            self._buffer.begin(self.run, resumed)
+        def prepare_store() -> str:
+            run = self._buffer.begin(self.run, resumed, self.existing)
             if self.store is not None:
-                self._alerts.begin(self.store, self.run, probe.hash, resumed=resumed)
+                self._alerts.begin(self.store, run, probe.hash, resumed=resumed)
+            return run
 
-        ranks.on_rank_zero(prepare_store)
+        self.run = ranks.on_rank_zero(prepare_store)
         self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
         if self._comparing and self.store is not None:
             folder = self.store.folder_of(self.run) / STATES_FOLDER
             self._state_cache = StateCache(folder, run=self.run, probe=probe.hash, layers=self.config.choice)
+
+    def start(self, step: int) -> None:
+        """Begin the training at a step: stored steps after it are set aside, since it has gone back from them."""
+        with self._handling_errors(step):
+            self._ranks.on_rank_zero(lambda: self._warnings.gone_back(self._buffer.go_back(self.run, step), step))
 
     def measure(
         self,
@@ -132,33 +148,38 @@ class TrackedRun:
                 reason for the missing rows, and the training goes on.
         """
         config, ranks = self.config, self._ranks
-        with self._timing(), self._handling_errors(step):
+        with self._timing(), watching_signals() as check_signals, self._handling_errors(step):
             key = self._key(step)
             checkpoint = Checkpoint(self.run, class_name(model), step, tokens_seen)
             try:
                 ranks.require_same("the optimizer step", step)
                 with ranks.sync_errors():
                     checkpoint = replace(checkpoint, weights=fingerprint(model))
+                    self._outcomes.raise_trial_error()
                 if ranks.on_rank_zero(lambda: self._log_if_stored(key, checkpoint)):
+                    self._outcomes.n_measured += 1
                     return
                 profile = measure(
                     model,
                     config.probe,
-                    config.metrics,
-                    config.layers,
-                    probe_loss=config.probe_loss,
-                    forward=config.forward,
-                    token_positions=config.token_positions,
-                    tokens_per_forward=config.tokens_per_forward,
+                    **config.arguments,
                     checkpoint=checkpoint,
                     on_error="raise" if config.on_error == "raise" else "record",
+                    progress=lambda what, _: check_signals() if ranks.size == 1 or what == "kernels" else None,
                     root_module=root_module,
                     ranks=ranks,
                     state_cache=self._state_cache,
                 )
+            except Interrupted as interrupted:
+                self._outcomes.abandoned(step, interrupted)
+                return
             except Exception as error:
-                self._store_failure(key, checkpoint, error)
+                self._outcomes.failed(step, describe(error))
+                if ranks.is_rank_zero:
+                    rows = failure_rows(checkpoint, config.metric_names, describe(error), probe=key.probe)
+                    self._buffer.store_failure(key, rows)
                 raise
+            self._outcomes.n_measured += 1
             self.kernel_seconds += profile.kernel_seconds
             with ranks.sync_errors():
                 rows = [*profile.rows, *profile.scalars] if ranks.is_rank_zero else []
@@ -168,19 +189,20 @@ class TrackedRun:
             if ranks.is_rank_zero:
                 self._warnings.undefined(profile.rows, self._comparing)
                 self._warnings.own_windows(profile.rows)
+                self._warnings.below_one(profile.rows)
                 self._buffer.add(key, rows)
             with attempts() as attempt:
                 with attempt():
                     self.should_stop |= ranks.on_rank_zero(lambda: self._alerts.check(rows))
                 with attempt():
-                    ranks.on_rank_zero(self._store_and_log)
+                    ranks.on_rank_zero(partial(self._buffer.flush_to, self._log))
                     if self._state_cache is not None:
                         self._state_cache.delete_before(step)
                         self._state_cache.delete_after(step)  # of steps that the training has gone back from
                 with attempt():
                     ranks.on_rank_zero(partial(self._alerts.publish, step))
                 with attempt():
-                    ranks.on_rank_zero(partial(self._views.refresh, self.run, key.probe))
+                    ranks.on_rank_zero(partial(self._views.refresh, self.run, key.probe, check_signals))
 
     def add_loss(self, step: int, loss: float) -> None:
         """Store the training loss of a step that was measured before its loss was known.
@@ -192,9 +214,9 @@ class TrackedRun:
             self._ranks.on_rank_zero(partial(self._alerts.publish, step))
 
     def flush(self) -> None:
-        """Store what has been measured before an error ends the training; quick, and nothing is raised."""
+        """Store what has been measured before an error ends the training; nothing is raised."""
         with self._handling_errors(None, never_raise=True):
-            self._store_the_rest()
+            self._buffer.flush_or_rescue(self._log)
 
     def finish(self, *, interrupted: bool = False) -> None:
         """Draw figures beside the store and in the loggers, and print a summary; on rank zero only.
@@ -202,10 +224,12 @@ class TrackedRun:
         Args:
             interrupted: an error or Ctrl-C ends the training and must reach its user: nothing is raised here.
         """
+        if self._ranks.is_rank_zero:
+            self._outcomes.report()
         if self.store is None or not self._ranks.is_rank_zero:
             return
         with self._handling_errors(None, never_raise=interrupted):
-            self._store_the_rest()
+            self._buffer.flush_or_rescue(self._log)
             if self._buffer.steps(self.run):
                 self._views.finish(
                     self.run,
@@ -218,14 +242,8 @@ class TrackedRun:
     def name_commands(self) -> None:
         """Log the commands that make the views of a training that had no time for them; on rank zero only."""
         if self._ranks.is_rank_zero:
+            self._outcomes.report()
             self._views.name_commands()
-
-    def _store_the_rest(self) -> None:
-        """Store the buffered rows; what the store does not accept goes to a temporary folder."""
-        try:
-            self._store_and_log()
-        except Exception as error:
-            self._buffer.rescue(error)
 
     @contextmanager
     def _handling_errors(self, step: int | None, never_raise: bool = False) -> Iterator[None]:
@@ -256,26 +274,15 @@ class TrackedRun:
     def _log_if_stored(self, key: MeasurementKey, checkpoint: Checkpoint) -> bool:
         """Return whether a step is in the store already; loggers that were opened anew get its rows once more."""
         try:
-            rows = self._buffer.rows(key)
+            rows, on_others = self._buffer.rows_on(key, checkpoint.weights)
         except OSError as error:
             self._handle_error(error, key.step)
-            rows = []
-        if rows and rows[0].weights not in {None, checkpoint.weights}:
+            rows, on_others = [], False
+        if on_others:
             self._warnings.other_weights(key.step)
-            rows = []
         if rows:
             self._log(rows)
         return bool(rows)
-
-    def _store_and_log(self) -> None:
-        """Store what has been measured, then log it; what cannot be stored now is tried again next time."""
-        stored = []
-        try:
-            for rows in self._buffer.flush():
-                stored.append(rows)
-        finally:
-            for rows in stored:
-                self._log(rows)
 
     def _store_loss(self, key: MeasurementKey, loss: float) -> bool:
         """Store the loss of a step and return whether an alert requests a stop."""
@@ -286,15 +293,8 @@ class TrackedRun:
         rows = [*rows, scalar_row(checkpoint, LOSS, loss, probe=key.probe)]
         self._buffer.add(key, rows)
         stops = self._alerts.check(rows)
-        for _ in self._buffer.flush():
-            pass  # the loggers have the loss from the training itself
+        self._buffer.flush_to(lambda _: None)  # the loggers have the loss from the training itself
         return stops
-
-    def _store_failure(self, key: MeasurementKey, checkpoint: Checkpoint, error: Exception) -> None:
-        """Store a row for each metric that says why it is missing."""
-        if self._ranks.is_rank_zero:
-            names = [metric.name for metric, _ in resolve(self.config.metrics, self.config.probe)]
-            self._buffer.store_failure(key, failure_rows(checkpoint, names, describe(error), probe=key.probe))
 
     def _log(self, rows: Sequence[Row]) -> None:
         log_rows(rows, self.loggers(), rows[0].step, prefix=self._prefix, log_layers=self.config.log_layers)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import get_args
 
 from lightning.pytorch.loggers import Logger
-from torch import nn
+from torch import Tensor, nn
 
 from repdyn.alerts import RulesLike, resolve_rules
 from repdyn.alerts.rules import DEFAULT
@@ -20,6 +21,7 @@ from repdyn.publish.keys import LogLayers
 from repdyn.store import Store, open_store
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.config import MeasurementConfig, OnFailure
+from repdyn.tracking.row_buffer import Existing
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.tracking.tracked_run import TrackedRun
 from repdyn.tracking.training_state import Scalar
@@ -57,6 +59,9 @@ class Tracker:
         log_layers: as for :class:`repdyn.callbacks.RepresentationDynamics`.
         alerts, report: as for :class:`repdyn.callbacks.RepresentationDynamics`; the loop itself must check
             :attr:`should_stop`.
+        existing: what to do where the store has a run of this name and ``start`` is 0: "refuse" raises an error,
+            "continue" starts at its last step, "replace" sets it aside in the folder ``abandoned`` of the run, and
+            "number" calls the new one "NAME-2".
 
     Raises:
         ValueError: at once, where the configuration cannot work: an unknown metric, unidentifiable blocks. On entering,
@@ -84,6 +89,7 @@ class Tracker:
         tokens_per_forward: int = 8192,
         alerts: RulesLike = DEFAULT,
         report: bool = True,
+        existing: Existing = "refuse",
     ) -> None:
         config = MeasurementConfig(
             probe=probe,
@@ -98,6 +104,8 @@ class Tracker:
         )
         if start < 0:
             raise ValueError(f"expected start >= 0, the optimizer steps taken before, got {start}")
+        if existing not in get_args(Existing):
+            raise ValueError(f"expected existing to be one of {', '.join(get_args(Existing))}, got {existing!r}")
         self._root_module = model
         self._model = unwrapped(model)
         find_blocks(self._model, layers)
@@ -114,6 +122,7 @@ class Tracker:
             loggers=lambda: given_loggers,
             rules=resolve_rules(alerts),
             report=report,
+            existing=existing,
         )
 
     @property
@@ -131,8 +140,25 @@ class Tracker:
         """Return whether an alert whose rule has ``stop=True`` was raised; the same in all processes."""
         return self._tracked.should_stop
 
+    def start(self) -> Tracker:
+        """Start as ``with`` does on entering, for a loop that a ``with`` statement does not fit around.
+
+        :meth:`finish` must be called at the end; after an error or Ctrl-C what was measured is in the store without it.
+        """
+        return self.__enter__()
+
+    def finish(self) -> None:
+        """Finish as ``with`` does on leaving: measure the last step, draw figures and print a summary."""
+        self.__exit__(None, None, None)
+
     def __enter__(self) -> Tracker:
-        self._tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed=self._now > 0)
+        ranks = Ranks.of_job()
+        continued = self._tracked.existing == "continue"
+        if continued and self._now == 0:
+            self._now, self._tokens_seen = ranks.on_rank_zero(self._last_stored)
+        resumed = continued or self._now > 0
+        self._tracked.begin(ranks, self._schedule.schedule, resumed, self._model, self._root_module)
+        self._tracked.start(self._now)
         try:
             if self._schedule.start(self._now):
                 self._measure()
@@ -158,6 +184,8 @@ class Tracker:
         """
         self._now += 1
         self._tokens_seen = None if tokens is None or self._tokens_seen is None else self._tokens_seen + tokens
+        # without the graph of a loss, which would keep the activations of the step in memory
+        loss = loss.detach() if isinstance(loss, Tensor) else loss
         self._scalars |= {LOSS: loss, LEARNING_RATE: learning_rate}
         if validation_loss is not None:
             self._scalars[VALIDATION_LOSS] = validation_loss
@@ -183,6 +211,15 @@ class Tracker:
             self._tracked.finish(interrupted=True)
         else:
             self._interrupt()
+
+    def _last_stored(self) -> tuple[int, int | None]:
+        """Return the last step of the run in the store and the tokens seen until then; both 0 where it has none."""
+        run = self._tracked.run
+        if not (steps := self._store.steps(run)):
+            return 0, 0
+        rows = self._store.to_pandas(run)
+        tokens = rows.loc[rows["step"] == steps[-1], "tokens_seen"].dropna()
+        return steps[-1], None if tokens.empty else int(tokens.max())
 
     def _interrupt(self) -> None:
         """Leave the views to a command: whoever saves a checkpoint on an error must not wait for them."""

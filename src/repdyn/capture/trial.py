@@ -1,0 +1,163 @@
+"""A trial of a model on a few windows of a probe: how it is called, and what to do where it does not run."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from repdyn.capture.blocks import hugging_face_model
+from repdyn.capture.capture import record
+from repdyn.capture.forward import call_with_dict, call_with_ids, call_with_tokens, parameters_of
+from repdyn.capture.fsdp import class_name
+from repdyn.capture.prepared_model import PreparedModel
+from repdyn.capture.states import STATES_BYTES
+from repdyn.probe import Probe, ProbeBatch
+from repdyn.probe.content import padded_batches
+
+_PACKAGE = Path(__file__).parents[1]
+_VALUES = {
+    "attention_mask": "batch.attention_mask",
+    "mask": "batch.attention_mask",
+    "labels": "batch.input_ids",
+    "targets": "batch.input_ids",
+}
+
+
+def choose_way(model: PreparedModel, probe: Probe) -> PreparedModel:
+    """Return the model with the way to call it that works on a window, where its signature leaves that open.
+
+    With ``input_ids`` and what else the forward names; with the ids alone; with one dictionary of both. Where none
+    works, the first, whose error then says why.
+    """
+    if model.forward is not None or not _leaves_open(model):
+        return model
+    batch = _windows(probe)
+    for way in (call_with_tokens, call_with_ids, call_with_dict):
+        tried = replace(model, way=way)
+        try:
+            with tried.evaluating() as run:
+                run(batch)
+        except Exception:  # the error of the first way appears again
+            continue
+        return tried
+    return model
+
+
+def try_model(model: PreparedModel, probe: Probe) -> None:
+    """Run a model on up to three windows of a probe that ask most of it; it is left as it was.
+
+    Raises:
+        ValueError: the forward pass fails; with the ``forward=`` to write, or the length that the model can read.
+        RuntimeError: the blocks do not run, or do not pass on states of the tokens.
+        OSError, MemoryError, torch.OutOfMemoryError: what the machine lacks, which another configuration may not mend.
+    """
+    batch = _windows(probe)
+    model = choose_way(model, probe)
+    try:
+        _record(model, batch)
+    except (OSError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if _is_own(error):
+            raise
+        raise ValueError(_explain(model, batch, error)) from error
+
+
+def _leaves_open(model: PreparedModel) -> bool:
+    """Return whether a forward could take the tokens in several ways: any keywords, or one thing of no known type."""
+    if hugging_face_model(model.module) is not None:
+        return False
+    parameters = list(parameters_of(model.module).values())
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return True
+    required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    return len(required) == 1 and "Tensor" not in str(required[0].annotation) and required[0].name != "input_ids"
+
+
+def _windows(probe: Probe) -> ProbeBatch:
+    """Return the windows of a probe that ask most of a model: the longest, that of the largest id, and the shortest."""
+    windows = probe.tokens.split(probe.lengths.tolist())
+    largest = int(probe.window_of(probe.tokens.argmax().numpy()))
+    numbers = [int(probe.lengths.argmax()), largest, int(probe.lengths.argmin())]
+    chosen = [windows[number] for number in dict.fromkeys(numbers)]
+    lengths = torch.tensor([len(window) for window in chosen])
+    return next(padded_batches(torch.cat(chosen), lengths, probe.pad_id, len(chosen)))
+
+
+def _record(model: PreparedModel, batch: ProbeBatch) -> None:
+    record(model, [batch], np.arange(len(batch.tokens)), STATES_BYTES)
+
+
+def _is_own(error: Exception) -> bool:
+    """Return whether an error was raised by this package, whose messages say what to do, rather than by the model."""
+    # operations of the model pass through modes of this package
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.name != "__torch_function__"]
+    return _PACKAGE in Path(frames[-1].filename).resolve().parents if frames else False
+
+
+def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
+    name, length = class_name(model.module), batch.input_ids.shape[1]
+    failure = f"{type(error).__name__}: {error}"
+    readable = _longest_that_runs(model, batch)
+    if readable:
+        return (
+            f"expected windows that the model can read, got windows of {length} tokens, of which {name} reads "
+            f"{readable} ({failure}); make the probe with sequence_length={readable}, or of sequences of that length"
+        )
+    if model.forward is not None:
+        return f"expected forward= to run {name} on a ProbeBatch of shape {tuple(batch.input_ids.shape)}, got {failure}"
+    return (
+        f"expected {name}.forward{_signature(model)} to run on token ids up to "
+        f"{int(batch.input_ids.max())} of shape {tuple(batch.input_ids.shape)}, got {failure}; where it takes "
+        f"something else, say how to run it: forward={_example(model)}"
+    )
+
+
+def _longest_that_runs(model: PreparedModel, batch: ProbeBatch) -> int:
+    """Return the largest number of tokens of the first window that the model runs on; 0 if there is none."""
+    longest, tried = 0, batch.input_ids.shape[1]
+    for length in _halves(tried):
+        if _runs(model, batch, length):
+            longest = length
+            break
+        tried = length
+    while longest and tried - longest > 1:
+        middle = (longest + tried) // 2
+        longest, tried = (middle, tried) if _runs(model, batch, middle) else (longest, middle)
+    return longest
+
+
+def _halves(length: int) -> Iterator[int]:
+    while (length := length // 2) > 1:
+        yield length
+
+
+def _runs(model: PreparedModel, batch: ProbeBatch, length: int) -> bool:
+    ids, mask = batch.input_ids[:1, :length], batch.attention_mask[:1, :length]
+    numbers = np.arange(length)
+    try:
+        with model.evaluating() as run:
+            run(ProbeBatch(ids, mask, numbers, numbers))
+    except Exception:  # whatever it is, the model does not run
+        return False
+    return True
+
+
+def _signature(model: PreparedModel) -> str:
+    return f"({', '.join(parameters_of(model.module))})"
+
+
+def _example(model: PreparedModel) -> str:
+    """Return a function for ``forward=`` as source, with a value for each argument that the forward requires."""
+    required = [p.name for p in parameters_of(model.module).values() if p.default is p.empty and p.kind < p.VAR_KEYWORD]
+    first, *others = required or ["input_ids"]
+    if not others and first in {"batch", "inputs", "features", "sample"}:
+        return 'lambda model, batch: model({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})'
+    values = ["batch.input_ids", *(f"{name}={_VALUES.get(name, '...')}" for name in others)]
+    return f"lambda model, batch: model({', '.join(values)})"

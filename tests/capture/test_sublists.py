@@ -1,0 +1,92 @@
+"""Lists of blocks that hold lists: parts of blocks are not taken for layers."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from small import Block
+from torch import nn
+
+from repdyn import measure
+from repdyn.capture.blocks import find_blocks
+from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
+
+
+class Attention(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(dim, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.inner(x, x, x, need_weights=False)[0]
+
+
+class Residual(nn.Module):
+    def forward(self, x, stream):
+        return x + stream
+
+
+class OfParts(nn.Module):
+    """A model whose list holds a list for each half of a block: a norm, what it is about, and the sum."""
+
+    def __init__(self, depth: int = 3, dim: int = 16) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, dim)
+        self.layers = nn.ModuleList()
+        for _ in range(depth):
+            feed_forward = nn.Sequential(nn.Linear(dim, 32), nn.GELU(), nn.Linear(32, dim))
+            for part in (Attention(dim), feed_forward):
+                self.layers.append(nn.ModuleList([nn.ModuleList([nn.LayerNorm(dim)]), part, Residual()]))
+
+    def forward(self, tokens):
+        stream = self.embedding(tokens)
+        for (norm,), part, residual in self.layers:
+            stream = residual(part(norm(stream)), stream)
+        return stream
+
+
+def test_parts_of_blocks_are_no_layers(small_probe):
+    with pytest.raises(ValueError, match="expected blocks of one kind, but the lists in 'layers' of OfParts") as caught:
+        measure(OfParts(), small_probe)
+    assert "(LayerNorm, Attention, Residual, Sequential)" in str(caught.value)
+    patterns = dict(re.findall(r'"([^"]+)" \(([^)]+)\)', str(caught.value)))
+    assert patterns == {
+        "layers.*.2": "6 of Residual",
+        "layers.*.1": "3 of Attention, 3 of Sequential",
+        "layers.*.0.0": "6 of LayerNorm",
+    }
+    for pattern in patterns:
+        assert len(find_blocks(OfParts(), pattern)) == 6
+
+
+def test_the_pattern_of_the_message_gives_the_stream(small_probe):
+    """Layer 0 is the embedding, and each layer the sum after half a block."""
+    model, streams = OfParts().eval(), []
+    states = capture(prepare(model, "layers.*.2"), small_probe, ["all"])
+    tokens = small_probe.tokens.view(24, 12)
+    for _, _, residual in model.layers:
+        residual.register_forward_hook(
+            lambda _, inputs, output: streams.extend([*([] if streams else inputs[1:]), output])
+        )
+    with torch.no_grad():
+        model(tokens)
+    assert len(states.layers) == len(streams) == 7
+    sampled = torch.from_numpy(np.flatnonzero(states.rows >= 0))
+    for layer, stream in zip(states.layers, streams, strict=True):
+        expected = stream.flatten(0, 1)[sampled]
+        torch.testing.assert_close(layer.states[states.rows[sampled]], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_lists_of_leaves_are_no_layers():
+    model = nn.Module()
+    model.stages = nn.ModuleList(nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]) for _ in range(2))
+    with pytest.raises(ValueError, match=r'layers= one of: "stages\.\*\.1" \(2 of Linear\), "stages\.\*\.0"'):
+        find_blocks(model)
+
+
+def test_stages_of_whole_blocks_are_flattened():
+    model = nn.Module()
+    model.stages = nn.ModuleList(nn.ModuleList(Block(16, True) for _ in range(2)) for _ in range(3))
+    assert [block.name for block in find_blocks(model)] == [f"stages.{i}.{j}" for i in range(3) for j in range(2)]
