@@ -170,9 +170,11 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
 
 def _as_series(column: pa.ChunkedArray) -> pd.Series:
     series = column.to_pandas(types_mapper=_PANDAS_TYPES.get)
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        return series.cat.reorder_categories(series.cat.categories.sort_values())
-    return series
+    if not isinstance(series.dtype, pd.CategoricalDtype):
+        return series
+    # without any value the categories would have no type
+    series = series.cat.rename_categories(series.cat.categories.astype(str))
+    return series.cat.reorder_categories(series.cat.categories.sort_values())
 
 
 def _without_few_distinct(frame: pd.DataFrame) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pandas as pd
 
 from repdyn.store.schema import Row
+from repdyn.tables.texts import concatenated
 
 NOT_RECORDED = "not recorded"
 """Stands for the design of rows from before designs had names."""
@@ -25,7 +26,7 @@ def design_names(rows: pd.DataFrame) -> list[str]:
     ['dense', 'not recorded']
     """
     names: set[str] = set()
-    for _, of_probe in rows.groupby("probe"):
+    for _, of_probe in rows[["probe", "design"]].drop_duplicates().groupby("probe", observed=True):
         known = of_probe["design"].dropna().unique().tolist()
         names |= {str(name) for name in known} or {NOT_RECORDED}
     return sorted(names)
@@ -65,7 +66,7 @@ def sampling_of_runs(runs: Mapping[str, pd.DataFrame]) -> str:
     if len(groups) == 1:
         return next(iter(groups))
     if len(groups) > _MAX_GROUPS:
-        return sampling(pd.concat(runs.values()))
+        return sampling(concatenated([*runs.values()]))
     return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
 
 

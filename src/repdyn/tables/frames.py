@@ -14,6 +14,7 @@ from repdyn.probe.views import NO_MASSIVE, NORMED, VIEWS
 from repdyn.store.scalars import PROBE_SCALARS
 from repdyn.store.schema import FINISHED
 from repdyn.tables.designs import design_names
+from repdyn.tables.texts import filled
 
 SUBSETS = ("all", "no_sink")
 """The token subsets that findings are judged on."""
@@ -123,7 +124,7 @@ def copies(frame: pd.DataFrame) -> pd.DataFrame:
 
 def is_finished(rows: pd.DataFrame) -> bool:
     """Return whether the rows are of a finished model, whose step 0 is not a step of a training."""
-    return bool((rows["stage"].fillna("") == FINISHED).all())
+    return bool(rows["stage"].isin([FINISHED]).all())
 
 
 def tokens_by_step(rows: pd.DataFrame) -> pd.Series:
@@ -256,9 +257,9 @@ def _checked(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
         )
     # nullable columns of some readers have NA, arithmetic needs NaN
     rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
-    rows = rows.assign(subset=rows["subset"].fillna("all"), margin=(rows["high"] - rows["low"]) / 2)
+    rows = rows.assign(subset=filled(rows["subset"], "all"), margin=(rows["high"] - rows["low"]) / 2)
     _require_distinct(rows, list(cell))
-    finished = rows["stage"].fillna("") == FINISHED
+    finished = rows["stage"].isin([FINISHED])
     if bool(finished.any()) and not bool(finished.all()):
         raise ValueError(
             f"expected the steps of a training or one finished model, got both under {rows['run'].iloc[0]!r}; "

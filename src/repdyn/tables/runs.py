@@ -100,7 +100,7 @@ class MeasuredRun:
 
     def at_end(self) -> pd.DataFrame:
         """Return the rows of each metric at the last step it was measured at."""
-        last = self.rows.groupby(["metric", "subset"])["step"].transform("max")
+        last = self.rows.groupby(["metric", "subset"], observed=True)["step"].transform("max")
         return self.rows.loc[self.rows["step"] == last]
 
 

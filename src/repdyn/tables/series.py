@@ -85,7 +85,7 @@ class MetricSeries:
         if missing.empty:
             return None
         found: dict[tuple[int, int], str] = {}
-        for _, alike in missing.groupby("reason", dropna=False):
+        for _, alike in missing.groupby("reason", dropna=False, observed=True):
             cells = zip(alike["layer"].tolist(), alike["step"].tolist(), strict=True)
             found |= dict.fromkeys(cells, most_common_reason(alike))
         return tuple(tuple(found.get((layer, step), "") for step in self.steps) for layer in self.layers)
@@ -119,9 +119,9 @@ def metric_series(rows: pd.DataFrame, frame: pd.DataFrame | None = None) -> dict
         frame: the rows they were taken from, with the values of single heads; None if these are not needed.
     """
     # grouped once: selecting each metric from all rows takes longer than everything else
-    cells = dict(list(rows.loc[:, _COLUMNS].groupby(["metric", "subset"])))
+    cells = dict(list(rows.loc[:, _COLUMNS].groupby(["metric", "subset"], observed=True)))
     heads = of_heads(frame) if frame is not None else rows.iloc[:0]
-    by_head = dict(list(heads.groupby(["metric", "subset"]))) if len(heads) else {}
+    by_head = dict(list(heads.groupby(["metric", "subset"], observed=True))) if len(heads) else {}
     blocks = rows.loc[rows["layer"] > 0]
     layer_depth = float((blocks["depth"] / blocks["layer"]).max()) if len(blocks) else 0.0
     return {
