@@ -173,8 +173,16 @@ def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") ->
     measured = subsets_of(rows, metric)
     if subset not in measured:
         raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {', '.join(measured)}")
-    cells = of_metric(rows.loc[:, ["metric", "subset", "layer", "step", column]], metric, subset)
-    return cells.pivot(index="layer", columns="step", values=column).sort_index().sort_index(axis=1)
+    return grid_of(of_metric(rows.loc[:, ["metric", "subset", "layer", "step", column]], metric, subset), column)
+
+
+def grid_of(cells: pd.DataFrame, column: str = "value") -> pd.DataFrame:
+    """Return a column of the rows of one metric on one subset as :func:`grid` does."""
+    layers, layer = np.unique(cells["layer"].to_numpy(int), return_inverse=True)
+    steps, step = np.unique(cells["step"].to_numpy(int), return_inverse=True)
+    values = np.full((len(layers), len(steps)), np.nan)
+    values[layer, step] = cells[column].to_numpy(float)
+    return pd.DataFrame(values, pd.Index(layers, name="layer"), pd.Index(steps, name="step"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +220,15 @@ def layer_mean(rows: pd.DataFrame, metric: str, subset: str) -> LayerMean:
     The margin is the mean of the layers' margins, an upper bound: all layers are measured on the same windows, so their
     deviations may be correlated.
     """
-    everything = grid(rows, metric, subset)
+    return mean_of_grid(grid(rows, metric, subset), grid(rows, metric, subset, "margin"))
+
+
+def mean_of_grid(everything: pd.DataFrame, margins: pd.DataFrame) -> LayerMean:
+    """Return :func:`layer_mean` of values and margins by layer and step, as from :func:`grid`."""
     values = everything.dropna(axis="columns", how="all")
     # without any step every layer would count as complete
     values = values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
-    margins = grid(rows, metric, subset, "margin").loc[values.index, values.columns]
+    margins = margins.loc[values.index, values.columns]
     return LayerMean(values.mean(), margins.mean(skipna=False), len(values), len(everything))
 
 
