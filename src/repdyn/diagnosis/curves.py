@@ -82,7 +82,10 @@ def turn_statements(series: MetricSeries) -> Iterator[Insight]:
     steps, values = mean.index.to_numpy(int), mean.to_numpy(float)
     places = np.log10(1.0 + steps - steps[0])
     line = _squares(np.column_stack([np.ones_like(places), places]), values)
-    bent = {k: _squares(np.column_stack([np.ones_like(places), places, _hinge(places, k)]), values) for k in _knots(places, values)}
+    bent = {
+        k: _squares(np.column_stack([np.ones_like(places), places, _hinge(places, k)]), values)
+        for k in _knots(places, values)
+    }
     knot = min(bent, key=lambda k: bent[k][0])
     left_over = bent[knot][0]
     freedom = len(steps) - 4

@@ -85,6 +85,7 @@ def describe_run(
     frame: pd.DataFrame,
     alerts: Sequence[Alert],
     *,
+    rows: pd.DataFrame | None = None,
     series: dict[tuple[str, str], MetricSeries] | None = None,
     label: str | None = None,
 ) -> RunInsights:
@@ -93,10 +94,11 @@ def describe_run(
     Args:
         frame: all of its rows on one probe, scalars and failures among them.
         alerts: from :func:`repdyn.alerts.find_alerts`.
+        rows: its :func:`~repdyn.tables.frames.measurements`, if they are already known.
         series: the series of its metrics, if they are already known.
         label: name of the run in links to a report; the run's own name by default.
     """
-    rows = measurements(frame)
+    rows = measurements(frame) if rows is None else rows
     series = metric_series(rows) if series is None else series
     stack, run = stack_of(rows), str(rows["run"].iloc[0])
     statements = _ranked(chain(_of_training(frame, rows, alerts), _of_metrics(frame, rows, series)))

@@ -19,7 +19,7 @@ from repdyn.store.scalars import LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.designs import design_names, sampling
 from repdyn.tables.findings import JUDGED, Finding, findings
 from repdyn.tables.frames import SUBSETS, by_stack, scalar
-from repdyn.tables.runs import MeasuredRun, measured_runs, short_names
+from repdyn.tables.runs import MeasuredRun, by_run, measured_runs, short_names
 from repdyn.tables.seeds import SeedGroup, groups_or_reason
 from repdyn.tables.selection import select
 from repdyn.tables.series import MetricSeries, metric_series
@@ -86,7 +86,7 @@ class ReportRun:
 
     @cached_property
     def insights(self) -> RunInsights:
-        return describe_run(self.frame, self.alerts, series=self.series, label=self.label)
+        return describe_run(self.frame, self.alerts, rows=self.measured.rows, series=self.series, label=self.label)
 
     @property
     def failed(self) -> bool:
@@ -191,7 +191,7 @@ def report_runs(
     Raises:
         ValueError: a run with several models, probes or choices of layers; no run with a measurement.
     """
-    of_runs = {str(name): by_stack(of_one) for name, of_one in frame.groupby("run", observed=True)}
+    of_runs = {name: by_stack(of_one) for name, of_one in by_run(frame).items()}
     return [
         _report_run(run, of_runs[run.name][run.stack], (rules or {}).get(run.name, RULES))
         for run in progress(measured_runs(frame))

@@ -10,6 +10,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -171,7 +172,8 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
 def _as_series(column: pa.ChunkedArray) -> pd.Series:
     series = column.to_pandas(types_mapper=_PANDAS_TYPES.get)
     if not isinstance(series.dtype, pd.CategoricalDtype):
-        return series
+        # numbers of Arrow cannot be written to
+        return series.copy() if isinstance(series.dtype, np.dtype) else series
     # without any value the categories would have no type
     series = series.cat.rename_categories(series.cat.categories.astype(str))
     return series.cat.reorder_categories(series.cat.categories.sort_values())

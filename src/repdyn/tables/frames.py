@@ -13,7 +13,7 @@ from repdyn.metrics.names import base_name
 from repdyn.probe.views import NO_MASSIVE, NORMED, VIEWS
 from repdyn.store.scalars import PROBE_SCALARS
 from repdyn.store.schema import FINISHED
-from repdyn.tables.designs import design_names
+from repdyn.tables.checks import require_distinct, require_one
 from repdyn.tables.texts import filled
 
 SUBSETS = ("all", "no_sink")
@@ -41,6 +41,8 @@ def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
     """
     named = frame.loc[frame["layer"].notna(), "stack"]
     names: list[str] = _in_order(named.dropna().unique(), STACKS)
+    if not names and bool(frame["stack"].isna().all()):
+        return {None: frame}  # no copy of a large frame
     of_run = frame["layer"].isna()
     stacks: dict[str | None, pd.DataFrame] = {name: frame.loc[of_run | frame["stack"].isin([name])] for name in names}
     if not names or bool(named.isna().any()):
@@ -71,10 +73,10 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
         ValueError: no row with a layer; rows of several runs, models, probes or stacks; a metric measured twice; a
             finished model among the steps of a training.
     """
-    rows = frame.loc[frame["layer"].notna() & frame["head"].isna()] if "layer" in frame else frame
-    if rows.empty:
+    chosen = (frame["layer"].notna() & frame["head"].isna()).to_numpy(bool) if "layer" in frame else np.zeros(0, bool)
+    if not chosen.any():
         raise ValueError("expected the measured rows of one run, got none; measure at least one checkpoint first")
-    return _checked(rows, _CELL)
+    return _checked(frame, chosen, _CELL)
 
 
 def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
@@ -83,8 +85,8 @@ def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ValueError: as :func:`measurements`; a metric measured twice of one head.
     """
-    rows = frame.loc[frame["layer"].notna() & frame["head"].notna()]
-    return rows if rows.empty else _checked(rows, [*_CELL, "head"]).astype({"head": int})
+    chosen = (frame["layer"].notna() & frame["head"].notna()).to_numpy(bool)
+    return _checked(frame, chosen, [*_CELL, "head"]).astype({"head": int}) if chosen.any() else frame.iloc[:0]
 
 
 def of_training(frame: pd.DataFrame, instead: str) -> pd.DataFrame:
@@ -182,7 +184,8 @@ def grid_of(cells: pd.DataFrame, column: str = "value") -> pd.DataFrame:
     steps, step = np.unique(cells["step"].to_numpy(int), return_inverse=True)
     values = np.full((len(layers), len(steps)), np.nan)
     values[layer, step] = cells[column].to_numpy(float)
-    return pd.DataFrame(values, pd.Index(layers, name="layer"), pd.Index(steps, name="step"))
+    # copied to another order in memory, a mean over layers would be rounded otherwise
+    return pd.DataFrame(values, pd.Index(layers, name="layer"), pd.Index(steps, name="step"), copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,53 +261,30 @@ def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
 
 
-def _checked(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
-    """Validate rows with a layer, in which each ``cell`` must occur once; return them sorted, with numeric columns."""
+def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd.DataFrame:
+    """Validate chosen rows with a layer, in which each ``cell`` must occur once; return them sorted, with numbers."""
+    # what is looked at first: all columns are copied once only, in their order
+    rows = frame.loc[chosen, [name for name in _LOOKED_AT if name in frame]]
     for column in ("run", "model", "probe", "layers"):
-        _require_one(rows, column)
+        require_one(rows, column)
     if len(stacks := list(by_stack(rows))) > 1:
         raise ValueError(
             f"expected the rows of one stack of blocks, got {len(stacks)}: {', '.join(map(repr, stacks))}; "
             f"select one, for example by_stack(frame)[{stacks[0]!r}]"
         )
-    # nullable columns of some readers have NA, arithmetic needs NaN
-    rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
-    rows = rows.assign(subset=filled(rows["subset"], "all"), margin=(rows["high"] - rows["low"]) / 2)
-    _require_distinct(rows, list(cell))
+    rows = rows.assign(subset=filled(rows["subset"], "all"), layer=rows["layer"].astype(int))
+    require_distinct(rows, list(cell))
     finished = rows["stage"].isin([FINISHED])
     if bool(finished.any()) and not bool(finished.all()):
         raise ValueError(
             f"expected the steps of a training or one finished model, got both under {rows['run'].iloc[0]!r}; "
             "keep them as two runs"
         )
-    return rows.sort_values(["step", "layer"], kind="stable", ignore_index=True)
+    order = np.lexsort((rows["layer"].to_numpy(int), rows["step"].to_numpy(int)))
+    rows = frame.take(np.flatnonzero(chosen)[order]).reset_index(drop=True)
+    # nullable columns of some readers have NA, arithmetic needs NaN
+    rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
+    return rows.assign(subset=filled(rows["subset"], "all"), margin=(rows["high"] - rows["low"]) / 2)
 
 
-def _require_one(rows: pd.DataFrame, column: str) -> None:
-    found = sorted(rows[column].unique())
-    if len(found) > 1:
-        names = ", ".join(f"{str(name)!r}{_designs(rows, column, name)}" for name in found)
-        raise ValueError(
-            f"expected the rows of one {column}, got {len(found)}: {names}; "
-            f"select one, for example frame[frame[{column!r}] == {str(found[0])!r}]"
-        )
-
-
-def _designs(rows: pd.DataFrame, column: str, value: object) -> str:
-    """Return the sampling design of a probe in brackets if the designs of the probes differ."""
-    if column != "probe" or len(design_names(rows)) == 1:
-        return ""
-    return f" (sampling design {', '.join(design_names(rows.loc[rows[column] == value]))})"
-
-
-def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
-    if (repeated := rows[rows.duplicated(cell, keep=False)]).empty:
-        return
-    first = repeated.iloc[0]
-    same = repeated[(repeated[cell] == first[cell]).all(axis="columns")]
-    place = ", ".join(f"{name} {first[name]}" for name in ("step", "layer", "head") if name in cell)
-    raise ValueError(
-        f"expected one value per {', '.join(cell[:-1])} and {cell[-1]}, got {len(same)} of {first['metric']} "
-        f"({first['subset']}) at {place}, with settings {' and '.join(sorted(same['settings'].astype(str)))}; "
-        "select one of them"
-    )
+_LOOKED_AT = ("run", "model", "probe", "layers", "stack", "stage", "design", "settings", *_CELL, "head")

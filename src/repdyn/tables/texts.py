@@ -1,4 +1,4 @@
-"""Columns of text, as strings or as categoricals: a store has categoricals, a measurement that is not stored strings."""
+"""Columns of text: categoricals in the frame of a store, strings in that of a measurement."""
 
 from __future__ import annotations
 
