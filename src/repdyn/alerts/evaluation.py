@@ -12,7 +12,10 @@ import pandas as pd
 
 from repdyn.alerts.conditions import CONDITIONS
 from repdyn.alerts.rules import RULES, Rule
-from repdyn.alerts.series import Course, Past, SeriesKey, courses
+from repdyn.alerts.series import COLUMNS, Course, Past, SeriesKey, courses
+
+ALERT_COLUMNS = (*COLUMNS, "head", "run", "probe")
+"""Columns of a store that rules are evaluated on."""
 
 
 @dataclass(frozen=True, slots=True)

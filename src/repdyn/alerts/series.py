@@ -45,7 +45,8 @@ class Course:
     """(n_steps,) whether any value compares the checkpoint with an earlier one."""
 
 
-_COLUMNS = ["metric", "subset", "stack", "layer", "step", "value", "std", "reason", "compared_to"]
+COLUMNS = ["metric", "subset", "stack", "layer", "step", "value", "std", "reason", "compared_to"]
+"""Columns of the rows that a course is taken from, apart from the head."""
 _KEY = ["metric", "subset", "stack"]
 
 
@@ -172,7 +173,7 @@ def courses(frame: pd.DataFrame) -> Iterator[tuple[SeriesKey, Course]]:
     """
     failed = frame["layer"].isna() & frame["reason"].notna()
     # the other columns are many, and copied by each selection of rows
-    rows = frame.loc[frame["head"].isna() & ~failed, _COLUMNS]
+    rows = frame.loc[frame["head"].isna() & ~failed, COLUMNS]
     # numbered in the order of their first rows; frames of the groups would copy all columns again
     number = rows.groupby(_KEY, sort=False, dropna=False, observed=True).ngroup().to_numpy()
     order = np.argsort(number, kind="stable")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from repdyn.alerts import Alert, Rule, find_alerts, stored_rules
+from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
 from repdyn.diagnosis.curves import coupling_statements, course_statements, turn_statements
 from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
 from repdyn.diagnosis.layers import layer_statements, missing_statements, profile_statements, window_statements
@@ -37,6 +37,12 @@ from repdyn.tables.style import of_stack
 if TYPE_CHECKING:
     from repdyn.store import Store
 
+_COLUMNS = (
+    *ALERT_COLUMNS,
+    *("model", "stage", "checkpoint", "layers", "depth", "design", "settings", "low", "high", "std_error", "n_batches"),
+    *("own_window_excluded", "same_window_share", "same_as"),
+)
+"""Columns of a store that the insights rest on."""
 _OTHER_METRICS = 0.5
 """Weight of statements about metrics that are not measured by default."""
 _WATCHED_KINDS = {"overfitting", "missing values", "failed measurement"}
@@ -59,7 +65,7 @@ def insights(store: Store, runs: Sequence[str] | None = None, probe: str | None 
     Raises:
         ValueError: nothing is stored; no such run or probe.
     """
-    found = {key: rows for key, rows in select(store, runs, probe).items() if is_measured(rows)}
+    found = {key: rows for key, rows in select(store, runs, probe, columns=_COLUMNS).items() if is_measured(rows)}
     labels = run_labels({run: rows for (run, _), rows in found.items()})
     described = []
     for (run, _), rows in found.items():

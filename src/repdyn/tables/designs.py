@@ -15,6 +15,7 @@ OWN_WINDOW_SHARE = 0.05
 """Share of points with their nearest neighbour in their own window up to which a dimension passes for the cloud's."""
 _INTERVAL = "95 % interval over probes"
 _MAX_GROUPS = 3
+_WINDOW_COLUMNS = ("n_vectors", "n_windows", "vectors_per_window", "window_tokens", "own_window_excluded")
 
 
 def design_names(rows: pd.DataFrame) -> list[str]:
@@ -49,7 +50,7 @@ left out"
     size = f"{batches} of {_span(rows['n_vectors'])} vectors"
     if names == [NOT_RECORDED]:
         return f"{size}, sampling design not recorded"
-    known = rows.loc[rows["design"].notna()]
+    known = rows.loc[rows["design"].notna(), [*_WINDOW_COLUMNS]]
     designs = f"{' and '.join(names)} design{'s' * (len(names) > 1)}"
     return f"{designs}: {', '.join([size, _windows(known), *_own_windows(known)])}"
 
@@ -77,7 +78,7 @@ def intervals(rows: pd.DataFrame, mark: str = "band") -> str:
         rows: those that are drawn, from :func:`repdyn.tables.frames.measurements`.
         mark: what shows the interval.
     """
-    valued = rows.loc[rows["value"].notna()]
+    valued = rows.loc[rows["value"].notna(), ["margin", "n_batches"]]
     unknown = valued.loc[valued["margin"].isna()]
     if valued.empty:
         return ""

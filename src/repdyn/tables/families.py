@@ -73,14 +73,13 @@ def places(metric: str, layers: Sequence[int]) -> np.ndarray:
 
 def defined_subsets(rows: pd.DataFrame, metric: str) -> list[str]:
     """Return the token subsets on which a metric has a value at some layer and step; in any order."""
-    cells = of_metric(rows, metric)
-    return cells.loc[cells["value"].notna(), "subset"].unique().tolist()
+    return rows.loc[(rows["metric"] == metric) & rows["value"].notna(), "subset"].unique().tolist()
 
 
 def undefined(rows: pd.DataFrame) -> dict[str, list[str]]:
     """Return the metrics of overviews that have no value anywhere on some subset, by reason."""
     valued = rows.loc[rows["value"].notna(), ["metric", "subset"]].drop_duplicates()
-    empty = rows.loc[rows["value"].isna()]
+    empty = rows.loc[rows["value"].isna(), ["metric", "subset", "reason"]]
     found: dict[str, list[str]] = {}
     for metric in metrics_of(empty):
         if has_own_figures(metric):

@@ -264,7 +264,8 @@ def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
 def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd.DataFrame:
     """Validate chosen rows with a layer, in which each ``cell`` must occur once; return them sorted, with numbers."""
     # what is looked at first: all columns are copied once only, in their order
-    rows = frame.loc[chosen, [name for name in _LOOKED_AT if name in frame]]
+    rows = frame[[name for name in _LOOKED_AT if name in frame]]
+    rows = rows if chosen.all() else rows.loc[chosen]
     for column in ("run", "model", "probe", "layers"):
         require_one(rows, column)
     if len(stacks := list(by_stack(rows))) > 1:
@@ -281,7 +282,8 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
             "keep them as two runs"
         )
     order = np.lexsort((rows["layer"].to_numpy(int), rows["step"].to_numpy(int)))
-    rows = frame.take(np.flatnonzero(chosen)[order]).reset_index(drop=True)
+    in_order = chosen.all() and bool((order == np.arange(len(order))).all())
+    rows = (frame if in_order else frame.take(np.flatnonzero(chosen)[order])).reset_index(drop=True)
     # nullable columns of some readers have NA, arithmetic needs NaN
     rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
     return rows.assign(subset=filled(rows["subset"], "all"), margin=(rows["high"] - rows["low"]) / 2)
