@@ -132,7 +132,9 @@ def test_tables_of_weights_and_biases_leave_it_out_and_say_why(store):
 
 def test_alerts_see_no_value(store):
     ((_, course),) = courses(store.to_pandas())
-    assert len(course.steps) and all(map(math.isnan, course.values[:, 0])) and set(course.reasons[:, 0]) == {REASON}
+    assert len(course.steps)
+    assert all(map(math.isnan, course.values[:, 0]))
+    assert set(course.reasons[:, 0]) == {REASON}
     assert not find_alerts(store.to_pandas(), RULES)
 
 

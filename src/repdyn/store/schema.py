@@ -148,6 +148,8 @@ SCHEMA = pa.schema(
     ]
 )
 # Nullable integers and booleans keep their type; NaN remains a value in float columns.
+_LARGE = 2**18
+"""Number of rows from which on the memory of a column is worth returning to the system at once."""
 _PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 
 
@@ -170,6 +172,8 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
 
 
 def _as_series(column: pa.ChunkedArray) -> pd.Series:
+    if len(column) >= _LARGE:
+        pa.default_memory_pool().release_unused()  # of the column before
     series = column.to_pandas(types_mapper=_PANDAS_TYPES.get)
     if not isinstance(series.dtype, pd.CategoricalDtype):
         # numbers of Arrow cannot be written to
