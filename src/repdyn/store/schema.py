@@ -147,9 +147,8 @@ SCHEMA = pa.schema(
         for name, annotation in Row.__annotations__.items()
     ]
 )
+_LARGE = 2**18  # rows of a column whose memory is worth returning to the system at once
 # Nullable integers and booleans keep their type; NaN remains a value in float columns.
-_LARGE = 2**18
-"""Number of rows from which on the memory of a column is worth returning to the system at once."""
 _PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 
 
@@ -178,7 +177,7 @@ def _as_series(column: pa.ChunkedArray) -> pd.Series:
     if not isinstance(series.dtype, pd.CategoricalDtype):
         # numbers of Arrow cannot be written to
         return series.copy() if isinstance(series.dtype, np.dtype) else series
-    # without any value the categories would have no type
+    # without values they have no type
     series = series.cat.rename_categories(series.cat.categories.astype(str))
     return series.cat.reorder_categories(series.cat.categories.sort_values())
 
@@ -188,8 +187,7 @@ def _without_few_distinct(frame: pd.DataFrame) -> pd.DataFrame:
     few = frame["on_distinct"].astype(bool) & (2 * frame["n_unique"] < frame["n_vectors"])
     old = (frame["design"].isna() & few & frame["value"].notna()).astype(bool)
     if old.any():
-        lost = [name for name in ("value", "std") if name in frame]
-        frame.loc[old, lost] = math.nan
+        frame.loc[old, [name for name in ("value", "std") if name in frame]] = math.nan
         if "reason" in frame:
             counts = zip(frame.loc[old, "n_unique"], frame.loc[old, "n_vectors"], strict=True)
             reasons = frame["reason"].astype(object)

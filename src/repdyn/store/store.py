@@ -170,8 +170,7 @@ class Store:
         """Return all rows, or those of one run, with a column per field of :class:`repdyn.store.schema.Row`.
 
         If two files hold the same measurement, the newer one counts; a failure that a later measurement replaced is
-        left out. Rows are sorted by run, step, stack, metric, subset, layer and head. Columns of text are categoricals,
-        whose categories are sorted.
+        left out. Rows are sorted by run, step, stack, metric, subset, layer and head. Texts are sorted categoricals.
 
         Args:
             run: its name; all runs unless given.
@@ -179,25 +178,25 @@ class Store:
             metrics: names of the metrics and scalars, such as "train/loss", whose rows to return; all unless given.
 
         Raises:
-            ValueError: the store has no measurement (of this run), a file in it cannot be read, or there is no such
-                column.
+            ValueError: the store has no measurement (of this run) or no such column, or a file cannot be read.
         """
         wanted = COLUMNS if columns is None else columns
         read = columns_to_read(wanted)
-
-        def tables(files: RunFiles) -> list[tuple[bool, pa.Table]]:
-            # each reduced before the next is read
-            return [(is_failure(name), encoded(table)) for name, table in files.tables(read)]
-
         folders = self._folders() if run is None else [self.folder_of(run)]
-        found = [part for folder in folders for part in with_run_files(folder, tables)]
+        found: list[tuple[str, pa.Table]] = []
+        for folder in folders:
+            found += with_run_files(
+                folder, lambda files: [(name, encoded(table)) for name, table in files.tables(read)]
+            )
         if not found:
             of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
-        failed = [table for is_failed, table in found if is_failed]
-        measured = [table for is_failed, table in found if not is_failed]
+        failed = [table for name, table in found if is_failure(name)]
+        measured = [table for name, table in reversed(found) if not is_failure(name)]
         del found
-        return as_frame(measured, failed, columns=wanted, metrics=metrics)
+        # each is forgotten as soon as it is joined to the others
+        each = (measured.pop() for _ in range(len(measured)))
+        return as_frame(each, failed, columns=wanted, metrics=metrics)
 
     def compact(self, run: str, progress: Callable[[int, int], object] = lambda done, total: None) -> Compaction | None:
         """Join the files of a run into few, which changes nothing of what is read; None if there is nothing to join.
