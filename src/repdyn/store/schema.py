@@ -186,7 +186,7 @@ def _without_few_distinct(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows, those of early versions without the values that rest on too few distinct vectors."""
     few = frame["on_distinct"].astype(bool) & (2 * frame["n_unique"] < frame["n_vectors"])
     old = (frame["design"].isna() & few & frame["value"].notna()).astype(bool)
-    if old.any():
+    if bool(old.any()):
         frame.loc[old, [name for name in ("value", "std") if name in frame]] = math.nan
         if "reason" in frame:
             counts = zip(frame.loc[old, "n_unique"], frame.loc[old, "n_vectors"], strict=True)

@@ -193,8 +193,7 @@ class Store:
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
         failed = [table for name, table in found if is_failure(name)]
         measured = [table for name, table in reversed(found) if not is_failure(name)]
-        del found
-        # each is forgotten as soon as it is joined to the others
+        del found  # each is forgotten as soon as it is joined to the others
         each = (measured.pop() for _ in range(len(measured)))
         return as_frame(each, failed, columns=wanted, metrics=metrics)
 

@@ -28,7 +28,7 @@ def design_names(rows: pd.DataFrame) -> list[str]:
     """
     names: set[str] = set()
     for _, of_probe in rows[["probe", "design"]].drop_duplicates().groupby("probe", observed=True):
-        known = of_probe["design"].dropna().unique().tolist()
+        known = pd.Series(of_probe["design"]).dropna().unique().tolist()
         names |= {str(name) for name in known} or {NOT_RECORDED}
     return sorted(names)
 

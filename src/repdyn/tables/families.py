@@ -112,5 +112,5 @@ def without_distinct_embeddings(rows: pd.DataFrame) -> pd.DataFrame:
 
 def most_common_reason(missing: pd.DataFrame) -> str:
     """Return the most common reason why these rows have no value, without the number of the batch."""
-    reason = counted(filled(missing["reason"], "no reason given")).index[0]
+    reason = counted(filled(pd.Series(missing["reason"]), "no reason given")).index[0]
     return re.sub(r"^batch \d+: ", "", str(reason))

@@ -264,8 +264,8 @@ def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
 def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd.DataFrame:
     """Validate chosen rows with a layer, in which each ``cell`` must occur once; return them sorted, with numbers."""
     # what is looked at first: all columns are copied once only, in their order
-    rows = frame[[name for name in _LOOKED_AT if name in frame]]
-    rows = rows if chosen.all() else rows.loc[chosen]
+    rows = pd.DataFrame(frame[[name for name in _LOOKED_AT if name in frame]])
+    rows = rows if chosen.all() else pd.DataFrame(rows.loc[chosen])
     for column in ("run", "model", "probe", "layers"):
         require_one(rows, column)
     if len(stacks := list(by_stack(rows))) > 1:
@@ -273,7 +273,7 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
             f"expected the rows of one stack of blocks, got {len(stacks)}: {', '.join(map(repr, stacks))}; "
             f"select one, for example by_stack(frame)[{stacks[0]!r}]"
         )
-    rows = rows.assign(subset=filled(rows["subset"], "all"), layer=rows["layer"].astype(int))
+    rows = rows.assign(subset=filled(pd.Series(rows["subset"]), "all"), layer=rows["layer"].astype(int))
     require_distinct(rows, list(cell))
     finished = rows["stage"].isin([FINISHED])
     if bool(finished.any()) and not bool(finished.all()):
@@ -286,7 +286,7 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
     rows = (frame if in_order else frame.take(np.flatnonzero(chosen)[order])).reset_index(drop=True)
     # nullable columns of some readers have NA, arithmetic needs NaN
     rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
-    return rows.assign(subset=filled(rows["subset"], "all"), margin=(rows["high"] - rows["low"]) / 2)
+    return rows.assign(subset=filled(pd.Series(rows["subset"]), "all"), margin=(rows["high"] - rows["low"]) / 2)
 
 
 _LOOKED_AT = ("run", "model", "probe", "layers", "stack", "stage", "design", "settings", *_CELL, "head")
