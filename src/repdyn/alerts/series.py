@@ -80,8 +80,7 @@ class Past:
     def at(self, place: int) -> Past:
         """Return the summary before a single step."""
         one = slice(place, place + 1)
-        arrays = (self.values, self.stds, self.steps, self.is_missing, self.is_empty, self.compares_checkpoints)
-        return Past(self.layers, *(array[one] for array in arrays), self.changes[one])
+        return replace(self, **{name: getattr(self, name)[one] for name in _OF_STEPS})
 
     def change(self, now: Course) -> np.ndarray:
         """Return the mean over layers of |value - previous| / max(|value|, |previous|), in [0, 2]; NaN if none has
@@ -145,8 +144,8 @@ class Past:
             changes.append(tuple(found[-HISTORY:]))
         whole = replace(whole, changes=tuple(changes))
         everything = tuple(sorted({*self.layers, *now.layers}, key=lambda layer: -1 if layer is None else layer))
-        ends = (self.select(everything)._with(whole.at(len(now.steps) + end)) for end in (-1, 0))
-        return replace(past, changes=tuple(changes[:-1])), *ends
+        last_two = [self.select(everything)._with(whole.at(len(now.steps) + end)) for end in (-1, 0)]
+        return replace(past, changes=tuple(changes[:-1])), last_two[0], last_two[1]
 
     def _with(self, other: Past) -> Past:
         """Return one summary that is replaced by another one at the layers of that."""

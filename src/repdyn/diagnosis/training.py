@@ -125,7 +125,7 @@ def failed_measurements(frame: pd.DataFrame) -> Iterator[Insight]:
     failed = failures(frame)
     steps: list[int] = sorted(failed["step"].astype(int).unique().tolist())
     if steps:
-        reason = str(counted(failed["reason"]).index[0])
+        reason = str(counted(pd.Series(failed["reason"])).index[0])
         number = f"{len(steps)} checkpoints" if len(steps) > 1 else f"The checkpoint of step {steps[0]:,}"
         sentence = f"{number} could not be measured, mostly because: {reason.rstrip('.')}."
         yield Insight("watch", "failed measurement", sentence, steps=tuple(steps), weight=0.6)

@@ -189,7 +189,7 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Seq
         ValueError: rows of several runs, models, probes or stacks, or none.
     """
     # the other columns would be copied with each selection of rows
-    frame = frame[[name for name in _COLUMNS if name in frame]]
+    frame = pd.DataFrame(frame[[name for name in _COLUMNS if name in frame]])
     rows = measurements(frame)
     own = [metric for metric in metrics_of(rows) if has_own_figures(metric)]
     drawings: dict[str, Callable[[], Figure]] = {

@@ -95,7 +95,7 @@ def _single(frame: pd.DataFrame, metric: str, subset: str) -> tuple[ReportRun, M
 def _cells(frame: pd.DataFrame, metric: str, subset: str) -> pd.DataFrame:
     """Return the rows that a figure needs; all rows if there are none, for an error to say what there is."""
     of_layers = frame["layer"].notna()
-    chosen = of_layers & (frame["metric"] == metric) & (filled(frame["subset"], "all") == subset)
+    chosen = of_layers & (frame["metric"] == metric) & (filled(pd.Series(frame["subset"]), "all") == subset)
     return frame.loc[chosen | ~of_layers] if bool(chosen.any()) else frame
 
 

@@ -101,7 +101,7 @@ class _Joined:
 def _of_metrics(table: pa.Table, metrics: Sequence[str] | None) -> pa.Table:
     if metrics is None:
         return table
-    return table.filter(pc.is_in(table["metric"].cast(pa.string()), pa.array(metrics, pa.string())))
+    return table.filter(pc.field("metric").cast(pa.string()).isin(list(metrics)))
 
 
 def encoded(table: pa.Table) -> pa.Table:
@@ -145,7 +145,7 @@ def _in_order(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     order = np.argsort(ordering, kind="stable")
     if bool((np.diff(ordering[order]) == 0).any()):
         # in several files, or of several probes or settings
-        identity, time = _numbered(frame, _IDENTITY), _codes(frame["measured_at"])
+        identity, time = _numbered(frame, _IDENTITY), _codes(pd.Series(frame["measured_at"]))
         newest = ~pd.Series(identity).loc[by_time := np.argsort(time, kind="stable")].duplicated(keep="last")
         kept = np.sort(by_time[newest.to_numpy()])
         order = kept[np.argsort(ordering[kept], kind="stable")]
@@ -158,7 +158,7 @@ def _numbered(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
     """Return integers that sort as the rows do by these columns, missing values last, and are equal where they are."""
     found, size = np.zeros(len(frame), np.int64), 1
     for name in names:
-        column = _codes(frame[name])
+        column = _codes(pd.Series(frame[name]))
         number = int(column.max(initial=0)) + 1
         if size * number > _LARGEST_KEY:
             distinct, found = np.unique(found, return_inverse=True)
