@@ -47,7 +47,7 @@ started = time.perf_counter()
 with contextlib.redirect_stdout(open(os.devnull, "w")), contextlib.suppress(SystemExit):
     exec(sys.argv[1])
 seconds = time.perf_counter() - started
-print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6]))
+print(json.dumps([seconds, time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6]))
 """
 
 
@@ -82,7 +82,7 @@ def fill(store: Store, n_checkpoints: int, n_layers: int) -> Store:
 
 
 def measure(store: Store, names: list[str], folder: Path) -> Iterator[str]:
-    """Yield a line for each command: seconds and gigabytes."""
+    """Yield a line for each command: seconds on the clock, seconds that a core worked, gigabytes."""
     (run,) = store.runs()
     given = {"store": str(store.path), "out": str(folder), "run": run, "probe": PROBE, "settings": SETTINGS}
     for name in names:
@@ -92,8 +92,8 @@ def measure(store: Store, names: list[str], folder: Path) -> Iterator[str]:
         )
         if done.returncode:
             raise RuntimeError(f"{name} failed:\n{done.stderr}")
-        seconds, gigabytes = json.loads(done.stdout.splitlines()[-1])
-        yield f"{name:>12}: {seconds:7.1f} s, {gigabytes:.2f} GB"
+        seconds, cpu, gigabytes = json.loads(done.stdout.splitlines()[-1])
+        yield f"{name:>12}: {seconds:7.1f} s, of which a core worked {cpu:7.1f} s, {gigabytes:.2f} GB"
 
 
 if __name__ == "__main__":

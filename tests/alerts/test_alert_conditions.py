@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from synthetic_runs import make_failures, make_row, make_run, make_scalar, to_frame
 
 from repdyn.alerts import RULES, AlertEvaluator, Rule, find_alerts
-from repdyn.alerts.series import PastObservations, observations
+from repdyn.alerts.series import Past, courses
 from repdyn.store.schema import too_few_distinct
 
 
@@ -152,13 +152,11 @@ def test_a_jump_names_the_layer_that_changed_most():
 
 
 def test_changes_of_a_profile_are_means_over_layers():
-    ((_, observed),) = observations(to_frame(profile([1, 2, 2])))
-    first, second, third = observed
-    past = PastObservations(first.layers)
-    assert math.isnan(past.change(first))
-    past = past.updated(first)
-    assert past.change(second) == pytest.approx(0.5)
-    assert past.updated(second).change(third) == 0.0
+    ((_, course),) = courses(to_frame(profile([1, 2, 2])))
+    first, second, third = Past.empty(course.layers).before(course)[0].change(course)
+    assert math.isnan(first)
+    assert second == pytest.approx(0.5)
+    assert third == 0.0
 
 
 def test_scalars_and_heads_and_failures():

@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn import open_store
 from repdyn.alerts import RULES, find_alerts
-from repdyn.alerts.series import observations
+from repdyn.alerts.series import courses
 from repdyn.figures.run import heatmap, mean_over_layers, profile_over_depth
 from repdyn.publish.export import export_run
 from repdyn.publish.keys import logged_values
@@ -131,8 +131,10 @@ def test_tables_of_weights_and_biases_leave_it_out_and_say_why(store):
 
 
 def test_alerts_see_no_value(store):
-    ((_, moments),) = observations(store.to_pandas())
-    assert all(math.isnan(moment.values[0]) and moment.reasons[0] == REASON for moment in moments)
+    ((_, course),) = courses(store.to_pandas())
+    assert len(course.steps)
+    assert all(map(math.isnan, course.values[:, 0]))
+    assert set(course.reasons[:, 0]) == {REASON}
     assert not find_alerts(store.to_pandas(), RULES)
 
 

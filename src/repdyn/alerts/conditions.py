@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from repdyn.alerts.series import MIN_STDS, Observation, PastObservations
+from repdyn.alerts.series import MIN_STDS, Course, Past
 
 MIN_JUMP = 0.2
 """Smallest jump of a profile, as mean relative change over layers."""
@@ -22,10 +22,10 @@ MIN_HISTORY = 4
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on the observation of a series."""
+    """A condition on the values of a metric at a step."""
 
-    holds: Callable[[Observation, PastObservations, float], np.ndarray]
-    """Maps observation, past and bound to bools of shape (n_layers,), or (1,) for a whole profile."""
+    holds: Callable[[Course, Past, float], np.ndarray]
+    """Maps values, past and bound to bools of shape (n_steps, n_layers), or (n_steps, 1) for a whole profile."""
     event: str
     """Description of the change, formatted with {bound}."""
     bound: tuple[float, float] | None
@@ -34,48 +34,51 @@ class Condition:
     """Whether it concerns the whole profile rather than single layers."""
 
 
-def _undefined(now: Observation, past: PastObservations, _: float) -> np.ndarray:
+def _undefined(now: Course, past: Past, _: float) -> np.ndarray:
     """Return which values are missing although the previous observation had them, or at first because of NaN or inf.
 
     Metrics that compare checkpoints are ignored: they have no value if the earlier checkpoint is not available.
     """
     missing = np.isnan(now.values)
-    if past.compares_checkpoints or now.compares_checkpoints:
-        return np.zeros_like(missing)
-    return missing & ([_is_not_finite(now, i) for i in range(len(missing))] if past.is_empty else ~past.is_missing)
+    found = missing & ~past.is_missing
+    for place in np.flatnonzero(past.is_empty):
+        found[place] = missing[place] & [_is_not_finite(now, reason) for reason in now.reasons[place]]
+    found[past.compares_checkpoints | now.compares_checkpoints] = False
+    return found
 
 
-def _is_not_finite(now: Observation, index: int) -> bool:
-    reason = now.reasons[index] or ("the loss is NaN" if now.layers == (None,) else "")
-    return any(word in reason.split() for word in ("NaN", "inf"))
+def _is_not_finite(now: Course, reason: str | None) -> bool:
+    text = reason or ("the loss is NaN" if now.layers == (None,) else "")
+    return any(word in text.split() for word in ("NaN", "inf"))
 
 
-def _falls(now: Observation, past: PastObservations, bound: float) -> np.ndarray:
+def _falls(now: Course, past: Past, bound: float) -> np.ndarray:
     return _differs(now, past) & (past.values > 0) & (now.values <= bound * past.values)
 
 
-def _rises(now: Observation, past: PastObservations, bound: float) -> np.ndarray:
+def _rises(now: Course, past: Past, bound: float) -> np.ndarray:
     return _differs(now, past) & (past.values > 0) & (now.values >= bound * past.values)
 
 
-def _above(now: Observation, past: PastObservations, bound: float) -> np.ndarray:
+def _above(now: Course, past: Past, bound: float) -> np.ndarray:
     return (now.values > bound) & ~(past.values > bound)
 
 
-def _below(now: Observation, past: PastObservations, bound: float) -> np.ndarray:
+def _below(now: Course, past: Past, bound: float) -> np.ndarray:
     return (now.values < bound) & ~(past.values < bound)
 
 
-def _jumps(now: Observation, past: PastObservations, bound: float) -> np.ndarray:
+def _jumps(now: Course, past: Past, bound: float) -> np.ndarray:
     """Return whether the profile changes by more than ``bound`` times the median of its last changes.
 
     Steps without a change are ignored: the first ones, at a low learning rate, are not representative.
     """
-    median = float(np.median(past.changes)) if len(past.changes) >= MIN_HISTORY else math.inf
-    return np.array([past.change(now) > max(MIN_JUMP, bound * median)])
+    medians = [float(np.median(before)) if len(before) >= MIN_HISTORY else math.inf for before in past.changes]
+    with np.errstate(invalid="ignore"):
+        return (past.change(now) > np.maximum(MIN_JUMP, bound * np.array(medians)))[:, None]
 
 
-def _differs(now: Observation, past: PastObservations) -> np.ndarray:
+def _differs(now: Course, past: Past) -> np.ndarray:
     return past.difference(now) > MIN_STDS * past.noise(now)
 
 

@@ -12,7 +12,10 @@ import pandas as pd
 
 from repdyn.alerts.conditions import CONDITIONS
 from repdyn.alerts.rules import RULES, Rule
-from repdyn.alerts.series import Observation, PastObservations, SeriesKey, observations
+from repdyn.alerts.series import COLUMNS, Course, Past, SeriesKey, courses
+
+ALERT_COLUMNS = (*COLUMNS, "head", "run", "probe")
+"""Columns of a store that rules are evaluated on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,42 +77,38 @@ class AlertEvaluator:
         """
         found = [
             (alert.step, rule_index, alert)
-            for key, series in observations(frame)
-            for rules in [self._rules_for(key)]
-            for now in series
-            for rule_index, alert in _alerts(rules, key, now, self._past(key, now))
+            for key, now in courses(frame)
+            for past in [self._past(key, now)]
+            for rule_index, rule in self._rules_for(key)
+            for alert in _alerts(rule, key, now, past)
         ]
         return [alert for _, _, alert in sorted(found, key=lambda entry: entry[:2])]
 
-    def _past(self, key: SeriesKey, now: Observation) -> PastObservations:
-        state, past = self._states.get(key), PastObservations(now.layers)
-        if state is not None and state.step <= now.step:
-            past = state.past if state.step == now.step else state.updated
-        self._states[key] = _SeriesState(now.step, past, past.updated(now))
-        return past.select(now.layers)
+    def _past(self, key: SeriesKey, now: Course) -> Past:
+        """Return what was known before each step, and remember what is known after the last."""
+        state, known = self._states.get(key), Past.empty(now.layers)
+        if state is not None and state.step <= now.steps[0]:
+            known = state.past if state.step == now.steps[0] else state.updated
+        past, *ends = known.before(now)
+        self._states[key] = _SeriesState(int(now.steps[-1]), *ends)
+        return past
 
     def _rules_for(self, key: SeriesKey) -> list[tuple[int, Rule]]:
         return [(index, rule) for index, rule in enumerate(self._rules) if rule.applies_to(key.metric, key.subset)]
 
 
-def _alerts(
-    rules: Sequence[tuple[int, Rule]], key: SeriesKey, now: Observation, past: PastObservations
-) -> Iterator[tuple[int, Alert]]:
-    for rule_index, rule in rules:
-        condition = CONDITIONS[rule.when]
-        indices = np.flatnonzero(condition.holds(now, past, rule.bound or 0.0)).tolist()
-        if condition.whole_profile and indices:
-            indices = [int(np.nanargmax(past.difference(now)))]
-        for index in indices:
-            yield rule_index, _alert(key, rule, now, past, index)
+def _alerts(rule: Rule, key: SeriesKey, now: Course, past: Past) -> Iterator[Alert]:
+    condition = CONDITIONS[rule.when]
+    for place, layer in np.argwhere(condition.holds(now, past, rule.bound or 0.0)).tolist():
+        yield _alert(key, rule, now, past, place, layer)
 
 
 class _SeriesState(NamedTuple):
     """The last observed step of a series, with its past without and with this step."""
 
     step: int
-    past: PastObservations
-    updated: PastObservations
+    past: Past
+    updated: Past
 
 
 def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Alert]:
@@ -126,24 +125,26 @@ def find_alerts(frame: pd.DataFrame, rules: Sequence[Rule] = RULES) -> list[Aler
     return AlertEvaluator(rules).update(frame)
 
 
-def _alert(key: SeriesKey, rule: Rule, now: Observation, past: PastObservations, index: int) -> Alert:
+def _alert(key: SeriesKey, rule: Rule, now: Course, past: Past, place: int, layer: int) -> Alert:
     condition = CONDITIONS[rule.when]
-    value, previous_value = float(now.values[index]), float(past.values[index])
-    previous_step = int(past.steps[index]) if past.steps[index] >= 0 else None
-    detail = _detail(value, previous_value, previous_step, now.reasons[index])
+    if condition.whole_profile:
+        layer = int(np.nanargmax(past.difference(now)[place]))
+    value, previous_value = float(now.values[place, layer]), float(past.values[place, layer])
+    previous_step = int(past.steps[place, layer]) if past.steps[place, layer] >= 0 else None
+    detail = _detail(value, previous_value, previous_step, now.reasons[place, layer])
     event = condition.event.format(bound=rule.bound)
     return Alert(
         rule=rule.name,
-        step=now.step,
+        step=int(now.steps[place]),
         metric=key.metric,
         subset=key.subset,
         stack=key.stack,
-        layer=None if condition.whole_profile else now.layers[index],
+        layer=None if condition.whole_profile else now.layers[layer],
         value=math.nan if condition.whole_profile else value,
         previous_value=math.nan if condition.whole_profile else previous_value,
         previous_step=previous_step,
         event=f"{event} any more" if rule.when == "undefined" and previous_step is not None else event,
-        detail=f"most in layer {now.layers[index]}, {detail}" if condition.whole_profile else detail,
+        detail=f"most in layer {now.layers[layer]}, {detail}" if condition.whole_profile else detail,
         stop=rule.stop,
     )
 

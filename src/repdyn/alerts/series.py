@@ -1,10 +1,9 @@
-"""Series of observations: the values of a metric at all layers, step by step."""
+"""The values of a metric at all layers, step by step, and what was known before each step."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -29,135 +28,191 @@ class SeriesKey:
 
 
 @dataclass(frozen=True, eq=False)
-class Observation:
-    """The values of a metric at one step, for one subset and one stack; or a scalar of the run, with the layer None."""
+class Course:
+    """The values of a metric for one subset and one stack; or those of a scalar of the run, with the layer None."""
 
-    step: int
+    steps: np.ndarray
+    """(n_steps,) ascending."""
     layers: Layers
     """(n_layers,) ascending; (None,) for a scalar."""
     values: np.ndarray
-    """(n_layers,) NaN if undefined or not comparable."""
+    """(n_steps, n_layers) NaN if undefined, not comparable or not measured."""
     stds: np.ndarray
-    """(n_layers,) standard deviation over batches; NaN if unknown."""
-    reasons: tuple[str | None, ...]
-    """(n_layers,) why a value is NaN."""
-    compares_checkpoints: bool
-    """Whether any value compares this checkpoint with an earlier one."""
+    """(n_steps, n_layers) standard deviation over batches; NaN if unknown."""
+    reasons: np.ndarray
+    """(n_steps, n_layers) why a value is NaN; None if there is no reason."""
+    compares_checkpoints: np.ndarray
+    """(n_steps,) whether any value compares the checkpoint with an earlier one."""
 
 
-_COLUMNS = ["metric", "subset", "stack", "layer", "step", "value", "std", "reason", "compared_to"]
+COLUMNS = ["metric", "subset", "stack", "layer", "step", "value", "std", "reason", "compared_to"]
+"""Columns of the rows that a course is taken from, apart from the head."""
+_KEY = ["metric", "subset", "stack"]
 
 
-class PastObservations:
-    """Summary of the observations before a step, layer by layer; initially empty."""
+@dataclass(frozen=True, eq=False)
+class Past:
+    """Summaries of what was observed before each of several steps, layer by layer."""
 
-    def __init__(self, layers: Layers) -> None:
-        self.layers = layers
-        self.values = np.full(len(layers), np.nan)
-        """(n_layers,) the last value that was not NaN."""
-        self.stds = np.full(len(layers), np.nan)
-        """(n_layers,) standard deviation over batches of this value."""
-        self.steps = np.full(len(layers), -1)
-        """(n_layers,) the step of this value; -1 if there was none."""
-        self.is_missing = np.full(len(layers), True)
-        """(n_layers,) whether the previous observation had no value."""
-        self.is_empty = True
-        self.compares_checkpoints = False
-        self.changes: deque[float] = deque(maxlen=HISTORY)
-        """The last nonzero changes of the profile."""
+    layers: Layers
+    values: np.ndarray
+    """(n_steps, n_layers) the last value that was not NaN."""
+    stds: np.ndarray
+    """(n_steps, n_layers) standard deviation over batches of this value."""
+    steps: np.ndarray
+    """(n_steps, n_layers) the step of this value; -1 if there was none."""
+    is_missing: np.ndarray
+    """(n_steps, n_layers) whether the previous observation had no value."""
+    is_empty: np.ndarray
+    """(n_steps,) whether there was no observation."""
+    compares_checkpoints: np.ndarray
+    """(n_steps,) whether any value compared two checkpoints."""
+    changes: tuple[tuple[float, ...], ...]
+    """(n_steps,) the last nonzero changes of the profile, at most :data:`HISTORY`."""
 
-    def change(self, now: Observation) -> float:
+    @classmethod
+    def empty(cls, layers: Layers) -> Past:
+        """Return the summary before the first step."""
+        shape = 1, len(layers)
+        missing = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, -1), np.full(shape, True)
+        return cls(layers, *missing, np.array([True]), np.array([False]), ((),))
+
+    def at(self, place: int) -> Past:
+        """Return the summary before a single step."""
+        one = slice(place, place + 1)
+        return replace(self, **{name: getattr(self, name)[one] for name in _OF_STEPS})
+
+    def change(self, now: Course) -> np.ndarray:
         """Return the mean over layers of |value - previous| / max(|value|, |previous|), in [0, 2]; NaN if none has
         both.
 
-        Changes that do not exceed their noise count as 0.
+        Changes that do not exceed their noise count as 0. Shape (n_steps,).
         """
         difference = self.difference(now)
         known = np.isfinite(difference)
-        if not known.any():
-            return float("nan")
         larger = np.fmax(np.abs(now.values), np.abs(self.values))
         differs = known & (difference > MIN_STDS * self.noise(now))
         relative = np.divide(difference, larger, out=np.zeros_like(difference), where=differs)
-        return float(relative[known].mean())
+        found = relative.mean(axis=1)
+        for place in np.flatnonzero(~known.all(axis=1)):
+            found[place] = relative[place, known[place]].mean() if known[place].any() else np.nan
+        return found
 
-    def difference(self, now: Observation) -> np.ndarray:
-        """Return |value - previous| of shape (n_layers,); NaN if one of them is missing."""
+    def difference(self, now: Course) -> np.ndarray:
+        """Return |value - previous| of shape (n_steps, n_layers); NaN if one of them is missing."""
         with np.errstate(invalid="ignore"):  # inf - inf
             return np.abs(now.values - self.values)
 
-    def noise(self, now: Observation) -> np.ndarray:
-        """Return the standard deviation of the difference, of shape (n_layers,); 0 if unknown."""
+    def noise(self, now: Course) -> np.ndarray:
+        """Return the standard deviation of the difference, of shape (n_steps, n_layers); 0 if unknown."""
         return np.nan_to_num(np.hypot(now.stds, self.stds))
 
-    def updated(self, now: Observation) -> PastObservations:
-        """Return the summary that includes an observation."""
+    def select(self, layers: Layers) -> Past:
+        """Return the summaries of the given layers, in their order; unknown ones are empty."""
+        if layers == self.layers:
+            return self
+        return Past.empty(layers)._with(self)
+
+    def before(self, now: Course) -> tuple[Past, Past, Past]:
+        """Return what was known before each step of a course, given one summary before its first.
+
+        Returns:
+            The summaries before each step; that before the last step and that after it, with the layers of both.
+        """
         known = self.select(now.layers)
-        past = known if self.layers == now.layers else self.select(_union(self.layers, now.layers))
-        change, has_value = known.change(now), ~np.isnan(now.values)
-        positions = {layer: i for i, layer in enumerate(past.layers)}
-        index = np.array([positions[layer] for layer in now.layers])
-        past.values[index[has_value]] = now.values[has_value]
-        past.stds[index[has_value]] = now.stds[has_value]
-        past.steps[index[has_value]] = now.step
-        past.is_missing[index] = ~has_value
-        past.is_empty = False
-        past.compares_checkpoints = past.compares_checkpoints or now.compares_checkpoints
-        if change > 0:
-            past.changes.append(change)
-        return past
+        has_value = ~np.isnan(now.values)
+        # row 0 is what was known at first, row i + 1 the i-th observation
+        values, stds = np.vstack([known.values, now.values]), np.vstack([known.stds, now.stds])
+        steps = np.vstack([known.steps, np.broadcast_to(now.steps[:, None], has_value.shape)])
+        rows = np.vstack([np.zeros_like(known.steps), np.where(has_value, np.arange(1, len(steps))[:, None], 0)])
+        last = np.maximum.accumulate(rows, axis=0), np.arange(len(now.layers))
+        compares = np.logical_or.accumulate(np.concatenate([known.compares_checkpoints, now.compares_checkpoints]))
+        whole = Past(
+            now.layers,
+            values[last],
+            stds[last],
+            steps[last],
+            np.vstack([known.is_missing, ~has_value]),
+            np.concatenate([known.is_empty, np.full(len(now.steps), False)]),
+            compares,
+            ((),) * len(steps),
+        )
+        past = replace(whole.at(0), **{name: getattr(whole, name)[:-1] for name in _OF_STEPS})
+        found, changes = list(known.changes[0]), [known.changes[0]]
+        for change in past.change(now).tolist():
+            found += [change] if change > 0 else []
+            changes.append(tuple(found[-HISTORY:]))
+        whole = replace(whole, changes=tuple(changes))
+        everything = tuple(sorted({*self.layers, *now.layers}, key=lambda layer: -1 if layer is None else layer))
+        last_two = [self.select(everything)._with(whole.at(len(now.steps) + end)) for end in (-1, 0)]
+        return replace(past, changes=tuple(changes[:-1])), last_two[0], last_two[1]
 
-    def select(self, layers: Layers) -> PastObservations:
-        """Return the summary of the given layers, in their order; unknown ones are empty."""
-        past = PastObservations(layers)
-        # usually the same layers at every step
-        new, old = (slice(None), slice(None)) if layers == self.layers else self._places(layers)
-        past.values[new], past.stds[new] = self.values[old], self.stds[old]
-        past.steps[new], past.is_missing[new] = self.steps[old], self.is_missing[old]
-        past.is_empty, past.changes = self.is_empty, self.changes.copy()
-        past.compares_checkpoints = self.compares_checkpoints
-        return past
-
-    def _places(self, layers: Layers) -> tuple[list[int], list[int]]:
-        """Return the places in ``layers`` of those that are known, and their places here."""
-        positions = {layer: i for i, layer in enumerate(self.layers)}
-        new = [i for i, layer in enumerate(layers) if layer in positions]
-        return new, [positions[layers[i]] for i in new]
+    def _with(self, other: Past) -> Past:
+        """Return one summary that is replaced by another one at the layers of that."""
+        if other.layers == self.layers:
+            return other
+        places = {layer: place for place, layer in enumerate(self.layers)}
+        shared = [place for place, layer in enumerate(other.layers) if layer in places]
+        at = [places[other.layers[place]] for place in shared]
+        changed = {}
+        for name in ("values", "stds", "steps", "is_missing"):
+            changed[name] = getattr(self, name).copy()
+            changed[name][:, at] = getattr(other, name)[:, shared]
+        return replace(other, layers=self.layers, **changed)
 
 
-def _union(layers: Layers, others: Layers) -> Layers:
-    return tuple(sorted({*layers, *others}, key=lambda layer: -1 if layer is None else layer))
+_OF_STEPS = ("values", "stds", "steps", "is_missing", "is_empty", "compares_checkpoints", "changes")
 
 
-def observations(frame: pd.DataFrame) -> Iterator[tuple[SeriesKey, list[Observation]]]:
-    """Yield the observations of each metric and scalar of a run, by step; values of single heads are ignored.
+def courses(frame: pd.DataFrame) -> Iterator[tuple[SeriesKey, Course]]:
+    """Yield the values of each metric and scalar of a run, by step; values of single heads are ignored.
 
     Args:
         frame: rows of one run on one probe; columns as the fields of :class:`repdyn.store.schema.Row`.
     """
     failed = frame["layer"].isna() & frame["reason"].notna()
     # the other columns are many, and copied by each selection of rows
-    rows = frame.loc[frame["head"].isna() & ~failed, _COLUMNS]
-    for (metric, subset, stack), series in rows.groupby(["metric", "subset", "stack"], sort=False, dropna=False):
-        yield SeriesKey(str(metric), _text(subset), _text(stack)), _observations(series)
+    rows = frame.loc[frame["head"].isna() & ~failed, COLUMNS]
+    # numbered in the order of their first rows; frames of the groups would copy all columns again
+    number = rows.groupby(_KEY, sort=False, dropna=False, observed=True).ngroup().to_numpy()
+    order = np.argsort(number, kind="stable")
+    columns = _Columns.of(rows)
+    for members in np.split(order, np.flatnonzero(np.diff(number[order])) + 1) if len(rows) else ():
+        metric, subset, stack = rows[_KEY].iloc[members[0]]
+        yield SeriesKey(str(metric), _text(subset), _text(stack)), columns.course(members)
 
 
-def _observations(rows: pd.DataFrame) -> list[Observation]:
-    layers, layer_index = np.unique(rows["layer"].fillna(-1).to_numpy(int), return_inverse=True)
-    steps, step_index = np.unique(rows["step"].to_numpy(int), return_inverse=True)
-    values, stds = (np.full((len(steps), len(layers)), np.nan) for _ in range(2))
-    reasons = np.full((len(steps), len(layers)), None, object)
-    values[step_index, layer_index] = rows["value"].to_numpy(float)
-    stds[step_index, layer_index] = rows["std"].to_numpy(float)
-    reason = rows["reason"]
-    reasons[step_index, layer_index] = reason.astype(object).where(reason.notna(), None).to_numpy(object)
-    compares = np.zeros(len(steps), bool)
-    np.logical_or.at(compares, step_index, rows["compared_to"].notna().to_numpy(bool))
-    layers = tuple(None if layer < 0 else int(layer) for layer in layers)
-    return [
-        Observation(int(step), layers, values[i], stds[i], tuple(reasons[i]), bool(compares[i]))
-        for i, step in enumerate(steps)
-    ]
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """The columns of all rows as arrays."""
+
+    step: np.ndarray
+    layer: np.ndarray
+    value: np.ndarray
+    std: np.ndarray
+    reason: np.ndarray
+    has_reason: np.ndarray
+    compares: np.ndarray
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame) -> _Columns:
+        step, layer = rows["step"].to_numpy(int), rows["layer"].fillna(-1).to_numpy(int)
+        value, std, reason = rows["value"].to_numpy(float), rows["std"].to_numpy(float), rows["reason"]
+        texts, compares = reason.astype(object).to_numpy(object), rows["compared_to"].notna().to_numpy(bool)
+        return cls(step, layer, value, std, texts, reason.notna().to_numpy(bool), compares)
+
+    def course(self, members: np.ndarray) -> Course:
+        """Return the values of one series, by the places of its rows."""
+        layers, layer = np.unique(self.layer[members], return_inverse=True)
+        steps, step = np.unique(self.step[members], return_inverse=True)
+        values, stds = (np.full((len(steps), len(layers)), np.nan) for _ in range(2))
+        values[step, layer], stds[step, layer] = self.value[members], self.std[members]
+        reasons, explained = np.full(values.shape, None, object), self.has_reason[members]
+        reasons[step[explained], layer[explained]] = self.reason[members[explained]]
+        compares = np.zeros(len(steps), bool)
+        compares[step[self.compares[members]]] = True
+        numbers = tuple(None if number < 0 else int(number) for number in layers)
+        return Course(steps, numbers, values, stds, reasons, compares)
 
 
 def _text(value: object) -> str | None:

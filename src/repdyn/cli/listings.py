@@ -98,11 +98,11 @@ def _alerts(options: argparse.Namespace) -> None:
 def _listed_alerts(
     store: Store, runs: Sequence[str] | None, probe: str | None, rules: Sequence[Rule] | None
 ) -> list[dict[str, Any]]:
-    from repdyn.alerts import find_alerts, stored_rules
+    from repdyn.alerts import ALERT_COLUMNS, find_alerts, stored_rules
     from repdyn.tables.selection import select
 
     listed = []
-    for (run, found), frame in select(store, runs, probe).items():
+    for (run, found), frame in select(store, runs, probe, columns=ALERT_COLUMNS).items():
         used = stored_rules(store.alerts_path(run)) if rules is None else rules
         alerts = [{**asdict(alert), "message": alert.message} for alert in find_alerts(frame, used)]
         steps = sorted(frame.loc[frame["layer"].notna(), "step"].unique().tolist())

@@ -81,9 +81,11 @@ def turn_statements(series: MetricSeries) -> Iterator[Insight]:
         return
     steps, values = mean.index.to_numpy(int), mean.to_numpy(float)
     places = np.log10(1.0 + steps - steps[0])
-    inner = range(2, len(steps) - 2)
     line = _squares(np.column_stack([np.ones_like(places), places]), values)
-    bent = {k: _squares(np.column_stack([np.ones_like(places), places, _hinge(places, k)]), values) for k in inner}
+    bent = {
+        k: _squares(np.column_stack([np.ones_like(places), places, _hinge(places, k)]), values)
+        for k in _knots(places, values)
+    }
     knot = min(bent, key=lambda k: bent[k][0])
     left_over = bent[knot][0]
     freedom = len(steps) - 4
@@ -91,7 +93,7 @@ def turn_statements(series: MetricSeries) -> Iterator[Insight]:
     if left_over <= 0 or line[0] <= 1e-18 * float(np.square(values).sum()):
         return
     ratio = (line[0] - left_over) / 2 / (left_over / freedom)
-    p_value = min(1.0, float(fdtrc(2, freedom, ratio)) * len(bent))
+    p_value = min(1.0, float(fdtrc(2, freedom, ratio)) * freedom)  # one knot for each degree of freedom
     slope, bend = bent[knot][1][1:]
     before, after = float(slope), float(slope + bend)
     if p_value > SIGNIFICANCE or abs(after - before) < MIN_CHANGE * float(np.abs(values).max()):
@@ -209,6 +211,31 @@ def _squares(columns: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray
 
 def _hinge(places: np.ndarray, knot: int) -> np.ndarray:
     return np.maximum(0.0, places - places[knot])
+
+
+def _knots(places: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the inner knots whose two lines may be the ones of least squares, up to rounding.
+
+    The sum of squares that each leaves is found for all of them at once: a hinge lowers that of the line by the square
+    of its product with the residuals over the square of its own residual.
+    """
+    inner = np.arange(2, len(places) - 2)
+    basis = np.linalg.qr(np.column_stack([np.ones_like(places), places - places.mean()]))[0]
+    left = values - basis @ (basis.T @ values)
+    columns = np.column_stack([np.ones_like(places), places, places**2, left, places * left])
+    beyond = np.cumsum(columns[::-1], axis=0)[::-1][inner + 1]
+    at = places[inner]
+    products = beyond[:, 4] - at * beyond[:, 3]
+    squares = beyond[:, 2] - 2 * at * beyond[:, 1] + at**2 * beyond[:, 0]
+    weighted = np.cumsum((basis * places[:, None])[::-1], axis=0)[::-1][inner + 1]
+    plain = np.cumsum(basis[::-1], axis=0)[::-1][inner + 1]
+    own = squares - np.square(weighted - at[:, None] * plain).sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lowered = np.square(products) / own
+    # rounding: of the values, of the line's squares, and of hinges that are nearly lines
+    rounding = len(values) * float(1e-13 * np.abs(values).max()) ** 2 + 1e-6 * float(np.square(left).sum())
+    near = ~(lowered < np.nanmax(lowered) - rounding) | (own < 1e-6 * squares)
+    return inner[near]
 
 
 def _percent(value: float, other: float) -> str:

@@ -36,7 +36,7 @@ def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], Metr
     Returns:
         A correlation for each metric and subset with at least :data:`MIN_CHECKPOINTS` checkpoints.
     """
-    if is_finished(frame.loc[frame["layer"].notna()]):
+    if is_finished(frame.loc[frame["layer"].notna(), ["stage"]]):
         return LossCorrelations(None, reason="a finished model has no checkpoints to correlate over")
     loss = loss_of_run(frame)
     if loss.values.empty:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from repdyn.alerts import Alert, Rule, find_alerts, stored_rules
+from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
 from repdyn.diagnosis.activations import activation_statements
 from repdyn.diagnosis.curves import coupling_statements, course_statements, turn_statements
 from repdyn.diagnosis.embeddings import embedding_statements
@@ -45,6 +45,12 @@ from repdyn.tables.style import of_stack
 if TYPE_CHECKING:
     from repdyn.store import Store
 
+_COLUMNS = (
+    *ALERT_COLUMNS,
+    *("model", "stage", "checkpoint", "layers", "depth", "design", "settings", "low", "high", "std_error", "n_batches"),
+    *("own_window_excluded", "same_window_share", "same_as"),
+)
+"""Columns of a store that the insights rest on."""
 _OTHER_METRICS = 0.5
 """Weight of statements about metrics that are not measured by default."""
 _WATCHED_KINDS = {"overfitting", "missing values", "failed measurement"}
@@ -67,7 +73,7 @@ def insights(store: Store, runs: Sequence[str] | None = None, probe: str | None 
     Raises:
         ValueError: nothing is stored; no such run or probe.
     """
-    found = {key: rows for key, rows in select(store, runs, probe).items() if is_measured(rows)}
+    found = {key: rows for key, rows in select(store, runs, probe, columns=_COLUMNS).items() if is_measured(rows)}
     labels = run_labels({run: rows for (run, _), rows in found.items()})
     described = []
     for (run, _), rows in found.items():
@@ -93,6 +99,7 @@ def describe_run(
     frame: pd.DataFrame,
     alerts: Sequence[Alert],
     *,
+    rows: pd.DataFrame | None = None,
     series: dict[tuple[str, str], MetricSeries] | None = None,
     label: str | None = None,
 ) -> RunInsights:
@@ -101,10 +108,11 @@ def describe_run(
     Args:
         frame: all of its rows on one probe, scalars and failures among them.
         alerts: from :func:`repdyn.alerts.find_alerts`.
+        rows: its :func:`~repdyn.tables.frames.measurements`, if they are already known.
         series: the series of its metrics, if they are already known.
         label: name of the run in links to a report; the run's own name by default.
     """
-    rows = measurements(frame)
+    rows = measurements(frame) if rows is None else rows
     series = metric_series(rows) if series is None else series
     stack, run = stack_of(rows), str(rows["run"].iloc[0])
     statements = _ranked(chain(_of_training(frame, rows, alerts), _of_metrics(frame, rows, series)))

@@ -16,6 +16,7 @@ from repdyn.tables.alert_text import alert_text
 from repdyn.tables.continuity import repeated_embeddings, repeated_values
 from repdyn.tables.frames import failures, scalar
 from repdyn.tables.numbers import number_text
+from repdyn.tables.texts import counted
 
 DIVERGED = 1.25
 """The loss has diverged at this multiple of its lowest level: the bound of the default alert on the loss."""
@@ -124,7 +125,7 @@ def failed_measurements(frame: pd.DataFrame) -> Iterator[Insight]:
     failed = failures(frame)
     steps: list[int] = sorted(failed["step"].astype(int).unique().tolist())
     if steps:
-        reason = str(failed["reason"].value_counts().index[0])
+        reason = str(counted(pd.Series(failed["reason"])).index[0])
         number = f"{len(steps)} checkpoints" if len(steps) > 1 else f"The checkpoint of step {steps[0]:,}"
         sentence = f"{number} could not be measured, mostly because: {reason.rstrip('.')}."
         yield Insight("watch", "failed measurement", sentence, steps=tuple(steps), weight=0.6)

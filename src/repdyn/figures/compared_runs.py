@@ -16,6 +16,7 @@ from repdyn.tables.runs import differences, measured_runs
 from repdyn.tables.seed_series import INTERVAL
 from repdyn.tables.seeds import Compared, SeedGroup, seed_groups, with_seeds
 from repdyn.tables.style import KINDS
+from repdyn.tables.texts import concatenated
 
 BAND_OPACITY, SEEDS_OPACITY = 0.1, 0.2
 
@@ -39,7 +40,7 @@ class ComparedRuns:
         looks = run_looks(self.runs)
         opacity = {run.key: SEEDS_OPACITY if isinstance(run, SeedGroup) else BAND_OPACITY for run in self.runs}
         self.looks = {key: {**look, "band_opacity": opacity[key]} for key, look in looks.items()}
-        self.at_end = pd.concat([run.at_end() for run in self.runs])
+        self.at_end = concatenated([run.at_end() for run in self.runs])
 
     def legend(self, runs: Sequence[Compared], suffixes: Sequence[str]) -> list[Line | str]:
         """Return the legend: the runs under a heading for each kind, with a suffix for each name."""
@@ -59,7 +60,7 @@ def bands(runs: Sequence[Compared], rows: Mapping[str, pd.DataFrame]) -> str:
         rows: the drawn rows of each, by its label.
     """
     single = [rows[run.label] for run in runs if not isinstance(run, SeedGroup)]
-    texts = [intervals(pd.concat(single))] if single else []
+    texts = [intervals(concatenated(single))] if single else []
     if len(single) < len(runs):
         texts.append(f"{'band of seeds' if single else 'band'}: {INTERVAL}, each a thin line")
     return "; ".join(filter(None, texts))

@@ -32,6 +32,7 @@ from repdyn.tables.frames import LayerMean, in_order, metrics_of, of_metric, sel
 from repdyn.tables.runs import listed, spans
 from repdyn.tables.seeds import Compared
 from repdyn.tables.style import metric_title, metric_unit, subset_title
+from repdyn.tables.texts import concatenated
 from repdyn.utils.attempts import Attempt
 
 _MAX_COLUMNS = 3
@@ -59,7 +60,7 @@ def profiles(compared: ComparedRuns, metric: str) -> Figure:
         measured = ", ".join(sorted(compared.at_end["metric"].unique()))
         raise ValueError(f"expected a measured metric, got {metric!r}; measured were {measured}")
     cells = {run.label: of_metric(run.at_end(), metric) for run in drawn}
-    subsets = in_order(pd.concat(cells.values())["subset"].unique())
+    subsets = in_order(concatenated([*cells.values()])["subset"].unique())
     columns = min(_MAX_COLUMNS, len(subsets))
     panels = []
     for number, subset in enumerate(subsets):
@@ -98,7 +99,7 @@ def means_over_layers(compared: ComparedRuns, metrics: Sequence[str] | None = No
     drawn = [run for run in compared.runs if len(run.steps) > 1]
     if not drawn:
         raise ValueError("expected a run with several checkpoints, got none; draw profiles instead")
-    rows = pd.concat([run.rows for run in drawn])
+    rows = concatenated([run.rows for run in drawn])
     wanted = [m for m in metrics_of(rows) if (has_own_figures(m) if metrics is None else m in metrics)]
     keys = [(m, s) for m in reversed(wanted) for s in in_order(of_metric(rows, m)["subset"].unique())]
     if not keys:

@@ -18,6 +18,7 @@ from repdyn.tables.families import drop_first_comparison
 from repdyn.tables.frames import in_order, is_finished, of_heads, of_metric, of_training, select_steps, subsets_of
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title
+from repdyn.tables.texts import filled
 
 _MAX_COLUMNS = 48
 _SIZE = (7.2, 4.3)
@@ -82,7 +83,7 @@ def heads_heatmap(frame: pd.DataFrame, metric: str, subset: str) -> Figure:
 def measured_by_head(frame: pd.DataFrame) -> list[tuple[str, str]]:
     """Return each metric and token subset that has values of single attention heads."""
     rows = frame.loc[frame["layer"].notna() & frame["head"].notna() & frame["value"].notna()]
-    pairs = rows.assign(subset=rows["subset"].fillna("all"))[["metric", "subset"]].drop_duplicates()
+    pairs = rows.assign(subset=filled(rows["subset"], "all"))[["metric", "subset"]].drop_duplicates()
     metrics = sorted(pairs["metric"].unique())
     return [(metric, subset) for metric in metrics for subset in in_order(of_metric(pairs, metric)["subset"])]
 

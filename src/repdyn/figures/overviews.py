@@ -52,7 +52,7 @@ def depth_overview(frame: pd.DataFrame, family: str) -> Figure:
     """
     rows = measurements(frame)
     panes = required(depth_panes(rows, family), rows, family)
-    of_family = rows.loc[rows["metric"].isin(members_of(rows, family))]
+    of_family = _of_family(rows, family)
     series = metric_series(of_family)
     steps = select_steps(sorted(of_family.loc[of_family["value"].notna(), "step"].unique().tolist()), MAX_STEPS)
     colours = dict(zip(steps, step_colours(len(steps)), strict=True))
@@ -94,7 +94,7 @@ def steps_overview(frame: pd.DataFrame, family: str, alerts: Sequence[Alert] = (
     """
     rows = of_training(frame, "depth_overview")
     panes = required(step_panes(rows, family), rows, family)
-    of_family = rows.loc[rows["metric"].isin(members_of(rows, family))]
+    of_family = _of_family(rows, family)
     series, axis = metric_series(of_family), training_axis(sorted(of_family["step"].unique().tolist()))
     panels = [replace(_against_step(series, pane, alerts), x=axis) for pane in panes]
     marked = any(alert.metric in set(of_family["metric"]) for alert in alerts)
@@ -109,6 +109,11 @@ def steps_overview(frame: pd.DataFrame, family: str, alerts: Sequence[Alert] = (
         is_small=True,
     )
     return draw(chart)
+
+
+def _of_family(rows: pd.DataFrame, family: str) -> pd.DataFrame:
+    is_member = rows["metric"].isin(members_of(rows, family))
+    return rows if bool(is_member.all()) else rows.loc[is_member]
 
 
 def required(panes: list[Pane], rows: pd.DataFrame, family: str) -> list[Pane]:

@@ -191,8 +191,8 @@ def _of_classes(title: str, metric: str, subsets: Sequence[str]) -> list[Pane]:
 def _with_embeddings(rows: pd.DataFrame, traces: Sequence[Trace]) -> tuple[str, tuple[Trace, ...]]:
     """Return the common tokens of the lines, and the lines, with the embedding output if the metric shows it."""
     first, tokens = traces[0], traces[0].label if len(traces) == 1 else ""
-    cells = of_metric(rows, first.metric, first.subset)
-    there = bool(cells.loc[cells["layer"] == 0, "value"].notna().any())
+    embeddings = rows.loc[rows["layer"] == 0, ["metric", "subset", "value"]]
+    there = bool(of_metric(embeddings, first.metric, first.subset)["value"].notna().any())
     if not metric_info(first.metric).shows_embeddings or not there:
         return tokens, tuple(traces)
     if tokens:

@@ -49,6 +49,12 @@ from repdyn.utils.attempts import Attempt
 MAX_STEPS = 8
 MAX_COLUMNS = 3
 _TITLE_WIDTH = 80
+_COLUMNS = (
+    *("run", "model", "causal", "step", "tokens_seen", "stage", "probe", "design", "layers", "stack", "layer", "depth"),
+    *("head", "metric", "subset", "settings", "compared_to", "value", "std", "low", "high", "reason", "n_batches"),
+    *("n_vectors", "n_windows", "vectors_per_window", "window_tokens", "own_window_excluded"),
+)
+"""Columns that the figures of a run show or describe."""
 
 
 def profile_over_depth(frame: pd.DataFrame, metric: str) -> Figure:
@@ -182,6 +188,8 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Seq
     Raises:
         ValueError: rows of several runs, models, probes or stacks, or none.
     """
+    # the other columns would be copied with each selection of rows
+    frame = pd.DataFrame(frame[[name for name in _COLUMNS if name in frame]])
     rows = measurements(frame)
     own = [metric for metric in metrics_of(rows) if has_own_figures(metric)]
     drawings: dict[str, Callable[[], Figure]] = {
@@ -197,7 +205,7 @@ def all_figures(frame: pd.DataFrame, attempt: Attempt = nullcontext, alerts: Seq
 
 def _overviews(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert]) -> dict[str, Callable[[], Figure]]:
     """Return the figures of each family with a value."""
-    trained, valued = not is_finished(rows), rows.loc[rows["value"].notna()]
+    trained, valued = not is_finished(rows), rows.loc[rows["value"].notna(), ["metric"]]
     drawings: dict[str, Callable[[], Figure]] = {}
     for family in overview_families(valued["metric"].unique()):
         of_family = rows.loc[rows["metric"].isin(members_of(rows, family))]

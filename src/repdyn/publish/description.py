@@ -20,6 +20,7 @@ from repdyn.tables.designs import sampling
 from repdyn.tables.families import has_own_figures
 from repdyn.tables.frames import by_stack, causality, measurements, metrics_of, subsets_of, tokens_by_step
 from repdyn.tables.style import KINDS
+from repdyn.tables.texts import concatenated
 from repdyn.utils.attempts import attempts
 
 _ABOUT = "repdyn"
@@ -128,7 +129,7 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
         ValueError: rows of several runs, models or probes, or none.
     """
     stacks = {stack: measurements(rows) for stack, rows in by_stack(frame).items()}
-    rows = pd.concat(stacks.values())
+    rows = concatenated([*stacks.values()])
     tokens = tokens_by_step(rows)
     known: dict[str, Any] = {
         "store": str(store.path.resolve()),

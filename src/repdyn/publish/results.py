@@ -25,6 +25,7 @@ from repdyn.tables.runs import differences, measured_runs
 from repdyn.tables.seeds import groups_or_reason, seed_table
 from repdyn.tables.selection import is_measured, select
 from repdyn.tables.style import of_stack, plain
+from repdyn.tables.texts import concatenated
 from repdyn.terminal.closing import print_closing
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_summary
@@ -224,7 +225,7 @@ def _compare(
                 _print(console, f"  {run}, probe {probe}: {sampling(rows.loc[rows['layer'].notna()])}")
         return []
     _print(console, "")
-    return _draw_comparison(pd.concat(frames.values(), ignore_index=True), folder, console, attempt, seeds)
+    return _draw_comparison(concatenated([*frames.values()], ignore_index=True), folder, console, attempt, seeds)
 
 
 def _draw_comparison(

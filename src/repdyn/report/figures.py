@@ -16,6 +16,7 @@ from repdyn.report.themes import LIGHT, VALUE
 from repdyn.tables.frames import measurements, of_training, select_steps
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title
+from repdyn.tables.texts import filled
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -94,7 +95,7 @@ def _single(frame: pd.DataFrame, metric: str, subset: str) -> tuple[ReportRun, M
 def _cells(frame: pd.DataFrame, metric: str, subset: str) -> pd.DataFrame:
     """Return the rows that a figure needs; all rows if there are none, for an error to say what there is."""
     of_layers = frame["layer"].notna()
-    chosen = of_layers & (frame["metric"] == metric) & (frame["subset"].fillna("all") == subset)
+    chosen = of_layers & (frame["metric"] == metric) & (filled(pd.Series(frame["subset"]), "all") == subset)
     return frame.loc[chosen | ~of_layers] if bool(chosen.any()) else frame
 
 

@@ -19,10 +19,11 @@ from repdyn.store.scalars import LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.designs import design_names, sampling
 from repdyn.tables.findings import JUDGED, Finding, findings
 from repdyn.tables.frames import SUBSETS, by_stack, scalar
-from repdyn.tables.runs import MeasuredRun, measured_runs, short_names
+from repdyn.tables.runs import MeasuredRun, by_run, measured_runs, short_names
 from repdyn.tables.seeds import SeedGroup, groups_or_reason
 from repdyn.tables.selection import select
 from repdyn.tables.series import MetricSeries, metric_series
+from repdyn.tables.texts import concatenated
 
 Progress: TypeAlias = Callable[[Sequence[MeasuredRun]], Iterable[MeasuredRun]]
 """Wraps an iteration over runs, as a progress bar does."""
@@ -85,7 +86,7 @@ class ReportRun:
 
     @cached_property
     def insights(self) -> RunInsights:
-        return describe_run(self.frame, self.alerts, series=self.series, label=self.label)
+        return describe_run(self.frame, self.alerts, rows=self.measured.rows, series=self.series, label=self.label)
 
     @property
     def failed(self) -> bool:
@@ -174,7 +175,7 @@ def rows_of_stores(
 def _named(found: Mapping[RunKey, pd.DataFrame]) -> pd.DataFrame:
     names = _names(found)
     frames = [rows if names[key] == key[1] else rows.assign(run=names[key]) for key, rows in found.items()]
-    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+    return frames[0] if len(frames) == 1 else concatenated(frames, ignore_index=True)
 
 
 def report_runs(
@@ -190,7 +191,7 @@ def report_runs(
     Raises:
         ValueError: a run with several models, probes or choices of layers; no run with a measurement.
     """
-    of_runs = {str(name): by_stack(of_one) for name, of_one in frame.groupby("run")}
+    of_runs = {name: by_stack(of_one) for name, of_one in by_run(frame).items()}
     return [
         _report_run(run, of_runs[run.name][run.stack], (rules or {}).get(run.name, RULES))
         for run in progress(measured_runs(frame))

@@ -96,7 +96,7 @@ def measured(data: ReportData) -> Markup:
             _listed(run.measured.rows, "device"),
             _listed(run.measured.rows, "attention"),
             ", ".join(f"{name} {_listed(run.measured.rows, f'{name}_version')}" for name in _PACKAGES),
-            f"{str(run.measured.rows['measured_at'].max())[:16].replace('T', ' ')} UTC",
+            f"{str(max(run.measured.rows['measured_at'].unique()))[:16].replace('T', ' ')} UTC",
             tag("code", str(run.measured.rows["probe"].iloc[0])),
         )
         for run in data.runs
@@ -110,7 +110,7 @@ def measured(data: ReportData) -> Markup:
 def failed_checkpoints(data: ReportData) -> Markup:
     """Return the checkpoints that could not be measured, each with its reason, and those that are copies."""
     missing = failures(data.frame).drop_duplicates(["run", "step", "checkpoint", "reason"])
-    by_run = data.frame.groupby("run", sort=False)
+    by_run = data.frame.groupby("run", sort=False, observed=True)
     copied = [tag("p", tag("b", str(name)), ": ", text) for name, rows in by_run if (text := copies_line(rows))]
     if missing.empty:
         return joined([tag("p", "No checkpoint failed."), *copied])
@@ -135,8 +135,8 @@ def without_value(data: ReportData) -> Markup:
     for run in data.runs:
         expected = drop_first_comparison(run.measured.rows)
         missing = expected.loc[expected["value"].isna()]
-        sizes = expected.groupby(["metric", "subset"]).size()
-        for key, cells in missing.groupby(["metric", "subset"], sort=False):
+        sizes = expected.groupby(["metric", "subset"], observed=True).size()
+        for key, cells in missing.groupby(["metric", "subset"], sort=False, observed=True):
             of_all = f"{len(cells):,} of {sizes[key]:,}"
             metric, subset = key
             name = metric_title(metric) if subset == "all" else f"{metric_title(metric)} ({subset_title(subset)})"

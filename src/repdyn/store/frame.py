@@ -2,56 +2,176 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from repdyn.store.schema import SCHEMA, to_pandas
+from repdyn.store.schema import COLUMNS, SCHEMA, to_pandas
 
 # Columns that identify a measurement; the newest of several rows that agree in them counts.
 _IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset", "settings", "probe"]
 _ORDER = ["run", "step", "stack", "metric", "subset", "layer", "head"]
 _CHECKPOINT = ["run", "step", "probe"]
+# Columns by which rows of early versions are found that have too few distinct vectors for a value.
+_SAMPLE = ["value", "design", "on_distinct", "n_unique", "n_vectors"]
+_LARGEST_KEY = 2**62
+_LARGE = 2**18
+"""Rows of a table that is large enough for the system to take back the memory of a single column."""
 
 
-def as_frame(measured: Sequence[pa.Table], failed: Sequence[pa.Table] = ()) -> pd.DataFrame:
+def columns_to_read(columns: Sequence[str]) -> list[str]:
+    """Return the columns that :func:`as_frame` needs for a frame of some columns, in the order of the schema.
+
+    Raises:
+        ValueError: a name is not a column of :class:`repdyn.store.schema.Row`.
+    """
+    if unknown := [name for name in columns if name not in COLUMNS]:
+        raise ValueError(f"expected columns of a store, got {unknown[0]!r}; there are {', '.join(COLUMNS)}")
+    judged = _SAMPLE if {"value", "std", "reason"}.intersection(columns) else []
+    needed = {*columns, *_IDENTITY, "measured_at", "same_as", *judged}
+    return [name for name in COLUMNS if name in needed]
+
+
+def as_frame(
+    measured: Iterable[pa.Table],
+    failed: Iterable[pa.Table] = (),
+    *,
+    columns: Sequence[str] = COLUMNS,
+    metrics: Sequence[str] | None = None,
+) -> pd.DataFrame:
     """Return rows as views use them, sorted by run, step, stack, metric, subset, layer and head.
 
+    Texts are categoricals, whose categories are sorted.
+
     Args:
-        measured: tables of measurements; if two hold the same measurement, the newer one counts.
+        measured: tables of measurements; if two hold the same measurement, the newer one counts. A generator can be
+            given, so that each table is reduced before the next is read.
         failed: tables of failed measurements, and of copies. A failure at a checkpoint that was measured later is left
             out: a process may be killed before it deletes the file. A checkpoint that was found to be a copy after it
             was measured loses its values.
+        columns: of the frame; the tables need those of :func:`columns_to_read`.
+        metrics: names of the metrics and scalars to keep; all unless given.
     """
-    frame = to_pandas(pa.concat_tables([SCHEMA.empty_table(), *measured]))
-    if failed:
-        failures = to_pandas(pa.concat_tables(failed))
-        of_layers = frame.loc[frame["layer"].notna()]
-        replaced_at = of_layers.groupby(_CHECKPOINT)["measured_at"].max().rename("replaced_at")
-        replaced = failures.join(replaced_at, on=_CHECKPOINT)["replaced_at"].fillna("") >= failures["measured_at"]
-        left = failures.loc[~replaced]
-        copies = left.loc[left["same_as"].notna(), _CHECKPOINT]
-        if len(copies):
-            is_copy = pd.MultiIndex.from_frame(frame.filter(_CHECKPOINT)).isin(pd.MultiIndex.from_frame(copies))
-            frame = frame.drop(index=frame.index[is_copy])
-        frame = pd.concat([frame, left], ignore_index=True) if len(frame) else left
-    return _in_order(frame)
+    failures, times, parts = list(failed), [], _Joined()
+    for table in measured:
+        if failures:
+            times.append(_measurement_times(table))
+        parts.add(_of_metrics(table, metrics))
+    if failures:
+        left = _not_replaced(pa.concat_tables(map(_decoded, failures)), times)
+        parts.remove(left.filter(left["same_as"].is_valid()).select(_CHECKPOINT).to_pandas())
+        parts.add(_of_metrics(left, metrics))
+    return _in_order(to_pandas(parts.table()), columns)
 
 
-def _in_order(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows sorted, the newest alone of those of one measurement."""
-    # selected and sorted by codes, then taken once: a frame has many columns to copy
-    columns = frame[list(dict.fromkeys([*_IDENTITY, *_ORDER, "measured_at"]))]
-    codes = pd.DataFrame({name: _codes(column) for name, column in columns.items()})
-    if bool(codes.duplicated(_IDENTITY).any()):
-        codes = codes.sort_values("measured_at", kind="stable").drop_duplicates(_IDENTITY, keep="last")
-    order = codes.sort_values(_ORDER, kind="stable").index
-    return frame.take(order).reset_index(drop=True)
+class _Joined:
+    """Tables that are encoded as they come, and joined to few large ones, whose memory can be freed by the column."""
+
+    def __init__(self) -> None:
+        self._small: list[pa.Table] = []
+        self._large: list[pa.Table] = [encoded(SCHEMA.empty_table())]
+
+    def add(self, table: pa.Table) -> None:
+        self._small.append(encoded(table))
+        if sum(map(len, self._small)) >= _LARGE:
+            self._join()
+
+    def _join(self) -> None:
+        self._large.append(pa.concat_tables(self._small).unify_dictionaries().combine_chunks())
+        self._small.clear()
+
+    def remove(self, checkpoints: pd.DataFrame) -> None:
+        """Remove the rows of checkpoints."""
+        if len(checkpoints):
+            self._small = [_without(table, checkpoints) for table in self._small]
+            self._large = [_without(table, checkpoints) for table in self._large]
+
+    def table(self) -> pa.Table:
+        """Return the rows of all tables, and forget them."""
+        if self._small:
+            self._join()
+        tables = [table.select(self._large[-1].column_names) for table in self._large]
+        self._large.clear()
+        return pa.concat_tables(tables).unify_dictionaries()
+
+
+def _of_metrics(table: pa.Table, metrics: Sequence[str] | None) -> pa.Table:
+    if metrics is None:
+        return table
+    return table.filter(pc.field("metric").cast(pa.string()).isin(list(metrics)))
+
+
+def encoded(table: pa.Table) -> pa.Table:
+    """Return the table with its texts as dictionaries, which take a tenth of the memory."""
+    names = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    for name in names:
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, table.column(place).dictionary_encode())
+    return table
+
+
+def _decoded(table: pa.Table) -> pa.Table:
+    return table.cast(pa.schema([SCHEMA.field(name) for name in table.column_names]))
+
+
+def _measurement_times(table: pa.Table) -> pa.Table:
+    """Return the time of the last measurement of a layer at each checkpoint."""
+    of_layers = _decoded(table.select([*_CHECKPOINT, "layer", "measured_at"])).filter(table["layer"].is_valid())
+    return of_layers.group_by(_CHECKPOINT).aggregate([("measured_at", "max")])
+
+
+def _not_replaced(failures: pa.Table, times: Sequence[pa.Table]) -> pa.Table:
+    """Return the failures at checkpoints that were not measured later."""
+    if not times:
+        return failures
+    found = pa.concat_tables(times).to_pandas().groupby(_CHECKPOINT)["measured_at_max"].max().rename("replaced_at")
+    rows = failures.select([*_CHECKPOINT, "measured_at"]).to_pandas()
+    replaced = rows.join(found, on=_CHECKPOINT)["replaced_at"].fillna("") >= rows["measured_at"]
+    return failures.filter(pa.array(~replaced.to_numpy(bool)))
+
+
+def _without(table: pa.Table, checkpoints: pd.DataFrame) -> pa.Table:
+    """Return the rows of other checkpoints."""
+    here = pd.MultiIndex.from_frame(table.select(_CHECKPOINT).to_pandas().astype({"run": str, "probe": str}))
+    return table.filter(pa.array(~here.isin(pd.MultiIndex.from_frame(checkpoints))))
+
+
+def _in_order(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return columns of the sorted rows, the newest alone of those of one measurement."""
+    ordering = _numbered(frame, _ORDER)
+    order = np.argsort(ordering, kind="stable")
+    if bool((np.diff(ordering[order]) == 0).any()):
+        # in several files, or of several probes or settings
+        identity, time = _numbered(frame, _IDENTITY), _codes(pd.Series(frame["measured_at"]))
+        newest = ~pd.Series(identity).loc[by_time := np.argsort(time, kind="stable")].duplicated(keep="last")
+        kept = np.sort(by_time[newest.to_numpy()])
+        order = kept[np.argsort(ordering[kept], kind="stable")]
+    # column by column, so that none is there twice
+    taken = {name: frame.pop(name).array.take(order) for name in dict.fromkeys(columns)}
+    return pd.DataFrame(taken, copy=False)
+
+
+def _numbered(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
+    """Return integers that sort as the rows do by these columns, missing values last, and are equal where they are."""
+    found, size = np.zeros(len(frame), np.int64), 1
+    for name in names:
+        column = _codes(pd.Series(frame[name]))
+        number = int(column.max(initial=0)) + 1
+        if size * number > _LARGEST_KEY:
+            distinct, found = np.unique(found, return_inverse=True)
+            size = len(distinct)
+        found, size = found * number + column, size * number
+    return found
 
 
 def _codes(column: pd.Series) -> np.ndarray:
     """Return integers that sort as the values of a column do, missing ones last."""
-    codes, values = pd.factorize(column, sort=True)
-    return np.where(codes < 0, len(values), codes)
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        codes, number = column.cat.codes.to_numpy(), len(column.cat.categories)
+    else:
+        codes, values = pd.factorize(column, sort=True)
+        number = len(values)
+    return np.where(codes < 0, number, codes).astype(np.int64)

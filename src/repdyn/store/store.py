@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import pyarrow as pa
 from filelock import BaseFileLock, FileLock, Timeout
 
 from repdyn.store.compact_files import is_compact
-from repdyn.store.frame import as_frame
+from repdyn.store.frame import as_frame, columns_to_read, encoded
 from repdyn.store.keys import MeasurementKey, failures_pattern, folder_name, is_failure, parse_step, quoted
 from repdyn.store.parquet_files import is_readable, to_rows, write_single
 from repdyn.store.run_files import Compaction, RunFiles, compact_run, find_file, read_file, split_run, with_run_files
-from repdyn.store.schema import Row, to_table
+from repdyn.store.schema import COLUMNS, Row, to_table
 from repdyn.utils.atomic_files import write_atomically
 
 if TYPE_CHECKING:
@@ -143,22 +144,38 @@ class Store:
         names = with_run_files(self.folder_of(run), lambda files: files.names)
         return sorted({parse_step(self.folder_of(run) / name) for name in names if not is_failure(name)})
 
-    def to_pandas(self, run: str | None = None) -> pd.DataFrame:
+    def to_pandas(
+        self, run: str | None = None, *, columns: Sequence[str] | None = None, metrics: Sequence[str] | None = None
+    ) -> pd.DataFrame:
         """Return all rows, or those of one run, with a column per field of :class:`repdyn.store.schema.Row`.
 
         If two files hold the same measurement, the newer one counts; a failure that a later measurement replaced is
-        left out. Rows are sorted by run, step, stack, metric, subset, layer and head.
+        left out. Rows are sorted by run, step, stack, metric, subset, layer and head. Texts are sorted categoricals.
+
+        Args:
+            run: its name; all runs unless given.
+            columns: names of the columns to return, in this order; all unless given.
+            metrics: names of the metrics and scalars, such as "train/loss", whose rows to return; all unless given.
 
         Raises:
-            ValueError: the store has no measurement (of this run), or a file in it cannot be read.
+            ValueError: the store has no measurement (of this run) or no such column, or a file cannot be read.
         """
+        wanted = COLUMNS if columns is None else columns
+        read = columns_to_read(wanted)
         folders = self._folders() if run is None else [self.folder_of(run)]
-        tables = [part for folder in folders for part in with_run_files(folder, lambda files: list(files.tables()))]
-        if not tables:
+        found: list[tuple[str, pa.Table]] = []
+        for folder in folders:
+            found += with_run_files(
+                folder, lambda files: [(name, encoded(table)) for name, table in files.tables(read)]
+            )
+        if not found:
             of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
-        measured = [table for name, table in tables if not is_failure(name)]
-        return as_frame(measured, [table for name, table in tables if is_failure(name)])
+        failed = [table for name, table in found if is_failure(name)]
+        measured = [table for name, table in reversed(found) if not is_failure(name)]
+        del found  # each is forgotten as soon as it is joined to the others
+        each = (measured.pop() for _ in range(len(measured)))
+        return as_frame(each, failed, columns=wanted, metrics=metrics)
 
     def compact(
         self, run: str, progress: Callable[[int, int], object] = lambda done, total: None, *, at_least: int = 2

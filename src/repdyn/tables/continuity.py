@@ -28,7 +28,7 @@ def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
     # a quick look first: most steps differ from all others in their extremes
     extremes = own.groupby("step")["value"].agg(["size", "min", "max"])
     own = own.loc[own["step"].isin(extremes.index[extremes.duplicated(keep=False)])]
-    cells = own.groupby(_CELL, dropna=False, sort=False).ngroup()
+    cells = own.groupby(_CELL, dropna=False, sort=False, observed=True).ngroup()
     ordered = own.assign(cell=cells).sort_values(["step", "cell"])[["step", "cell", "value"]]
     groups: dict[bytes, list[int]] = {}
     for step, values in ordered.groupby("step", sort=True):

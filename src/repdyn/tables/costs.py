@@ -60,7 +60,7 @@ def copies_line(frame: pd.DataFrame) -> str | None:
     found = copies(frame)
     if found.empty:
         return None
-    parts = [f"{_steps(group)} of {name}" for name, group in found.groupby("same_as", sort=False)]
+    parts = [f"{_steps(group)} of {name}" for name, group in found.groupby("same_as", sort=False, observed=True)]
     verb = "checkpoint has" if len(found) == 1 else "checkpoints have"
     return f"{len(found)} {verb} the weights of another one and no values: {'; '.join(parts[:_MAX_KINDS])}"
 

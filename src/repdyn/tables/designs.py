@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pandas as pd
 
 from repdyn.store.schema import Row
+from repdyn.tables.texts import concatenated
 
 NOT_RECORDED = "not recorded"
 """Stands for the design of rows from before designs had names."""
@@ -14,6 +15,7 @@ OWN_WINDOW_SHARE = 0.05
 """Share of points with their nearest neighbour in their own window up to which a dimension passes for the cloud's."""
 _INTERVAL = "95 % interval over probes"
 _MAX_GROUPS = 3
+_WINDOW_COLUMNS = ("n_vectors", "n_windows", "vectors_per_window", "window_tokens", "own_window_excluded")
 
 
 def design_names(rows: pd.DataFrame) -> list[str]:
@@ -25,8 +27,8 @@ def design_names(rows: pd.DataFrame) -> list[str]:
     ['dense', 'not recorded']
     """
     names: set[str] = set()
-    for _, of_probe in rows.groupby("probe"):
-        known = of_probe["design"].dropna().unique().tolist()
+    for _, of_probe in rows[["probe", "design"]].drop_duplicates().groupby("probe", observed=True):
+        known = pd.Series(of_probe["design"]).dropna().unique().tolist()
         names |= {str(name) for name in known} or {NOT_RECORDED}
     return sorted(names)
 
@@ -48,7 +50,7 @@ left out"
     size = f"{batches} of {_span(rows['n_vectors'])} vectors"
     if names == [NOT_RECORDED]:
         return f"{size}, sampling design not recorded"
-    known = rows.loc[rows["design"].notna()]
+    known = rows.loc[rows["design"].notna(), [*_WINDOW_COLUMNS]]
     designs = f"{' and '.join(names)} design{'s' * (len(names) > 1)}"
     return f"{designs}: {', '.join([size, _windows(known), *_own_windows(known)])}"
 
@@ -65,7 +67,7 @@ def sampling_of_runs(runs: Mapping[str, pd.DataFrame]) -> str:
     if len(groups) == 1:
         return next(iter(groups))
     if len(groups) > _MAX_GROUPS:
-        return sampling(pd.concat(runs.values()))
+        return sampling(concatenated([*runs.values()]))
     return "\n".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
 
 
@@ -76,7 +78,7 @@ def intervals(rows: pd.DataFrame, mark: str = "band") -> str:
         rows: those that are drawn, from :func:`repdyn.tables.frames.measurements`.
         mark: what shows the interval.
     """
-    valued = rows.loc[rows["value"].notna()]
+    valued = rows.loc[rows["value"].notna(), ["margin", "n_batches"]]
     unknown = valued.loc[valued["margin"].isna()]
     if valued.empty:
         return ""

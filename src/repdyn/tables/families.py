@@ -11,6 +11,7 @@ import pandas as pd
 from repdyn.metrics import FAMILIES, metric_info
 from repdyn.store.schema import too_few_distinct
 from repdyn.tables.frames import in_order, metrics_of, of_metric
+from repdyn.tables.texts import counted, filled
 
 
 def family_of(metric: str) -> str:
@@ -72,14 +73,13 @@ def places(metric: str, layers: Sequence[int]) -> np.ndarray:
 
 def defined_subsets(rows: pd.DataFrame, metric: str) -> list[str]:
     """Return the token subsets on which a metric has a value at some layer and step; in any order."""
-    cells = of_metric(rows, metric)
-    return cells.loc[cells["value"].notna(), "subset"].unique().tolist()
+    return rows.loc[(rows["metric"] == metric) & rows["value"].notna(), "subset"].unique().tolist()
 
 
 def undefined(rows: pd.DataFrame) -> dict[str, list[str]]:
     """Return the metrics of overviews that have no value anywhere on some subset, by reason."""
     valued = rows.loc[rows["value"].notna(), ["metric", "subset"]].drop_duplicates()
-    empty = rows.loc[rows["value"].isna()]
+    empty = rows.loc[rows["value"].isna(), ["metric", "subset", "reason"]]
     found: dict[str, list[str]] = {}
     for metric in metrics_of(empty):
         if has_own_figures(metric):
@@ -107,10 +107,10 @@ def without_distinct_embeddings(rows: pd.DataFrame) -> pd.DataFrame:
     """
     cells = rows.loc[(rows["layer"] == 0) & rows["value"].isna()]
     samples = zip(cells["on_distinct"], cells["n_unique"], cells["n_vectors"], strict=True)
-    return cells.loc[cells["reason"] == [too_few_distinct(*sample) for sample in samples]]
+    return cells.loc[cells["reason"].astype(object) == [too_few_distinct(*sample) for sample in samples]]
 
 
 def most_common_reason(missing: pd.DataFrame) -> str:
     """Return the most common reason why these rows have no value, without the number of the batch."""
-    reason = missing["reason"].fillna("no reason given").value_counts().index[0]
+    reason = counted(filled(pd.Series(missing["reason"]), "no reason given")).index[0]
     return re.sub(r"^batch \d+: ", "", str(reason))

@@ -19,6 +19,7 @@ from repdyn.tables import criteria, judging
 from repdyn.tables.criteria import MEANINGS, PAPER, VERSION
 from repdyn.tables.effects import CannotBeJudgedError, Judgement, Verdict, over_seeds
 from repdyn.tables.frames import SUBSETS, measurements, metrics_of, scalar, subsets_of
+from repdyn.tables.texts import concatenated
 
 COLOURS: dict[Verdict, str] = {"shown": "cyan", "not shown": "default", "cannot be judged": "bright_black"}
 """Colours of verdicts in a terminal. A verdict is no judgement of the quality of a run."""
@@ -120,8 +121,8 @@ def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     Their standard errors are set to 0, since the spread over seeds takes the place of that over batches.
     """
     cell = ["metric", "subset", "step", "layer"]
-    rows = pd.concat(runs, keys=range(len(runs)), names=["seed"]).reset_index("seed")
-    cells = rows.assign(known=np.isfinite(rows["value"])).groupby(cell)["known"]
+    rows = concatenated([rows.assign(seed=seed) for seed, rows in enumerate(runs)], ignore_index=True)
+    cells = rows.assign(known=np.isfinite(rows["value"])).groupby(cell, observed=True)["known"]
     is_shared = cells.transform("size") == len(runs)
     known = rows["value"].where(cells.transform("sum") == len(runs))
     known = rows.assign(value=known, std_error=0.0, n_batches=2).loc[is_shared]

@@ -13,7 +13,8 @@ from repdyn.metrics.names import base_name
 from repdyn.probe.views import NO_MASSIVE, NORMED, VIEWS
 from repdyn.store.scalars import PROBE_SCALARS
 from repdyn.store.schema import FINISHED
-from repdyn.tables.designs import design_names
+from repdyn.tables.checks import require_distinct, require_one
+from repdyn.tables.texts import filled
 
 SUBSETS = ("all", "no_sink")
 """The token subsets that findings are judged on."""
@@ -40,6 +41,8 @@ def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
     """
     named = frame.loc[frame["layer"].notna(), "stack"]
     names: list[str] = _in_order(named.dropna().unique(), STACKS)
+    if not names and bool(frame["stack"].isna().all()):
+        return {None: frame}  # no copy of a large frame
     of_run = frame["layer"].isna()
     stacks: dict[str | None, pd.DataFrame] = {name: frame.loc[of_run | frame["stack"].isin([name])] for name in names}
     if not names or bool(named.isna().any()):
@@ -70,10 +73,10 @@ def measurements(frame: pd.DataFrame) -> pd.DataFrame:
         ValueError: no row with a layer; rows of several runs, models, probes or stacks; a metric measured twice; a
             finished model among the steps of a training.
     """
-    rows = frame.loc[frame["layer"].notna() & frame["head"].isna()] if "layer" in frame else frame
-    if rows.empty:
+    chosen = (frame["layer"].notna() & frame["head"].isna()).to_numpy(bool) if "layer" in frame else np.zeros(0, bool)
+    if not chosen.any():
         raise ValueError("expected the measured rows of one run, got none; measure at least one checkpoint first")
-    return _checked(rows, _CELL)
+    return _checked(frame, chosen, _CELL)
 
 
 def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
@@ -82,8 +85,8 @@ def of_heads(frame: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ValueError: as :func:`measurements`; a metric measured twice of one head.
     """
-    rows = frame.loc[frame["layer"].notna() & frame["head"].notna()]
-    return rows if rows.empty else _checked(rows, [*_CELL, "head"]).astype({"head": int})
+    chosen = (frame["layer"].notna() & frame["head"].notna()).to_numpy(bool)
+    return _checked(frame, chosen, [*_CELL, "head"]).astype({"head": int}) if chosen.any() else frame.iloc[:0]
 
 
 def of_training(frame: pd.DataFrame, instead: str) -> pd.DataFrame:
@@ -123,7 +126,7 @@ def copies(frame: pd.DataFrame) -> pd.DataFrame:
 
 def is_finished(rows: pd.DataFrame) -> bool:
     """Return whether the rows are of a finished model, whose step 0 is not a step of a training."""
-    return bool((rows["stage"].fillna("") == FINISHED).all())
+    return bool(rows["stage"].isin([FINISHED]).all())
 
 
 def tokens_by_step(rows: pd.DataFrame) -> pd.Series:
@@ -172,8 +175,17 @@ def grid(rows: pd.DataFrame, metric: str, subset: str, column: str = "value") ->
     measured = subsets_of(rows, metric)
     if subset not in measured:
         raise ValueError(f"expected a subset {metric} was measured on, got {subset!r}; there are {', '.join(measured)}")
-    cells = of_metric(rows.loc[:, ["metric", "subset", "layer", "step", column]], metric, subset)
-    return cells.pivot(index="layer", columns="step", values=column).sort_index().sort_index(axis=1)
+    return grid_of(of_metric(rows.loc[:, ["metric", "subset", "layer", "step", column]], metric, subset), column)
+
+
+def grid_of(cells: pd.DataFrame, column: str = "value") -> pd.DataFrame:
+    """Return a column of the rows of one metric on one subset as :func:`grid` does."""
+    layers, layer = np.unique(cells["layer"].to_numpy(int), return_inverse=True)
+    steps, step = np.unique(cells["step"].to_numpy(int), return_inverse=True)
+    values = np.full((len(layers), len(steps)), np.nan)
+    values[layer, step] = cells[column].to_numpy(float)
+    # copied to another order in memory, a mean over layers would be rounded otherwise
+    return pd.DataFrame(values, pd.Index(layers, name="layer"), pd.Index(steps, name="step"), copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +223,15 @@ def layer_mean(rows: pd.DataFrame, metric: str, subset: str) -> LayerMean:
     The margin is the mean of the layers' margins, an upper bound: all layers are measured on the same windows, so their
     deviations may be correlated.
     """
-    everything = grid(rows, metric, subset)
+    return mean_of_grid(grid(rows, metric, subset), grid(rows, metric, subset, "margin"))
+
+
+def mean_of_grid(everything: pd.DataFrame, margins: pd.DataFrame) -> LayerMean:
+    """Return :func:`layer_mean` of values and margins by layer and step, as from :func:`grid`."""
     values = everything.dropna(axis="columns", how="all")
     # without any step every layer would count as complete
     values = values.dropna(axis="index") if values.shape[1] else values.iloc[:0]
-    margins = grid(rows, metric, subset, "margin").loc[values.index, values.columns]
+    margins = margins.loc[values.index, values.columns]
     return LayerMean(values.mean(), margins.mean(skipna=False), len(values), len(everything))
 
 
@@ -245,53 +261,32 @@ def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
 
 
-def _checked(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
-    """Validate rows with a layer, in which each ``cell`` must occur once; return them sorted, with numeric columns."""
+def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd.DataFrame:
+    """Validate chosen rows with a layer, in which each ``cell`` must occur once; return them sorted, with numbers."""
+    # what is looked at first: all columns are copied once only, in their order
+    rows = pd.DataFrame(frame[[name for name in _LOOKED_AT if name in frame]])
+    rows = rows if chosen.all() else pd.DataFrame(rows.loc[chosen])
     for column in ("run", "model", "probe", "layers"):
-        _require_one(rows, column)
+        require_one(rows, column)
     if len(stacks := list(by_stack(rows))) > 1:
         raise ValueError(
             f"expected the rows of one stack of blocks, got {len(stacks)}: {', '.join(map(repr, stacks))}; "
             f"select one, for example by_stack(frame)[{stacks[0]!r}]"
         )
-    # nullable columns of some readers have NA, arithmetic needs NaN
-    rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
-    rows = rows.assign(subset=rows["subset"].fillna("all"), margin=(rows["high"] - rows["low"]) / 2)
-    _require_distinct(rows, list(cell))
-    finished = rows["stage"].fillna("") == FINISHED
+    rows = rows.assign(subset=filled(pd.Series(rows["subset"]), "all"), layer=rows["layer"].astype(int))
+    require_distinct(rows, list(cell))
+    finished = rows["stage"].isin([FINISHED])
     if bool(finished.any()) and not bool(finished.all()):
         raise ValueError(
             f"expected the steps of a training or one finished model, got both under {rows['run'].iloc[0]!r}; "
             "keep them as two runs"
         )
-    return rows.sort_values(["step", "layer"], kind="stable", ignore_index=True)
+    order = np.lexsort((rows["layer"].to_numpy(int), rows["step"].to_numpy(int)))
+    in_order = chosen.all() and bool((order == np.arange(len(order))).all())
+    rows = (frame if in_order else frame.take(np.flatnonzero(chosen)[order])).reset_index(drop=True)
+    # nullable columns of some readers have NA, arithmetic needs NaN
+    rows = rows.astype(dict.fromkeys(("depth", "value", "std", "low", "high"), float) | {"layer": int})
+    return rows.assign(subset=filled(pd.Series(rows["subset"]), "all"), margin=(rows["high"] - rows["low"]) / 2)
 
 
-def _require_one(rows: pd.DataFrame, column: str) -> None:
-    found = sorted(rows[column].unique())
-    if len(found) > 1:
-        names = ", ".join(f"{str(name)!r}{_designs(rows, column, name)}" for name in found)
-        raise ValueError(
-            f"expected the rows of one {column}, got {len(found)}: {names}; "
-            f"select one, for example frame[frame[{column!r}] == {str(found[0])!r}]"
-        )
-
-
-def _designs(rows: pd.DataFrame, column: str, value: object) -> str:
-    """Return the sampling design of a probe in brackets if the designs of the probes differ."""
-    if column != "probe" or len(design_names(rows)) == 1:
-        return ""
-    return f" (sampling design {', '.join(design_names(rows.loc[rows[column] == value]))})"
-
-
-def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
-    if (repeated := rows[rows.duplicated(cell, keep=False)]).empty:
-        return
-    first = repeated.iloc[0]
-    same = repeated[(repeated[cell] == first[cell]).all(axis="columns")]
-    place = ", ".join(f"{name} {first[name]}" for name in ("step", "layer", "head") if name in cell)
-    raise ValueError(
-        f"expected one value per {', '.join(cell[:-1])} and {cell[-1]}, got {len(same)} of {first['metric']} "
-        f"({first['subset']}) at {place}, with settings {' and '.join(sorted(same['settings'].astype(str)))}; "
-        "select one of them"
-    )
+_LOOKED_AT = ("run", "model", "probe", "layers", "stack", "stage", "design", "settings", *_CELL, "head")

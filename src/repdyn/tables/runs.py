@@ -100,7 +100,7 @@ class MeasuredRun:
 
     def at_end(self) -> pd.DataFrame:
         """Return the rows of each metric at the last step it was measured at."""
-        last = self.rows.groupby(["metric", "subset"])["step"].transform("max")
+        last = self.rows.groupby(["metric", "subset"], observed=True)["step"].transform("max")
         return self.rows.loc[self.rows["step"] == last]
 
 
@@ -116,14 +116,23 @@ def measured_runs(frame: pd.DataFrame) -> list[MeasuredRun]:
     measured = frame.loc[frame["layer"].notna(), "run"].unique().tolist()
     if not measured:
         raise ValueError("expected runs with measurements, got none; measure at least one checkpoint first")
-    labels = run_labels({name: frame.loc[frame["run"] == name] for name in measured})
+    of_runs = by_run(frame)
+    labels = run_labels({name: of_runs[name] for name in measured})
     runs = []
     for name in measured:
-        of_run = frame.loc[frame["run"] == name]
+        of_run = of_runs[name]
         n_failed = len(failures(of_run)["step"].unique())
         for stack, rows in by_stack(of_run).items():
             runs.append(MeasuredRun(name, of_stack(labels[name], stack), stack, measurements(rows), n_failed))
     return in_comparison_order(runs)
+
+
+def by_run(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the rows of each run, by its name in alphabetical order."""
+    names = sorted(frame["run"].unique())
+    if len(names) == 1:
+        return {str(names[0]): frame}  # no copy of a large frame
+    return {str(name): frame.loc[frame["run"] == name] for name in names}
 
 
 def in_comparison_order(runs: Sequence[_Run]) -> list[_Run]:

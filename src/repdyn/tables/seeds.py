@@ -14,6 +14,7 @@ import pandas as pd
 from repdyn.tables.frames import by_stack
 from repdyn.tables.runs import Key, MeasuredRun, differences, in_comparison_order, listed, spans
 from repdyn.tables.seed_series import SeedSeries, mean_over_seeds
+from repdyn.tables.texts import concatenated
 
 _SEED = re.compile(r"(?:(?P<model>.+)[-_])?seed[-_]?\d+(?P<ending> \(.*\))?", re.IGNORECASE)
 _TIME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(_\d+)?")
@@ -105,7 +106,7 @@ class SeedGroup:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """The rows of all seeds at their common steps, from which a view takes design and sizes."""
-        rows = pd.concat([member.rows for member in self.members], ignore_index=True)
+        rows = concatenated([member.rows for member in self.members], ignore_index=True)
         shared = pd.Series(list(zip(rows["metric"], rows["subset"], strict=True)), rows.index).isin([*self.series])
         return rows.loc[shared & rows["step"].isin(self.steps)]
 

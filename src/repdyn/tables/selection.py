@@ -11,7 +11,12 @@ from repdyn.store import Store
 
 
 def select(
-    store: Store, runs: Sequence[str] | None = None, probe: str | None = None
+    store: Store,
+    runs: Sequence[str] | None = None,
+    probe: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    metrics: Sequence[str] | None = None,
 ) -> dict[tuple[str, str], pd.DataFrame]:
     """Return the rows of each run and probe, scalars and failures among them.
 
@@ -20,6 +25,7 @@ def select(
         runs: names; all runs of the store unless given.
         probe: hash, or the beginning of one, of the only probe to select. Runs that are not named and were not measured
             on it are left out.
+        columns, metrics: as for :meth:`repdyn.store.Store.to_pandas`; the probe is always among the columns.
 
     Returns:
         Frames by (run, probe hash): in the order of ``runs``, the probes of a run by hash.
@@ -27,10 +33,11 @@ def select(
     Raises:
         ValueError: nothing is stored; no such run; no such probe, or several that begin so.
     """
+    read = None if columns is None else list(dict.fromkeys([*columns, "probe"]))
     frames = {
-        (run, str(found)): rows.reset_index(drop=True)
+        (run, found): rows
         for run in _known(store, runs)
-        for found, rows in store.to_pandas(run).groupby("probe")
+        for found, rows in by_probe(store.to_pandas(run, columns=read, metrics=metrics)).items()
     }
     if probe is None:
         return frames
@@ -42,6 +49,14 @@ def select(
     if without := [run for run in runs or () if (run, matching[0]) not in chosen]:
         raise ValueError(f"expected runs measured on the probe {matching[0]}, got {', '.join(without)}, which were not")
     return chosen
+
+
+def by_probe(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the rows of each probe, by its hash."""
+    hashes = sorted(rows["probe"].unique())
+    if len(hashes) == 1:
+        return {str(hashes[0]): rows}  # no copy of a large frame
+    return {str(found): rows.loc[rows["probe"] == found].reset_index(drop=True) for found in hashes}
 
 
 def is_measured(rows: pd.DataFrame) -> bool:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from repdyn.tables.designs import intervals
 from repdyn.tables.families import most_common_reason, places
-from repdyn.tables.frames import LayerMean, grid, in_order, layer_mean, metrics_of, of_heads
+from repdyn.tables.frames import LayerMean, grid_of, in_order, mean_of_grid, metrics_of, of_heads
 
 _COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
 
@@ -34,7 +34,11 @@ class MetricSeries:
 
     @cached_property
     def _values(self) -> pd.DataFrame:
-        return grid(self.rows, self.metric, self.subset)
+        return grid_of(self.rows)
+
+    @cached_property
+    def _margins(self) -> pd.DataFrame:
+        return grid_of(self.rows, "margin")
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
@@ -52,7 +56,7 @@ class MetricSeries:
     @cached_property
     def margins(self) -> np.ndarray:
         """Shape (n_layers, n_steps): half of the 95 % interval over probes; NaN where it is not known."""
-        return grid(self.rows, self.metric, self.subset, "margin").to_numpy(float)
+        return self._margins.to_numpy(float)
 
     @cached_property
     def places(self) -> np.ndarray:
@@ -71,7 +75,7 @@ class MetricSeries:
 
     @cached_property
     def layer_mean(self) -> LayerMean:
-        return layer_mean(self.rows, self.metric, self.subset)
+        return mean_of_grid(self._values, self._margins)
 
     @cached_property
     def interval(self) -> str:
@@ -85,7 +89,7 @@ class MetricSeries:
         if missing.empty:
             return None
         found: dict[tuple[int, int], str] = {}
-        for _, alike in missing.groupby("reason", dropna=False):
+        for _, alike in missing.groupby("reason", dropna=False, observed=True):
             cells = zip(alike["layer"].tolist(), alike["step"].tolist(), strict=True)
             found |= dict.fromkeys(cells, most_common_reason(alike))
         return tuple(tuple(found.get((layer, step), "") for step in self.steps) for layer in self.layers)
@@ -119,9 +123,9 @@ def metric_series(rows: pd.DataFrame, frame: pd.DataFrame | None = None) -> dict
         frame: the rows they were taken from, with the values of single heads; None if these are not needed.
     """
     # grouped once: selecting each metric from all rows takes longer than everything else
-    cells = dict(list(rows.loc[:, _COLUMNS].groupby(["metric", "subset"])))
+    cells = dict(list(rows.loc[:, _COLUMNS].groupby(["metric", "subset"], observed=True)))
     heads = of_heads(frame) if frame is not None else rows.iloc[:0]
-    by_head = dict(list(heads.groupby(["metric", "subset"]))) if len(heads) else {}
+    by_head = dict(list(heads.groupby(["metric", "subset"], observed=True))) if len(heads) else {}
     blocks = rows.loc[rows["layer"] > 0]
     layer_depth = float((blocks["depth"] / blocks["layer"]).max()) if len(blocks) else 0.0
     return {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from repdyn.alerts import Rule, find_alerts, stored_rules
+from repdyn.alerts import ALERT_COLUMNS, Rule, find_alerts, stored_rules
 from repdyn.store import Store
 from repdyn.tables.alert_text import alert_lines
 from repdyn.tables.selection import is_measured, select
@@ -40,7 +40,7 @@ def print_alerts(
     """
     console = console or PrintableConsole()
     n_lines = 0
-    for (run, found), frame in select(store, runs, probe).items():
+    for (run, found), frame in select(store, runs, probe, columns=ALERT_COLUMNS).items():
         heading = f"{run} (probe {found[:8]})"
         if not is_measured(frame):
             _print(console, f"{heading}: nothing measured")

@@ -35,7 +35,7 @@ def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
     Args:
         rows: from :func:`repdyn.tables.frames.measurements`.
     """
-    took = rows.pivot_table(index="step", columns="metric", values="seconds", aggfunc="sum")
+    took = rows.pivot_table(index="step", columns="metric", values="seconds", aggfunc="sum", observed=True)
     return took.median()
 
 

@@ -166,10 +166,10 @@ def _missing(rows: pd.DataFrame) -> Iterator[Text]:
     expected = drop_first_comparison(rows)
     embeddings = without_distinct_embeddings(rows)
     expected = expected.drop(expected.index.intersection(embeddings.index))
-    nowhere = [name for names in undefined(rows).values() for name in names]
+    nowhere = {name for names in undefined(rows).values() for name in names}
     missing = expected.loc[expected["value"].isna()]
-    named = missing["metric"].isin(nowhere) | (missing["metric"] + " (" + missing["subset"] + ")").isin(nowhere)
-    missing = missing.loc[~named]
+    cells = zip(missing["metric"], missing["subset"], strict=True)
+    missing = missing.loc[[not {metric, f"{metric} ({subset})"} & nowhere for metric, subset in cells]]
     if len(embeddings):
         metrics, first = ", ".join(metrics_of(embeddings)), embeddings.iloc[0]
         few = f"{first['n_unique']:,.0f} of {first['n_vectors']:,.0f} vectors are distinct"

@@ -22,7 +22,7 @@ from repdyn.store.parquet_files import read_table
 from repdyn.store.run_files import RunFiles
 from repdyn.store.schema import COLUMNS
 from repdyn.tables.frames import by_stack, measurements
-from repdyn.tables.selection import is_measured
+from repdyn.tables.selection import by_probe, is_measured
 from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.thinning import thin
 from repdyn.utils.plain_yaml import read_yaml
@@ -125,8 +125,7 @@ class WatchedRun:
         """Return the rows of each probe, by its hash; without those that it was never measured on."""
         if not self.rows.checkpoints:
             return {}
-        by_probe = {str(probe): rows.reset_index(drop=True) for probe, rows in self.rows.frame().groupby("probe")}
-        return {probe: rows for probe, rows in by_probe.items() if is_measured(rows)}
+        return {probe: rows for probe, rows in by_probe(self.rows.frame()).items() if is_measured(rows)}
 
     def is_due(self) -> bool:
         """Return whether it is to be described: it has changed, is read to the end, and some time has passed."""
