@@ -15,7 +15,8 @@ import pandas as pd
 from scipy.stats import t as student_t
 
 from repdyn.store import MeasurementKey, Store, open_store
-from repdyn.store.schema import COLUMNS, Row, to_pandas, to_table
+from repdyn.store.frame import to_pandas
+from repdyn.store.schema import COLUMNS, Row, to_table
 
 INDEPENDENT = {"design": "independent", "n_windows": 512, "vectors_per_window": 8, "window_tokens": 64}
 DENSE = {"design": "dense", "n_windows": 80, "vectors_per_window": 76, "window_tokens": 256}

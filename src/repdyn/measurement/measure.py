@@ -29,7 +29,8 @@ from repdyn.measurement.rows import OnError, rows_of_layer
 from repdyn.metrics import DEFAULT_METRICS, CheckpointContext, LayerView, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.probe.views import view_of
-from repdyn.store.schema import Checkpoint, Row, to_pandas, to_table
+from repdyn.store.frame import to_pandas
+from repdyn.store.schema import Checkpoint, Row, to_table
 from repdyn.store.state_cache import StateCache
 from repdyn.utils.distributed import ALONE, Ranks
 

@@ -70,6 +70,19 @@ def read_parts(path: Path, names: Iterable[str], columns: Sequence[str]) -> Iter
             yield from ((name, table.slice(parts[name].start - group.start, len(parts[name]))) for name in inside)
 
 
+def read_blocks(path: Path, names: Sequence[str], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of some parts of a compact file, as few and large tables.
+
+    Raises:
+        FileNotFoundError: the file is gone.
+        ValueError: it cannot be read.
+    """
+    if len(names) == len(compact_parts(path)):
+        yield from (read_table(path, columns, row_group=index) for index, _ in enumerate(_row_groups(path)))
+    elif names:
+        yield pa.concat_tables(table for _, table in read_parts(path, names, columns))
+
+
 def write_compact(folder: Path, parts: Iterator[tuple[str, pa.Table]], generation: int) -> tuple[Path, list[str]]:
     """Write parts to a compact file atomically, until there are no more or the file is complete.
 

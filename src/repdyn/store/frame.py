@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from repdyn.store.schema import COLUMNS, SCHEMA, to_pandas
+from repdyn.store.schema import COLUMNS, SCHEMA, too_few_distinct
 
 # Columns that identify a measurement; the newest of several rows that agree in them counts.
 _IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset", "settings", "probe"]
@@ -20,6 +21,8 @@ _SAMPLE = ["value", "design", "on_distinct", "n_unique", "n_vectors"]
 _LARGEST_KEY = 2**62
 _LARGE = 2**18
 """Rows of a table that is large enough for the system to take back the memory of a single column."""
+# Nullable integers and booleans keep their type; NaN remains a value in float columns.
+_PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 
 
 def columns_to_read(columns: Sequence[str]) -> list[str]:
@@ -65,6 +68,45 @@ def as_frame(
         parts.remove(left.filter(left["same_as"].is_valid()).select(_CHECKPOINT).to_pandas())
         parts.add(_of_metrics(left, metrics))
     return _in_order(to_pandas(parts.table()), columns)
+
+
+def to_pandas(table: pa.Table) -> pd.DataFrame:
+    """Convert a table of rows to the data frame that every view works on; the table must not be used afterwards.
+
+    Dictionaries become categoricals, whose categories are sorted. :func:`too_few_distinct` is applied to rows of early
+    versions, which did not apply it when measuring.
+    """
+    left = dict(zip(table.column_names, table.columns, strict=True))
+    del table
+    # column by column, each freed before the next is made, if nothing else holds it
+    frame = pd.DataFrame({name: _as_series(left.pop(name)) for name in list(left)}, copy=False)
+    return frame if "value" not in frame else _without_few_distinct(frame)
+
+
+def _as_series(column: pa.ChunkedArray) -> pd.Series:
+    if len(column) >= _LARGE:
+        pa.default_memory_pool().release_unused()  # of the column before
+    series = column.to_pandas(types_mapper=_PANDAS_TYPES.get)
+    if not isinstance(series.dtype, pd.CategoricalDtype):
+        # numbers of Arrow cannot be written to
+        return series.copy() if isinstance(series.dtype, np.dtype) else series
+    # without values they have no type
+    series = series.cat.rename_categories(series.cat.categories.astype(str))
+    return series.cat.reorder_categories(series.cat.categories.sort_values())
+
+
+def _without_few_distinct(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows, those of early versions without the values that rest on too few distinct vectors."""
+    few = frame["on_distinct"].astype(bool) & (2 * frame["n_unique"] < frame["n_vectors"])
+    old = (frame["design"].isna() & few & frame["value"].notna()).astype(bool)
+    if bool(old.any()):
+        frame.loc[old, [name for name in ("value", "std") if name in frame]] = math.nan
+        if "reason" in frame:
+            counts = zip(frame.loc[old, "n_unique"], frame.loc[old, "n_vectors"], strict=True)
+            reasons = frame["reason"].astype(object)
+            reasons.loc[old] = [too_few_distinct(True, n_unique, n_vectors) for n_unique, n_vectors in counts]
+            frame["reason"] = reasons.astype(frame["reason"].dtype.name)
+    return frame
 
 
 class _Joined:

@@ -18,6 +18,7 @@ from repdyn.store.compact_files import (
     compact_parts,
     generation_of,
     is_compact,
+    read_blocks,
     read_parts,
     write_compact,
 )
@@ -74,6 +75,16 @@ class RunFiles:
                     raise
         for path, names in self.compact.items():
             yield from read_parts(path, names, columns)
+
+    def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bool, pa.Table]]:
+        """Yield all rows as few and large tables, and whether these are failed measurements.
+
+        Raises:
+            ValueError, FileNotFoundError: as :meth:`tables`.
+        """
+        yield from ((is_failure(name), read_table(path, columns)) for name, path in self.single.items())
+        for path, names in self.compact.items():
+            yield from ((False, table) for table in read_blocks(path, names, columns))
 
 
 def find_file(folder: Path, name: str) -> Path | None:

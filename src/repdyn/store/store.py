@@ -163,16 +163,16 @@ class Store:
         wanted = COLUMNS if columns is None else columns
         read = columns_to_read(wanted)
         folders = self._folders() if run is None else [self.folder_of(run)]
-        found: list[tuple[str, pa.Table]] = []
+        found: list[tuple[bool, pa.Table]] = []
         for folder in folders:
             found += with_run_files(
-                folder, lambda files: [(name, encoded(table)) for name, table in files.tables(read)]
+                folder, lambda files: [(fails, encoded(rows)) for fails, rows in files.blocks(read)]
             )
         if not found:
             of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
-        failed = [table for name, table in found if is_failure(name)]
-        measured = [table for name, table in reversed(found) if not is_failure(name)]
+        failed = [table for fails, table in found if fails]
+        measured = [table for fails, table in reversed(found) if not fails]
         del found  # each is forgotten as soon as it is joined to the others
         each = (measured.pop() for _ in range(len(measured)))
         return as_frame(each, failed, columns=wanted, metrics=metrics)

@@ -12,7 +12,8 @@ from lightning.pytorch.loggers import Logger
 from repdyn.alerts import AlertEvaluator, Rule, stored_rules, write_rules
 from repdyn.publish.loggers import log_alerts
 from repdyn.store import Store
-from repdyn.store.schema import Row, to_pandas, to_table
+from repdyn.store.frame import to_pandas
+from repdyn.store.schema import Row, to_table
 from repdyn.tables.alert_text import alert_lines
 
 log = logging.getLogger(__name__)
