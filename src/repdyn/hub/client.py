@@ -95,7 +95,7 @@ def _validated_path(path: object) -> str:
 
 
 def _title(title: object) -> str:
-    """Return the title of a commit without the characters that its author should not have put there."""
+    """Return the title of a commit without control characters and unpaired surrogates."""
     return "".join(filter(_is_plain, str(title)))
 
 

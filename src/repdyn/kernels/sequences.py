@@ -1,4 +1,4 @@
-"""Whole sequences of states: how many directions the tokens of one sequence take, and how alike these are."""
+"""Metrics of whole sequences of states: entropy of the spectrum and mean cosine of the tokens of a sequence."""
 
 from __future__ import annotations
 

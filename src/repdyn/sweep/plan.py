@@ -111,7 +111,7 @@ def print_suites(console: Console) -> None:
 
 
 def _unverified(suite: Suite) -> dict[str, list[str]]:
-    """Return what is not verified in a suite, and the models of which that holds."""
+    """Return the unverified parts of a suite's description, each with the models to which it applies."""
     models: dict[str, list[str]] = {}
     for model in suite.models:
         if model.unverified:

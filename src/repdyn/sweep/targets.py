@@ -133,7 +133,7 @@ class Selection:
     superseded: tuple[str, ...] = ()
     """Commits that a newer commit of the same step replaced, by the first digits of their hash."""
     unverified: str | None = None
-    """What the description has from no page of the publisher."""
+    """The part of the description that no page of the publisher states."""
 
 
 def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> Selection:
