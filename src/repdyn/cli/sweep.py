@@ -30,6 +30,7 @@ from repdyn.sweep.audit_text import fault_lines
 from repdyn.sweep.checkpoint import Settings, Task, store_copy
 from repdyn.sweep.downloads import DownloadLimits, Downloads, is_prefetching
 from repdyn.sweep.histories import find_copied_targets, list_histories
+from repdyn.sweep.leftovers import remove_leftovers
 from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_designs, partition_tasks, sweep
 from repdyn.sweep.options import Shard
 from repdyn.sweep.options import parser as build_parser
@@ -121,6 +122,8 @@ def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: C
     for task in every_task:
         if task.target in copied:
             store_copy(task, store, settings, copied[task.target])
+    for line in remove_leftovers(store, Downloads(hub, DownloadLimits.from_options(options))):
+        _print(console, line)
     if task_list.done:
         _print(console, f"{len(task_list.done)} of {len(tasks)} checkpoints are in {store.path} already")
     result = _measure(task_list.waiting, store, settings, hub, options)

@@ -16,7 +16,7 @@ from threading import Condition, Event
 from typing import TypeVar
 from uuid import uuid4
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CancelledError, OutOfBoundsError, SweepStoppedError
@@ -81,13 +81,11 @@ class Downloads:
     @contextmanager
     def opened(self) -> Iterator[Downloads]:
         """Open the folder for downloads; on exit, all downloads are deleted."""
-        self._root.mkdir(parents=True, exist_ok=True)
+        self.purge()
         self._cancelled.clear()
         name = uuid4().hex[:12]
         lock = FileLock(self._root / f"{name}.lock", thread_local=False)
-        # one process at a time: a lock file that is not locked yet looks like that of a killed process
-        with FileLock(self._root / ".purge"):
-            self._purge()
+        with self._purging():
             lock.acquire()
         self._folder = self._root / name
         try:
@@ -100,6 +98,24 @@ class Downloads:
             shutil.rmtree(self._folder, ignore_errors=True)
             lock.release()
             Path(lock.lock_file).unlink(missing_ok=True)
+
+    def purge(self) -> list[Path]:
+        """Delete the folders that killed processes left, and return them."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        removed = []
+        with self._purging():
+            for name in sorted({path.stem for path in self._root.iterdir() if _OWN_NAME.fullmatch(path.name)}):
+                lock = FileLock(self._root / f"{name}.lock")
+                try:
+                    lock.acquire(timeout=0)
+                except Timeout:
+                    continue  # its process is running
+                if (self._root / name).exists():
+                    shutil.rmtree(self._root / name, ignore_errors=True)
+                    removed.append(self._root / name)
+                lock.release()
+                Path(lock.lock_file).unlink(missing_ok=True)
+        return removed
 
     def fetch(self, target: Target, on_bytes: Callable[[int, int], None]) -> LocalFiles:
         """Download the files of a checkpoint, after waiting until the budget has room for them.
@@ -181,16 +197,9 @@ class Downloads:
             self._held.pop(folder, None)
             self._changed.notify_all()
 
-    def _purge(self) -> None:
-        for path in [path for path in self._root.iterdir() if _OWN_NAME.fullmatch(path.name)]:
-            lock = FileLock(path.with_suffix(".lock"))
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                continue  # its process is running
-            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-            lock.release()
-            path.with_suffix(".lock").unlink(missing_ok=True)
+    def _purging(self) -> BaseFileLock:
+        """Return a lock for one process at a time: a lock file that is not locked yet looks like an abandoned one."""
+        return FileLock(self._root / ".purge")
 
 
 def prefetch(
