@@ -15,7 +15,7 @@ from repdyn.hub import transfer
 from repdyn.hub.client import Hub, RemoteFile
 from repdyn.hub.errors import CancelledError, CheckpointError
 from repdyn.hub.tokenizers import HubFolder, fetch_tokenizer
-from repdyn.hub.transfer import DownloadMonitor, in_threads, unmonitored
+from repdyn.hub.transfer import DownloadMonitor, in_threads, map_concurrently, unmonitored
 
 DRIP = {"bytes_per_second": 20}
 SOON = 8.0
@@ -54,6 +54,84 @@ def test_a_listing_without_end(hub, commit, monkeypatch):
     monkeypatch.setattr("repdyn.hub.client._MOST_FILES", 1000)
     with pytest.raises(CheckpointError, match="expected at most 1,000 files in lab/model, the hub lists more"):
         Hub().files("lab/model", commit)
+
+
+@pytest.mark.parametrize("what", ["commits", "tree"])
+@pytest.mark.parametrize("pages", ["itself", "another", "new"])
+def test_pages_that_refer_to_each_other(hub, commit, monkeypatch, what, pages):
+    monkeypatch.setattr("repdyn.hub.responses._MOST_PAGES", 20)
+    address = f"{hub.url}/api/models/lab/model/{what}/{'main' if what == 'commits' else commit}"
+    asked = {"commits": lambda: Hub().commits("lab/model"), "tree": lambda: Hub().files("lab/model", commit)}
+    following = {
+        "itself": itertools.repeat(f"{address}?p=1"),
+        "another": itertools.cycle([f"{address}?p=1", f"{address}?p=2"]),
+        "new": (f"{address}?p={number}" for number in itertools.count(1)),
+    }[pages]
+    for _ in range(30):
+        headers = {"Link": f'<{next(following)}>; rel="next"'}
+        hub.fault(f"/{what}/", "headers", times=1, headers=headers)
+    how = "it has more than 20 pages" if pages == "new" else "its pages refer to each other"
+    with pytest.raises(CheckpointError, match=f"expected a listing that ends from the hub, but {how}: {address}"):
+        asked[what]()
+    assert len(hub.requests) <= 21
+
+
+@pytest.mark.parametrize("code", [429, 503])
+@pytest.mark.parametrize(("seconds", "shown"), [("86400", "86400"), ("9" * 400, "999999999999...")])
+@pytest.mark.parametrize("what", ["refs", "commit", "tree", "HEAD", "GET"])
+def test_a_wait_that_is_too_long_is_not_begun(hub, commit, tmp_path, waits, code, seconds, shown, what):
+    files = Hub().files("lab/model", commit)
+    pattern = f"^{what} .*/resolve/" if what in {"HEAD", "GET"} else "/api/"
+    hub.fault(pattern, "status", code=code, headers={"Retry-After": seconds})
+    new = Hub()
+    requests = {
+        "refs": lambda: new.refs("lab/model"),
+        "commit": lambda: new.commit("lab/model", "main"),
+        "tree": lambda: new.files("lab/model", commit),
+    }
+    download = lambda: new.download("lab/model", commit, files, tmp_path / "here", unmonitored())  # noqa: E731
+    with pytest.raises(
+        CheckpointError, match=rf"the hub asks to wait {shown} seconds .*\({code}\), longer than the 300"
+    ):
+        requests.get(what, download)()
+    assert waits == []
+
+
+def test_a_rate_limit_with_a_long_window(hub, commit, waits):
+    hub.fault("/api/", "status", code=429, headers={"ratelimit": '"api";r=0;t=86400'})
+    with pytest.raises(CheckpointError, match="the hub asks to wait 86400 seconds"):
+        Hub().files("lab/model", commit)
+    assert waits == []
+
+
+def test_responses_to_other_parts_of_the_program_are_not_checked(hub, commit, waits):
+    Hub().refs("lab/model")  # from here on, the client library calls the check
+    hub.fault("/tree/", "status", times=1, code=429, headers={"Retry-After": "86400"})
+    assert list(HfApi(endpoint=hub.url).list_repo_tree("lab/model", revision=commit))
+    assert waits == [86401.0]
+
+
+def test_an_abandoned_listing_ends(hub, commit):
+    """After the timeout, no further page is asked for."""
+    link = {"Link": f'<{hub.url}/api/models/lab/model/commits/main?p=1>; rel="next"'}
+    hub.fault("/commits/", "slow", times=1, bytes_per_second=200, headers=link)
+    hub.fault("/commits/", "headers", headers=link)
+    with pytest.raises(CheckpointError, match="did not complete its answer within --timeout 0.2 seconds"):
+        Hub(timeout_seconds=0.2).commits("lab/model")
+    for thread in threading.enumerate():
+        if thread.name == "asking the hub":
+            thread.join(SOON)
+            assert not thread.is_alive()
+    assert len(hub.requests) == 2
+
+
+def test_results_of_threads_are_in_order_and_ctrl_c_does_not_wait_for_them():
+    assert map_concurrently(lambda number: number**2, range(50)) == [number**2 for number in range(50)]
+    silent = threading.Event()
+    main = threading.main_thread().ident or 0
+    threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
+    assert seconds_until(KeyboardInterrupt, lambda: map_concurrently(lambda _: silent.wait(20), range(3))) < SOON
+    silent.set()
 
 
 def test_a_file_that_drips_ends_with_the_timeout(hub, commit, tmp_path):

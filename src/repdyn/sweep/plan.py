@@ -13,8 +13,9 @@ from rich.table import Table
 
 from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CheckpointError
+from repdyn.hub.transfer import map_concurrently
 from repdyn.sweep.suites import Suite, shipped_suites
-from repdyn.sweep.targets import Selection, Target, map_concurrently, shorten_list
+from repdyn.sweep.targets import Selection, Target, shorten_list
 from repdyn.tables.numbers import gigabytes
 from repdyn.utils.redaction import redacted
 
