@@ -28,7 +28,7 @@ from repdyn.store import Store, open_store
 from repdyn.sweep.audit import audit
 from repdyn.sweep.audit_text import fault_lines
 from repdyn.sweep.checkpoint import Settings, Task, store_copy
-from repdyn.sweep.downloads import DownloadLimits, Downloads, is_prefetching
+from repdyn.sweep.downloads import DownloadLimits, Downloads, has_abandoned_threads
 from repdyn.sweep.histories import find_copied_targets, list_histories
 from repdyn.sweep.leftovers import remove_leftovers
 from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_designs, partition_tasks, sweep
@@ -86,8 +86,8 @@ def run(options: Namespace, models: Sequence[PublishedModel] | None = None, *, v
 
 def leave(status: int) -> NoReturn:
     """Exit with a status, without waiting for a download that was given up."""
-    if is_prefetching():
-        # a download from an unresponsive hub would delay the exit by a minute; its files are deleted already
+    if has_abandoned_threads():
+        # an unresponsive hub would delay the exit by a minute; files of downloads are deleted already
         sys.stdout.flush()
         os._exit(status)
     sys.exit(status)

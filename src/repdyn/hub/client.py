@@ -23,6 +23,8 @@ from repdyn.utils.timeout import TimeoutRunner
 
 _TRIES = 3
 _MOST_FILES = 100_000
+ASKING_THE_HUB = "asking the hub"
+"""Name of the threads that wait for a listing."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 T = TypeVar("T")
@@ -208,7 +210,7 @@ class Hub:
         """
         monitor = self.timed_monitor()
         try:
-            return TimeoutRunner(self.timeout_seconds)("asking the hub", lambda: with_retries(request, monitor))
+            return TimeoutRunner(self.timeout_seconds)(ASKING_THE_HUB, lambda: with_retries(request, monitor))
         except TimeoutError as error:
             raise CheckpointError(
                 f"the hub did not complete its answer within --timeout {self.timeout_seconds:g} seconds"

@@ -20,6 +20,8 @@ _POLL_SECONDS = 0.2
 _LAST_PIECE_SECONDS = 1.0
 PIECE_BYTES = 1 << 18
 """Cancelling and timing out take effect with the next piece."""
+DOWNLOAD_THREAD = "repdyn-download"
+"""Prefix of the names of threads that download or list files."""
 # A file that is resumed may arrive in part twice.
 _LARGEST_EXCESS = 2
 
@@ -141,7 +143,7 @@ def in_threads(
         finally:
             ended.release()
 
-    threads = [Thread(target=work, name=f"repdyn-download-{number}", daemon=True) for number in range(n_threads)]
+    threads = [Thread(target=work, name=f"{DOWNLOAD_THREAD}-{number}", daemon=True) for number in range(n_threads)]
     for thread in threads:
         thread.start()
     try:

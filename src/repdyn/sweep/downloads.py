@@ -18,9 +18,9 @@ from uuid import uuid4
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from repdyn.hub.client import Hub, total_bytes
+from repdyn.hub.client import ASKING_THE_HUB, Hub, total_bytes
 from repdyn.hub.errors import CancelledError, OutOfBoundsError, SweepStoppedError
-from repdyn.hub.transfer import DownloadMonitor
+from repdyn.hub.transfer import DOWNLOAD_THREAD, DownloadMonitor
 from repdyn.sweep.targets import Target
 
 # Left free on the disk for other programs.
@@ -230,9 +230,10 @@ def prefetch(
     pool.shutdown()
 
 
-def is_prefetching() -> bool:
-    """Return whether abandoned work is still running."""
-    return any(thread.is_alive() for thread in _prefetch_threads())
+def has_abandoned_threads() -> bool:
+    """Return whether a thread still waits for the hub, whose answer nobody needs any more."""
+    waiting = (PREFETCH_THREAD, DOWNLOAD_THREAD, ASKING_THE_HUB)
+    return any(thread.name.startswith(waiting) for thread in threading.enumerate())
 
 
 def _prefetch_threads() -> list[threading.Thread]:
