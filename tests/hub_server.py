@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import socket
@@ -19,7 +20,7 @@ from urllib.parse import parse_qs, unquote
 from weakref import WeakSet
 
 _Answer: TypeAlias = tuple[int, bytes, Mapping[str, str]]  # code, body, headers
-KINDS = ("status", "headers", "truncated", "wrong_size", "cut", "slow", "stall", "corrupt")
+KINDS = ("status", "truncated", "wrong_size", "cut", "slow", "stall", "corrupt", "headers", "gzip")
 
 _NAME = r"(?P<name>[^/]+(?:/[^/]+)?)"
 _ROUTES = {
@@ -134,7 +135,8 @@ class HubServer(ThreadingHTTPServer):
 
         Args:
             path_pattern: regular expression searched in the path and in "METHOD path", such as "^HEAD .*safetensors$".
-            kind: "status" is an error. "headers" adds some to a good answer. "truncated" announces the whole and closes the connection after a part, "cut"
+            kind: "status" is an error. "headers" adds some to a good answer. "gzip"
+                compresses it, with ``after`` zeros at its end. "truncated" announces the whole and closes the connection after a part, "cut"
                 resets it there. "wrong_size" announces and sends a part. "stall" falls silent after a part. "slow"
                 sends little by little. "corrupt" inverts every byte after a part.
             times, options: to how many requests it happens, None meaning all; and other fields of :class:`Fault`.
@@ -253,6 +255,9 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self._answer(path, parse_qs(query))
         if fault is not None and fault.kind in {"headers", "slow"}:
             answer = (*answer[:2], {**answer[2], **fault.headers})
+        if fault is not None and fault.kind == "gzip":
+            content = gzip.compress(answer[1] + bytes(fault.after or 0))
+            answer = (answer[0], content, {**answer[2], "Content-Encoding": "gzip"})
         self._send(*answer, fault)
 
     do_HEAD = do_GET
@@ -299,7 +304,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_body(body[:stop], start, part, fault)
 
     def _send_body(self, body: bytes, start: int, part: int, fault: Fault | None) -> None:
-        if fault is None or fault.kind in {"status", "headers", "wrong_size", "corrupt"}:
+        if fault is None or fault.kind in {"status", "headers", "gzip", "wrong_size", "corrupt"}:
             self._write(body[start:])
         elif fault.kind == "slow":
             step = fault.bytes_per_second // 20 + 1

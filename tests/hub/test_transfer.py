@@ -12,7 +12,7 @@ from hub_server import HubServer
 from huggingface_hub import HfApi
 
 from repdyn.hub import transfer
-from repdyn.hub.client import Hub, RemoteFile
+from repdyn.hub.client import Hub, RemoteFile, total_bytes
 from repdyn.hub.errors import CancelledError, CheckpointError
 from repdyn.hub.tokenizers import HubFolder, fetch_tokenizer
 from repdyn.hub.transfer import DownloadMonitor, in_threads, map_concurrently, unmonitored
@@ -167,6 +167,43 @@ def test_more_bytes_than_listed(hub, commit, tmp_path, monkeypatch):
     ):
         Hub().download("lab/model", commit, files, tmp_path / "here", unmonitored())
     assert not (tmp_path / "here" / "model.safetensors").exists()
+
+
+def written(folder: Path) -> int:
+    """Bytes of files on the disk, without the client's notes."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files if ".cache" not in path.parts or path.suffix == ".incomplete")
+
+
+@pytest.mark.parametrize("excess", [0, 100_000_000])
+def test_compressed_answers_count_as_what_is_written(hub, commit, tmp_path, excess):
+    """The bytes that arrive are a thousandth of it."""
+    files = {"tokenizer_config.json": Hub().files("lab/model", commit)["tokenizer_config.json"]}
+    hub.fault("^GET .*tokenizer_config.json", "gzip", after=excess)
+    download = lambda: Hub().download("lab/model", commit, files, tmp_path / "here", unmonitored())  # noqa: E731
+    if excess:
+        with pytest.raises(CheckpointError, match=r"tokenizer_config.json is larger than the hub lists"):
+            download()
+        assert written(tmp_path / "here") <= total_bytes(files)
+    else:
+        download()
+        assert written(tmp_path / "here") == total_bytes(files)
+
+
+def test_a_resumed_file_is_counted_once(hub, commit, tmp_path):
+    files = {"model.safetensors": Hub().files("lab/model", commit)["model.safetensors"]}
+    hub.fault("^GET .*safetensors", "truncated", times=1, after=9000)
+    received = []
+    monitor = DownloadMonitor(60, threading.Event(), received.append)
+    Hub().download("lab/model", commit, files, tmp_path / "here", monitor)
+    assert sum(received) == total_bytes(files)
+
+
+def test_a_tokenizer_larger_than_the_disk_budget_is_not_downloaded(hub, commit, tmp_path):
+    small = Hub(budget_bytes=100)
+    with pytest.raises(CheckpointError, match="takes .* GB, more than the 1e-07 GB of --max-disk"):
+        fetch_tokenizer("lab/model", [HubFolder("lab/model", commit)], small, tmp_path / "here", False)
+    assert not any("/resolve/" in path for _, path in hub.requests)
 
 
 def test_every_file_is_fetched_once_and_the_first_error_ends_the_others():

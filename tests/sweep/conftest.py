@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -71,8 +70,6 @@ def start(hub, tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # a shell that starts the tests in the background lets them, and what they start, ignore Ctrl-C
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
         )
 
     return start

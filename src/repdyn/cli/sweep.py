@@ -99,7 +99,7 @@ def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: C
     if options.list_suites:
         print_json(suite_fields()) if options.json else print_suites(PrintableConsole())
         return 0
-    hub, settings = Hub(timeout_seconds=options.timeout), _settings(options)
+    hub, settings = Hub(timeout_seconds=options.timeout, budget_bytes=options.max_disk), _settings(options)
     sources, problems = find_sources(options, hub) if models is None else sources_of_models(models, options, hub)
     store = open_store(options.store or _default_store(options))
     for note in (note for source in sources for note in selection_notes(source.selection)):

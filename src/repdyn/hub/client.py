@@ -130,10 +130,14 @@ class Hub:
     Args:
         endpoint: its address, by default that of HF_ENDPOINT.
         timeout_seconds: limit for each listing and for the files of a tokenizer.
+        budget_bytes: limit for the size of these files; None for none.
     """
 
-    def __init__(self, endpoint: str | None = None, timeout_seconds: float = 3600) -> None:
+    def __init__(
+        self, endpoint: str | None = None, timeout_seconds: float = 3600, budget_bytes: int | None = None
+    ) -> None:
         self.timeout_seconds = timeout_seconds
+        self.budget_bytes = budget_bytes
         self._listed: dict[tuple[str, str, bool], Files] = {}
         self._api = HfApi(endpoint=endpoint, library_name="repdyn")
         # The other protocol, xet, keeps a cache of its own outside the disk budget, and cannot be cancelled.

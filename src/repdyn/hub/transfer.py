@@ -22,8 +22,6 @@ PIECE_BYTES = 1 << 18
 """Cancelling and timing out take effect with the next piece."""
 DOWNLOAD_THREAD = "repdyn-download"
 """Prefix of the names of threads that download or list files."""
-# A file that is resumed may arrive in part twice.
-_LARGEST_EXCESS = 2
 
 T = TypeVar("T")
 Result = TypeVar("Result")
@@ -76,14 +74,19 @@ def unmonitored() -> DownloadMonitor:
 
 
 def progress_bar(name: str, n_bytes: int, monitor: DownloadMonitor, stopped: Event) -> type[tqdm]:
-    """Return the progress bar of a file, which reports each piece to the monitor and shows nothing."""
+    """Return the progress bar of a file, which reports each piece to the monitor and shows nothing.
+
+    It counts the bytes to be written, after decompression, and ends the download before they exceed ``n_bytes``.
+    """
     received = 0
 
     class Monitored(tqdm):
         monitor_interval = 0  # any other starts a thread for each class, which never ends
 
         def __init__(self, *args: Any, **settings: Any) -> None:
+            nonlocal received
             settings.pop("name", None)
+            received = settings.get("initial", 0)  # bytes from before the connection broke
             super().__init__(*args, **{**settings, "disable": True})
 
         def update(self, n: float | None = 1) -> None:
@@ -91,7 +94,7 @@ def progress_bar(name: str, n_bytes: int, monitor: DownloadMonitor, stopped: Eve
             if stopped.is_set():
                 raise CancelledError
             received += int(n or 0)
-            if received > _LARGEST_EXCESS * n_bytes + PIECE_BYTES:
+            if received > n_bytes:
                 raise CheckpointError(
                     f"{name} is larger than the hub lists: {received:,} bytes arrived of {n_bytes:,}; nothing is kept"
                 )
