@@ -112,15 +112,19 @@ def _validated_size(n_bytes: object) -> int:
     return n_bytes
 
 
-def _require_intact(path: Path, sha256: str | None) -> None:
+def _require_intact(path: Path, file: RemoteFile) -> None:
     """Check the content of a file, of which the client checks only the length."""
-    if sha256 is None:
+    if not file.digest:
         return
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
+    name = "git blob" if file.sha256 is None else "sha256"
+    with path.open("rb") as content:
+        if file.sha256 is None:
+            found = hashlib.sha1(b"blob %d\0" % path.stat().st_size + content.read()).hexdigest()
+        else:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+    if found != file.digest:
         raise _DamagedError(
-            f"{path.name} arrived damaged, twice: its sha256 is {found[:12]}, the hub says {sha256[:12]}"
+            f"{path.name} arrived damaged, twice: its {name} is {found[:12]}, the hub says {file.digest[:12]}"
         )
 
 
@@ -249,7 +253,7 @@ class Hub:
 
             try:
                 with_retries(request, monitor)
-                _require_intact(folder / name, files[name].sha256)
+                _require_intact(folder / name, files[name])
             except httpx2.ReadError:
                 if tries == 1:
                     raise

@@ -152,7 +152,9 @@ def local_probe(
         ValueError: there is no tokenizer.
         ValueError, SweepStoppedError: as :meth:`ProbeText.probe`.
     """
-    paths = [target.path for target in reversed(targets) if target.path is not None]
+    paths = [target.path for target in reversed(targets) if target.path is not None and _has_config(target.path)]
+    if not paths:
+        raise CheckpointError(f"none of its checkpoints in {folder} has a config.json")
     with temporary_folder("probe") as temporary:
         if tokenizer is None:
             found = next((path for path in paths if _has_tokenizer(path)), None)
@@ -167,6 +169,10 @@ def local_probe(
             )
         config = _local_config(paths[0], trust_remote_code)
         return text.probe(str(folder), found, config, trust_remote_code=trust_remote_code)
+
+
+def _has_config(path: Path) -> bool:
+    return path.suffix == LIGHTNING or (path / "config.json").exists()
 
 
 def _has_tokenizer(folder: Path) -> bool:
