@@ -73,9 +73,15 @@ def run(options: Namespace, models: Sequence[PublishedModel] | None = None, *, v
         # its remarks on a model that works, such as kernels that are not installed, look like errors
         with without_reports():
             return _run(options, models, console, views)
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        if error.errno not in {ENOSPC, EDQUOT}:
+            _print(console, f"error: {error}")
+            return USAGE_ERROR
+        _print(console, f"stopped: the disk is full ({error}); free some space, then repeat the command")
+        return STOPPED
+    except ValueError as error:
         _print(console, f"error: {error}")
-        return STOPPED if isinstance(error, OSError) and error.errno in {ENOSPC, EDQUOT} else USAGE_ERROR
+        return USAGE_ERROR
     except SweepStoppedError as error:
         _print(console, f"stopped: {error}")
         return STOPPED
@@ -127,8 +133,16 @@ def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: C
     if task_list.done:
         _print(console, f"{len(task_list.done)} of {len(tasks)} checkpoints are in {store.path} already")
     result = _measure(task_list.waiting, store, settings, hub, options)
-    # another process may have failed in the meantime
+    # another process may have failed in the meantime, or somebody deleted the store
     remaining = partition_tasks(result.skipped, store, settings, retry_failed=True).waiting
+    measured = [*task_list.done, *result.measured]
+    if lost := [task for task in measured if not settings.is_measured(task, store)]:
+        _print(
+            console,
+            f"{len(lost)} measured checkpoints are no longer in {store.path}, which was deleted or changed meanwhile; "
+            "they are measured again",
+        )
+        remaining += lost
     retried = _measure(remaining, store, settings, hub, options) if remaining else SweepResult()
     failed = [f"{task.target}: {reason}" for task, reason in result.failed + retried.failed]
     failed += [f"{task.target}: failed before; --retry-failed retries it" for task in task_list.failed_before]

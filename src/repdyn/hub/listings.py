@@ -59,7 +59,7 @@ def _files(hub: Hub, commit: Commit, folder: Path | None, with_dates: bool) -> F
     path = folder / digest / f"{commit[1]}.json"
     try:
         return {name: _remote_file(fields) for name, fields in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         pass  # not listed before, or the file is damaged, and is written anew
     files = hub.files(*commit, with_dates=with_dates)
     text = json.dumps({name: asdict(file) for name, file in files.items()}, default=datetime.isoformat)

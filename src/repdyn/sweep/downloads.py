@@ -22,6 +22,7 @@ from repdyn.hub.client import ASKING_THE_HUB, Hub, total_bytes
 from repdyn.hub.errors import CancelledError, OutOfBoundsError, SweepStoppedError
 from repdyn.hub.transfer import DOWNLOAD_THREAD, DownloadMonitor
 from repdyn.sweep.targets import Target
+from repdyn.text.corpus import cache_directory
 
 # Left free on the disk for other programs.
 _RESERVED_BYTES = 200_000_000
@@ -62,8 +63,13 @@ class DownloadLimits:
 
     @classmethod
     def from_options(cls, options: Namespace) -> DownloadLimits:
-        """Read the limits from the options of the command line."""
-        return cls(options.downloads.absolute(), options.max_disk, options.timeout, options.trust_remote_code)
+        """Read the limits from the options of the command line.
+
+        Raises:
+            FileNotFoundError: no folder is given, and the user has no home directory for the default one.
+        """
+        folder = options.downloads or cache_directory() / "downloads"
+        return cls(folder.absolute(), options.max_disk, options.timeout, options.trust_remote_code)
 
 
 class Downloads:
