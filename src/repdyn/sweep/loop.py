@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -264,4 +264,5 @@ def _finish(
     else:
         report.measured.append(task)
         display.finished(task, str(timing))
-        display.warn_of_own_windows(task, store.read(settings.key(task)))
+        with suppress(ValueError):  # the store was deleted meanwhile
+            display.warn_of_own_windows(task, store.read(settings.key(task)))
