@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import socket
@@ -19,7 +20,7 @@ from urllib.parse import parse_qs, unquote
 from weakref import WeakSet
 
 _Answer: TypeAlias = tuple[int, bytes, Mapping[str, str]]  # code, body, headers
-KINDS = ("status", "truncated", "wrong_size", "cut", "slow", "stall", "corrupt")
+KINDS = ("status", "truncated", "wrong_size", "cut", "slow", "stall", "corrupt", "headers", "gzip")
 
 _NAME = r"(?P<name>[^/]+(?:/[^/]+)?)"
 _ROUTES = {
@@ -37,7 +38,7 @@ class Fault:
     """What goes wrong with the requests it matches: with every method for "status", otherwise with the body of a GET.
 
     Attributes:
-        code, headers: for "status", such as 429 with {"Retry-After": "7"}, or 404 with an X-Error-Code.
+        code, headers: for "status", such as 429 with {"Retry-After": "7"}, or 404 with an X-Error-Code; headers for "headers" and "slow".
         after: for all others but "slow", up to which byte of the whole file all is well; half the file by default.
         bytes_per_second, seconds: for "slow"; and for "stall", the silence after which the rest is sent.
     """
@@ -134,7 +135,8 @@ class HubServer(ThreadingHTTPServer):
 
         Args:
             path_pattern: regular expression searched in the path and in "METHOD path", such as "^HEAD .*safetensors$".
-            kind: "status" is an error. "truncated" announces the whole and closes the connection after a part, "cut"
+            kind: "status" is an error. "headers" adds some to a good answer. "gzip"
+                compresses it, with ``after`` zeros at its end. "truncated" announces the whole and closes the connection after a part, "cut"
                 resets it there. "wrong_size" announces and sends a part. "stall" falls silent after a part. "slow"
                 sends little by little. "corrupt" inverts every byte after a part.
             times, options: to how many requests it happens, None meaning all; and other fields of :class:`Fault`.
@@ -251,6 +253,11 @@ class _Handler(BaseHTTPRequestHandler):
             answer = _error(fault.code, "The hub was told to fail", fault.headers)
         else:
             answer = self._answer(path, parse_qs(query))
+        if fault is not None and fault.kind in {"headers", "slow"}:
+            answer = (*answer[:2], {**answer[2], **fault.headers})
+        if fault is not None and fault.kind == "gzip":
+            content = gzip.compress(answer[1] + bytes(fault.after or 0))
+            answer = (answer[0], content, {**answer[2], "Content-Encoding": "gzip"})
         self._send(*answer, fault)
 
     do_HEAD = do_GET
@@ -297,7 +304,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_body(body[:stop], start, part, fault)
 
     def _send_body(self, body: bytes, start: int, part: int, fault: Fault | None) -> None:
-        if fault is None or fault.kind in {"status", "wrong_size", "corrupt"}:
+        if fault is None or fault.kind in {"status", "headers", "gzip", "wrong_size", "corrupt"}:
             self._write(body[start:])
         elif fault.kind == "slow":
             step = fault.bytes_per_second // 20 + 1

@@ -41,8 +41,8 @@ def of_library(family, **settings):
     return AutoModelForCausalLM.from_config(config)
 
 
-def checked(model):
-    """The head of a model, whose prediction from the last block's output is compared with the model's own."""
+def head_and_logits(model):
+    """The head of a model, its logits from the last block's output, and the model's own."""
     prepared, kept = prepare(model), []
     head = find_output_head(prepared, IDS)
     assert isinstance(head, OutputHead), head
@@ -53,13 +53,13 @@ def checked(model):
         logits = model(IDS.flip(1)).logits
     hook.remove()
     states = kept[0][0] if isinstance(kept[0], tuple) else kept[0]
-    assert torch.allclose(head(states.flatten(0, 1)), logits.flatten(0, 1), atol=1e-5)
-    return head
+    return head, head(states.flatten(0, 1)), logits.flatten(0, 1)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "bloom", "llama", "bert", "roberta", "modernbert"])
 def test_the_head_gives_the_model_s_own_logits(family):
-    checked(of_family(family))
+    _, found, logits = head_and_logits(of_family(family))
+    assert torch.allclose(found, logits, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -73,13 +73,16 @@ def test_the_head_gives_the_model_s_own_logits(family):
     ],
 )
 def test_scaled_and_capped_logits(family, settings, factor, cap):
-    head = checked(of_library(family, **settings))
+    head, found, logits = head_and_logits(of_library(family, **settings))
+    assert torch.allclose(found, logits, atol=1e-5)
     assert (pytest.approx(factor), cap) == tuple(head.scale)
 
 
 def test_a_cap_that_small_logits_do_not_show_is_that_of_the_configuration():
     model = of_library("gemma2", final_logit_softcapping=1e6)
-    assert checked(model).scale.cap == 1e6
+    head, found, logits = head_and_logits(model)
+    assert torch.allclose(found, logits, atol=1e-5)
+    assert head.scale.cap == 1e6
 
 
 def test_the_model_is_left_as_it_was():

@@ -12,10 +12,10 @@ from hub_server import HubServer
 from huggingface_hub import HfApi
 
 from repdyn.hub import transfer
-from repdyn.hub.client import Hub, RemoteFile
+from repdyn.hub.client import Hub, RemoteFile, total_bytes
 from repdyn.hub.errors import CancelledError, CheckpointError
 from repdyn.hub.tokenizers import HubFolder, fetch_tokenizer
-from repdyn.hub.transfer import DownloadMonitor, in_threads, unmonitored
+from repdyn.hub.transfer import DownloadMonitor, in_threads, map_concurrently, unmonitored
 
 DRIP = {"bytes_per_second": 20}
 SOON = 8.0
@@ -56,6 +56,84 @@ def test_a_listing_without_end(hub, commit, monkeypatch):
         Hub().files("lab/model", commit)
 
 
+@pytest.mark.parametrize("what", ["commits", "tree"])
+@pytest.mark.parametrize("pages", ["itself", "another", "new"])
+def test_pages_that_refer_to_each_other(hub, commit, monkeypatch, what, pages):
+    monkeypatch.setattr("repdyn.hub.responses._MOST_PAGES", 20)
+    address = f"{hub.url}/api/models/lab/model/{what}/{'main' if what == 'commits' else commit}"
+    asked = {"commits": lambda: Hub().commits("lab/model"), "tree": lambda: Hub().files("lab/model", commit)}
+    following = {
+        "itself": itertools.repeat(f"{address}?p=1"),
+        "another": itertools.cycle([f"{address}?p=1", f"{address}?p=2"]),
+        "new": (f"{address}?p={number}" for number in itertools.count(1)),
+    }[pages]
+    for _ in range(30):
+        headers = {"Link": f'<{next(following)}>; rel="next"'}
+        hub.fault(f"/{what}/", "headers", times=1, headers=headers)
+    how = "it has more than 20 pages" if pages == "new" else "its pages refer to each other"
+    with pytest.raises(CheckpointError, match=f"expected a listing that ends from the hub, but {how}: {address}"):
+        asked[what]()
+    assert len(hub.requests) <= 21
+
+
+@pytest.mark.parametrize("code", [429, 503])
+@pytest.mark.parametrize(("seconds", "shown"), [("86400", "86400"), ("9" * 400, "999999999999...")])
+@pytest.mark.parametrize("what", ["refs", "commit", "tree", "HEAD", "GET"])
+def test_a_wait_that_is_too_long_is_not_begun(hub, commit, tmp_path, waits, code, seconds, shown, what):
+    files = Hub().files("lab/model", commit)
+    pattern = f"^{what} .*/resolve/" if what in {"HEAD", "GET"} else "/api/"
+    hub.fault(pattern, "status", code=code, headers={"Retry-After": seconds})
+    new = Hub()
+    requests = {
+        "refs": lambda: new.refs("lab/model"),
+        "commit": lambda: new.commit("lab/model", "main"),
+        "tree": lambda: new.files("lab/model", commit),
+    }
+    download = lambda: new.download("lab/model", commit, files, tmp_path / "here", unmonitored())  # noqa: E731
+    with pytest.raises(
+        CheckpointError, match=rf"the hub asks to wait {shown} seconds .*\({code}\), longer than the 300"
+    ):
+        requests.get(what, download)()
+    assert waits == []
+
+
+def test_a_rate_limit_with_a_long_window(hub, commit, waits):
+    hub.fault("/api/", "status", code=429, headers={"ratelimit": '"api";r=0;t=86400'})
+    with pytest.raises(CheckpointError, match="the hub asks to wait 86400 seconds"):
+        Hub().files("lab/model", commit)
+    assert waits == []
+
+
+def test_responses_to_other_parts_of_the_program_are_not_checked(hub, commit, waits):
+    Hub().refs("lab/model")  # from here on, the client library calls the check
+    hub.fault("/tree/", "status", times=1, code=429, headers={"Retry-After": "86400"})
+    assert list(HfApi(endpoint=hub.url).list_repo_tree("lab/model", revision=commit))
+    assert waits == [86401.0]
+
+
+def test_an_abandoned_listing_ends(hub, commit):
+    """After the timeout, no further page is asked for."""
+    link = {"Link": f'<{hub.url}/api/models/lab/model/commits/main?p=1>; rel="next"'}
+    hub.fault("/commits/", "slow", times=1, bytes_per_second=200, headers=link)
+    hub.fault("/commits/", "headers", headers=link)
+    with pytest.raises(CheckpointError, match="did not complete its answer within --timeout 0.2 seconds"):
+        Hub(timeout_seconds=0.2).commits("lab/model")
+    for thread in threading.enumerate():
+        if thread.name == "asking the hub":
+            thread.join(SOON)
+            assert not thread.is_alive()
+    assert len(hub.requests) == 2
+
+
+def test_results_of_threads_are_in_order_and_ctrl_c_does_not_wait_for_them():
+    assert map_concurrently(lambda number: number**2, range(50)) == [number**2 for number in range(50)]
+    silent = threading.Event()
+    main = threading.main_thread().ident or 0
+    threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
+    assert seconds_until(KeyboardInterrupt, lambda: map_concurrently(lambda _: silent.wait(20), range(3))) < SOON
+    silent.set()
+
+
 def test_a_file_that_drips_ends_with_the_timeout(hub, commit, tmp_path):
     files = Hub().files("lab/model", commit)
     hub.fault("config.json", "slow", **DRIP)
@@ -89,6 +167,43 @@ def test_more_bytes_than_listed(hub, commit, tmp_path, monkeypatch):
     ):
         Hub().download("lab/model", commit, files, tmp_path / "here", unmonitored())
     assert not (tmp_path / "here" / "model.safetensors").exists()
+
+
+def written(folder: Path) -> int:
+    """Bytes of files on the disk, without the client's notes."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files if ".cache" not in path.parts or path.suffix == ".incomplete")
+
+
+@pytest.mark.parametrize("excess", [0, 100_000_000])
+def test_compressed_answers_count_as_what_is_written(hub, commit, tmp_path, excess):
+    """The bytes that arrive are a thousandth of it."""
+    files = {"tokenizer_config.json": Hub().files("lab/model", commit)["tokenizer_config.json"]}
+    hub.fault("^GET .*tokenizer_config.json", "gzip", after=excess)
+    download = lambda: Hub().download("lab/model", commit, files, tmp_path / "here", unmonitored())  # noqa: E731
+    if excess:
+        with pytest.raises(CheckpointError, match=r"tokenizer_config.json is larger than the hub lists"):
+            download()
+        assert written(tmp_path / "here") <= total_bytes(files)
+    else:
+        download()
+        assert written(tmp_path / "here") == total_bytes(files)
+
+
+def test_a_resumed_file_is_counted_once(hub, commit, tmp_path):
+    files = {"model.safetensors": Hub().files("lab/model", commit)["model.safetensors"]}
+    hub.fault("^GET .*safetensors", "truncated", times=1, after=9000)
+    received = []
+    monitor = DownloadMonitor(60, threading.Event(), received.append)
+    Hub().download("lab/model", commit, files, tmp_path / "here", monitor)
+    assert sum(received) == total_bytes(files)
+
+
+def test_a_tokenizer_larger_than_the_disk_budget_is_not_downloaded(hub, commit, tmp_path):
+    small = Hub(budget_bytes=100)
+    with pytest.raises(CheckpointError, match="takes .* GB, more than the 1e-07 GB of --max-disk"):
+        fetch_tokenizer("lab/model", [HubFolder("lab/model", commit)], small, tmp_path / "here", False)
+    assert not any("/resolve/" in path for _, path in hub.requests)
 
 
 def test_every_file_is_fetched_once_and_the_first_error_ends_the_others():

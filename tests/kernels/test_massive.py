@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from hostile import HOSTILE
+from pairs import UNDEFINED_ALONE, permuted_columns
 
 from repdyn.kernels import Cloud, Undefined, massive
 from repdyn.kernels.massive import massive_activation_share
@@ -101,10 +102,9 @@ def test_read_in_chunks_of_any_size(rows, monkeypatch):
 @pytest.mark.parametrize("name", ["sinks", "heavy_tail", "transposed", "strided"])
 def test_invariances(name):
     points = HOSTILE[name]()
-    columns = torch.randperm(points.shape[1], generator=torch.Generator().manual_seed(0))
     share = massive_activation_share(points, magnitude=1, ratio=3).item()
     assert share > 0
-    for changed in (-points, points.flip(0), points[:, columns], points.repeat(2, 1)):
+    for changed in (-points, points.flip(0), permuted_columns(points), points.repeat(2, 1)):
         assert massive_activation_share(changed, magnitude=1, ratio=3).item() == pytest.approx(share, rel=1e-12)
 
 
@@ -117,14 +117,7 @@ def test_surroundings_do_not_matter_and_points_are_left_as_they_were():
     assert torch.equal(points, HOSTILE["sinks"]().double())
 
 
-@pytest.mark.parametrize(
-    ("points", "reason"),
-    [
-        (torch.zeros(10, 4), "1 distinct of 10 points, at least 3 needed"),
-        (torch.full((10, 4), torch.nan), "the points contain NaN"),
-        (torch.full((10, 4), torch.inf), "the points contain inf"),
-    ],
-)
+@pytest.mark.parametrize(("points", "reason"), UNDEFINED_ALONE)
 def test_undefined_is_nan_with_a_reason(points, reason):
     assert massive_activation_share(points).isnan()
     with pytest.raises(Undefined) as caught:

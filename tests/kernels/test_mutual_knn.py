@@ -7,7 +7,7 @@ import pytest
 import torch
 from grouped import GROUPINGS, n_outside
 from hostile import HOSTILE
-from pairs import N_POINTS, NO_NUMBERS, NUMBERS, SCALES, after_a_block, normal, pair, rotation
+from pairs import INVARIANCES, N_POINTS, NO_NUMBERS, NUMBERS, SCALES, after_a_block, normal, pair
 from sklearn.neighbors import NearestNeighbors
 
 from repdyn.kernels import Cloud, Undefined, mutual_knn, neighbours
@@ -134,15 +134,6 @@ def test_opposite_neighbours_are_below_chance():
     angles = 2 * torch.pi * torch.arange(5, dtype=torch.float64) / 5
     circle = torch.stack([angles.cos(), angles.sin()], 1)
     assert compared(circle, circle[[0, 2, 4, 1, 3]], k=2) == pytest.approx(-1, abs=1e-12)
-
-
-INVARIANCES = {
-    "translation": lambda x: x + torch.linspace(-5, 50, x.shape[1]),
-    "rotation": lambda x: x @ rotation(x.shape[1]),
-    "reflection": lambda x: -x,
-    "scaling": lambda x: x * 3.7,
-    "columns_of_zeros": lambda x: torch.nn.functional.pad(x, (3, 40)),
-}
 
 
 @pytest.mark.parametrize("change", INVARIANCES)

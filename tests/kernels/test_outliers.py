@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 import torch
 from hostile import HOSTILE
-from pairs import SCALES, normal, rotation
+from pairs import SCALES, UNDEFINED_ALONE, normal, permuted_columns, rotation
 
 from repdyn.kernels import Cloud, Undefined, outlier_kurtosis, outliers
 
@@ -52,9 +52,8 @@ def test_at_random_weights_it_is_near_one_and_an_outlier_coordinate_raises_it():
 @pytest.mark.parametrize("name", ["sinks", "heavy_tail", "std_500", "d_gt_n"])
 def test_invariances(name):
     points = HOSTILE[name]().double()
-    columns = torch.randperm(points.shape[1], generator=torch.Generator().manual_seed(0))
     kurtosis = outlier_kurtosis(points).item()
-    for changed in (points * 7.3, -points, points.flip(0), points[:, columns], points.repeat(2, 1)):
+    for changed in (points * 7.3, -points, points.flip(0), permuted_columns(points), points.repeat(2, 1)):
         assert outlier_kurtosis(changed).item() == pytest.approx(kurtosis, rel=1e-12)
 
 
@@ -91,14 +90,7 @@ def test_the_points_are_left_as_they_were():
     assert torch.equal(points, HOSTILE["sinks"]().double())
 
 
-@pytest.mark.parametrize(
-    ("points", "reason"),
-    [
-        (torch.zeros(10, 4), "1 distinct of 10 points, at least 3 needed"),
-        (torch.full((10, 4), torch.nan), "the points contain NaN"),
-        (torch.full((10, 4), torch.inf), "the points contain inf"),
-    ],
-)
+@pytest.mark.parametrize(("points", "reason"), UNDEFINED_ALONE)
 def test_undefined_is_nan_with_a_reason(points, reason):
     assert outlier_kurtosis(points).isnan()
     with pytest.raises(Undefined) as caught:

@@ -7,7 +7,7 @@ import scipy.linalg
 import scipy.spatial
 import torch
 from hostile import HOSTILE
-from pairs import N_POINTS, NO_NUMBERS, NUMBERS, SCALES, after_a_block, normal, pair, rotation
+from pairs import INVARIANCES, N_POINTS, NUMBERS, SCALES, UNDEFINED, after_a_block, normal, pair
 
 from repdyn.kernels import Cloud, Undefined, procrustes, procrustes_distance
 
@@ -83,15 +83,6 @@ def test_unrelated_clouds_come_closer_with_more_dimensions(dim):
     assert found == pytest.approx(2 - 16 / (3 * np.pi) * (dim / 2000) ** 0.5, abs=0.03)
 
 
-INVARIANCES = {
-    "translation": lambda x: x + torch.linspace(-5, 50, x.shape[1]),
-    "rotation": lambda x: x @ rotation(x.shape[1]),
-    "reflection": lambda x: -x,
-    "scaling": lambda x: x * 3.7,
-    "columns_of_zeros": lambda x: torch.nn.functional.pad(x, (3, 40)),
-}
-
-
 @pytest.mark.parametrize("change", INVARIANCES)
 @pytest.mark.parametrize("name", ["gaussian", "low_rank", "d_gt_n", "n_5"])
 def test_invariances(name, change):
@@ -137,9 +128,6 @@ def test_the_points_are_left_as_they_were():
     assert (found.shape, found.dtype, found.requires_grad) == ((), torch.float64, False)
     assert torch.equal(a, before[0])
     assert torch.equal(b, before[1])
-
-
-UNDEFINED = {**NO_NUMBERS, "constant": (torch.ones(5, 2), "1 distinct of 5 points, at least 3 needed")}
 
 
 @pytest.mark.parametrize(("points", "reason"), UNDEFINED.values(), ids=UNDEFINED)

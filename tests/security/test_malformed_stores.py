@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from repdyn.probe.design import DENSE
 from repdyn.store.schema import SCHEMA, to_table
 from repdyn.sweep.checkpoint import Settings
 from repdyn.sweep.loop import partition_tasks
+from repdyn.utils.timeout import TimeoutRunner
 
 FUZZ = settings(
     deadline=None, max_examples=120, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -179,6 +181,22 @@ def test_a_sweep_measures_again_what_does_not_read(tmp_path, whole, small_probe)
     for content in (whole[:-9], b"", bytes(1000)):
         path.write_bytes(content)
         assert partition_tasks([task], store, Settings()).waiting == [task]
+
+
+def test_a_named_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, whole, small_probe):
+    from repdyn.sweep.checkpoint import Task
+    from repdyn.sweep.targets import Target
+
+    task, store = Task(Target("run", 8, "step8", path=tmp_path), small_probe), open_store(tmp_path)
+    path = tmp_path / Settings().key(task).filename
+    path.parent.mkdir()
+    os.mkfifo(path)
+    read = TimeoutRunner(20)
+    assert read("reading", lambda: partition_tasks([task], store, Settings()).waiting) == [task]
+    with pytest.raises(ValueError, match="expected a Parquet file of measurements, cannot read .* a named pipe"):
+        read("reading", store.to_pandas)
+    written = store.write(Settings().key(task), [row()])
+    assert written.is_file()
 
 
 def probe_file(path: Path, plan: object = None, **changes: Any) -> Path:

@@ -22,7 +22,9 @@ from repdyn.data.tokens import encode, load_tokenizer
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.local import load_lightning
+from repdyn.hub.pickled import memory_of_file
 from repdyn.hub.weights import Loading, load_model
+from repdyn.models import LanguageModel
 from repdyn.store import MeasurementKey
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import DownloadLimits, Downloads
@@ -151,6 +153,28 @@ def test_a_lightning_checkpoint_does_not_say_what_is_called_with_its_hyperparame
 def test_a_lightning_checkpoint_that_is_not_what_it_says(tmp_path, changes, message):
     with pytest.raises(CheckpointError, match=message):
         load_lightning(lightning_file(tmp_path / "last.ckpt", **changes))
+
+
+def test_a_lightning_checkpoint_of_a_few_bytes_that_would_fill_the_memory(tmp_path):
+    """Its hyperparameters and shapes agree; its tensors repeat one value by their strides."""
+    with torch.device("meta"):
+        given = dict(tiny_language_model(hidden_size=1 << 14).hparams)
+        sizes = {name: value.shape for name, value in LanguageModel(**given).state_dict().items()}
+    repeated = {name: torch.zeros(1).expand(shape) for name, shape in sizes.items()}
+    path = lightning_file(tmp_path / "last.ckpt", hyper_parameters=given, state_dict=repeated)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(
+        CheckpointError, match=r"last.ckpt holds .* bytes, and its tensors would take [\d,]{14,}: their"
+    ):
+        load_lightning(path)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_tensors_that_share_their_values_are_loaded(tmp_path, shared):
+    """As tied embeddings do: the file holds each value, and each tensor takes memory."""
+    one = torch.zeros(100, 10)
+    torch.save({"a": one, "b": one if shared else one.clone()}, tmp_path / "weights.bin")
+    assert memory_of_file(tmp_path / "weights.bin") == 8000
 
 
 @pytest.mark.parametrize("step", [-1, 3.7, True, "x", None, 10**30, [8]], ids=repr)

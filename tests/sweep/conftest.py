@@ -35,7 +35,7 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     # or it would end this process rather than wait for a download that it has given up
-    monkeypatch.setattr(cli, "is_prefetching", lambda: False)
+    monkeypatch.setattr(cli, "has_abandoned_threads", lambda: False)
 
     def command(*arguments: object) -> tuple[int, str, str]:
         given = ["--downloads", str(tmp_path / "downloads"), *QUICK, *map(str, arguments)]

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from repdyn import Probe, open_store
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CancelledError, CheckpointError, SweepStoppedError
+from repdyn.hub.tokenizers import HubFolder, fetch_tokenizer
 from repdyn.store import Store
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import DownloadLimits, Downloads
@@ -166,6 +167,24 @@ def test_a_wait_ends_when_the_download_is_cancelled(hub, published, downloads):
         assert time.monotonic() - start < 2
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_small_file_that_is_altered_at_equal_size(hub, published, store, downloads, tmp_path, name):
+    """The hub gives no sha256 of small files, but the names of their git blobs."""
+    tasks = published()
+    path = f"{tasks[1].target.commit}/{name}"
+    hub.fault(path, "corrupt", times=1)
+    if name == "config.json":
+        assert sweep(tasks, store, SETTINGS, downloads).measured == tasks
+        shutil.rmtree(store.path)
+        hub.fault(path, "corrupt")
+        reason = f"{name} arrived damaged, twice: its git blob is"
+        assert_only_the_middle_one_failed(sweep(tasks, store, SETTINGS, downloads), tasks, store, reason)
+    else:
+        hub.fault(path, "corrupt")
+        with pytest.raises(CheckpointError, match=f"{name} arrived damaged, twice: its git blob is"):
+            fetch_tokenizer("lab/model", [HubFolder("lab/model", tasks[1].target.commit)], Hub(), tmp_path / "t", False)
+
+
 def test_a_download_that_takes_too_long(hub, published, store, tmp_path):
     tasks = published()
     hub.fault(FILE.format(commit=tasks[1].target.commit), "slow", bytes_per_second=10_000)
@@ -203,6 +222,19 @@ def of_another_shape(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 24}))
 
 
+def configured_with_fewer_layers(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+
+
+def with_repeated_values(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    largest = max(tensors, key=lambda name: tensors[name].numel())
+    tensors[largest] = torch.zeros(1).expand(100_000, 100_000)
+    torch.save(tensors, folder / "pytorch_model.bin")
+
+
 def of_unknown_architecture(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "perceptron9000"}))
@@ -236,6 +268,11 @@ def a_pickle_with_code(folder: Path) -> None:
         (damaged_where_it_was_made, "the checkpoint does not load: SafetensorError"),
         (lacking_a_weight, "1 weights of GPTNeoXModel are not in the checkpoint and would be random: layers.1.mlp"),
         (of_another_shape, "the checkpoint does not load"),
+        (
+            configured_with_fewer_layers,
+            "the checkpoint has blocks that its configuration lacks, 12 weights such as gpt_neox.layers.1.",
+        ),
+        (with_repeated_values, "and its tensors would take 40,000,0"),
         (of_unknown_architecture, "the checkpoint does not load: ValueError"),
         (with_code_of_its_own, "it needs Python code of its own repository"),
         (a_pickle_with_code, "the checkpoint does not load: "),

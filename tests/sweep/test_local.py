@@ -125,6 +125,24 @@ def test_a_partially_saved_checkpoint_is_ignored(run):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("step", [12, 24])
+def test_a_step_without_a_configuration_is_a_failure(run, command, undrawn, step):
+    """Also where it is the newest, by which the tokenizer's context would be found."""
+    folder = run / "hf_checkpoints" / f"step{step}"
+    shutil.copytree(run / "hf_checkpoints" / "step8", folder)
+    (folder / "config.json").unlink()
+    (run / "hf_checkpoints" / "step16" / "eval-step99").mkdir()  # no checkpoint of this folder
+    status, _, err = command(run, "--metrics", "two_nn")
+    assert status == 1
+    assert f"not measured: run/hf_checkpoints step{step}: it has no config.json" in err
+    store = open_store(run / "sweep")
+    assert store.steps("run/hf_checkpoints") == [0, 8, 16]
+    assert step in set(store.to_pandas()["step"])
+    (folder / "config.json").write_bytes((run / "hf_checkpoints" / "step8" / "config.json").read_bytes())
+    assert command(run, "--metrics", "two_nn")[0] == 0
+
+
+@pytest.mark.slow
 def test_the_head_is_loaded_for_metrics_that_read_through_it(run, measured, probe, tmp_path):
     metrics = ("lens_kl", "lens_agreement")
     store = open_store(tmp_path / "store")

@@ -234,6 +234,19 @@ def test_values_that_are_not_comparable_are_not_added_to_a_run(tasks, family, tm
         check_comparable(local, store, SETTINGS)
 
 
+def test_a_run_whose_folder_is_a_link_is_not_written_through(tasks, tmp_path):
+    store = open_store(tmp_path / "store")
+    (tmp_path / "elsewhere").mkdir()
+    store.path.mkdir()
+    store.folder_of("lab/model").symlink_to(tmp_path / "elsewhere")
+    message = "expected a folder for the run 'lab/model' in .*, got a symbolic link, .* another --store"
+    with pytest.raises(ValueError, match=message):
+        check_comparable(tasks, store, SETTINGS)
+    with pytest.raises(ValueError, match=message):
+        sweep(tasks, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_a_damaged_file_is_measured_again(tasks, tmp_path):
     store = open_store(tmp_path / "store")
     sweep(tasks[:1], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))

@@ -39,7 +39,7 @@ _TOLERANCE = 32
 
 
 class OutputScale(NamedTuple):
-    """What a model does to the output of its last module: multiply it by a factor, then cap it softly."""
+    """A factor and a soft cap that a model applies to the output of its last module, in this order."""
 
     factor: float = 1.0
     cap: float | None = None
@@ -51,7 +51,7 @@ class OutputScale(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OutputHead:
-    """From states of a model's last block, or of any other one, to logits."""
+    """A function that maps states of a block, usually the last one, to logits."""
 
     modules: nn.ModuleList
     """Applied in turn: usually a final norm and the unembedding."""
@@ -90,10 +90,10 @@ def find_output_head(model: PreparedModel, input_ids: Tensor) -> OutputHead | st
 
 
 def find_final_norm(model: PreparedModel, input_ids: Tensor) -> OutputHead | str:
-    """Return what a model does to the states of its last block before it predicts, or the reason why it is not known.
+    """Return the modules between a model's last block and its unembedding, or the reason why they are not known.
 
-    In a Hugging Face model that is what leads to ``last_hidden_state``; in any other all modules of its output head but
-    the last one. Usually it is a norm.
+    In a Hugging Face model these modules compute ``last_hidden_state``; in any other they are all modules of its output
+    head except the last one. Usually there is one, the final norm.
 
     Args:
         model, input_ids: as for :func:`find_output_head`; a Hugging Face model need not have a head.
@@ -123,7 +123,7 @@ def _unsupported(model: PreparedModel) -> str | None:
 def _head_between(
     last: list[Tensor], calls: list[_Call], wanted: Tensor, cap: float | None, device: torch.device
 ) -> OutputHead | str:
-    """Return the modules that lead from the output of the last block to what is wanted, or why there are none."""
+    """Return the head that maps the output of the last block to the wanted tensor, or the reason why there is none."""
     if not bool(wanted.isfinite().all()):
         return NOT_FINITE
     for start in last:
@@ -136,11 +136,11 @@ def _head_between(
 def _run(
     model: PreparedModel, input_ids: Tensor, module: nn.Module, forward: Forward | None
 ) -> tuple[list[Tensor], list[_Call], Any]:
-    """Return what the last block puts out, the calls of modules outside the blocks, and the output of a module.
+    """Run a module; return the outputs of the last block, the calls of modules outside the blocks, and its output.
 
     Args:
-        module: what is run, the model or a part of it with all blocks.
-        forward: runs it on a batch; None calls it with the tokens.
+        module: the module to run: the model, or a part of it that contains all blocks.
+        forward: function that runs it on a batch; None to call it with the tokens.
     """
     blocks = [block.module for block in model.blocks]
     inside = {module for block in blocks for module in block.modules()}
@@ -171,8 +171,8 @@ def _run(
 def _logits(output: Any, model: nn.Module, dims: Collection[int]) -> Tensor | None:
     """Return the logits in the output of a model.
 
-    A tensor without a name is taken for logits if it has a value for each of the model's input embeddings, and another
-    width than the states: a model without a head puts out those.
+    An unnamed tensor is taken for logits if its last dimension is the number of input embeddings and differs from the
+    width of the states, which a model without a head returns.
     """
     named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
     if isinstance(named, Tensor):
@@ -192,7 +192,7 @@ def _states(parts: Any) -> list[Tensor]:
 def _chain(
     start: Tensor, calls: list[_Call], logits: Tensor, cap: float | None
 ) -> tuple[list[nn.Module], OutputScale] | None:
-    """Return the fewest modules that lead from states to the logits, and what is done to the output of the last."""
+    """Return the shortest chain of modules from the states to the logits, and the scale of the last one's output."""
     wanted = logits.reshape(-1, logits.shape[-1])
     reached: deque[tuple[Tensor, list[nn.Module]]] = deque([(start, [])])
     left = list(calls)
@@ -207,7 +207,7 @@ def _chain(
 
 
 def _scale_between(output: Tensor, logits: Tensor, cap: float | None) -> OutputScale | None:
-    """Return what turns a module's output into the logits; None if nothing known does."""
+    """Return the scale that maps a module's output to the logits; None if there is none."""
     if output.shape != logits.shape:
         return None
     a, b = output.double(), logits.double()

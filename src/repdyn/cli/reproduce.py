@@ -1,4 +1,4 @@
-"""The command ``repdyn reproduce``: measure what a paper measured, and compare with what it published."""
+"""The command ``repdyn reproduce``: repeat the measurements of a paper and compare them with its published values."""
 
 # Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OF_RECIPE = (
 
 
 def main(arguments: Sequence[str], prog: str = "repdyn reproduce") -> None:
-    """Sweep what a recipe describes, judge its published values, and write table, figure and page.
+    """Sweep the checkpoints of a recipe, judge its published values, and write table, figure and page.
 
     Raises:
         ValueError, OSError: an unknown or invalid recipe, an unknown model, or a store without its measurements.
@@ -129,7 +129,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _sweep(recipe: Recipe, store: Path, options: argparse.Namespace) -> int:
-    """Measure the checkpoints of a recipe, and return 1 if some failed; exits where the sweep cannot go on."""
+    """Measure the checkpoints of a recipe; return 1 if some failed, and exit if the sweep cannot continue."""
     from repdyn.cli.sweep import FAILED, leave, run
     from repdyn.recipes import find_models_of
     from repdyn.sweep.options import parser as sweep_parser

@@ -28,9 +28,10 @@ from repdyn.store import Store, open_store
 from repdyn.sweep.audit import audit
 from repdyn.sweep.audit_text import fault_lines
 from repdyn.sweep.checkpoint import Settings, Task, store_copy
-from repdyn.sweep.downloads import DownloadLimits, Downloads, is_prefetching
+from repdyn.sweep.downloads import DownloadLimits, Downloads, has_abandoned_threads
 from repdyn.sweep.estimate import Assumptions
 from repdyn.sweep.histories import find_copied_targets, list_histories
+from repdyn.sweep.leftovers import remove_leftovers
 from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_designs, partition_tasks, sweep
 from repdyn.sweep.options import Shard
 from repdyn.sweep.options import parser as build_parser
@@ -73,9 +74,15 @@ def run(options: Namespace, models: Sequence[PublishedModel] | None = None, *, v
         # its remarks on a model that works, such as kernels that are not installed, look like errors
         with without_reports():
             return _run(options, models, console, views)
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        if error.errno not in {ENOSPC, EDQUOT}:
+            _print(console, f"error: {error}")
+            return USAGE_ERROR
+        _print(console, f"stopped: the disk is full ({error}); free some space, then repeat the command")
+        return STOPPED
+    except ValueError as error:
         _print(console, f"error: {error}")
-        return STOPPED if isinstance(error, OSError) and error.errno in {ENOSPC, EDQUOT} else USAGE_ERROR
+        return USAGE_ERROR
     except SweepStoppedError as error:
         _print(console, f"stopped: {error}")
         return STOPPED
@@ -86,8 +93,8 @@ def run(options: Namespace, models: Sequence[PublishedModel] | None = None, *, v
 
 def leave(status: int) -> NoReturn:
     """Exit with a status, without waiting for a download that was given up."""
-    if is_prefetching():
-        # a download from an unresponsive hub would delay the exit by a minute; its files are deleted already
+    if has_abandoned_threads():
+        # an unresponsive hub would delay the exit by a minute; files of downloads are deleted already
         sys.stdout.flush()
         os._exit(status)
     sys.exit(status)
@@ -100,7 +107,7 @@ def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: C
     if options.list_suites:
         print_records(suite_fields(), options) if wants_records(options) else print_suites(PrintableConsole())
         return 0
-    hub, settings = Hub(timeout_seconds=options.timeout), _settings(options)
+    hub, settings = Hub(timeout_seconds=options.timeout, budget_bytes=options.max_disk), _settings(options)
     sources, problems = find_sources(options, hub) if models is None else sources_of_models(models, options, hub)
     store = open_store(options.store or _default_store(options))
     for note in (note for source in sources for note in selection_notes(source.selection)):
@@ -125,11 +132,21 @@ def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: C
     for task in every_task:
         if task.target in copied:
             store_copy(task, store, settings, copied[task.target])
+    for line in remove_leftovers(store, Downloads(hub, DownloadLimits.from_options(options))):
+        _print(console, line)
     if task_list.done:
         _print(console, f"{len(task_list.done)} of {len(tasks)} checkpoints are in {store.path} already")
     result = _measure(task_list.waiting, store, settings, hub, options)
-    # another process may have failed in the meantime
+    # another process may have failed in the meantime, or somebody deleted the store
     remaining = partition_tasks(result.skipped, store, settings, retry_failed=True).waiting
+    measured = [*task_list.done, *result.measured]
+    if lost := [task for task in measured if not settings.is_measured(task, store)]:
+        _print(
+            console,
+            f"{len(lost)} measured checkpoints are no longer in {store.path}, which was deleted or changed meanwhile; "
+            "they are measured again",
+        )
+        remaining += lost
     retried = _measure(remaining, store, settings, hub, options) if remaining else SweepResult()
     failed = [f"{task.target}: {reason}" for task, reason in result.failed + retried.failed]
     failed += [f"{task.target}: failed before; --retry-failed retries it" for task in task_list.failed_before]

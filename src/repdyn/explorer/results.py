@@ -1,4 +1,4 @@
-"""What the explorer shows of a sentence in one checkpoint, without the page."""
+"""Results that the explorer computes for a sentence in one checkpoint, independent of the page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LayerHeads(NamedTuple):
     name: str
     """Display name of the checkpoint, and of the stack if it has several."""
     ids: tuple[int, ...]
-    """Of the tokens."""
+    """Token ids of the sentence."""
     layer: int
     weights: Tensor
     """(heads, n_tokens, n_tokens), from each token to each; a row sums to 1, or to less with learned sinks."""

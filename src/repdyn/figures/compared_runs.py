@@ -1,4 +1,4 @@
-"""The runs of a comparison, seeds of one model as one: their colours and markers, legend and captions."""
+"""The runs of a comparison, with seeds of one model grouped: colours, markers, legend and captions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ComparedRuns:
 
 
 def bands(runs: Sequence[Compared], rows: Mapping[str, pd.DataFrame]) -> str:
-    """Say what the bands of runs and of groups of seeds mean, or why there is none.
+    """Describe what the bands of runs and of groups of seeds mean, or why there is none.
 
     Args:
         runs: those that are drawn.

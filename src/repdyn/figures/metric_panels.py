@@ -21,7 +21,7 @@ from repdyn.tables.style import LOSS_COLOUR
 MARKED = "marked: alerts"
 """Note on marks in a caption."""
 SEED_LOOK: Mapping[str, Any] = {"width": 0.7, "marker": "", "label": "", "description": "a seed", "opacity": 0.55}
-"""How the line of a single seed differs from that of the mean over seeds."""
+"""Line style of a single seed, where it differs from that of the mean over seeds."""
 _MAX_MESSAGES = 3
 _MAX_MARKERS = 40
 """Largest number of points of a line with a marker each."""

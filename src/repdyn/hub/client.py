@@ -23,6 +23,8 @@ from repdyn.utils.timeout import TimeoutRunner
 
 _TRIES = 3
 _MOST_FILES = 100_000
+ASKING_THE_HUB = "asking the hub"
+"""Name of the threads that wait for a listing."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 T = TypeVar("T")
@@ -95,7 +97,7 @@ def _validated_path(path: object) -> str:
 
 
 def _title(title: object) -> str:
-    """Return the title of a commit without the characters that its author should not have put there."""
+    """Return the title of a commit without control characters and unpaired surrogates."""
     return "".join(filter(_is_plain, str(title)))
 
 
@@ -110,15 +112,19 @@ def _validated_size(n_bytes: object) -> int:
     return n_bytes
 
 
-def _require_intact(path: Path, sha256: str | None) -> None:
+def _require_intact(path: Path, file: RemoteFile) -> None:
     """Check the content of a file, of which the client checks only the length."""
-    if sha256 is None:
+    if not file.digest:
         return
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
+    name = "git blob" if file.sha256 is None else "sha256"
+    with path.open("rb") as content:
+        if file.sha256 is None:
+            found = hashlib.sha1(b"blob %d\0" % path.stat().st_size + content.read()).hexdigest()
+        else:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+    if found != file.digest:
         raise _DamagedError(
-            f"{path.name} arrived damaged, twice: its sha256 is {found[:12]}, the hub says {sha256[:12]}"
+            f"{path.name} arrived damaged, twice: its {name} is {found[:12]}, the hub says {file.digest[:12]}"
         )
 
 
@@ -128,10 +134,14 @@ class Hub:
     Args:
         endpoint: its address, by default that of HF_ENDPOINT.
         timeout_seconds: limit for each listing and for the files of a tokenizer.
+        budget_bytes: limit for the size of these files; None for none.
     """
 
-    def __init__(self, endpoint: str | None = None, timeout_seconds: float = 3600) -> None:
+    def __init__(
+        self, endpoint: str | None = None, timeout_seconds: float = 3600, budget_bytes: int | None = None
+    ) -> None:
         self.timeout_seconds = timeout_seconds
+        self.budget_bytes = budget_bytes
         self._listed: dict[tuple[str, str, bool], Files] = {}
         self._api = HfApi(endpoint=endpoint, library_name="repdyn")
         # The other protocol, xet, keeps a cache of its own outside the disk budget, and cannot be cancelled.
@@ -208,7 +218,7 @@ class Hub:
         """
         monitor = self.timed_monitor()
         try:
-            return TimeoutRunner(self.timeout_seconds)("asking the hub", lambda: with_retries(request, monitor))
+            return TimeoutRunner(self.timeout_seconds)(ASKING_THE_HUB, lambda: with_retries(request, monitor))
         except TimeoutError as error:
             raise CheckpointError(
                 f"the hub did not complete its answer within --timeout {self.timeout_seconds:g} seconds"
@@ -243,7 +253,7 @@ class Hub:
 
             try:
                 with_retries(request, monitor)
-                _require_intact(folder / name, files[name].sha256)
+                _require_intact(folder / name, files[name])
             except httpx2.ReadError:
                 if tries == 1:
                     raise

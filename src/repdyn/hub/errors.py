@@ -40,6 +40,10 @@ class CancelledError(Exception):
 
 
 _LONGEST = 400
+_NONSENSE = (
+    *(httpx2.HTTPError, httpx2.InvalidURL),
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
+)
 _OUT_OF_MEMORY = (
     "out of memory: {error}; try --device-map auto (parts of the model wait in memory or on disk), --dtype bfloat16, "
     "or a smaller --tokens-per-forward"
@@ -74,8 +78,14 @@ def hub_errors(what: str, endpoint: str) -> Iterator[None]:
         raise CheckpointError(f"a file of {what} is not on the hub (404): {_in_one_line(error)}") from error
     except HfHubHTTPError as error:
         raise CheckpointError(f"{what}: {_answer(error)}") from error
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError, LookupError, AttributeError) as error:
+    except _NONSENSE as error:
         raise CheckpointError(f"{_broken(error)} while {what} was fetched: {_described(error)}") from error
+    except RuntimeError as error:
+        if "home directory" not in str(error):
+            raise
+        raise SweepStoppedError(
+            "the hub's cache needs a home directory, and this user has none; set HOME, or HF_HOME to a folder"
+        ) from error
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise SweepStoppedError(

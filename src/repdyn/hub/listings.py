@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -13,9 +12,8 @@ from typing import Any, TypeAlias
 
 from repdyn.hub.client import Files, Hub, RemoteFile
 from repdyn.hub.errors import CheckpointError
+from repdyn.hub.transfer import map_concurrently
 from repdyn.utils.atomic_files import write_atomically
-
-_CONCURRENT = 8
 
 Commit: TypeAlias = tuple[str, str]
 """A repository and a full commit hash."""
@@ -51,8 +49,7 @@ def list_commits(
             listed()
 
     wanted = list(dict.fromkeys(commits))
-    with ThreadPoolExecutor(_CONCURRENT) as pool:
-        return dict(zip(wanted, pool.map(look_up, wanted), strict=True))
+    return dict(zip(wanted, map_concurrently(look_up, wanted), strict=True))
 
 
 def _files(hub: Hub, commit: Commit, folder: Path | None, with_dates: bool) -> Files:
@@ -62,7 +59,7 @@ def _files(hub: Hub, commit: Commit, folder: Path | None, with_dates: bool) -> F
     path = folder / digest / f"{commit[1]}.json"
     try:
         return {name: _remote_file(fields) for name, fields in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         pass  # not listed before, or the file is damaged, and is written anew
     files = hub.files(*commit, with_dates=with_dates)
     text = json.dumps({name: asdict(file) for name, file in files.items()}, default=datetime.isoformat)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from repdyn.hub.client import Files, Hub
+from repdyn.hub.client import Files, Hub, total_bytes
 from repdyn.hub.errors import CheckpointError, model_errors
 from repdyn.hub.weights import remote_code_errors
 from repdyn.utils.quiet import without_reports
@@ -38,7 +38,17 @@ class HubFolder:
         return {name.removeprefix(self._prefix): files[name] for name in files if name.startswith(self._prefix)}
 
     def fetch(self, files: Files, hub: Hub, folder: Path) -> Path:
-        """Download some of its files and return the local folder that holds them."""
+        """Download some of its files and return the local folder that holds them.
+
+        Raises:
+            CheckpointError: they cannot be downloaded, or are larger than the budget of the hub.
+        """
+        total = total_bytes(files)
+        if hub.budget_bytes is not None and total > hub.budget_bytes:
+            raise CheckpointError(
+                f"the tokenizer or configuration of {self} takes {total / 1e9:.3g} GB, more than the "
+                f"{hub.budget_bytes / 1e9:.3g} GB of --max-disk"
+            )
         named = {self._prefix + name: file for name, file in files.items()}
         hub.download(self.repository, self.revision, named, folder, hub.timed_monitor())
         return folder / self.subfolder

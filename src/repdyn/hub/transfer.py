@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Event, Lock, Semaphore, Thread
 from typing import Any, TypeVar
 
@@ -11,20 +11,20 @@ from huggingface_hub.errors import HfHubHTTPError
 from tqdm import tqdm
 
 from repdyn.hub.errors import CancelledError, CheckpointError
+from repdyn.hub.responses import BUSY, checked_responses, requested_wait
 
 _CONNECTIONS = 4
-_BUSY = {408, 429, 500, 502, 503, 504}
+_LOOKUPS = 8
 _WAITS_SECONDS = (1, 2, 4, 8, 8)
-_LONGEST_WAIT_SECONDS = 300
-_RETRY_AFTER_DIGITS = 9
 _POLL_SECONDS = 0.2
 _LAST_PIECE_SECONDS = 1.0
 PIECE_BYTES = 1 << 18
 """Cancelling and timing out take effect with the next piece."""
-# A file that is resumed may arrive in part twice.
-_LARGEST_EXCESS = 2
+DOWNLOAD_THREAD = "repdyn-download"
+"""Prefix of the names of threads that download or list files."""
 
 T = TypeVar("T")
+Result = TypeVar("Result")
 
 
 class DownloadMonitor:
@@ -48,29 +48,15 @@ def with_retries(request: Callable[[], T], monitor: DownloadMonitor) -> T:
     """Repeat a request while the hub is busy; its client does so for listings, but not for refs and contents."""
     for wait_seconds in _WAITS_SECONDS:
         try:
-            return request()
+            with checked_responses(monitor):
+                return request()
         except HfHubHTTPError as error:
-            if error.response.status_code not in _BUSY:
+            if error.response.status_code not in BUSY:
                 raise
-            _wait(_requested_wait(error, wait_seconds), monitor)
-    return request()
-
-
-def _requested_wait(error: HfHubHTTPError, default: float) -> float:
-    """Return the seconds to wait after a refused request.
-
-    Raises:
-        CheckpointError: the hub names a longer time than a sweep waits for.
-    """
-    named = error.response.headers.get("Retry-After", "")
-    if not (named.isascii() and named.isdecimal()):
-        return default
-    if len(named) > _RETRY_AFTER_DIGITS or int(named) > _LONGEST_WAIT_SECONDS:
-        raise CheckpointError(
-            f"the hub asks to wait {named:.12}{'...' if len(named) > 12 else ''} seconds before the next request "
-            f"({error.response.status_code}), longer than the {_LONGEST_WAIT_SECONDS} that a sweep waits; try later"
-        ) from error
-    return int(named)
+            named = requested_wait(error.response)
+            _wait(wait_seconds if named is None else named, monitor)
+    with checked_responses(monitor):
+        return request()
 
 
 def _wait(seconds: float, monitor: DownloadMonitor) -> None:
@@ -88,14 +74,19 @@ def unmonitored() -> DownloadMonitor:
 
 
 def progress_bar(name: str, n_bytes: int, monitor: DownloadMonitor, stopped: Event) -> type[tqdm]:
-    """Return the progress bar of a file, which reports each piece to the monitor and shows nothing."""
+    """Return the progress bar of a file, which reports each piece to the monitor and shows nothing.
+
+    It counts the bytes to be written, after decompression, and ends the download before they exceed ``n_bytes``.
+    """
     received = 0
 
     class Monitored(tqdm):
         monitor_interval = 0  # any other starts a thread for each class, which never ends
 
         def __init__(self, *args: Any, **settings: Any) -> None:
+            nonlocal received
             settings.pop("name", None)
+            received = settings.get("initial", 0)  # bytes from before the connection broke
             super().__init__(*args, **{**settings, "disable": True})
 
         def update(self, n: float | None = 1) -> None:
@@ -103,7 +94,7 @@ def progress_bar(name: str, n_bytes: int, monitor: DownloadMonitor, stopped: Eve
             if stopped.is_set():
                 raise CancelledError
             received += int(n or 0)
-            if received > _LARGEST_EXCESS * n_bytes + PIECE_BYTES:
+            if received > n_bytes:
                 raise CheckpointError(
                     f"{name} is larger than the hub lists: {received:,} bytes arrived of {n_bytes:,}; nothing is kept"
                 )
@@ -112,7 +103,28 @@ def progress_bar(name: str, n_bytes: int, monitor: DownloadMonitor, stopped: Eve
     return Monitored
 
 
-def in_threads(fetch: Callable[[str], None], names: Sequence[str], monitor: DownloadMonitor, stopped: Event) -> None:
+def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list[Result]:
+    """Apply a function to each item in several threads, and return the results in order.
+
+    Ctrl-C does not wait for a thread that waits for a slow server.
+    """
+    given = list(items)
+    found: dict[int, Result] = {}
+
+    def fill(number: int) -> None:
+        found[number] = look_up(given[number])
+
+    in_threads(fill, range(len(given)), unmonitored(), Event(), n_threads=_LOOKUPS)
+    return [found[number] for number in range(len(given))]
+
+
+def in_threads(
+    fetch: Callable[[T], None],
+    names: Sequence[T],
+    monitor: DownloadMonitor,
+    stopped: Event,
+    n_threads: int = _CONNECTIONS,
+) -> None:
     """Fetch files in a few threads, and raise the first error, or that of the monitor, at once.
 
     A thread that waits for a slow server is abandoned; it ends with the next piece and does not delay the exit.
@@ -134,7 +146,7 @@ def in_threads(fetch: Callable[[str], None], names: Sequence[str], monitor: Down
         finally:
             ended.release()
 
-    threads = [Thread(target=work, name=f"repdyn-download-{number}", daemon=True) for number in range(_CONNECTIONS)]
+    threads = [Thread(target=work, name=f"{DOWNLOAD_THREAD}-{number}", daemon=True) for number in range(n_threads)]
     for thread in threads:
         thread.start()
     try:

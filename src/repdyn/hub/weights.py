@@ -25,6 +25,7 @@ from transformers import (
 
 from repdyn.hub.client import Files, RemoteFile
 from repdyn.hub.errors import CheckpointError, model_errors
+from repdyn.hub.pickled import memory_of_file
 from repdyn.utils.quiet import without_reports
 
 # The first format that a commit has is used. Pickles are only read with weights_only=True.
@@ -39,6 +40,8 @@ _AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")
 # Names of architectures in configurations; that of BERT's pretraining has a head for masked tokens too.
 _CAUSAL_HEAD = re.compile(r".*(ForCausalLM|LMHeadModel)")
 _MASKED_HEAD = re.compile(r".*ForMaskedLM|BertForPreTraining")
+
+_NUMBER = re.compile(r"\.\d+(?=\.)")
 
 MAX_LAYERS = 10_000
 """Largest number of layers that is built: a larger one is an error of the configuration, and would fill the memory."""
@@ -148,6 +151,7 @@ def load_model(
         if loading.device_map is None:
             model = model.to(loading.device)
         _require_every_weight(model, report["missing_keys"], report["mismatched_keys"])
+        _require_every_block(model, report["unexpected_keys"])
         _require_finite(model)
         return model.eval()
 
@@ -215,12 +219,10 @@ def _preferred_weights(names: list[str]) -> list[str]:
 
 def _require_memory(folder: Path, loading: Loading) -> None:
     """Check that the model fits into memory: Linux would kill the process otherwise."""
-    if loading.device_map is not None:
-        return
     here = {path.name: RemoteFile(path.stat().st_size, None) for path in folder.iterdir()}
     needed = sum(_bytes_in_memory(folder / name, loading.dtype) for name in choose_files(here))
     available = psutil.virtual_memory().available
-    if needed > available:
+    if needed > available and loading.device_map is None:
         precision = "their own precision" if loading.dtype == "auto" else loading.dtype
         raise CheckpointError(
             f"out of memory: its weights take {needed / 1e9:.1f} GB in {precision}, and {available / 1e9:.1f} GB are "
@@ -231,7 +233,7 @@ def _require_memory(folder: Path, loading: Loading) -> None:
 def _bytes_in_memory(path: Path, dtype: str) -> float:
     """Return the memory that the weights of a file take in a precision; 0 for other files."""
     if path.suffix == ".bin":
-        return path.stat().st_size
+        return memory_of_file(path)
     if path.suffix != ".safetensors":
         return 0
     growth = 1.0
@@ -250,6 +252,20 @@ def _require_every_weight(model: PreTrainedModel, missing: Iterable[str], mismat
         )
     if wrong := list(mismatched):
         raise CheckpointError(f"weights of another shape than {type(model).__name__}'s: {wrong[0]}")
+
+
+def _require_every_block(model: PreTrainedModel, unexpected: Iterable[str]) -> None:
+    """Check that the model has all blocks of the checkpoint: with fewer in its configuration the others are ignored."""
+
+    def position_free(name: str) -> str:
+        return _NUMBER.sub(".#", name.removeprefix(f"{model.base_model_prefix}."))
+
+    known = {position_free(name) for name, _ in model.named_parameters()}
+    if cut_off := sorted(name for name in unexpected if _NUMBER.search(name) and position_free(name) in known):
+        raise CheckpointError(
+            f"the checkpoint has blocks that its configuration lacks, {len(cut_off)} weights such as {cut_off[0]}; "
+            "the model would be cut off without notice"
+        )
 
 
 def _absent(missing: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""How many nearest neighbours the same tokens share in two clouds."""
+"""Overlap of the nearest neighbours of the same tokens in two point clouds."""
 
 from __future__ import annotations
 

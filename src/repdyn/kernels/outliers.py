@@ -1,4 +1,4 @@
-"""How unevenly the coordinates of a cloud are used."""
+"""Outlier coordinates of a point cloud."""
 
 from __future__ import annotations
 

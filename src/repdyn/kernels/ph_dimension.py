@@ -1,4 +1,4 @@
-"""Persistent-homology dimension: how the length of minimum spanning trees grows with the number of points."""
+"""Persistent-homology dimension, from the growth of minimum spanning trees with the number of points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well a model predicts: loss, accuracy and calibration of the predictions that its output head makes."""
+"""Loss, accuracy and calibration of the predictions of an output head."""
 
 from __future__ import annotations
 

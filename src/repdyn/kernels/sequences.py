@@ -1,4 +1,4 @@
-"""Whole sequences of states: how many directions the tokens of one sequence take, how alike these are, how large."""
+"""Metrics of whole sequences of states: entropy of the spectrum, mean cosine and largest magnitude of the tokens."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ from repdyn.store.scalars import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALI
 from repdyn.store.schema import Checkpoint, Row, scalar_row
 
 MASKED_SHARE = 0.15
-"""Largest share of the probe's tokens that are masked at once, as in the training of BERT."""
+"""Largest fraction of the probe's tokens that are masked at once, as in the training of BERT."""
 UNKNOWN_DIRECTION = "whether a position sees later ones is unknown, and so is what the model predicts"
 NO_MASK = "an encoder predicts masked tokens, and the probe knows no mask token"
 
 
 class Targets(NamedTuple):
-    """What is predicted in each batch: the position that it is predicted from, and the token."""
+    """Tokens to predict in each batch, and the positions from which they are predicted."""
 
     positions: Sequence[np.ndarray]
     """By batch (n,), indices of tokens in the probe."""
@@ -57,7 +57,7 @@ def next_tokens(probe: Probe) -> Targets:
 def masked_tokens(probe: Probe, mask_id: int) -> tuple[Probe, Targets]:
     """Return the probe with some of its sampled tokens masked, and these tokens.
 
-    They are evenly taken from the batches, in the order of the sample, which goes round the windows.
+    Each batch contributes equally many, in the order of the sample, which alternates between windows.
     """
     batches = probe.sample("all")
     n_masked = min(batches.shape[1], int(MASKED_SHARE * len(probe.tokens)) // len(batches))

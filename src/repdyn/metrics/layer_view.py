@@ -42,7 +42,7 @@ class CheckpointContext:
     output_head: OutputHead | str | None = None
     """From states to logits, or the reason why there is none; None if no metric needs it."""
     final_norm: OutputHead | str | None = None
-    """From states to normed ones, or the reason why there is none; None if no view needs it."""
+    """Function that applies the final norm to states, or the reason why there is none; None if no view needs it."""
 
 
 @dataclass

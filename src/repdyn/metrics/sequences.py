@@ -1,4 +1,4 @@
-"""Metrics of whole sequences of states: how the tokens of a text window lie to one another, and how large."""
+"""Records of the metrics of whole sequences of states, computed over the tokens of each text window."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from repdyn.probe.design import DENSE, Design, design_from_rule
@@ -52,7 +52,9 @@ def write_probe(path: str | Path, content: ProbeContent) -> None:
     # uint8, because a bool read from a damaged file may be neither true nor false
     tensors |= {f"{_CLASS}{name}": members.to(torch.uint8) for name, members in content.classes.items()}
     tensors |= {} if content.topics is None else {_TOPICS: content.topics}
-    save_file(tensors, path, metadata={_PLAN: json.dumps(content.settings), "hash": content.hash})
+    data = to_safetensors(tensors, metadata={_PLAN: json.dumps(content.settings), "hash": content.hash})
+    # not save_file, whose errors of a full disk are no OSError, and whose files only their owner can read
+    Path(path).write_bytes(data)
 
 
 def read_probe(path: str | Path) -> ProbeContent:

@@ -1,4 +1,4 @@
-"""Views of a cloud: what of a window of tokens becomes a vector.
+"""Views of a point cloud: which vectors are taken from a window of tokens.
 
 By default each sampled token is a vector, as the block left it. A view is named like a token subset, after the "@" of a
 metric, and recorded as one, so that values of different views never form one curve:
@@ -15,17 +15,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 NO_MASSIVE = "no_massive"
-"""The subset without vectors of massive norm, which each layer selects for itself."""
+"""The subset without vectors of massive norm, which is selected at each layer separately."""
 LAST_TOKEN = "last_token"
 WINDOW_MEAN = "window_mean"
 DIFFERENCES = "differences"
 VIEWS = (LAST_TOKEN, WINDOW_MEAN, DIFFERENCES)
-"""The views that are not a subset of the probe's tokens with a vector each, or one of single tokens."""
+"""The views that select or combine tokens by their position in a window."""
 NORMED = ".normed"
 
 
 class View(NamedTuple):
-    """What of a window becomes a vector, and whether the final norm is applied to it."""
+    """A selection of vectors from each window, with or without the model's final norm."""
 
     vectors: str
     """A token subset, or one of :data:`VIEWS`."""
@@ -33,12 +33,12 @@ class View(NamedTuple):
 
     @property
     def sampled(self) -> str:
-        """The subset or view whose sample of the probe it is selected from."""
+        """Subset or view by which tokens of the probe are sampled."""
         return "all" if self.vectors == NO_MASSIVE else self.vectors
 
     @property
     def of_single_tokens(self) -> bool:
-        """Whether each vector is a token's own, as the block left it."""
+        """Whether each vector is the state of one token, without the final norm."""
         return not self.normed and self.vectors not in {WINDOW_MEAN, DIFFERENCES}
 
 

@@ -1,4 +1,4 @@
-"""When a published value counts as reproduced: the kinds of criteria that a recipe can name."""
+"""The kinds of criteria by which a recipe judges whether a published value is reproduced."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Criteria of profiles over depth, and what all criteria have in common."""
+"""Criteria of profiles over depth, and the base class of all criteria."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
@@ -13,7 +14,7 @@ from repdyn.tables.findings import findings
 
 Axis: TypeAlias = Literal["depth", "training", "other metric", "width"]
 Judgement: TypeAlias = tuple[Verdict, str]
-"""A verdict, and the measured numbers behind it."""
+"""A verdict, and the measured numbers on which it is based."""
 
 _OPPOSITE: dict[Verdict, Verdict] = {
     "shown": "not shown",
@@ -22,44 +23,44 @@ _OPPOSITE: dict[Verdict, Verdict] = {
 }
 
 
-class BaseCriterion:
-    """What all criteria have: a text, a judgement, and what a figure shows of them."""
+class BaseCriterion(ABC):
+    """A criterion by which a published value is judged on measured ones; the base class of all kinds."""
 
     over_models: ClassVar[bool] = False
-    """Whether all models together are judged."""
+    """Whether all models are judged together."""
     step: Step = "last"
-    """At which step a profile is shown."""
+    """Step at which a profile is judged and drawn."""
     layers: Layers = "mean"
-    """Which blocks make up the values of a course."""
+    """Blocks over which the values of a course are taken."""
 
     @property
     def axis(self) -> Axis:
-        """What is on the horizontal axis."""
+        """Quantity on the horizontal axis of a figure."""
         return "training"
 
     @property
     def band(self) -> tuple[float, float] | None:
-        """The published place on the horizontal axis, if there is one."""
+        """Published range on the horizontal axis; None if there is none."""
         return None
 
     @property
+    @abstractmethod
     def short(self) -> str:
-        """What is published, in a few words."""
-        raise NotImplementedError
+        """Title of the published value, a few words."""
 
     @property
+    @abstractmethod
     def text(self) -> str:
-        """The criterion in words, with its numbers."""
-        raise NotImplementedError
+        """Sentence that states the criterion with its numbers."""
 
+    @abstractmethod
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        """Judge one model, or all of them.
+        """Judge the measurements of one model, or of all of them.
 
         Raises:
-            NotMeasuredError: the store has nothing to judge.
-            CannotBeJudgedError: what it has does not allow a verdict.
+            NotMeasuredError: the store has no measurement to judge.
+            CannotBeJudgedError: the measurements do not allow a verdict.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Judge the values that a paper published on what a store has."""
+"""Judge the published values of a paper by the measurements in a store."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ REPRODUCED: dict[Verdict, Reproduced] = {
     "not shown": "not reproduced",
     "cannot be judged": "cannot be judged",
 }
-"""What the verdict on a criterion says of a published value."""
+"""The outcome of a published value, by the verdict on its criterion."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A published value and what was measured of it, on one model."""
+    """The result of comparing a published value with the measurements of one model."""
 
     published: Published
     run: str
@@ -85,7 +85,7 @@ def count_verdicts(outcomes: Sequence[Outcome]) -> str:
 
 
 def _measured(recipe: Recipe, store: Store, run: str, probe: str | None) -> Measured | str:
-    """Return what a store has of a run by the recipe's design, or why there is nothing."""
+    """Return the measurements of a run by the recipe's design, or the reason why there are none."""
     if run not in store.runs():
         return "not in the store"
     by_design = [

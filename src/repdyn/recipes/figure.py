@@ -1,4 +1,4 @@
-"""The figure of a recipe: what was published over what was measured."""
+"""The figure of a recipe: published values drawn over measured ones."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _name(metric: str) -> str:
 
 
 def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str) -> list[Line]:
-    """Return what was measured of a published value on one model; nothing if it cannot be drawn."""
+    """Return the measured lines for a published value on one model; empty if it cannot be drawn."""
     look: dict[str, Any] = {"colour": colour, "label": measured.name}
     try:
         if criterion.axis == "depth":

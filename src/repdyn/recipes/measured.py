@@ -1,4 +1,4 @@
-"""What a store has of one model, as profiles over depth and courses over training."""
+"""The measurements of one model in a store, as profiles over depth and courses over training."""
 
 from __future__ import annotations
 

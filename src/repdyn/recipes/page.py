@@ -1,4 +1,4 @@
-"""The page of a recipe: what was published, what was measured, and by which criterion it was judged."""
+"""The HTML page of a recipe: published values, measured values and the criteria of their comparison."""
 
 from __future__ import annotations
 

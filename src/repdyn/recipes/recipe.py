@@ -1,4 +1,4 @@
-"""Recipes: what a paper measured and published, in YAML, shipped or your own; see docs/reproduce.md."""
+"""Read recipes: YAML files with the measurements and published values of a paper; see docs/reproduce.md."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from repdyn.probe.content import SUBSETS
 from repdyn.probe.design import DESIGNS, INDEPENDENT
 from repdyn.recipes.criteria import KINDS, Criterion
 from repdyn.sweep.histories import models_to_audit
-from repdyn.sweep.suite_entries import Entry
+from repdyn.sweep.suite_entries import Entry, read_folder
 from repdyn.sweep.suites import PublishedModel, find_models
 from repdyn.text.source import DEFAULT_TEXT
-from repdyn.utils.plain_yaml import read_yaml
 
 _SHIPPED = Path(__file__).parent
 _GUIDE = "docs/reproduce.md"
@@ -42,7 +41,7 @@ _JUDGED_BY = Literal["intervals", "values"]
 
 @dataclass(frozen=True)
 class Cloud:
-    """How the vectors of a layer are sampled."""
+    """Settings by which the vectors of a layer are sampled."""
 
     design: str = INDEPENDENT.name
     text: str = DEFAULT_TEXT
@@ -56,9 +55,9 @@ class Published:
 
     claim: str
     source: str
-    """Where the paper has it, and how it was read."""
+    """Where in the paper it is, and how it was read."""
     models: tuple[str, ...] = ()
-    """Names or patterns of the models that it is about; empty for all of the recipe."""
+    """Names or patterns of the models to which it applies; empty for all models of the recipe."""
     metric: str = ""
     """With settings and a token subset, as in ``two_nn[discard=0.8]@no_sink``."""
     criterion: Criterion | None = None
@@ -66,7 +65,7 @@ class Published:
     not_run: str = ""
     """Why there is nothing to measure."""
     points: tuple[tuple[float, float], ...] = ()
-    """Published values to draw over the measured ones: each its place on the horizontal axis, and the value."""
+    """Published values to draw over the measured ones: pairs of position on the horizontal axis and value."""
 
     def is_about(self, model: PublishedModel) -> bool:
         names = (model.name, model.run, model.repository or "")
@@ -75,12 +74,12 @@ class Published:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a paper measured, as a sweep measures it, and what it published."""
+    """Measurements of a paper as settings of a sweep, and the values that it published."""
 
     name: str
     title: str
     paper: str
-    """Its number on arXiv."""
+    """ArXiv identifier."""
     address: str
     stated: date
     """When the criteria were written, before any run."""
@@ -104,25 +103,22 @@ def read_recipe(path: str | Path) -> Recipe:
         OSError: the file cannot be read.
     """
     path = Path(path)
-    entry = Entry(read_yaml(path), _KEYS, str(path), guide=_GUIDE)
+    entry = Entry.of_file(path, _KEYS, guide=_GUIDE)
     paper = entry.required("paper")
     if not _PAPER.fullmatch(paper):
         raise entry.error("an arXiv number under paper", paper, "write it in quotes, such as '2311.05928'")
-    address = entry.required("address")
-    if not address.startswith("https://"):
-        raise entry.error("an address of the paper", address, "begin it with https://")
     metrics = tuple(_metric(entry, "metrics", item) for item in entry.items("metrics"))
     published = tuple(
         _published(Entry(item, _PUBLISHED_KEYS, f"{path}, published value {number}", guide=_GUIDE), metrics)
         for number, item in enumerate(entry.items("published"), start=1)
     )
-    models = tuple(_beside(path, _text(entry, "models", item)) for item in entry.items("models"))
+    models = tuple(_relative_to(path, _text(entry, "models", item)) for item in entry.items("models"))
     find_models_of(models)
     return Recipe(
         path.stem,
         entry.required("title"),
         paper,
-        address,
+        entry.address("address", "an address of the paper"),
         _date(entry),
         models,
         entry.text("revisions") or "all",
@@ -136,7 +132,7 @@ def read_recipe(path: str | Path) -> Recipe:
 
 def shipped_recipes() -> dict[str, Recipe]:
     """Return the recipes that are part of the package, by name."""
-    return {path.stem: read_recipe(path) for path in sorted(_SHIPPED.glob("*.yaml"), key=lambda path: path.stem)}
+    return read_folder(_SHIPPED, read_recipe)
 
 
 def find_recipe(name: str) -> Recipe:
@@ -177,8 +173,8 @@ def find_models_of(names: Sequence[str]) -> list[PublishedModel]:
     return list(dict.fromkeys(models))
 
 
-def _beside(path: Path, name: str) -> str:
-    """Return the path of a suite relative to the recipe, and other names unchanged."""
+def _relative_to(path: Path, name: str) -> str:
+    """Resolve the path of a suite against the folder of the recipe; return other names unchanged."""
     return str(path.parent / name) if name.endswith(_SUFFIXES) else name
 
 

@@ -1,4 +1,4 @@
-"""What has a line of its own where a report compares runs: single runs, and seeds of one model."""
+"""The lines of a report's comparisons: single runs, and groups of seeds of one model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ComparedMember(NamedTuple):
     """A run that has a metric, or several that are seeds of one model."""
 
     number: int
-    """Of the run, or of the first seed."""
+    """Number of the run, or of the first seed."""
     run: Compared
     series: MetricSeries | SeedSeries
     seeds: Sequence[int] = ()
@@ -25,9 +25,9 @@ class ComparedMember(NamedTuple):
 
 
 def compared_with(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup], key: tuple[str, str]) -> list[ComparedMember]:
-    """Return what has a line of its own in a comparison of a metric on a token subset.
+    """Return the members of a comparison of a metric on a token subset, each of which has a line of its own.
 
-    Seeds without a common step at which all have the metric are there as single runs.
+    Seeds without a common step at which all have the metric are returned as single runs.
     """
     numbers = {run.measured.key: number for number, run in enumerate(runs)}
     groups = [group for group in seeds if key in group.series]

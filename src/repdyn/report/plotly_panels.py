@@ -192,7 +192,7 @@ def _line_traces(line: Line, panel: Panel, has_bands: bool) -> list[PlotlyDict]:
 
 
 def _of_run(traces: list[PlotlyDict], line: Line) -> list[PlotlyDict]:
-    """Say of which run the traces of a line are, or of which seeds."""
+    """Label the traces of a line with the number of their run, or of their seeds."""
     if line.run is not None:
         numbers: PlotlyDict = {"run": line.run} | ({"seeds": list(line.seeds)} if line.seeds else {})
         for one in traces:

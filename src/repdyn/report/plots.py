@@ -246,7 +246,7 @@ def _look(member: ComparedMember, colours: Mapping[Key, str]) -> PlotlyDict:
 
 
 def _described(lines: Sequence[Line], member: ComparedMember, where: str) -> list[Line]:
-    """Return the lines of a member with what a reader sees when pointing at them; the last is its own, not a seed's."""
+    """Return the lines of a member with their hover texts; the last is that of the member itself, not of a seed."""
     *seeds, own = lines
     of_seeds = zip(seeds, member.seeds, member.run.members if isinstance(member.run, SeedGroup) else (), strict=True)
     return [

@@ -85,7 +85,7 @@ def _series_tree(run: ReportRun, series: MetricSeries) -> PlotlyDict:
         "interval": series.interval,
         "profile": profile_plot(run, series),
         "heatmap": heatmap_plot(run, series) if is_trained else None,
-        "course": course_plot(run, series, _beside(run, series)) if is_trained else None,
+        "course": course_plot(run, series, _published_metrics(run, series)) if is_trained else None,
         "lines": layers_plot(series) if is_trained else None,
         "mean": {"steps": mean.index.tolist(), "values": mean.to_numpy(float)},
         "heads": heads_plot(series),
@@ -102,8 +102,8 @@ def _agreeing(run: ReportRun, series: MetricSeries) -> str | None:
     return "all" if np.allclose(series.values, whole.values, rtol=0.0, atol=margins, equal_nan=True) else None
 
 
-def _beside(run: ReportRun, series: MetricSeries) -> list[MetricSeries]:
-    """Return the series that stand below another one: the published metrics, on the same tokens where measured so."""
+def _published_metrics(run: ReportRun, series: MetricSeries) -> list[MetricSeries]:
+    """Return the published metrics to show below a series, on the same token subset where it was measured."""
     keys = [(metric, series.subset if (metric, series.subset) in run.series else "all") for metric in JUDGED]
     return [run.series[key] for key in keys if key in run.series and key[0] != series.metric]
 

@@ -54,6 +54,8 @@ def read_table(path: Path, columns: Sequence[str] = COLUMNS, *, row_group: int |
         FileNotFoundError: there is no such file.
         ValueError: the file cannot be read, or has other columns, types or missing values than the schema allows.
     """
+    if path.is_fifo():
+        raise ValueError(f"expected a Parquet file of measurements, cannot read {path}: it is a named pipe")
     try:
         # ParquetFile rather than read_table, which given a folder reads every file in it
         with pq.ParquetFile(path, page_checksum_verification=True) as file:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from repdyn.kernels import Undefined
@@ -72,7 +72,9 @@ class StateCache:
         content = states.detach().cpu().contiguous()
         metadata = {**self._metadata(step, stack, layer), "content": _digest(content)}
         try:
-            write_atomically(path, lambda partial: save_file({_TENSOR_NAME: content}, partial, metadata=metadata))
+            # not save_file, which leaves a file of its own if it is killed, readable by its owner alone
+            data = to_safetensors({_TENSOR_NAME: content}, metadata=metadata)
+            write_atomically(path, lambda partial: partial.write_bytes(data))
             self._save_errors.pop((step, stack, layer), None)
         except (OSError, SafetensorError) as error:
             self._save_errors[step, stack, layer] = str(error)

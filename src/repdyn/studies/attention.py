@@ -20,7 +20,7 @@ class SentenceAttention(NamedTuple):
     """The attention weights of a sentence in every layer."""
 
     ids: tuple[int, ...]
-    """Of the tokens that were read: at most :data:`repdyn.capture.attention.LENGTH`, from the first one on."""
+    """Token ids from the first one on, at most :data:`repdyn.capture.attention.LENGTH`."""
     stacks: tuple[str | None, ...]
     """Names of the model's stacks of blocks; None alone in a model that has one."""
     weights: AttentionWeights

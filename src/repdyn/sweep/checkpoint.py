@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from torch import nn
@@ -28,6 +27,7 @@ from repdyn.store.state_cache import STATES_FOLDER, StateCache
 from repdyn.sweep.downloads import LocalFiles
 from repdyn.sweep.embeddings import cosine_to_first, input_embeddings, median_norm
 from repdyn.sweep.targets import Target
+from repdyn.utils.ownership import temporary_folder
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def measure_checkpoint(
     state_cache = _state_cache(task, store, settings)
     start = time.perf_counter()
     progress("load", 0.0)
-    with TemporaryDirectory(prefix="repdyn-offload-") as offload_folder:
-        model = _load(fetched.folder, settings.loading, Path(offload_folder), with_head=_needs_head(task, settings))
+    with temporary_folder("offload") as offload_folder:
+        model = _load(fetched.folder, settings.loading, offload_folder, with_head=_needs_head(task, settings))
         load_seconds = time.perf_counter() - start
         embedding_rows = _embedding_rows(model, task, store, settings)
         with model_errors("the model cannot be measured"):

@@ -16,12 +16,13 @@ from threading import Condition, Event
 from typing import TypeVar
 from uuid import uuid4
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
-from repdyn.hub.client import Hub, total_bytes
+from repdyn.hub.client import ASKING_THE_HUB, Hub, total_bytes
 from repdyn.hub.errors import CancelledError, OutOfBoundsError, SweepStoppedError
-from repdyn.hub.transfer import DownloadMonitor
+from repdyn.hub.transfer import DOWNLOAD_THREAD, DownloadMonitor
 from repdyn.sweep.targets import Target
+from repdyn.text.corpus import cache_directory
 
 # Left free on the disk for other programs.
 _RESERVED_BYTES = 200_000_000
@@ -62,8 +63,13 @@ class DownloadLimits:
 
     @classmethod
     def from_options(cls, options: Namespace) -> DownloadLimits:
-        """Read the limits from the options of the command line."""
-        return cls(options.downloads.absolute(), options.max_disk, options.timeout, options.trust_remote_code)
+        """Read the limits from the options of the command line.
+
+        Raises:
+            FileNotFoundError: no folder is given, and the user has no home directory for the default one.
+        """
+        folder = options.downloads or cache_directory() / "downloads"
+        return cls(folder.absolute(), options.max_disk, options.timeout, options.trust_remote_code)
 
 
 class Downloads:
@@ -81,13 +87,11 @@ class Downloads:
     @contextmanager
     def opened(self) -> Iterator[Downloads]:
         """Open the folder for downloads; on exit, all downloads are deleted."""
-        self._root.mkdir(parents=True, exist_ok=True)
+        self.purge()
         self._cancelled.clear()
         name = uuid4().hex[:12]
         lock = FileLock(self._root / f"{name}.lock", thread_local=False)
-        # one process at a time: a lock file that is not locked yet looks like that of a killed process
-        with FileLock(self._root / ".purge"):
-            self._purge()
+        with self._purging():
             lock.acquire()
         self._folder = self._root / name
         try:
@@ -100,6 +104,24 @@ class Downloads:
             shutil.rmtree(self._folder, ignore_errors=True)
             lock.release()
             Path(lock.lock_file).unlink(missing_ok=True)
+
+    def purge(self) -> list[Path]:
+        """Delete the folders that killed processes left, and return them."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        removed = []
+        with self._purging():
+            for name in sorted({path.stem for path in self._root.iterdir() if _OWN_NAME.fullmatch(path.name)}):
+                lock = FileLock(self._root / f"{name}.lock")
+                try:
+                    lock.acquire(timeout=0)
+                except Timeout:
+                    continue  # its process is running
+                if (self._root / name).exists():
+                    shutil.rmtree(self._root / name, ignore_errors=True)
+                    removed.append(self._root / name)
+                lock.release()
+                Path(lock.lock_file).unlink(missing_ok=True)
+        return removed
 
     def fetch(self, target: Target, on_bytes: Callable[[int, int], None]) -> LocalFiles:
         """Download the files of a checkpoint, after waiting until the budget has room for them.
@@ -181,16 +203,9 @@ class Downloads:
             self._held.pop(folder, None)
             self._changed.notify_all()
 
-    def _purge(self) -> None:
-        for path in [path for path in self._root.iterdir() if _OWN_NAME.fullmatch(path.name)]:
-            lock = FileLock(path.with_suffix(".lock"))
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                continue  # its process is running
-            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-            lock.release()
-            path.with_suffix(".lock").unlink(missing_ok=True)
+    def _purging(self) -> BaseFileLock:
+        """Return a lock for one process at a time: a lock file that is not locked yet looks like an abandoned one."""
+        return FileLock(self._root / ".purge")
 
 
 def prefetch(
@@ -221,9 +236,10 @@ def prefetch(
     pool.shutdown()
 
 
-def is_prefetching() -> bool:
-    """Return whether abandoned work is still running."""
-    return any(thread.is_alive() for thread in _prefetch_threads())
+def has_abandoned_threads() -> bool:
+    """Return whether a thread still waits for the hub, whose answer nobody needs any more."""
+    waiting = (PREFETCH_THREAD, DOWNLOAD_THREAD, ASKING_THE_HUB)
+    return any(thread.name.startswith(waiting) for thread in threading.enumerate())
 
 
 def _prefetch_threads() -> list[threading.Thread]:

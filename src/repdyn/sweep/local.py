@@ -21,10 +21,11 @@ _WEIGHTS = {".safetensors", ".bin", ".json", LIGHTNING}
 def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     """Return the checkpoints in a folder, by ascending step.
 
-    A checkpoint is a subfolder with a ``config.json`` and its step in the name (``step512``, ``checkpoint-512``). If
-    there is none, Lightning files (``last.ckpt``) of :class:`repdyn.models.LanguageModel` are used, which contain their
-    step. A folder with a ``config.json`` but without such subfolders, or a single file, is one checkpoint; without a
-    step in its name it is a finished model.
+    A checkpoint is a subfolder with a ``config.json`` and its step in the name (``step512``, ``checkpoint-512``). Next
+    to such subfolders, those without a ``config.json`` count too, so that a sweep reports them. Where there are none,
+    Lightning files (``last.ckpt``) of :class:`repdyn.models.LanguageModel` are used, which contain their step. A folder
+    with a ``config.json`` but without such subfolders, or a single file, is one checkpoint; without a step in its name
+    it is a finished model.
 
     Args:
         folder: folder of the checkpoints, or of a run with a subfolder ``hf_checkpoints``.
@@ -36,6 +37,7 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     """
     folder = checkpoints_folder(Path(folder))
     revisions = {path: revision for path in model_folders(folder) if (revision := _revision(path))}
+    revisions |= _incomplete(folder, {revision.step for revision in revisions.values()})
     if not revisions and ((folder / "config.json").exists() or folder.suffix == LIGHTNING):
         revisions = {folder: _revision(folder) or Revision(folder.resolve().name, 0, stage=FINISHED)}
     if not revisions:
@@ -51,6 +53,12 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
         if revisions[one].step == revisions[other].step:
             raise ValueError(f"expected one checkpoint for each step, got {one} and {other}; sweep them separately")
     return [_target(run, path, revisions[path]) for path in paths]
+
+
+def _incomplete(folder: Path, steps: set[int]) -> dict[Path, Revision]:
+    """Return the subfolders of other steps than these without a ``config.json``; none where there are no steps."""
+    found = {path: _revision(path) for path in sorted(folder.glob("[!.]*")) if steps and path.is_dir()}
+    return {path: at for path, at in found.items() if at and at.step not in steps}
 
 
 def ignored_models(folder: str | Path, targets: Iterable[Target]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -66,9 +66,11 @@ def check_comparable(tasks: Iterable[Task], store: Store, settings: Settings) ->
     """Check that new values are comparable with those stored for the same run.
 
     Raises:
-        ValueError: the store has this run with other blocks, in another precision, or from another location.
+        ValueError: the store has this run with other blocks, in another precision, or from another location; or its
+            folder is a symbolic link.
     """
     for run, targets in groupby(tasks, lambda task: task.target.run):
+        _require_own_folder(run, store)
         rows = store.distinct(run, ("layers", "dtype", "checkpoint"))
         dtype = settings.loading.dtype
         expected = {
@@ -87,6 +89,15 @@ def check_comparable(tasks: Iterable[Task], store: Store, settings: Settings) ->
                     f"expected one {what} for the run {run!r}, got {value!r}, but {store.path} has it with "
                     f"{', '.join(map(repr, sorted(stored[what])))}; give another --store, or another --name"
                 )
+
+
+def _require_own_folder(run: str, store: Store) -> None:
+    folder = store.folder_of(run)
+    if folder.is_symlink():
+        raise ValueError(
+            f"expected a folder for the run {run!r} in {store.path}, got a symbolic link, {folder}, through which "
+            "nothing is written; replace it by a folder, or give another --store"
+        )
 
 
 def describe_other_designs(tasks: Iterable[Task], store: Store) -> list[str]:
@@ -124,8 +135,11 @@ def sweep(
 
     Raises:
         SweepStoppedError: no connection, or no space on the disk; checkpoints measured before are stored.
-        ValueError: a metric compares checkpoints, and another process is measuring into the store.
+        ValueError: a metric compares checkpoints, and another process is measuring into the store; or the folder of a
+            run is a symbolic link.
     """
+    for run in {task.target.run for task in tasks}:
+        _require_own_folder(run, store)
     display = display or ProgressDisplay(len(tasks), shown=False)
     report = SweepResult()
     with _exclusive_if_comparing(tasks, store, settings):
@@ -250,4 +264,5 @@ def _finish(
     else:
         report.measured.append(task)
         display.finished(task, str(timing))
-        display.warn_of_own_windows(task, store.read(settings.key(task)))
+        with suppress(ValueError):  # the store was deleted meanwhile
+            display.warn_of_own_windows(task, store.read(settings.key(task)))

@@ -157,6 +157,14 @@ def add_forward_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tokens-per-forward", type=at_least(1), default=8192, help="(default: %(default)s)")
 
 
+def _default_downloads() -> Path | None:
+    """Return the folder of downloads in the cache; None if the user has none, which is an error once it is needed."""
+    try:
+        return cache_directory() / "downloads"
+    except FileNotFoundError:
+        return None
+
+
 def add_running(group: argparse._ArgumentGroup) -> None:
     """Add the options of how checkpoints are downloaded and measured, which no value depends on."""
     group.add_argument("--retry-failed", action="store_true", help="retry checkpoints that failed before")
@@ -164,7 +172,7 @@ def add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--downloads",
         type=Path,
-        default=cache_directory() / "downloads",
+        default=_default_downloads(),
         help="folder of the weights until they are measured (default: %(default)s)",
     )
     group.add_argument(

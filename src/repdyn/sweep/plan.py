@@ -13,9 +13,10 @@ from rich.table import Table
 
 from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CheckpointError
+from repdyn.hub.transfer import map_concurrently
 from repdyn.sweep.estimate import Assumptions, Estimate, dollars_text, hours_text, sum_of, weights_on_disk
 from repdyn.sweep.suites import Suite, shipped_suites
-from repdyn.sweep.targets import Selection, Target, map_concurrently, shorten_list
+from repdyn.sweep.targets import Selection, Target, shorten_list
 from repdyn.tables.numbers import gigabytes
 from repdyn.utils.redaction import redacted
 
@@ -148,7 +149,7 @@ def print_suites(console: Console) -> None:
 
 
 def _unverified(suite: Suite) -> dict[str, list[str]]:
-    """Return what is not verified in a suite, and the models of which that holds."""
+    """Return the unverified parts of a suite's description, each with the models to which it applies."""
     models: dict[str, list[str]] = {}
     for model in suite.models:
         if model.unverified:

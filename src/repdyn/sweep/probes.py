@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
@@ -28,6 +27,7 @@ from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, resolve_design
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import Selection, Target
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
+from repdyn.utils.ownership import temporary_folder
 from repdyn.utils.quiet import without_reports
 
 _CONFIG = re.compile(r"config\.json")
@@ -120,11 +120,11 @@ def hub_probe(
     if not newest:
         reasons = [str(target.missing_reason) for target in selection.targets[:_MAX_TRIED]]
         raise CheckpointError(f"none of its checkpoints exists: {'; '.join(reasons)}")
-    with TemporaryDirectory(prefix="repdyn-probe-") as temporary:
-        config = _hub_config(newest, hub, Path(temporary) / "config", trust_remote_code)
+    with temporary_folder("probe") as temporary:
+        config = _hub_config(newest, hub, temporary / "config", trust_remote_code)
         if tokenizer is None:
             folders = _tokenizer_folders(model, newest)
-            tokenizer = fetch_tokenizer(model.name, folders, hub, Path(temporary) / "tokenizer", trust_remote_code)
+            tokenizer = fetch_tokenizer(model.name, folders, hub, temporary / "tokenizer", trust_remote_code)
         return text.probe(model.name, tokenizer, config, trust_remote_code=trust_remote_code)
 
 
@@ -152,14 +152,16 @@ def local_probe(
         ValueError: there is no tokenizer.
         ValueError, SweepStoppedError: as :meth:`ProbeText.probe`.
     """
-    paths = [target.path for target in reversed(targets) if target.path is not None]
-    with TemporaryDirectory(prefix="repdyn-probe-") as temporary:
+    paths = [target.path for target in reversed(targets) if target.path is not None and _has_config(target.path)]
+    if not paths:
+        raise CheckpointError(f"none of its checkpoints in {folder} has a config.json")
+    with temporary_folder("probe") as temporary:
         if tokenizer is None:
             found = next((path for path in paths if _has_tokenizer(path)), None)
         elif Path(tokenizer).is_dir():
             found = Path(tokenizer)
         else:
-            found = fetch_tokenizer(str(folder), [HubFolder(tokenizer)], hub, Path(temporary), trust_remote_code)
+            found = fetch_tokenizer(str(folder), [HubFolder(tokenizer)], hub, temporary, trust_remote_code)
         if found is None:
             raise ValueError(
                 f"expected a probe or a tokenizer to make one, got neither with the checkpoints in {folder}; give a "
@@ -167,6 +169,10 @@ def local_probe(
             )
         config = _local_config(paths[0], trust_remote_code)
         return text.probe(str(folder), found, config, trust_remote_code=trust_remote_code)
+
+
+def _has_config(path: Path) -> bool:
+    return path.suffix == LIGHTNING or (path / "config.json").exists()
 
 
 def _has_tokenizer(folder: Path) -> bool:

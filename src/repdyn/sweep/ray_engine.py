@@ -18,13 +18,14 @@ import torch
 
 from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CheckpointError
+from repdyn.hub.transfer import map_concurrently
 from repdyn.probe import Probe
 from repdyn.store import Store
 from repdyn.sweep.checkpoint import Settings, Task, store_failure
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.loop import SweepResult, abort_on_repeated_failure, sweep
 from repdyn.sweep.progress import ProgressDisplay
-from repdyn.sweep.targets import Target, map_concurrently
+from repdyn.sweep.targets import Target
 
 DISK = "disk_gb"
 """Name of the Ray resource that limits the weights on a machine's disk, in GB."""

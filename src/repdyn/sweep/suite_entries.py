@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice, product
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from repdyn.hub.revisions import compile_pattern, whole_number
+from repdyn.utils.plain_yaml import read_yaml
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})(?::(\d{1,18}))?", re.ASCII)
 _MAX_ITEMS = 100_000
+
+Description = TypeVar("Description")
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,16 @@ class Entry:
         for key in self.fields:
             if key not in self.keys:
                 raise self.error(f"keys among {', '.join(self.keys)}", key, _closest(str(key), self.keys))
+
+    @classmethod
+    def of_file(cls, path: Path, keys: Collection[str], **settings: Any) -> Entry:
+        """Read the mapping of a YAML file.
+
+        Raises:
+            ValueError: the file is not valid YAML, or has other keys.
+            OSError: the file cannot be read.
+        """
+        return cls(read_yaml(path), keys, str(path), **settings)
 
     def error(self, expected: str, got: object, advice: str) -> ValueError:
         return ValueError(f"expected {expected} in {self.where}, got {got!r:.400}; {advice}")
@@ -106,6 +120,13 @@ class Entry:
             raise self.error(f"the key {key}", text, "add it")
         return text
 
+    def address(self, key: str, name: str = "") -> str:
+        """Return the required address under a key, called ``name`` in messages."""
+        address = self.required(key)
+        if not address.startswith("https://"):
+            raise self.error(name or f"an address under {key}", address, "begin it with https://")
+        return address
+
     def number(self, key: str) -> int | None:
         text = self.text(key)
         return None if text is None else whole_number(text, f"{key} in {self.where}")
@@ -121,6 +142,11 @@ class Entry:
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise self.error(f"a string or an integer under {key}", value, "put it in quotes")
         return str(value)
+
+
+def read_folder(folder: Path, read: Callable[[Path], Description]) -> dict[str, Description]:
+    """Read every YAML file of a folder; return the descriptions by the names of their files."""
+    return {path.stem: read(path) for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def _closest(name: str, known: Collection[str]) -> str:

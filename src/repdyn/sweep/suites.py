@@ -11,8 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from repdyn.hub.revisions import whole_number
-from repdyn.sweep.suite_entries import Entry
-from repdyn.utils.plain_yaml import read_yaml
+from repdyn.sweep.suite_entries import Entry, read_folder
 
 _SHIPPED = Path(__file__).parents[1] / "suites"
 _SUITE_KEYS = ("title", "card", "models", "known_faults")
@@ -97,7 +96,7 @@ def read_suite(path: str | Path) -> Suite:
         OSError: the file cannot be read.
     """
     path = Path(path)
-    suite = Entry(read_yaml(path), _SUITE_KEYS, str(path))
+    suite = Entry.of_file(path, _SUITE_KEYS)
     models = [
         _published_model(entry, path.stem)
         for number, item in enumerate(suite.items("models"), start=1)
@@ -118,7 +117,7 @@ def read_suite(path: str | Path) -> Suite:
 
 def shipped_suites() -> dict[str, Suite]:
     """Return the suites that are part of the package, by name."""
-    return {path.stem: read_suite(path) for path in sorted(_SHIPPED.glob("*.yaml"), key=lambda path: path.stem)}
+    return read_folder(_SHIPPED, read_suite)
 
 
 def find_models(names: Sequence[str]) -> list[PublishedModel]:
@@ -172,9 +171,6 @@ def _published_model(entry: Entry, suite: str) -> PublishedModel:
     if run is None:
         raise entry.error("the key run for checkpoints of several repositories", "none", "name the run")
     steps = {whole_number(str(step), f"step in {entry.where}") for step in entry.values("expected")}
-    address = entry.text("checked_against")
-    if address is not None and not address.startswith("https://"):
-        raise entry.error("an address under checked_against", address, "begin it with https://")
     return PublishedModel(
         name=name,
         suite=suite,
@@ -188,7 +184,7 @@ def _published_model(entry: Entry, suite: str) -> PublishedModel:
         tokens_per_step=tokens_per_step,
         expected=tuple(sorted(steps)),
         tokenizer=entry.text("tokenizer"),
-        checked_against=address,
+        checked_against=entry.address("checked_against") if "checked_against" in entry.fields else None,
         unverified=entry.text("unverified"),
     )
 
@@ -197,11 +193,9 @@ def _with_fault(models: Sequence[PublishedModel], entry: Entry) -> list[Publishe
     """Return the models, those that an entry names with its known fault."""
     names = [str(name) for name in entry.values("models")]
     steps = {whole_number(str(step), f"step in {entry.where}") for step in entry.values("steps")}
-    fault = KnownFault(tuple(sorted(steps)), entry.required("what"), entry.required("report"))
+    fault = KnownFault(tuple(sorted(steps)), entry.required("what"), entry.address("report", "the address of a report"))
     if not fault.steps:
         raise entry.error("the key steps", "none", "name the steps that are wrong")
-    if not fault.report.startswith("https://"):
-        raise entry.error("the address of a report", fault.report, "begin it with https://")
     chosen = [model for model in models if any(fnmatchcase(model.name, name) for name in names)]
     unknown = [name for name in names if not any(fnmatchcase(model.name, name) for model in models)]
     if unknown or not chosen:

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from repdyn.hub.client import Files, Hub
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, match_revisions, parse_revision, select_revisions
+from repdyn.hub.transfer import map_concurrently
 from repdyn.hub.weights import choose_files
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint
 from repdyn.sweep.suites import KnownFault, PublishedCheckpoint, PublishedModel
 
-_CONCURRENT_LOOKUPS = 8
 _MAX_LISTED = 6
-T = TypeVar("T")
-Result = TypeVar("Result")
-
-
-def map_concurrently(look_up: Callable[[T], Result], items: Iterable[T]) -> list[Result]:
-    """Apply a function to each item in several threads, and return the results in order."""
-    with ThreadPoolExecutor(_CONCURRENT_LOOKUPS) as pool:
-        return list(pool.map(look_up, items))
 
 
 def shorten_list(names: Sequence[str]) -> str:
@@ -133,7 +123,7 @@ class Selection:
     superseded: tuple[str, ...] = ()
     """Commits that a newer commit of the same step replaced, by the first digits of their hash."""
     unverified: str | None = None
-    """What the description has from no page of the publisher."""
+    """The part of the description that no page of the publisher states."""
 
 
 def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> Selection:

@@ -1,4 +1,4 @@
-"""Checkpoints that are not of their step, as their values show: faults that a list of files does not reveal."""
+"""Detection of checkpoints with the weights of another step, from the continuity of their values."""
 
 from __future__ import annotations
 

@@ -170,10 +170,10 @@ def majority(verdicts: Sequence[Verdict]) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What decides a finding: effects with what is claimed of them."""
+    """The effects and claims that decide a finding."""
 
     claims: tuple[Claim, ...]
-    """All of which the finding needs."""
+    """Claims, all of which the finding requires."""
     blocks: tuple[Effect, ...] = ()
     """Change of each block, of which more than half must fall; empty for a finding that is not about blocks."""
     notes: tuple[str, ...] = ()

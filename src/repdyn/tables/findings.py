@@ -53,7 +53,7 @@ _Judge: TypeAlias = Callable[[pd.DataFrame, str, str, float | None], Judgement]
 
 @dataclass(frozen=True, slots=True)
 class _JudgedRun:
-    """What the findings on one run are judged by."""
+    """The data on which the findings of one run are judged."""
 
     rows: pd.DataFrame
     """Its measurements of the judged metrics."""

@@ -1,4 +1,4 @@
-"""The loss of a run that stands beside its geometry."""
+"""The loss of a run, against which its geometry is shown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BESIDE = {
     PROBE_ACCURACY: "accuracy {:.0%}",
     PROBE_CALIBRATION_ERROR: "calibration error {:.1%}",
 }
-"""What is said beside the last loss on the probe, by the names of the scalars."""
+"""Texts of the values shown next to the last loss on the probe, by the names of the scalars."""
 
 
 class RunLoss(NamedTuple):

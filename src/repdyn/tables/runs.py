@@ -40,7 +40,7 @@ Key: TypeAlias = tuple[str, str | None]
 
 
 class _Ordered(Protocol):
-    """What the order of a comparison depends on."""
+    """The properties by which runs are sorted in a comparison."""
 
     @property
     def name(self) -> str: ...

@@ -93,7 +93,7 @@ class SeedSeries:
 
     @cached_property
     def _complete(self) -> tuple[np.ndarray, np.ndarray]:
-        """Which layers have a value in every seed at which steps, by their places.
+        """Indices of the layers and of the steps at which every seed has a value.
 
         They are chosen as in :func:`repdyn.tables.frames.layer_mean`: first the steps at which every seed has some
         value, then the layers without a gap at these.

@@ -1,4 +1,4 @@
-"""Seeds of one model: which runs they are, and what a view shows instead of them."""
+"""Groups of runs that are seeds of one model, which views show in place of the single runs."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class SeedGroup:
 
 
 Compared: TypeAlias = MeasuredRun | SeedGroup
-"""What has a line of its own in a comparison."""
+"""A line of a comparison: a run or a group of seeds."""
 
 
 def seed_groups(runs: Sequence[MeasuredRun], patterns: Sequence[str] | None = None) -> list[SeedGroup]:
@@ -219,7 +219,7 @@ def _group(name: str, members: Sequence[MeasuredRun], patterns: Sequence[str] | 
 
 
 def _differences(members: Sequence[MeasuredRun]) -> str | None:
-    """Return in what runs differ that seeds of one model have in common; None if in nothing."""
+    """Describe the settings that seeds of one model must share and in which runs differ; None if there are none."""
     for column, what in _SAME.items():
         found: dict[str, list[str]] = {}
         for run in members:

@@ -136,7 +136,8 @@ def _expand_user(path: str | os.PathLike[str]) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise FileNotFoundError(
-            f"expected ~ or ~NAME of a user with a home directory, got {os.fspath(path)!r}: {error}"
+            f"expected ~ or ~NAME of a user with a home directory, got {os.fspath(path)!r}: {error} Set HOME, or "
+            "REPDYN_CACHE to a folder"
         ) from error
 
 

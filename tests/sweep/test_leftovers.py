@@ -1,0 +1,78 @@
+"""What a killed sweep left is removed by the next one, which says so."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from hub_server import HubServer
+
+from repdyn import open_store
+from repdyn.hub.client import Hub
+from repdyn.store.state_cache import STATES_FOLDER
+from repdyn.sweep.downloads import DownloadLimits, Downloads
+from repdyn.sweep.leftovers import remove_leftovers
+from repdyn.utils.ownership import locked_file, temporary_folder
+
+HEX = "0123456789abcdef" * 2
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+def test_each_place(tmp_path, temporary, hub):
+    store = open_store(tmp_path / "store")
+    states = store.folder_of("run") / STATES_FOLDER / "0123" / "step000000008" / "encoder"
+    states.mkdir(parents=True)
+    left = [
+        store.folder_of("run") / f".repdyn-{HEX}.parquet",
+        store.path / f".repdyn-{HEX}.html",
+        states / f".repdyn-{HEX}.safetensors",
+    ]
+    kept = [states / "layer001.safetensors", store.path / ".repdyn-notes", store.path / ".gitignore"]
+    for path in left + kept:
+        path.touch()
+    (temporary / f"repdyn-offload-{HEX}").mkdir()
+    (temporary / f".repdyn-offload-{HEX}").touch()
+    downloads = Downloads(Hub(), DownloadLimits(tmp_path / "d"))
+    killed = tmp_path / "d" / "repdyn-downloads" / "0123456789ab"
+    killed.mkdir(parents=True)
+    with locked_file(states / f".repdyn-{HEX[::-1]}.safetensors"), temporary_folder("probe") as living:
+        lines = remove_leftovers(store, downloads)
+        assert (states / f".repdyn-{HEX[::-1]}.safetensors").exists()
+        assert living.exists()
+    assert lines == [
+        f"removed 3 unfinished files of killed processes: {min(left)}, ...",
+        f"removed 1 temporary folder of killed processes: {temporary}/repdyn-offload-{HEX}",
+        f"removed 1 folder of downloads of killed processes: {killed}",
+    ]
+    assert not any(path.exists() for path in [*left, killed])
+    assert all(path.exists() for path in kept)
+    assert list(temporary.iterdir()) == []
+    assert remove_leftovers(store, downloads) == []
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_sweep_killed_while_its_probe_is_made(hub: HubServer, commits, start, command, temporary):
+    hub.fault("tokenizer.json", "slow", bytes_per_second=50)
+    process = start("lab/model")
+    while not list(temporary.glob("repdyn-probe-*/tokenizer/**/*.incomplete")):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    hub.faults.clear()
+    (folder,) = temporary.glob("repdyn-probe-*")
+    status, _, errors = command("lab/model", "--revisions", "8")
+    assert status == 0, errors
+    assert f"removed 1 temporary folder of killed processes: {folder}" in errors
+    assert list(temporary.glob("*repdyn-*")) == []

@@ -1,0 +1,38 @@
+"""Ctrl-C and SIGTERM act at once, whatever a sweep waits for at the hub."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from hub_server import HubServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+STAGES = {
+    "refs": ("/refs", signal.SIGINT),
+    "tree": ("/tree/", signal.SIGTERM),
+    "config": (r"^GET .*config\.json", signal.SIGINT),
+    "tokenizer": (r"^GET .*tokenizer\.json", signal.SIGTERM),
+    "weights": (r"^GET .*safetensors", signal.SIGINT),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_signal_while_the_hub_drips(hub: HubServer, commits, start, stage):
+    pattern, number = STAGES[stage]
+    hub.fault(pattern, "slow", bytes_per_second=5)
+    process = start("lab/model")
+    while not any(hub.faults[0].meets(*request) for request in hub.requests):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    time.sleep(0.5)
+    began = time.monotonic()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    seconds = time.monotonic() - began
+    assert process.returncode == 130, errors
+    assert "the same command continues the sweep" in errors
+    assert "Traceback" not in errors
+    assert seconds < 2.5, f"ended after {seconds:.1f} s"  # 2 s, and the exit of the interpreter on a busy machine
