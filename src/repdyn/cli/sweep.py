@@ -25,6 +25,7 @@ from repdyn.probe.word_classes import class_names
 from repdyn.publish.results import show_store
 from repdyn.report import PAGE, write_report
 from repdyn.store import Store, open_store
+from repdyn.store.remote_folder import RemoteError
 from repdyn.sweep.audit import audit
 from repdyn.sweep.audit_text import fault_lines
 from repdyn.sweep.checkpoint import Settings, Task, store_copy
@@ -45,6 +46,8 @@ from repdyn.utils.untrusted_names import PrintableConsole, printable
 
 FAILED, USAGE_ERROR, STOPPED, INTERRUPTED = 1, 2, 3, 130
 _FILE_WIDTH = 200
+UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 120.0, 10.0
+"""How long the end of a sweep waits for the uploads to a remote store."""
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoints.py") -> None:
@@ -74,7 +77,8 @@ def run(options: Namespace, models: Sequence[PublishedModel] | None = None, *, v
             return _run(options, models, console, views)
     except (ValueError, OSError) as error:
         _print(console, f"error: {error}")
-        return STOPPED if isinstance(error, OSError) and error.errno in {ENOSPC, EDQUOT} else USAGE_ERROR
+        is_stopped = isinstance(error, OSError) and (isinstance(error, RemoteError) or error.errno in {ENOSPC, EDQUOT})
+        return STOPPED if is_stopped else USAGE_ERROR
     except SweepStoppedError as error:
         _print(console, f"stopped: {error}")
         return STOPPED
@@ -101,6 +105,27 @@ def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: C
     hub, settings = Hub(timeout_seconds=options.timeout), _settings(options)
     sources, problems = find_sources(options, hub) if models is None else sources_of_models(models, options, hub)
     store = open_store(options.store or _default_store(options))
+    status = None
+    try:
+        status = _sweep_into(store, sources, problems, hub, settings, options, console, views)
+    finally:
+        problem = store.drain(UPLOAD_SECONDS if status is not None else INTERRUPTED_UPLOAD_SECONDS)
+        if problem is not None:
+            _print(console, problem, style="yellow")
+    return status or (STOPPED if problem is not None else 0)
+
+
+def _sweep_into(
+    store: Store,
+    sources: list[Source],
+    problems: list[str],
+    hub: Hub,
+    settings: Settings,
+    options: Namespace,
+    console: Console,
+    views: bool,
+) -> int:
+    """Measure what the store lacks, show what it contains, and return the exit status."""
     for note in (note for source in sources for note in selection_notes(source.selection)):
         _print(console, note)
     copied = _find_copies(sources, hub, console)
@@ -122,9 +147,10 @@ def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: C
         if task.target in copied:
             store_copy(task, store, settings, copied[task.target])
     if task_list.done:
-        _print(console, f"{len(task_list.done)} of {len(tasks)} checkpoints are in {store.path} already")
+        _print(console, f"{len(task_list.done)} of {len(tasks)} checkpoints are in {store.location} already")
     result = _measure(task_list.waiting, store, settings, hub, options)
-    # another process may have failed in the meantime
+    # another process may have failed in the meantime, or stored on another machine
+    store.refresh()
     remaining = partition_tasks(result.skipped, store, settings, retry_failed=True).waiting
     retried = _measure(remaining, store, settings, hub, options) if remaining else SweepResult()
     failed = [f"{task.target}: {reason}" for task, reason in result.failed + retried.failed]
@@ -231,12 +257,12 @@ def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, 
 def _show(sources: Sequence[Source], store: Store, options: Namespace, console: Console) -> bool:
     """Write figures, summary and report; print a failure and return False, since the measurements are stored."""
     if options.shard:
-        _print(console, f"when all shards are done: repdyn figures {store.path}, repdyn report {store.path}")
+        _print(console, f"when all shards are done: repdyn figures {store.location}, repdyn report {store.location}")
         return True
     try:
         if runs := sorted({source.selection.run for source in sources} & set(store.runs())):
             show_store(store, runs)
-            print(printable(f"report: {write_report(store, store.path / PAGE)}"))
+            print(printable(f"report: {write_report(store, store.output / PAGE)}"))
     except Exception as error:  # a failing view must not hide the outcome of the measurements
         _print(console, f"the measurements are stored, but cannot be shown: {redacted(str(error))}")
         return False

@@ -19,9 +19,11 @@ import pyarrow.parquet as pq
 from filelock import BaseFileLock, FileLock, Timeout
 
 from repdyn.store.frame import as_frame
+from repdyn.store.leases import Claim
 from repdyn.store.parquet_files import read_rows, read_table
 from repdyn.store.schema import Row, to_table
 from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.urls import is_url
 
 if TYPE_CHECKING:
     from repdyn.diagnosis import RunInsights
@@ -65,6 +67,22 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
+    @property
+    def location(self) -> str:
+        """What a command takes for this store: its path, or the URL of a remote one."""
+        return str(self.path)
+
+    @property
+    def output(self) -> Path:
+        """The folder for figures, reports and exports of which no other is named."""
+        return self.path
+
+    def refresh(self, run: str | None = None) -> None:
+        """Download what is new in a remote store, or in one of its runs; a local one is always current."""
+
+    def drain(self, seconds: float = 0.0) -> str | None:
+        """Wait for the uploads to a remote store; return what is wrong with them, None for a local store."""
+
     def __contains__(self, key: MeasurementKey) -> bool:
         """Return whether there are rows under a key; False for an unreadable file, which may be replaced."""
         try:
@@ -106,17 +124,26 @@ class Store:
 
     def discard_failures(self, key: MeasurementKey) -> None:
         """Delete the failures recorded for a step and a probe, for any set of metrics and any commit."""
-        for path in self.folder_of(key.run).glob(f"{_step_name(key.step)}-*-{_FAILED}.parquet"):
-            if f"-{_quote(key.probe)}-" in path.name:
-                path.unlink(missing_ok=True)
+        for path in self._failure_files(key):
+            path.unlink(missing_ok=True)
 
-    def claim(self, key: MeasurementKey) -> BaseFileLock | None:
+    def _failure_files(self, key: MeasurementKey) -> list[Path]:
+        found = self.folder_of(key.run).glob(f"{_step_name(key.step)}-*-{_FAILED}.parquet")
+        return [path for path in found if f"-{_quote(key.probe)}-" in path.name]
+
+    def claim(self, key: MeasurementKey) -> Claim | None:
         """Return a lock on the measurement of a key, to be released afterwards; None if another process holds it.
 
         The lock of a killed process is released with it.
         """
+        return self.claim_name(hashlib.sha256(key.filename.encode()).hexdigest()[:32])
+
+    def claim_name(self, name: str) -> Claim | None:
+        """Return a lock of this name, as :meth:`claim` does."""
+        return self._lock(name)
+
+    def _lock(self, name: str) -> BaseFileLock | None:
         # not thread-local: acquired by the thread that downloads, released by the one that measures
-        name = hashlib.sha256(key.filename.encode()).hexdigest()[:32]
         lock = FileLock(self.path / ".claims" / f"{name}.lock", thread_local=False)
         (self.path / ".claims").mkdir(parents=True, exist_ok=True)
         try:
@@ -208,13 +235,29 @@ def is_failure(path: Path) -> bool:
     return path.stem.endswith(f"-{_FAILED}")
 
 
-def open_store(path: str | Path) -> Store:
+def open_store(path: str | Path, *, refresh: bool = True) -> Store:
     """Return the store at a path; its folder is created with the first measurement.
+
+    Args:
+        path: a folder, or a URL of fsspec such as ``s3://bucket/prefix`` or ``hf://datasets/ORG/NAME``. A remote store
+            is read from a copy in the cache folder.
+        refresh: whether to download at once what is new in a remote store.
+
+    Raises:
+        ValueError: no such filesystem, or its package is not installed.
+        OSError: the remote store cannot be read.
 
     >>> open_store("runs/none").runs()
     []
     """
-    return Store(path)
+    if not is_url(path):
+        return Store(path)
+    from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
+
+    store = RemoteStore(str(path))
+    if refresh:
+        store.refresh()
+    return store
 
 
 def _folder_name(run: str) -> str:

@@ -15,6 +15,7 @@ from repdyn.probe.word_classes import CLASS_OPTIONS, CLASSES
 from repdyn.text.corpus import cache_directory
 from repdyn.text.source import DEFAULT_TEXT
 from repdyn.utils.arguments import SuggestingParser, at_least
+from repdyn.utils.urls import path_or_url
 
 _EXAMPLES = """examples:
   %(prog)s --list-suites
@@ -57,7 +58,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
     _add_probe(top.add_argument_group("the probe"))
     _add_measuring(top.add_argument_group("measurement"))
     execution = top.add_argument_group("execution")
-    execution.add_argument("--store", type=Path, help="folder of the results (default: FOLDER/sweep, or sweeps)")
+    execution.add_argument(
+        "--store", type=path_or_url, help="results: folder or URL (default: FOLDER/sweep, or sweeps)"
+    )
     execution.add_argument(
         "--dry-run", action="store_true", help="show what remains and what would be downloaded, and exit"
     )
