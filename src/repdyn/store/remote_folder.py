@@ -84,7 +84,7 @@ class RemoteFolder:
             RemoteError: it cannot be listed.
         """
 
-        def find() -> Mapping[str, Mapping[str, Any]]:
+        def find() -> Any:
             self._filesystem.invalidate_cache()
             return self._filesystem.find(self._path(below), detail=True)
 
@@ -164,7 +164,7 @@ class RemoteFolder:
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file; None if there is none."""
 
-        def cat() -> bytes:
+        def cat() -> Any:
             self._filesystem.invalidate_cache()
             return self._filesystem.cat_file(self._path(name))
 
@@ -213,7 +213,7 @@ class RemoteFolder:
     def _file(self, path: str, info: Mapping[str, Any]) -> RemoteFile:
         version = next((info[field] for field in _VERSIONS if info.get(field)), "")
         if isinstance(version, datetime):
-            version = version.isoformat()  # as some filesystems list what they describe as an object
+            version = version.timestamp()  # as the filesystem in memory lists what it describes as an object
         name = path.removeprefix(self._opened[1]).lstrip("/")
         return RemoteFile(name, int(info.get("size") or 0), f"{info.get('size')} {version}")
 
