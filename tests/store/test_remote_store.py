@@ -14,7 +14,7 @@ from stored_rows import KEY, row
 from repdyn import Probe, open_store
 from repdyn.store import find_store, find_stores, leases, remote_folder
 from repdyn.store.mirror import is_shared
-from repdyn.store.remote_folder import RefusedError, RemoteError
+from repdyn.store.remote_errors import RefusedError, RemoteError
 
 URL = "faulty://host/prefix/sweep"
 OTHER = dataclasses.replace(KEY, step=16)

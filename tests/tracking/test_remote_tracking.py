@@ -11,7 +11,7 @@ from test_tracker import Loop, run
 
 from repdyn import Tracker, open_store
 from repdyn.store import remote_folder
-from repdyn.store.remote_folder import RefusedError
+from repdyn.store.remote_errors import RefusedError
 from repdyn.tracking import row_buffer, run_views
 
 pytestmark = pytest.mark.slow

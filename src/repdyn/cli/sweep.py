@@ -24,8 +24,8 @@ from repdyn.probe.content import SUBSETS
 from repdyn.probe.word_classes import class_names
 from repdyn.publish.results import show_store
 from repdyn.report import PAGE, write_report
-from repdyn.store import Store, open_store
-from repdyn.store.remote_folder import RemoteError
+from repdyn.store import Store, find_store, open_store
+from repdyn.store.remote_errors import RemoteError
 from repdyn.sweep.audit import audit
 from repdyn.sweep.audit_text import fault_lines
 from repdyn.sweep.checkpoint import Settings, Task, store_copy
@@ -36,6 +36,7 @@ from repdyn.sweep.options import Shard
 from repdyn.sweep.options import parser as build_parser
 from repdyn.sweep.plan import ModelPlan, plan_fields, print_plan, print_suites, selection_notes, suite_fields
 from repdyn.sweep.progress import ProgressDisplay
+from repdyn.sweep.reuse import reuse
 from repdyn.sweep.sources import Source, find_sources, sources_of_models
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import Target
@@ -142,6 +143,9 @@ def _sweep_into(
     check_comparable(tasks, store, settings)
     for note in describe_other_designs(tasks, store):
         _print(console, note)
+    if options.reuse:
+        waiting = partition_tasks(tasks, store, settings, retry_failed=True).waiting
+        _print(console, reuse(waiting, store, find_store(options.reuse), settings).described(options.reuse))
     task_list = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
     for task in every_task:
         if task.target in copied:

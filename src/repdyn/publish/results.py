@@ -177,7 +177,7 @@ def compare_stores(
         ValueError: as :func:`show_store`.
         Exception: the error of the first figure that failed, once everything else is shown.
     """
-    console, base = console or PrintableConsole(), folder or stores[0].path / "figures"
+    console, base = console or PrintableConsole(), folder or stores[0].output / "figures"
     frame = rows_of_stores(stores, runs, probe)
     with attempts() as attempt:
         return _draw_comparison(frame, base / "comparison", console, attempt, seeds)

@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from filelock import BaseFileLock
 
-from repdyn.store.remote_folder import RemoteError, RemoteFolder
+from repdyn.store.remote_errors import RemoteError
+from repdyn.store.remote_folder import RemoteFolder
 
 log = logging.getLogger(__name__)
 

@@ -182,6 +182,10 @@ class Mirror:
             except FileNotFoundError:
                 return  # deleted since; its new marker says so
             file = self.remote.file(one.name)
+        self._settle(one, file)
+
+    def _settle(self, one: Waiting, file: RemoteFile | None) -> None:
+        """Record an upload, and remove its marker unless the file has changed meanwhile."""
         with self._locked():
             index = self._index()
             if file is None:
@@ -202,7 +206,16 @@ class Mirror:
         Raises:
             RemoteError: the first that failed; the others have been tried.
         """
-        _in_parallel(self.upload, self.waiting(), "uploading")
+        waiting = self.waiting()
+        if self.remote.has_commits and waiting:
+            added = {one.name: self.path / one.name for one in waiting if not one.is_deleted}
+            self.remote.upload_many(added)
+            there = self.remote.files()
+            for one in waiting:
+                if one.name in added:
+                    self._settle(one, there.get(one.name))
+            waiting = [one for one in waiting if one.is_deleted]
+        _in_parallel(self.upload, waiting, "uploading")
 
     def _index(self) -> dict[str, str]:
         try:

@@ -32,10 +32,10 @@ class RemoteStore(Store):
     def __init__(self, url: str) -> None:
         self.remote = RemoteFolder(url)
         digest = hashlib.sha256(self.remote.url.encode()).hexdigest()[:_DIGEST_DIGITS]
-        self._mirror = Mirror(self.remote, cache_directory() / "stores" / digest)
-        self._uploader = Uploader(self._mirror)
+        self.mirror = Mirror(self.remote, cache_directory() / "stores" / digest)
+        self._uploader = Uploader(self.mirror)
         self._is_conditional = False
-        super().__init__(self._mirror.path)
+        super().__init__(self.mirror.path)
 
     @property
     def location(self) -> str:
@@ -51,12 +51,12 @@ class RemoteStore(Store):
         Raises:
             RemoteError: the remote store cannot be read.
         """
-        self._mirror.refresh("" if run is None else self.folder_of(run).name)
-        if self._mirror.waiting():
+        self.mirror.refresh("" if run is None else self.folder_of(run).name)
+        if self.mirror.waiting():
             self._uploader.wake()
 
     def write(self, key: MeasurementKey, rows: Sequence[Row]) -> Path:
-        self._mirror.mark(key.filename)
+        self.mirror.mark(key.filename)
         written = super().write(key, rows)
         self._uploader.wake()
         return written
@@ -64,7 +64,7 @@ class RemoteStore(Store):
     def save_probe(self, probe: Probe) -> Path:
         target = self.probe_path(probe.hash)
         if not target.exists():
-            self._mirror.mark(target.relative_to(self.path).as_posix())
+            self.mirror.mark(target.relative_to(self.path).as_posix())
         saved = super().save_probe(probe)
         self._uploader.wake()
         return saved
@@ -72,7 +72,7 @@ class RemoteStore(Store):
     def discard_failures(self, key: MeasurementKey) -> None:
         before = self._failure_files(key)
         for path in before:
-            self._mirror.mark(path.relative_to(self.path).as_posix(), is_deleted=True)
+            self.mirror.mark(path.relative_to(self.path).as_posix(), is_deleted=True)
         super().discard_failures(key)
         if before:
             self._uploader.wake()
@@ -87,7 +87,7 @@ class RemoteStore(Store):
         claim = super().claim(key)
         if claim is not None:
             try:
-                self._mirror.fetch([key.filename, key.failed.filename])
+                self.mirror.fetch([key.filename, key.failed.filename])
             except BaseException:
                 claim.release()
                 raise
@@ -101,7 +101,7 @@ class RemoteStore(Store):
             if not self._is_conditional:
                 leases.check_conditional(self.remote)
                 self._is_conditional = True
-            lease = leases.acquire(self.remote, name, self._mirror.identity, local)
+            lease = leases.acquire(self.remote, name, self.mirror.identity, local)
         except BaseException:
             local.release()
             raise

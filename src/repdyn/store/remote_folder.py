@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from repdyn.store.remote_errors import RefusedError, RemoteError, brief, refusal_of
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.redaction import redacted
 from repdyn.utils.timeout import TimeoutRunner
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+FILES_PER_COMMIT = 500
 REQUEST_SECONDS = 300.0
 """How long one request, or the transfer of one file, may take."""
 WAITS_SECONDS = (0.5, 2.0, 8.0)
@@ -31,17 +33,7 @@ _WITH_FOLDERS = {"file", "local", "ftp", "sftp", "ssh", "smb"}
 _CREATES_CONDITIONALLY = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory", "file", "local"}
 # fields of a listing that change with a file's content, the strongest first
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "mtime", "LastModified", "last_modified", "created")
-_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError", "LocalTokenNotFoundError"}
-_EXPIRED = ("expiredtoken", "expired", "invalidaccesskeyid", "invalid credentials", "401")
 _UNCHANGED = (FileNotFoundError, FileExistsError)
-
-
-class RemoteError(OSError):
-    """An error of a remote store: no connection, no answer, or a transfer that failed again and again."""
-
-
-class RefusedError(RemoteError):
-    """An error of a remote store that repeating does not help: credentials, permissions, a missing bucket."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +132,42 @@ class RemoteFolder:
             raise FileNotFoundError(source)
         self._write(f"uploading {name}", lambda: self._filesystem.put_file(str(source), self._prepared(name)))
 
+    @property
+    def has_commits(self) -> bool:
+        """Whether each upload makes a commit, so that many files should go into one."""
+        return self.protocol == "hf"
+
+    def upload_many(self, files: Mapping[str, Path]) -> None:
+        """Upload files by name, in as few commits as possible where there are commits.
+
+        Raises:
+            RemoteError: not all were uploaded.
+        """
+        if not self.has_commits:
+            for name, source in files.items():
+                self.upload(name, source)
+            return
+        names = sorted(files)
+        for first in range(0, len(names), FILES_PER_COMMIT):
+            some = {name: files[name] for name in names[first : first + FILES_PER_COMMIT]}
+            self._write(f"committing {len(some)} files", partial(self._commit, some))
+
+    def _commit(self, files: Mapping[str, Path]) -> None:
+        from huggingface_hub import CommitOperationAdd, HfFileSystem
+
+        filesystem = self._filesystem
+        if not isinstance(filesystem, HfFileSystem):
+            raise TypeError(f"expected the filesystem of the Hugging Face hub, got {type(filesystem).__name__}")
+        place = filesystem.resolve_path(self._opened[1])
+        inside = f"{place.path_in_repo}/" if place.path_in_repo else ""
+        filesystem._api.create_commit(
+            place.repo_id,
+            [CommitOperationAdd(f"{inside}{name}", str(path)) for name, path in files.items()],
+            commit_message=f"Add {len(files)} files measured with repdyn",
+            repo_type=place.repo_type,
+            revision=place.revision,
+        )
+
     def write(self, name: str, content: bytes) -> None:
         """Write a small file in place of any of this name."""
         self._write(f"writing {name}", lambda: self._filesystem.pipe_file(self._prepared(name), content))
@@ -225,7 +253,7 @@ class RemoteFolder:
 
     def _missing(self, error: Exception) -> RefusedError:
         return RefusedError(
-            f"expected an existing bucket or repository at {self.shown}, got: {_brief(error)}; create it, or check "
+            f"expected an existing bucket or repository at {self.shown}, got: {brief(error)}; create it, or check "
             "the URL"
         )
 
@@ -245,31 +273,12 @@ class RemoteFolder:
             except _UNCHANGED:
                 raise
             except Exception as error:
-                if refusal := _refusal(error):
-                    raise RefusedError(f"{what} at {self.shown} was refused: {_brief(error)}; {refusal}") from error
+                if refusal := refusal_of(error):
+                    raise RefusedError(f"{what} at {self.shown} was refused: {brief(error)}; {refusal}") from error
                 if (wait := next(waits, None)) is None:
-                    reason = f"no answer in {self._seconds:g} s" if isinstance(error, TimeoutError) else _brief(error)
+                    reason = f"no answer in {self._seconds:g} s" if isinstance(error, TimeoutError) else brief(error)
                     raise RemoteError(
                         f"{what} at {self.shown} failed {len(WAITS_SECONDS) + 1} times: {reason}; check the "
                         "connection, then repeat the command"
                     ) from error
                 time.sleep(wait * random.uniform(1, 1.25))
-
-
-def _refusal(error: BaseException) -> str | None:
-    """Return what to do about an error that repeating does not help; None for any other."""
-    texts = [str(error).lower()]
-    if error.__cause__ is not None:
-        texts.append(str(error.__cause__).lower())
-    names = {type(error).__name__, type(error.__cause__).__name__}
-    if names & _CREDENTIALS:
-        return "set up credentials, such as AWS_PROFILE, gcloud auth application-default login, or hf auth login"
-    if isinstance(error, PermissionError) or "401" in texts[0][:40]:
-        if any(word in text for word in _EXPIRED for text in texts):
-            return "the credentials are expired or unknown: renew them, then repeat the command"
-        return "the credentials lack the permission for it"
-    return None
-
-
-def _brief(error: BaseException) -> str:
-    return redacted(str(error).strip().partition("\n")[0] or type(error).__name__)

@@ -7,7 +7,7 @@ import time
 from threading import Condition, Thread
 
 from repdyn.store.mirror import Mirror
-from repdyn.store.remote_folder import RefusedError, RemoteError
+from repdyn.store.remote_errors import RefusedError, RemoteError
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)

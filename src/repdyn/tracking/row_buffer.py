@@ -10,7 +10,7 @@ from functools import partial
 
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store, open_store
-from repdyn.store.remote_folder import RefusedError, RemoteError
+from repdyn.store.remote_errors import RefusedError, RemoteError
 from repdyn.store.schema import Row
 from repdyn.tables.designs import design_names
 from repdyn.utils.redaction import redacted
