@@ -35,14 +35,14 @@ def rewrite(store, change):
 
 
 def test_published_rows_are_taken_and_the_rest_is_measured(published, hub, command):
-    before = weights_fetched(hub)
+    before = weights_fetched(hub).total()
     status, _, err = command("lab/model", "--store", "theirs", "--reuse", URL)
     assert status == 0
     assert lines(err)[:2] == [
         f"2 checkpoints are taken from {URL}",
         "2 of 3 checkpoints are in theirs already",
     ]
-    assert weights_fetched(hub) == before + 1
+    assert weights_fetched(hub).total() == before + 1
     theirs = open_store("theirs")
     assert theirs.steps("lab/model") == [0, 8, 16]
     taken = theirs.to_pandas().query("step < 16").reset_index(drop=True)
@@ -93,7 +93,7 @@ def test_a_false_value_is_found(published, capsys):
     status, out = verified(capsys, "mine")
     assert status == 1
     assert any("largest relative difference 9.9e-03" in line for line in out)
-    assert any(line.startswith("  two_nn@no_sink layer 1: stored ") for line in out)
+    assert any("layer 1: stored " in line for line in out)
 
 
 def test_a_checkpoint_that_is_gone_is_a_failure(published, capsys, hub, commits):

@@ -6,6 +6,7 @@ mirror         the copy: what is new is downloaded, what is written is uploaded
 uploader       uploads in the background
 leases         claims among machines
 remote_folder  listing, downloads and uploads through fsspec, with retries
+published      files without secrets and local paths, with a certificate
 find           ``find_store``, ``find_stores``: the store in the folder of a run, or those below a folder
 frame          the rows of several files as one data frame
 parquet_files  one file of a store, checked against the schema
