@@ -115,7 +115,7 @@ def _run_line(run: str, rows: pd.DataFrame) -> str:
     models = _listed([str(model) for model in rows["model"].unique()], 2)
     steps = rows["step"].unique()
     extent = f"{min(steps)} to {max(steps)}" if len(steps) > 1 else str(steps[0])
-    return f"| {_cell(run)} | {_cell(models)} | {len(steps)} | {extent} | {int(rows['layer'].max()) + 1} |"
+    return f"| {_cell(run)} | {_cell(models)} | {len(steps)} | {extent} | {rows['layer'].max() + 1} |"
 
 
 def _versions(rows: pd.DataFrame) -> Iterable[tuple[str, str, str]]:

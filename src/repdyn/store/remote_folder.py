@@ -135,7 +135,7 @@ class RemoteFolder:
     @property
     def has_commits(self) -> bool:
         """Whether each upload makes a commit, so that many files should go into one."""
-        return self.protocol == "hf"
+        return self.protocol == "hf" and not self.url.startswith("hf://buckets/")
 
     def upload_many(self, files: Mapping[str, Path]) -> None:
         """Upload files by name, in as few commits as possible where there are commits.
@@ -154,11 +154,12 @@ class RemoteFolder:
 
     def _commit(self, files: Mapping[str, Path]) -> None:
         from huggingface_hub import CommitOperationAdd, HfFileSystem
+        from huggingface_hub.hf_file_system import HfFileSystemResolvedRepositoryPath
 
         filesystem = self._filesystem
-        if not isinstance(filesystem, HfFileSystem):
-            raise TypeError(f"expected the filesystem of the Hugging Face hub, got {type(filesystem).__name__}")
-        place = filesystem.resolve_path(self._opened[1])
+        place = filesystem.resolve_path(self._opened[1]) if isinstance(filesystem, HfFileSystem) else None
+        if not isinstance(filesystem, HfFileSystem) or not isinstance(place, HfFileSystemResolvedRepositoryPath):
+            raise TypeError(f"expected a repository of the Hugging Face hub, got {self.shown}")
         inside = f"{place.path_in_repo}/" if place.path_in_repo else ""
         filesystem._api.create_commit(
             place.repo_id,

@@ -33,8 +33,8 @@ _EXAMPLES = """examples:
   %(prog)s --suite pythia --shard "$((SLURM_ARRAY_TASK_ID + 1))/$SLURM_ARRAY_TASK_COUNT"
 
 A sweep can be stopped at any time; the same command continues it. Exit status: 0 everything is measured; 1 some
-checkpoints failed, for reasons that are stored (--retry-failed retries them); 2 invalid arguments; 3 no network, or no
-space on the disk; 130 interrupted.
+checkpoints failed, for reasons that are stored (--retry-failed retries them); 2 invalid arguments; 3 no network, no
+space on the disk, or rows that wait for upload; 130 interrupted.
 """
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 

@@ -134,8 +134,7 @@ def _target(rows: pd.DataFrame) -> Target | None:
 
 def _settings(task: Task, rows: pd.DataFrame, loading: Loading) -> Repeatable | None:
     """Return what was measured at one checkpoint alone; None if everything compares it with another."""
-    names = {(str(row.metric), None if pd.isna(row.subset) else str(row.subset)) for row in rows.itertuples()}
-    requested = sorted(metric if subset is None else f"{metric}@{subset}" for metric, subset in names)
+    requested = sorted(_names(rows).unique())
     alone = [
         name
         for name in requested
@@ -147,8 +146,14 @@ def _settings(task: Task, rows: pd.DataFrame, loading: Loading) -> Repeatable | 
     # weights are loaded in the precision of the states
     precision = replace(loading, dtype=str(rows["dtype"].iloc[0]))
     settings = Settings(alone, layers, precision, token_positions=positions)
-    kept = rows.apply(lambda row: f"{row['metric']}@{row['subset']}" in alone or row["metric"] in alone, axis=1)
-    return Repeatable(task, settings, rows.loc[kept])
+    return Repeatable(task, settings, rows.loc[_names(rows).isin(alone)])
+
+
+def _names(rows: pd.DataFrame) -> pd.Series:
+    """Return the metric of each row as it is asked for, such as two_nn@no_sink."""
+    pairs = zip(rows["metric"], rows["subset"], strict=True)
+    names = [metric if pd.isna(subset) else f"{metric}@{subset}" for metric, subset in pairs]
+    return pd.Series(names, rows.index, dtype=str)
 
 
 def _choice(recorded: str) -> tuple[Any, slice | None]:
