@@ -38,6 +38,7 @@ def curve_of(metric: str, subset: str) -> Callable[[float, float], float]:
         "mean_cosine": lambda t, x: 0.02 + 0.6 * t * x + shift,
         "sequence_entropy": lambda t, x: 0.8 - 0.6 * t * math.sin(math.pi * x),
         "sequence_cosine": lambda t, x: 0.03 + 0.5 * t * x,
+        "largest_activation": lambda t, x: 1 + x + 300 * t * math.exp(-t) * math.sin(math.pi * x),
         "isoscore": lambda t, x: 0.3 - 0.28 * t * math.sqrt(x),
         "massive_activation_share": lambda t, x: 0.97 * (t > 0.3) * (0.15 < x < 0.95) * (subset != "no_sink"),
         "outlier_kurtosis": lambda t, x: 1.05 + 60 * t * x * (0.3 if subset == "no_sink" else 1.0),

@@ -12,7 +12,7 @@ from synthetic_runs import fill, make_failures, make_published
 
 from repdyn.cli.main import main
 from repdyn.metrics import METRICS
-from repdyn.utils.strict_json import print_json
+from repdyn.utils.records import print_json
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 

@@ -7,7 +7,16 @@ import pytest
 import torch
 from hostile import HOSTILE
 
-from repdyn.kernels import Sequences, Undefined, mean_cosine, rank_me, sequence_cosine, sequence_entropy, sequences
+from repdyn.kernels import (
+    Sequences,
+    Undefined,
+    largest_activation,
+    mean_cosine,
+    rank_me,
+    sequence_cosine,
+    sequence_entropy,
+    sequences,
+)
 
 KERNELS = [sequence_entropy, sequence_cosine]
 # equal and unequal lengths, of more and of fewer tokens than the 80 coordinates
@@ -52,6 +61,15 @@ def test_entropy_of_the_matrix_written_out(name, split):
         found = sequence_entropy(given, normalised=normalised).item()
         assert found == pytest.approx(naive_entropy(given, normalised), rel=1e-9, abs=1e-12)
     assert 0 <= sequence_entropy(given).item() <= 1
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_largest_activation_counted_one_by_one_in_float64(name, split):
+    points = HOSTILE[name]()
+    given = Sequences(points, SPLITS[split] if len(points) == 400 else (len(points) - 2, 2))
+    expected = np.mean([np.abs(z).max() for z in in_numpy(given)])
+    assert largest_activation(given).item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -108,6 +126,28 @@ def test_invariances(name, kernel):
     assert kernel(backwards).item() == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
+def test_what_the_largest_activation_depends_on():
+    points, lengths = HOSTILE["sinks"]().double(), SPLITS["unequal"]
+    generator = torch.Generator().manual_seed(0)
+    expected = largest_activation(Sequences(points, lengths)).item()
+    shuffled = torch.cat([part.flip(0) for part in points.split(lengths)])
+    columns = points[:, torch.randperm(points.shape[1], generator=generator)]
+    for same in (-points, shuffled, columns, torch.nn.functional.pad(points, (3, 40))):
+        assert largest_activation(Sequences(same, lengths)).item() == pytest.approx(expected, rel=1e-14)
+    assert largest_activation(Sequences(points * 7, lengths)).item() == pytest.approx(7 * expected, rel=1e-14)
+    huge = torch.full((4, 2), torch.finfo(torch.float64).max, dtype=torch.float64)
+    assert largest_activation(Sequences(huge, (1, 3))).item() == torch.finfo(torch.float64).max
+    assert largest_activation(Sequences(torch.zeros(4, 2), (1, 3))).item() == 0
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_the_largest_activation_of_what_is_not_finite(value):
+    points = torch.eye(6)
+    points[4, 4] = value
+    with pytest.raises(Undefined, match="the vectors contain NaN or inf"):
+        largest_activation.or_raise(Sequences(points, (3, 3)))
+
+
 def test_what_only_one_of_them_depends_on():
     points, lengths = HOSTILE["gaussian"]().double(), SPLITS["equal"]
     stretched = points * torch.linspace(0.1, 30, 400, dtype=torch.float64)[:, None]
@@ -131,7 +171,7 @@ def test_vectors_of_any_size(exponent, kernel):
     assert kernel(Sequences(points * 10.0**exponent, lengths)).item() == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", [*KERNELS, largest_activation])
 def test_surroundings_do_not_matter_and_states_are_left_as_they_were(kernel):
     points = HOSTILE["bfloat16"]().requires_grad_()
     undisturbed = kernel(Sequences(points, SPLITS["unequal"]))

@@ -16,7 +16,7 @@ from repdyn import Probe, Tracker, measure
 from repdyn.metrics import METRICS, resolve
 from repdyn.store import open_store
 
-NAMES = ["sequence_entropy", "sequence_entropy[normalised=false]", "sequence_cosine"]
+NAMES = ["sequence_entropy", "sequence_entropy[normalised=false]", "sequence_cosine", "largest_activation"]
 SMALL = {"vocab_size": 50, "max_position_embeddings": 320, "hidden_size": 16, "num_attention_heads": 2}
 CONFIGS = {
     "gpt2": lambda: GPT2Config(**SMALL, num_hidden_layers=2),
@@ -50,13 +50,13 @@ def even() -> Probe:
 
 
 def naive(states: np.ndarray) -> list[float]:
-    """The three values of one sequence, (length, dim)."""
+    """The four values of one sequence, (length, dim)."""
     shares = np.linalg.svd(states, compute_uv=False) ** 2
     shares /= shares.sum()
     entropy = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
     units = states / np.linalg.norm(states, axis=1, keepdims=True)
     pairs = ~np.eye(len(states), dtype=bool)
-    return [entropy / np.log(min(states.shape)), entropy, (units @ units.T)[pairs].mean()]
+    return [entropy / np.log(min(states.shape)), entropy, (units @ units.T)[pairs].mean(), np.abs(states).max()]
 
 
 @pytest.mark.parametrize("make", [even, ragged], ids=["equal lengths", "unequal lengths"])
@@ -175,8 +175,10 @@ def test_batches_have_windows_of_their_own_whatever_the_design():
 
 def test_they_are_measured_on_whole_sequences_alone():
     probe = even()
-    assert {"sequence_entropy", "sequence_cosine"} <= {metric.name for metric, _ in resolve("all", probe)}
-    for name in ("sequence_entropy", "sequence_cosine"):
+    assert {"sequence_entropy", "sequence_cosine", "largest_activation"} <= {
+        metric.name for metric, _ in resolve("all", probe)
+    }
+    for name in ("sequence_entropy", "sequence_cosine", "largest_activation"):
         assert METRICS[name].subsets == ("all",)
         with pytest.raises(ValueError, match=f"expected {name} on all tokens, got 'no_sink'; it is measured on whole"):
             resolve([f"{name}@no_sink"], probe)
@@ -190,5 +192,5 @@ def test_live_is_offline(tmp_path):
     live = open_store(tmp_path).to_pandas("r")
     live = live[live["step"].eq(1) & live["layer"].notna()].set_index(["metric", "layer"])["value"]
     offline = measure(model, even(), NAMES).to_pandas().set_index(["metric", "layer"])["value"]
-    assert len(live) == 12
+    assert len(live) == 16
     assert live.to_dict() == offline.to_dict()

@@ -112,6 +112,17 @@ def test_the_copy_of_a_store_is_pushed_to_it(faulty):
     assert remote.drain(5) is None
 
 
+def test_compact_files_are_published_as_such(faulty, store):
+    store.compact("run")
+    push(store, URL)
+    assert len([path for path in faulty.store if "/run/" in path]) == 1
+    for content in faulty.store.values():
+        assert b"/home/me" not in content.getvalue()
+    published = open_store(URL)
+    assert published.steps("run") == [0, 8, 16]
+    assert published.to_pandas()["value"].equals(store.to_pandas()["value"])
+
+
 def test_pull(faulty, store, tmp_path):
     push(store, URL)
     copied = pull(URL, tmp_path / "copy")

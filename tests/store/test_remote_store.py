@@ -207,6 +207,21 @@ def test_a_file_written_to_the_copy_by_others_is_uploaded(faulty, elsewhere):
     assert OTHER in elsewhere()
 
 
+def test_files_that_were_joined_are_replaced_everywhere(faulty, elsewhere):
+    store = written(URL, KEY, OTHER)
+    other, before = elsewhere(), store.to_pandas()
+    store.compact("run")
+    assert store.drain(20) is None
+    other.refresh()
+    assert len(list(other.path.rglob("*.parquet"))) == 1
+    assert other.to_pandas().equals(before)
+    store.split("run")
+    assert store.drain(20) is None
+    other.refresh()
+    assert len(list(other.path.rglob("*.parquet"))) == 2
+    assert other.to_pandas().equals(before)
+
+
 def test_claims_exclude_other_machines(faulty, elsewhere):
     here, there = open_store(URL), elsewhere()
     claim = here.claim(KEY)

@@ -11,7 +11,7 @@ from repdyn import Probe, open_store
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import SweepStoppedError
 from repdyn.hub.weights import Loading
-from repdyn.store.scalars import EMBEDDING_NORM
+from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM
 from repdyn.sweep import loop
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import DownloadLimits, Downloads
@@ -67,6 +67,10 @@ def test_costs_are_stored_with_each_checkpoint(tasks, tmp_path):
     costs = frame[frame["layer"].isna()].pivot(index="step", columns="metric", values="value")
     norms = costs.pop(EMBEDDING_NORM)
     assert norms.nunique() == len(norms) == 3  # each checkpoint has embeddings of its own
+    cosines = costs.pop(EMBEDDING_COSINE)
+    assert cosines[0] == pytest.approx(1)
+    assert cosines.is_monotonic_decreasing
+    assert cosines.nunique() == 3
     assert list(costs) == ["bytes/download", "seconds/download", "seconds/forward", "seconds/kernels", "seconds/load"]
     assert (costs > 0).all(axis=None)
 

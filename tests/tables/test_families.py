@@ -43,7 +43,7 @@ def test_members_are_in_the_order_of_the_table(frame_of):
     rows = measurements(frame_of(make_everything(steps=(0,), n_blocks=1)))
     assert members_of(rows, "change") == ["cka_previous", "mutual_knn_previous", "procrustes_previous"]
     first = ["mean_cosine", "isoscore", "massive_activation_share"]
-    further = ["outlier_kurtosis", "next_token_variance", "sequence_cosine"]
+    further = ["outlier_kurtosis", "next_token_variance", "sequence_cosine", "largest_activation"]
     assert members_of(rows, "similarity") == [*first, *further]
     with pytest.raises(
         ValueError, match="^expected a family of measured metrics, got 'colour'; measured were change, "

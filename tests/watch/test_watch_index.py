@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections import Counter
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from synthetic_runs import LOG_STEPS, fill, make_failures, make_rows, make_scalar, make_two_stacks
 
+from repdyn.store import MeasurementKey
 from repdyn.watch import folder as folders
 from repdyn.watch import run as runs
 from repdyn.watch.index import Index
@@ -42,6 +44,10 @@ def settle(index):
 @pytest.fixture
 def followed(tmp_path):
     return Index([tmp_path], interval=0.0)
+
+
+def _key(store, run):
+    return MeasurementKey(run, 64, store.to_pandas(run)["probe"][0], "0123abcd")
 
 
 def one_run(path, *, run="first", steps=LOG_STEPS, **given):
@@ -228,3 +234,39 @@ def test_rows_take_little_memory(tmp_path):
         tables.append(runs.read_table(path))
         rows.put(path.name, tables[-1])
     assert rows.nbytes < 0.25 * pa.concat_tables(tables).nbytes
+
+
+@pytest.mark.parametrize("when", ["before", "while followed"])
+def test_compact_files(tmp_path, followed, when):
+    store = one_run(tmp_path / "store")
+    expected, run = store.to_pandas(), store.runs()[0]
+    if when == "while followed":
+        settle(followed)
+    store.compact(run)
+    (summary,) = settle(followed).values()
+    assert summary["measurements"] == len(LOG_STEPS)
+    ((frame, _),) = [followed.rows([summary["key"]])]
+    pd.testing.assert_frame_equal(next(iter(frame.values())), expected)
+    # a step that is measured again, and files that are joined once more
+    rows = [dataclasses.replace(one, value=-1.0) for one in store.read(_key(store, run))]
+    for _ in range(2):
+        store.write(_key(store, run), rows)
+        (summary,) = settle(followed).values()
+        ((frame, _),) = [followed.rows([summary["key"]])]
+        pd.testing.assert_frame_equal(next(iter(frame.values())), store.to_pandas())
+        store.compact(run)
+    store.split(run)
+    settle(followed)
+    ((frame, _),) = [followed.rows([summary["key"]])]
+    pd.testing.assert_frame_equal(next(iter(frame.values())), store.to_pandas())
+
+
+def test_a_compact_file_is_read_once(tmp_path, followed, monkeypatch):
+    store = one_run(tmp_path / "store", steps=LOG_STEPS[:-1])
+    run = store.runs()[0]
+    store.compact(run)
+    settle(followed)
+    monkeypatch.setattr(runs, "read_parts", None)
+    fill(tmp_path / "store", make_rows(run="first", steps=LOG_STEPS[-1:], n_blocks=2))
+    (summary,) = settle(followed).values()
+    assert (summary["measurements"], summary["n_damaged"]) == (len(LOG_STEPS), 0)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from repdyn.utils.arguments import SuggestingParser, at_least
+from repdyn.utils.records import add_record_options, print_records, wants_records
 from repdyn.utils.redaction import redacted
-from repdyn.utils.strict_json import print_json
 from repdyn.utils.untrusted_names import printable
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def main(arguments: Sequence[str], prog: str = "repdyn audit") -> None:
         print(printable(redacted(f"stopped: {error}")), file=sys.stderr)
         raise SystemExit(STOPPED) from error
     audited: list[tuple[History, list[Finding]]] = [(history, audit(history)) for history in histories]
-    if options.json:
-        print_json([audit_fields(*each) for each in audited])
+    if wants_records(options):
+        print_records([audit_fields(*each) for each in audited], options, each="findings")
     else:
         for each in audited:
             print_audit(*each, PrintableConsole())
@@ -93,7 +93,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--timeout", type=at_least(1), default=600, metavar="SECONDS", help="limit of one request (default: 600)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON; its fields are described in docs/cli.md")
+    add_record_options(parser)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The commands that list something: ``repdyn insights``, ``alerts`` and ``metrics``, as text or as JSON."""
+"""The commands that list something: ``repdyn insights``, ``alerts`` and ``metrics``, as text, JSON or CSV."""
 
 # Imports only what is quick to import: --help must not wait for torch.
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repdyn.utils.arguments import SuggestingParser, add_store_command
-from repdyn.utils.strict_json import print_json
+from repdyn.utils.records import add_record_options, print_records, wants_records
 
 if TYPE_CHECKING:
     from repdyn.alerts import Rule
@@ -41,7 +41,7 @@ def add_listings(commands: argparse._SubParsersAction[SuggestingParser]) -> None
     insights = add_store_command(
         commands, "insights", "say what happened in the runs of a store", _INSIGHTS_EXAMPLES, _insights
     )
-    _add_json(insights)
+    add_record_options(insights)
     alerts = add_store_command(
         commands, "alerts", "list the alerts of the runs of a store", _ALERTS_EXAMPLES, _alerts, nargs="?"
     )
@@ -49,7 +49,7 @@ def add_listings(commands: argparse._SubParsersAction[SuggestingParser]) -> None
     alerts.add_argument("--fail", action="store_true", help="exit with status 1 if there is an alert")
     formats = alerts.add_mutually_exclusive_group()
     formats.add_argument("--print-rules", action="store_true", help="print the default rules, as such a file")
-    _add_json(formats)
+    add_record_options(formats)
     metrics = commands.add_parser(
         "metrics",
         help="list every metric",
@@ -58,12 +58,8 @@ def add_listings(commands: argparse._SubParsersAction[SuggestingParser]) -> None
     )
     formats = metrics.add_mutually_exclusive_group()
     formats.add_argument("--markdown", action="store_true", help="with settings and sources, as docs/all_metrics.md")
-    _add_json(formats)
+    add_record_options(formats)
     metrics.set_defaults(run_command=_metrics)
-
-
-def _add_json(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON; its fields are described in docs/cli.md")
 
 
 def _insights(options: argparse.Namespace) -> None:
@@ -72,8 +68,8 @@ def _insights(options: argparse.Namespace) -> None:
     from repdyn.terminal.insights import print_insights
 
     found = insights(find_store(options.store), options.run, options.probe)
-    if options.json:
-        print_json([each.as_dict() for each in found])
+    if wants_records(options):
+        print_records([each.as_dict() for each in found], options, each="statements")
     else:
         print_insights(found)
 
@@ -89,9 +85,9 @@ def _alerts(options: argparse.Namespace) -> None:
     if options.store is None:
         raise ValueError("expected the folder of a run or a store, got none; or --print-rules for the default rules")
     store, rules = find_store(options.store), read_rules(options.rules) if options.rules else None
-    if options.json:
+    if wants_records(options):
         listed = _listed_alerts(store, options.run, options.probe, rules)
-        print_json(listed)
+        print_records(listed, options, each="alerts")
         found = sum(len(run["alerts"]) for run in listed)
     else:
         found = print_alerts(store, options.run, probe=options.probe, rules=rules)
@@ -120,8 +116,8 @@ def _metrics(options: argparse.Namespace) -> None:
     from repdyn.metrics import METRICS
     from repdyn.terminal.metric_list import markdown, print_metrics
 
-    if options.json:
-        print_json([_listed_metric(metric) for metric in METRICS.values()])
+    if wants_records(options):
+        print_records([_listed_metric(metric) for metric in METRICS.values()], options)
     elif options.markdown:
         print(markdown(), end="")
     else:

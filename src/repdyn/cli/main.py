@@ -29,6 +29,8 @@ _OWN_PARSER = {
     "pull": ("repdyn.cli.pull", "copy a remote store to a folder"),
     "verify": ("repdyn.cli.verify", "measure some checkpoints of a store again and compare"),
     "report": ("repdyn.cli.report", "write a web page that shows what stores contain"),
+    "query": ("repdyn.cli.query", "query the measurements of stores in SQL"),
+    "compact": ("repdyn.cli.compact", "join the files of runs into few"),
 }
 """Commands whose module parses its own options."""
 _EXAMPLES = """examples:
@@ -44,19 +46,18 @@ _EXAMPLES = """examples:
   repdyn figures RUN                 draw figures and print a summary
   repdyn alerts RUN                  list the alerts of a run
   repdyn export RUN --to wandb       write the values to W&B, offline
+  repdyn query "select * from runs"  SQL over all stores below this folder
   repdyn push RUN URL                share a store
   repdyn verify STORE                measure a sample again and compare
   repdyn COMMAND --help              every option of a command
 """
 _FIGURES_EXAMPLES = """examples:
-  repdyn audit pythia-2.8b           copies among published checkpoints
   repdyn figures runs/quickstart/TIME
   repdyn figures sweeps --run EleutherAI/pythia-70m EleutherAI/pythia-160m
   repdyn figures RUN --probe 3f2ab1c0 -o figures
   repdyn figures runs/a-seed1 runs/a-seed2 runs/b    compare runs: a as a band over its seeds, b as a line
 """
 _EXPORT_EXAMPLES = """examples:
-  repdyn audit pythia-2.8b           copies among published checkpoints
   repdyn export runs/quickstart/TIME
   repdyn export sweeps --run EleutherAI/pythia-70m --to wandb csv -o logs
   repdyn export RUN --wandb-online --wandb-project my-project    upload (account)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repdyn.utils.arguments import SuggestingParser
-from repdyn.utils.strict_json import print_json
+from repdyn.utils.records import add_record_options, print_records, wants_records
 from repdyn.utils.untrusted_names import PrintableConsole, printable
 from repdyn.utils.urls import path_or_url
 
@@ -45,6 +45,7 @@ _OF_RECIPE = (
     "hash",
     "store",
     "json",
+    "csv",
     "dry_run",
     "revisions",
 )
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn reproduce") -> None:
     from repdyn.recipes import find_recipe, shipped_recipes
 
     if options.list:
-        _print_recipes(list(shipped_recipes().values()), as_json=options.json)
+        _print_recipes(list(shipped_recipes().values()), options)
         return
     if options.name is None:
         raise ValueError("expected the name of a recipe, or --list, got neither; see --help")
@@ -122,7 +123,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--probe", dest="hash", metavar="HASH", help="probe to judge, if the store has several of the design"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON; its fields are described in docs/cli.md")
+    add_record_options(parser)
     add_forward_options(parser.add_argument_group("measurement, as for repdyn sweep"))
     add_running(parser.add_argument_group("execution, as for repdyn sweep"))
     return parser
@@ -145,6 +146,7 @@ def _sweep(recipe: Recipe, store: Path, options: argparse.Namespace) -> int:
         "store": store,
         "dry_run": options.dry_run,
         "json": options.json and options.dry_run,
+        "csv": options.csv and options.dry_run,
     }
     shared = {name: value for name, value in vars(options).items() if name not in _OF_RECIPE}
     defaults = vars(sweep_parser("repdyn sweep").parse_args([]))
@@ -162,8 +164,8 @@ def _evaluate(recipe: Recipe, store: Store, options: argparse.Namespace) -> int:
     runs = store.runs() if options.runs == [] else options.runs
     outcomes, measured = evaluate(recipe, store, options.models, options.hash, runs)
     page = _write(recipe, outcomes, measured, options.output or store.output)
-    if options.json:
-        print_json([_fields(recipe, outcome) for outcome in outcomes])
+    if wants_records(options):
+        print_records([_fields(recipe, outcome) for outcome in outcomes], options)
     else:
         _print_outcomes(recipe, outcomes)
         print(printable(f"page: {page}"))
@@ -217,9 +219,9 @@ def _fields(recipe: Recipe, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _print_recipes(recipes: Sequence[Recipe], *, as_json: bool) -> None:
-    if as_json:
-        print_json(
+def _print_recipes(recipes: Sequence[Recipe], options: argparse.Namespace) -> None:
+    if wants_records(options):
+        print_records(
             [
                 {
                     "name": recipe.name,
@@ -231,7 +233,8 @@ def _print_recipes(recipes: Sequence[Recipe], *, as_json: bool) -> None:
                     "claims": [published.claim for published in recipe.published],
                 }
                 for recipe in recipes
-            ]
+            ],
+            options,
         )
         return
     for recipe in recipes:

@@ -30,6 +30,7 @@ from repdyn.sweep.audit import audit
 from repdyn.sweep.audit_text import fault_lines
 from repdyn.sweep.checkpoint import Settings, Task, store_copy
 from repdyn.sweep.downloads import DownloadLimits, Downloads, is_prefetching
+from repdyn.sweep.estimate import Assumptions
 from repdyn.sweep.histories import find_copied_targets, list_histories
 from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_designs, partition_tasks, sweep
 from repdyn.sweep.options import Shard
@@ -41,8 +42,8 @@ from repdyn.sweep.sources import Source, find_sources, sources_of_models
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import Target
 from repdyn.utils.quiet import without_reports
+from repdyn.utils.records import print_records, wants_records
 from repdyn.utils.redaction import redacted
-from repdyn.utils.strict_json import print_json
 from repdyn.utils.untrusted_names import PrintableConsole, printable
 
 FAILED, USAGE_ERROR, STOPPED, INTERRUPTED = 1, 2, 3, 130
@@ -98,10 +99,11 @@ def leave(status: int) -> NoReturn:
 
 
 def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: Console, views: bool) -> int:
-    if options.json and not (options.list_suites or options.dry_run):
-        raise ValueError("expected --json with --dry-run or --list-suites, got it alone; add one of them")
+    if wants_records(options) and not (options.list_suites or options.dry_run):
+        given = "--json" if options.json else "--csv"
+        raise ValueError(f"expected {given} with --dry-run or --list-suites, got it alone; add one of them")
     if options.list_suites:
-        print_json(suite_fields()) if options.json else print_suites(PrintableConsole())
+        print_records(suite_fields(), options) if wants_records(options) else print_suites(PrintableConsole())
         return 0
     hub, settings = Hub(timeout_seconds=options.timeout), _settings(options)
     sources, problems = find_sources(options, hub) if models is None else sources_of_models(models, options, hub)
@@ -133,10 +135,12 @@ def _sweep_into(
     sources = _select_shard(sources, options.shard) if options.shard else sources
     if options.dry_run:
         plans, without_probe = _plans(sources, copied, store, settings, options)
-        if options.json:
-            print_json(plan_fields(plans, hub))
+        assumptions = Assumptions.from_options(options)
+        if wants_records(options):
+            print_records(plan_fields(plans, hub, assumptions), options)
         else:
-            print_plan(plans, hub, PrintableConsole(width=None if sys.stdout.isatty() else _FILE_WIDTH))
+            width = None if sys.stdout.isatty() else _FILE_WIDTH
+            print_plan(plans, hub, PrintableConsole(width=width), assumptions)
         return _status([*problems, *without_probe], console)
     every_task, without_probe = _tasks(sources)
     tasks = [task for task in every_task if task.target not in copied]
@@ -265,6 +269,8 @@ def _show(sources: Sequence[Source], store: Store, options: Namespace, console: 
         return True
     try:
         if runs := sorted({source.selection.run for source in sources} & set(store.runs())):
+            for run in runs:
+                store.compact_at_end(run)
             show_store(store, runs)
             print(printable(f"report: {write_report(store, store.output / PAGE)}"))
     except Exception as error:  # a failing view must not hide the outcome of the measurements

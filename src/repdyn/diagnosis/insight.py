@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from repdyn.tables.correlation import Correlation
-from repdyn.utils.strict_json import json_values
+from repdyn.utils.records import json_values
 
 Severity: TypeAlias = Literal["failed", "watch", "note"]
 Status: TypeAlias = Literal["healthy", "watch", "failed", "unknown"]

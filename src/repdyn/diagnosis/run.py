@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from repdyn.alerts import Alert, Rule, find_alerts, stored_rules
+from repdyn.diagnosis.activations import activation_statements
 from repdyn.diagnosis.curves import coupling_statements, course_statements, turn_statements
+from repdyn.diagnosis.embeddings import embedding_statements
 from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
 from repdyn.diagnosis.layers import layer_statements, missing_statements, profile_statements, window_statements
 from repdyn.diagnosis.loss_correlations import loss_correlations
@@ -112,6 +114,7 @@ def _of_training(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert
         yield from overfitting(frame)
         yield from repeated_checkpoints(frame, rows)
         yield from probe_loss_statements(frame)
+        yield from embedding_statements(frame)
     yield from alert_statements(alerts, _second_half(rows))
     yield from failed_measurements(frame)
     yield from missing_statements(rows)
@@ -134,6 +137,7 @@ def _of_metrics(
             if not any(each.kind in {"peak", "trough"} for each in course):  # where the course turns anyway
                 yield from turn_statements(chosen)
             yield from coupling_statements(chosen, loss)
+            yield from activation_statements(chosen)
 
 
 def _subset_of(metric: str, series: dict[tuple[str, str], MetricSeries]) -> str:

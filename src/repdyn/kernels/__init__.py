@@ -22,7 +22,7 @@ from repdyn.kernels.outliers import outlier_kurtosis
 from repdyn.kernels.ph_dimension import ph_dimension
 from repdyn.kernels.power_law import alpha_req
 from repdyn.kernels.procrustes import procrustes_distance
-from repdyn.kernels.sequences import Sequences, sequence_cosine, sequence_entropy
+from repdyn.kernels.sequences import Sequences, largest_activation, sequence_cosine, sequence_entropy
 from repdyn.kernels.sink_rate import sink_rate
 from repdyn.kernels.spectrum import effective_rank, participation_ratio, rank_me
 from repdyn.kernels.steps import norm, step_cosine, step_length
@@ -51,6 +51,7 @@ __all__ = [
     "full_precision",
     "gride",
     "isoscore",
+    "largest_activation",
     "levina_bickel",
     "linear_cka",
     "linearity",

@@ -1,4 +1,4 @@
-"""Whole sequences of states: how many directions the tokens of one sequence take, and how alike these are."""
+"""Whole sequences of states: how many directions the tokens of one sequence take, how alike these are, how large."""
 
 from __future__ import annotations
 
@@ -142,6 +142,42 @@ def sequence_cosine(sequences: Sequences) -> Tensor:
         total = (z / torch.linalg.vector_norm(z, dim=2, keepdim=True).clamp_min(1)).sum(1)
         n = z.new_tensor(sequences.lengths)
         return ((total.square().sum(1) - n) / (n * (n - 1))).clamp_max(1).mean()
+
+
+@nan_if_undefined
+def largest_activation(sequences: Sequences) -> Tensor:
+    """Compute the largest magnitude of a coordinate in each sequence, mean over sequences.
+
+    ``max |z_ij|`` over the vectors and coordinates of a sequence, without centring.
+
+    Args:
+        sequences: states of whole sequences.
+
+    Returns:
+        0-d float64 tensor on the device of the states, in their unit, >= 0; NaN when undefined.
+
+    Raises:
+        ValueError: for another shape or dtype, or lengths that do not add up.
+
+    Invariant to order of the tokens in a sequence and of their coordinates, signs, and columns of zeros; proportional
+    to a scaling of the vectors; not invariant to rotation or translation.
+    Undefined for NaN and inf.
+
+    Source: Sun, Chen, Kolter, Liu, Massive Activations in Large Language Models, COLM 2024, who show the largest
+    magnitudes of each layer, mean over sequences. Gallego-Feliciano et al., Hidden Dynamics of Massive Activations in
+    Transformer Training (arXiv 2508.03616), follow them over training.
+
+    Example:
+        >>> states = torch.tensor([[1.0, -8.0], [2.0, 0.0], [0.5, 4.0]])
+        >>> largest_activation(Sequences(states, (2, 1))).item()
+        6.0
+    """
+    parts = sequences.x.detach().split(sequences.lengths)
+    largest = torch.stack([part.abs().amax() for part in parts]).double()
+    if not largest.isfinite().all():
+        raise Undefined("the vectors contain NaN or inf")
+    # divided first: the sum of numbers at the end of the range is infinite
+    return largest.div(len(parts)).sum()
 
 
 def _require_pairs(sequences: Sequences) -> None:

@@ -40,9 +40,10 @@ def two_nn(
 
     By default duplicates collapse: exact copies are one point. The package of Razzhigaev et al., llm_microscope,
     counts them and uses the lowest fifth of the ratios: ``discard=0.8, duplicates="count"`` equals its 0.0.7 with
-    ``reduction_factor=5`` to 1e-9. In that mode every copy is a point and a neighbour. A point whose nearest neighbour
-    lies within 1e-8 of the mean length of the centred points, or whose ratio is at most 1 + 1e-8, is not fitted but
-    counted in ``F_i = (i + removed) / (n + removed)``, n being the number of fitted points.
+    ``reduction_factor=5`` to 1e-9, and to 2e-8 on processors where a float32 logarithm is not correctly rounded. In
+    that mode every copy is a point and a neighbour. A point whose nearest neighbour lies within 1e-8 of the mean length
+    of the centred points, or whose ratio is at most 1 + 1e-8, is not fitted but counted in
+    ``F_i = (i + removed) / (n + removed)``, n being the number of fitted points.
 
     Args:
         x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
@@ -124,10 +125,10 @@ def _regression_with_duplicates(ratios: RatiosWithDuplicates, discard: float) ->
             f"discard = {discard} keeps {n_kept} of {len(x)} points that have a ratio ({n_removed} removed), at least "
             "1 needed"
         )
-    # The package computes F in float32, which is off by as much as 1e-4 of a small F and 1e-6 of the dimension. On the
-    # CPU, so that its logarithm is the same for every device.
+    # The package computes F and its logarithm in float32, which is off by as much as 1e-4 of a small F and 1e-6 of the
+    # dimension. The last bit of a float32 logarithm depends on the processor, one rounded from float64 does not.
     f = torch.arange(n_removed + 1, n_removed + len(x) + 1, dtype=torch.float32) / (n_removed + len(x))
-    x, y = x[:n_kept], -(1 - f).log()[:n_kept].double().to(x.device)
+    x, y = x[:n_kept], -(1 - f).double().log()[:n_kept].float().double().to(x.device)
     return (x @ y) / (x @ x)
 
 

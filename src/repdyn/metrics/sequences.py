@@ -1,8 +1,10 @@
-"""Metrics of whole sequences of states: how the tokens of one text window lie to one another."""
+"""Metrics of whole sequences of states: how the tokens of a text window lie to one another, and how large."""
 
 from __future__ import annotations
 
-from repdyn.kernels import sequence_cosine, sequence_entropy
+from math import inf
+
+from repdyn.kernels import largest_activation, sequence_cosine, sequence_entropy
 from repdyn.metrics.inputs import sequences_of_states
 from repdyn.metrics.metric import Metric
 
@@ -37,5 +39,19 @@ SIMILARITY = [
         title="Mean cosine within a sequence",
         unit="cosine",
         family="similarity",
+    ),
+    Metric(
+        name="largest_activation",
+        kernel=largest_activation,
+        select_inputs=sequences_of_states,
+        captures=frozenset({"whole_windows"}),
+        meaning="largest magnitude of a coordinate in a sequence, mean over sequences",
+        range=(0.0, inf),
+        source="Sun, Chen, Kolter, Liu 2024 (COLM); Gallego-Feliciano et al. 2025 (arXiv 2508.03616)",
+        whole_sequences=True,
+        title="Largest activation",
+        unit="magnitude",
+        family="similarity",
+        scale="log_if_wide",
     ),
 ]

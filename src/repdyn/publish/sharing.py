@@ -105,8 +105,7 @@ def _fill(store: Store, mirror: Mirror, pushed: Pushed, author: str | None, dry_
     """Put the shared files of a store into the copy of a remote one, to be uploaded."""
     names = sorted(path.relative_to(store.path).as_posix() for path in store.path.rglob("*") if path.is_file())
     names = [name for name in names if is_shared(name)]
-    rows = [name for name in names if name.endswith(".parquet")]
-    if not rows:
+    if not any(name.endswith(".parquet") for name in names):
         raise ValueError(f"expected a store with measurements, found none in {store.location}")
     staged = mirror.path.parent / "push"
     shutil.rmtree(staged, ignore_errors=True)
@@ -114,7 +113,8 @@ def _fill(store: Store, mirror: Mirror, pushed: Pushed, author: str | None, dry_
         paths: set[str] = set()
         for name in names:
             prepare(store.path / name, staged / name, paths)
-        write_certificate(staged, rows, author)
+        sent = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*.parquet"))
+        write_certificate(staged, sent, author)
         pushed.paths = sorted(paths)
         for path in sorted(path for path in staged.rglob("*") if path.is_file()):
             name = path.relative_to(staged).as_posix()

@@ -8,14 +8,18 @@ leases         claims among machines
 remote_folder  listing, downloads and uploads through fsspec, with retries
 published      files without secrets and local paths, with a certificate
 find           ``find_store``, ``find_stores``: the store in the folder of a run, or those below a folder
-frame          the rows of several files as one data frame
+keys           ``MeasurementKey``: what a measurement is stored under
+run_files      the files of a run: listed, read, made compact
+compact_files  the rows of many checkpoints in one file
 parquet_files  one file of a store, checked against the schema
+frame          the rows of several files as one data frame
 schema         ``Row``: one value with everything needed to interpret it
 state_cache    ``StateCache``: hidden states of the previous checkpoint on disk, for metrics that compare checkpoints
 """
 
 from repdyn.store.find import find_store, find_stores
+from repdyn.store.keys import MeasurementKey
 from repdyn.store.parquet_files import read_rows
-from repdyn.store.store import MeasurementKey, Store, open_store
+from repdyn.store.store import Store, open_store
 
 __all__ = ["MeasurementKey", "Store", "find_store", "find_stores", "open_store", "read_rows"]

@@ -14,8 +14,6 @@ from threading import Event, Thread
 from typing import Protocol
 from uuid import uuid4
 
-from filelock import BaseFileLock
-
 from repdyn.store.remote_errors import RemoteError
 from repdyn.store.remote_folder import RemoteFolder
 
@@ -45,7 +43,7 @@ class Lease:
         local: the lock against other processes of this machine; released with the claim.
     """
 
-    def __init__(self, remote: RemoteFolder, name: str, owner: str, local: BaseFileLock) -> None:
+    def __init__(self, remote: RemoteFolder, name: str, owner: str, local: Claim) -> None:
         self._remote = remote
         self._name = name
         self._owner = owner
@@ -73,7 +71,7 @@ class Lease:
                 log.warning("a claim could not be extended: %s", error)
 
 
-def acquire(remote: RemoteFolder, name: str, owner: str, local: BaseFileLock) -> Lease | None:
+def acquire(remote: RemoteFolder, name: str, owner: str, local: Claim) -> Lease | None:
     """Return a claim, or None if another process holds it.
 
     Args:

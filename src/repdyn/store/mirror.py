@@ -215,7 +215,9 @@ class Mirror:
                 if one.name in added:
                     self._settle(one, there.get(one.name))
             waiting = [one for one in waiting if one.is_deleted]
-        _in_parallel(self.upload, waiting, "uploading")
+        # what is deleted may have been replaced by what is uploaded
+        for is_deleted in (False, True):
+            _in_parallel(self.upload, [one for one in waiting if one.is_deleted is is_deleted], "uploading")
 
     def _index(self) -> dict[str, str]:
         try:

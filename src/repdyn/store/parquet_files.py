@@ -9,25 +9,49 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from repdyn.store.schema import COLUMNS, RENAMED_METRICS, SCHEMA, Row
+from repdyn.utils.atomic_files import write_atomically
 
 
 def read_rows(path: Path) -> list[Row]:
     """Return the rows of one file of a store.
 
     Raises:
+        FileNotFoundError: there is no such file.
         ValueError: the file cannot be read.
     """
-    return [Row(**record) for record in read_table(path).to_pylist()]
+    return to_rows(read_table(path))
 
 
-def read_table(path: Path, columns: Sequence[str] = COLUMNS) -> pa.Table:
+def write_single(path: Path, table: pa.Table) -> None:
+    """Write the table of one checkpoint to a file atomically."""
+    # without checksums a flipped bit on the disk would go unnoticed
+    write_atomically(path, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True))
+
+
+def is_readable(path: Path) -> bool:
+    """Return whether a file of a store is there and can be read."""
+    try:
+        read_table(path)
+    except (FileNotFoundError, ValueError):
+        return False
+    return True
+
+
+def to_rows(table: pa.Table) -> list[Row]:
+    """Return the rows of a table with all columns."""
+    return [Row(**record) for record in table.to_pylist()]
+
+
+def read_table(path: Path, columns: Sequence[str] = COLUMNS, *, row_group: int | None = None) -> pa.Table:
     """Return the table of one file of a store, with the columns, types and names of the current schema.
 
     Args:
         path: of the file.
         columns: those to read, in this order; all unless given.
+        row_group: index of the row group to read; all unless given.
 
     Raises:
+        FileNotFoundError: there is no such file.
         ValueError: the file cannot be read, or has other columns, types or missing values than the schema allows.
     """
     try:
@@ -35,8 +59,11 @@ def read_table(path: Path, columns: Sequence[str] = COLUMNS) -> pa.Table:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             # files are small: threads would cost more than they save
             names = file.schema_arrow.names
-            table = file.read([name for name in names if name in columns], use_threads=False)
+            groups = range(file.metadata.num_row_groups) if row_group is None else [row_group]
+            table = file.read_row_groups(groups, [name for name in names if name in columns], use_threads=False)
         table.validate(full=True)
+    except FileNotFoundError:
+        raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"expected a Parquet file of measurements, cannot read {path}: {error}") from error
     missing = [name for name in COLUMNS if name not in names]

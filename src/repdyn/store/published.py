@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from repdyn.probe import Probe
+from repdyn.store.compact_files import compact_parts, generation_of, is_compact, read_parts, write_compact
 from repdyn.store.parquet_files import read_table
+from repdyn.store.schema import COLUMNS
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.redaction import redacted
 
@@ -36,14 +38,27 @@ def prepare(source: Path, target: Path, paths: set[str]) -> None:
     if source.suffix != ".parquet":
         shutil.copyfile(source, target)
         return
-    table = read_table(source)
-    cleaned = _clean(table, "checkpoint", lambda text: without_path(text, paths))
-    for column in ("run", "model", "revision", "module", "reason"):
-        cleaned = _clean(cleaned, column, lambda text: redacted(without_paths(text)))
-    if cleaned is table:
-        shutil.copyfile(source, target)
+    if is_compact(source.name):
+        parts = list(read_parts(source, compact_parts(source), COLUMNS))
+        cleaned = [(name, _cleaned(table, paths)) for name, table in parts]
+        if any(new is not old for (_, new), (_, old) in zip(cleaned, parts, strict=True)):
+            write_compact(target.parent, iter(cleaned), generation_of(source))  # named after its content
+            return
     else:
-        pq.write_table(cleaned, target, write_page_checksum=True)
+        table = read_table(source)
+        new = _cleaned(table, paths)
+        if new is not table:
+            pq.write_table(new, target, write_page_checksum=True)
+            return
+    shutil.copyfile(source, target)
+
+
+def _cleaned(table: pa.Table, paths: set[str]) -> pa.Table:
+    """Return rows without local paths and secrets; the same table where there are none."""
+    table = _clean(table, "checkpoint", lambda text: without_path(text, paths))
+    for column in ("run", "model", "revision", "module", "reason"):
+        table = _clean(table, column, lambda text: redacted(without_paths(text)))
+    return table
 
 
 def _clean(table: pa.Table, column: str, clean: Callable[[str], str]) -> pa.Table:

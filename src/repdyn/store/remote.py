@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from repdyn.probe import Probe
-from repdyn.store import leases
-from repdyn.store.leases import Claim
+from repdyn.store.keys import MeasurementKey
+from repdyn.store.leases import Claim, Lease, acquire, check_conditional
 from repdyn.store.mirror import Mirror
 from repdyn.store.remote_folder import RemoteFolder
+from repdyn.store.run_files import Compaction
 from repdyn.store.schema import Row
-from repdyn.store.store import MeasurementKey, Store
+from repdyn.store.store import Store
 from repdyn.store.uploader import Uploader
 from repdyn.utils.cache import cache_directory
 
@@ -94,14 +96,14 @@ class RemoteStore(Store):
         return claim
 
     def claim_name(self, name: str) -> Claim | None:
-        local = self._lock(name)
+        local = super().claim_name(name)
         if local is None or not self.remote.creates_conditionally:
             return local
         try:
             if not self._is_conditional:
-                leases.check_conditional(self.remote)
+                check_conditional(self.remote)
                 self._is_conditional = True
-            lease = leases.acquire(self.remote, name, self.mirror.identity, local)
+            lease = acquire(self.remote, self._lock_path(name).stem, self.mirror.identity, local)
         except BaseException:
             local.release()
             raise
@@ -109,6 +111,29 @@ class RemoteStore(Store):
             local.release()
             return None
         return _UploadedClaim(lease, self._uploader)
+
+    def split(self, run: str) -> None:
+        with self._replacing_files(run):
+            super().split(run)
+
+    def compact(
+        self, run: str, progress: Callable[[int, int], object] = lambda done, total: None, *, at_least: int = 2
+    ) -> Compaction | None:
+        with self._replacing_files(run):
+            return super().compact(run, progress, at_least=at_least)
+
+    @contextmanager
+    def _replacing_files(self, run: str) -> Iterator[None]:
+        """Have files uploaded that take the place of others, which are deleted remotely afterwards."""
+        folder = self.folder_of(run).name
+        before = self.mirror.local_files()
+        yield
+        after = self.mirror.local_files()
+        for name in sorted(name for name in after - before if name.startswith(f"{folder}/")):
+            self.mirror.mark(name)
+        for name in sorted(name for name in before - after if name.startswith(f"{folder}/")):
+            self.mirror.mark(name, is_deleted=True)
+        self._uploader.wake()
 
     def drain(self, seconds: float = UPLOAD_SECONDS) -> str | None:
         """Wait for the uploads; return why some files still wait and what uploads them, or None.
@@ -130,7 +155,7 @@ class RemoteStore(Store):
 class _UploadedClaim:
     """A claim that is released once what was measured under it is uploaded, or cannot be for now."""
 
-    def __init__(self, lease: leases.Lease, uploader: Uploader) -> None:
+    def __init__(self, lease: Lease, uploader: Uploader) -> None:
         self._lease = lease
         self._uploader = uploader
 

@@ -1,4 +1,4 @@
-"""The store: a folder of Parquet files, one for each measured checkpoint.
+"""The store: a folder of Parquet files, one for each measured checkpoint or, once they are compact, for many.
 
 Files are written atomically, so a store remains readable when a process is killed. Every view can be rebuilt from it;
 pandas, DuckDB and Polars read its files directly.
@@ -7,20 +7,20 @@ pandas, DuckDB and Polars read its files directly.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import pandas as pd
-import pyarrow.parquet as pq
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 
+from repdyn.store.compact_files import is_compact
 from repdyn.store.frame import as_frame
+from repdyn.store.keys import MeasurementKey, failures_pattern, folder_name, is_failure, parse_step, quoted
 from repdyn.store.leases import Claim
-from repdyn.store.parquet_files import read_rows, read_table
+from repdyn.store.parquet_files import is_readable, to_rows, write_single
+from repdyn.store.run_files import Compaction, RunFiles, compact_run, find_file, read_file, split_run, with_run_files
 from repdyn.store.schema import Row, to_table
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.urls import is_url
@@ -30,35 +30,8 @@ if TYPE_CHECKING:
     from repdyn.plots.accessor import StorePlots
     from repdyn.probe import Probe
 
-# Suffix of the name of a file with the rows of a failed measurement.
-_FAILED = "failed"
-_CHECKPOINT_DIGITS = 12
-# Common file systems limit names to 255 bytes.
-_MAX_NAME_BYTES = 255
-_DIGEST_DIGITS = 16
-
-
-@dataclass(frozen=True)
-class MeasurementKey:
-    """The key of one file of a store: a checkpoint, a probe and a set of metrics."""
-
-    run: str
-    step: int
-    probe: str
-    metrics: str
-    checkpoint: str = ""
-    """Commit of a published checkpoint, since a step may be published twice; "" for a live run."""
-
-    @property
-    def failed(self) -> MeasurementKey:
-        """The key under which a failed measurement is stored."""
-        return replace(self, metrics=f"{self.metrics}-{_FAILED}")
-
-    @property
-    def filename(self) -> str:
-        """The path relative to the store: FOLDER/FILE, whatever characters the key contains."""
-        parts = [_step_name(self.step), *map(_quote, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics))]
-        return f"{_folder_name(self.run)}/{'-'.join(filter(None, parts))}.parquet"
+COMPACT_FROM = 64
+"""Number of files from which on a run is made compact at its end."""
 
 
 class Store:
@@ -84,11 +57,14 @@ class Store:
         """Wait for the uploads to a remote store; return what is wrong with them, None for a local store."""
 
     def __contains__(self, key: MeasurementKey) -> bool:
-        """Return whether there are rows under a key; False for an unreadable file, which may be replaced."""
-        try:
-            return (self.path / key.filename).exists() and len(read_table(self.path / key.filename)) > 0
-        except ValueError:
-            return False
+        """Return whether there are rows under a key; False for an unreadable file, which may be replaced.
+
+        Raises:
+            ValueError: a file with the rows of many checkpoints cannot be read.
+        """
+        path = self.path / key.filename
+        found = find_file(path.parent, path.name)
+        return found is not None and (is_compact(found.name) or is_readable(found))
 
     def write(self, key: MeasurementKey, rows: Sequence[Row]) -> Path:
         """Write the rows of one checkpoint atomically; those under the same key are replaced.
@@ -98,10 +74,8 @@ class Store:
         """
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
-        table = to_table(rows)
         target = self.path / key.filename
-        # without checksums a flipped bit on the disk would go unnoticed
-        write_atomically(target, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True))
+        write_single(target, to_table(rows))
         return target
 
     def read(self, key: MeasurementKey) -> list[Row]:
@@ -110,42 +84,49 @@ class Store:
         Raises:
             ValueError: there are none, or the file cannot be read.
         """
-        return read_rows(self.path / key.filename)
+        path = self.path / key.filename
+        table = read_file(path.parent, path.name)
+        if table is None:
+            raise ValueError(f"expected rows of {key.run} at step {key.step} in {self.path}, found none")
+        return to_rows(table)
 
     def distinct(self, run: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Return the distinct values of columns in the measured rows of a run; unreadable files are skipped."""
-        found: dict[tuple, dict[str, Any]] = {}
-        for path in sorted(self.folder_of(run).glob("step*.parquet")):
-            with suppress(ValueError):
-                table = read_table(path, ["layer", *columns])
+
+        def read(files: RunFiles) -> list[dict[str, Any]]:
+            found: dict[tuple, dict[str, Any]] = {}
+            for _, table in files.tables(["layer", *columns], skip_unreadable=True):
                 measured = table.filter(table["layer"].is_valid()).group_by(list(columns)).aggregate([])
                 found |= {tuple(row.values()): row for row in measured.to_pylist()}
-        return list(found.values())
+            return list(found.values())
+
+        return with_run_files(self.folder_of(run), read)
 
     def discard_failures(self, key: MeasurementKey) -> None:
         """Delete the failures recorded for a step and a probe, for any set of metrics and any commit."""
         for path in self._failure_files(key):
             path.unlink(missing_ok=True)
 
-    def _failure_files(self, key: MeasurementKey) -> list[Path]:
-        found = self.folder_of(key.run).glob(f"{_step_name(key.step)}-*-{_FAILED}.parquet")
-        return [path for path in found if f"-{_quote(key.probe)}-" in path.name]
+    def split(self, run: str) -> None:
+        """Write the measurements of a run to a file each again, the inverse of :meth:`compact`."""
+        split_run(self.folder_of(run))
+
+    def compact_at_end(self, run: str) -> None:
+        """Make a run compact at its end if it has many files, unless another process is about to."""
+        with suppress(BlockingIOError):
+            self.compact(run, at_least=COMPACT_FROM)
 
     def claim(self, key: MeasurementKey) -> Claim | None:
         """Return a lock on the measurement of a key, to be released afterwards; None if another process holds it.
 
         The lock of a killed process is released with it.
         """
-        return self.claim_name(hashlib.sha256(key.filename.encode()).hexdigest()[:32])
+        return self.claim_name(key.filename)
 
     def claim_name(self, name: str) -> Claim | None:
         """Return a lock of this name, as :meth:`claim` does."""
-        return self._lock(name)
-
-    def _lock(self, name: str) -> BaseFileLock | None:
         # not thread-local: acquired by the thread that downloads, released by the one that measures
-        lock = FileLock(self.path / ".claims" / f"{name}.lock", thread_local=False)
-        (self.path / ".claims").mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self._lock_path(name), thread_local=False)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -160,10 +141,10 @@ class Store:
         return target
 
     def probe_path(self, probe_hash: str) -> Path:
-        return self.path / "probes" / f"{_quote(probe_hash)}.safetensors"
+        return self.path / "probes" / f"{quoted(probe_hash)}.safetensors"
 
     def folder_of(self, run: str) -> Path:
-        return self.path / _folder_name(run)
+        return self.path / folder_name(run)
 
     def alerts_path(self, run: str) -> Path:
         """Return the path of the alert rules of a run."""
@@ -172,8 +153,7 @@ class Store:
 
     def runs(self) -> list[str]:
         """Return the names of the runs with at least one measured checkpoint."""
-        folders = {path.parent: path for path in self._files()}
-        return sorted(read_table(path)["run"][0].as_py() for path in folders.values())
+        return sorted(with_run_files(folder, _run_name) for folder in self._folders())
 
     def steps(self, run: str) -> list[int]:
         """Return the measured steps of a run in ascending order, without those at which measuring failed.
@@ -181,8 +161,8 @@ class Store:
         Raises:
             ValueError: a file has no step in its name.
         """
-        files = [path for path in self.folder_of(run).glob("step*.parquet") if not is_failure(path)]
-        return sorted({_parse_step(path) for path in files})
+        names = with_run_files(self.folder_of(run), lambda files: files.names)
+        return sorted({parse_step(self.folder_of(run) / name) for name in names if not is_failure(name)})
 
     def to_pandas(self, run: str | None = None) -> pd.DataFrame:
         """Return all rows, or those of one run, with a column per field of :class:`repdyn.store.schema.Row`.
@@ -193,13 +173,34 @@ class Store:
         Raises:
             ValueError: the store has no measurement (of this run), or a file in it cannot be read.
         """
-        files = self._files() if run is None else sorted(self.folder_of(run).glob("step*.parquet"))
-        if not files:
+        folders = self._folders() if run is None else [self.folder_of(run)]
+        tables = [part for folder in folders for part in with_run_files(folder, lambda files: list(files.tables()))]
+        if not tables:
             of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
-        tables = {path: read_table(path) for path in files}
-        measured = [table for path, table in tables.items() if not is_failure(path)]
-        return as_frame(measured, [table for path, table in tables.items() if is_failure(path)])
+        measured = [table for name, table in tables if not is_failure(name)]
+        return as_frame(measured, [table for name, table in tables if is_failure(name)])
+
+    def compact(
+        self, run: str, progress: Callable[[int, int], object] = lambda done, total: None, *, at_least: int = 2
+    ) -> Compaction | None:
+        """Join the files of a run into few, which changes nothing of what is read; None if there is nothing to join.
+
+        Args:
+            run: its name.
+            progress: called with the number of files that were read and of all of them.
+            at_least: smallest number of files to join.
+
+        Raises:
+            BlockingIOError: another process does this at the moment.
+            ValueError: a compact file cannot be read.
+            OSError: the folder cannot be written; nothing is lost.
+        """
+        try:
+            with FileLock(self._lock_path(f"compact {run}"), timeout=0):
+                return compact_run(self.folder_of(run), progress, at_least)
+        except Timeout:
+            raise BlockingIOError(f"expected {run} in {self.path} for this process alone; wait for the other") from None
 
     @property
     def plot(self) -> StorePlots:
@@ -210,6 +211,15 @@ class Store:
         from repdyn.plots.accessor import StorePlots
 
         return StorePlots(self)
+
+    def sql(self, query: str) -> pd.DataFrame:
+        """Return the result of a query in SQL over the views ``rows``, ``runs`` and ``profiles``.
+
+        ``store.sql("select run, max(step) as last from rows group by run")``; see :mod:`repdyn.query`.
+        """
+        from repdyn.query import query as run_query
+
+        return run_query([self], query)
 
     def insights(self, runs: Sequence[str] | None = None, probe: str | None = None) -> list[RunInsights]:
         """Return the status of each run and ranked statements on what happened in it; see :func:`repdyn.insights`."""
@@ -226,13 +236,21 @@ class Store:
 
         return store_html(self)
 
-    def _files(self) -> list[Path]:
-        return sorted(self.path.glob("*/step*.parquet"))
+    def _folders(self) -> list[Path]:
+        """Return the folders of the runs, in ascending order."""
+        return sorted({path.parent for path in self.path.glob("*/step*.parquet")})
+
+    def _failure_files(self, key: MeasurementKey) -> list[Path]:
+        found = self.folder_of(key.run).glob(failures_pattern(key.step))
+        return [path for path in found if f"-{quoted(key.probe)}-" in path.name]
+
+    def _lock_path(self, name: str) -> Path:
+        (self.path / ".claims").mkdir(parents=True, exist_ok=True)
+        return self.path / ".claims" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
 
 
-def is_failure(path: Path) -> bool:
-    """Return whether a file of a store holds a failed measurement."""
-    return path.stem.endswith(f"-{_FAILED}")
+def _run_name(files: RunFiles) -> str:
+    return next(iter(files.tables(["run"])))[1]["run"][0].as_py()
 
 
 def open_store(path: str | Path, *, refresh: bool = True) -> Store:
@@ -258,41 +276,3 @@ def open_store(path: str | Path, *, refresh: bool = True) -> Store:
     if refresh:
         store.refresh()
     return store
-
-
-def _folder_name(run: str) -> str:
-    """Return a folder name that is unique to a run: without separators or leading dot, and not too long."""
-    if not run:
-        raise ValueError("expected a run name, got an empty string")
-    folder = _quote(run)
-    folder = folder.replace(".", "%2E", 1) if folder.startswith(".") else folder
-    if len(folder) <= _MAX_NAME_BYTES:
-        return folder
-    # quoted names contain no plus sign, so no other run has this folder
-    digest = hashlib.sha256(run.encode()).hexdigest()[:_DIGEST_DIGITS]
-    return f"{folder[: _MAX_NAME_BYTES - 1 - _DIGEST_DIGITS]}+{digest}"
-
-
-def _quote(name: str) -> str:
-    """Percent-encode a name for use in a file name: ASCII without separators.
-
-    Raises:
-        ValueError: the name contains surrogates, as the name of a folder that is not in UTF-8 does.
-    """
-    try:
-        return quote(name, safe=" ")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"expected a name that UTF-8 can encode, got {name!r}; choose another one") from error
-
-
-def _step_name(step: int) -> str:
-    if step < 0:
-        raise ValueError(f"expected a step >= 0, got {step}")
-    return f"step{step:09d}"
-
-
-def _parse_step(path: Path) -> int:
-    digits = path.stem.removeprefix("step").partition("-")[0]
-    if not (digits.isascii() and digits.isdigit()):
-        raise ValueError(f"expected file names such as step000000008-... in a store, got {path}; move it away")
-    return int(digits)

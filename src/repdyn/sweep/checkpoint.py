@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.token_states import TokenPositions
@@ -23,10 +22,11 @@ from repdyn.measurement.measure import Progress, measure, no_progress
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store
-from repdyn.store.scalars import EMBEDDING_NORM
-from repdyn.store.schema import FINISHED, failure_rows, scalar_row
+from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM
+from repdyn.store.schema import FINISHED, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import STATES_FOLDER, StateCache
 from repdyn.sweep.downloads import LocalFiles
+from repdyn.sweep.embeddings import cosine_to_first, input_embeddings, median_norm
 from repdyn.sweep.targets import Target
 
 
@@ -108,7 +108,7 @@ def measure_checkpoint(
     with TemporaryDirectory(prefix="repdyn-offload-") as offload_folder:
         model = _load(fetched.folder, settings.loading, Path(offload_folder), with_head=_needs_head(task, settings))
         load_seconds = time.perf_counter() - start
-        norm = _embedding_norm(model)
+        embedding_rows = _embedding_rows(model, task, store, settings)
         with model_errors("the model cannot be measured"):
             profile = measure(
                 model,
@@ -125,8 +125,9 @@ def measure_checkpoint(
         del model
         _free_memory()
     timing = Timing(fetched.seconds, load_seconds, profile.forward_seconds, profile.kernel_seconds)
-    scalars = _costs(timing, fetched.bytes_fetched) | ({} if norm is None else {EMBEDDING_NORM: norm})
-    rows = [scalar_row(profile.checkpoint, name, value, probe=probe.hash) for name, value in scalars.items()]
+    costs = _costs(timing, fetched.bytes_fetched)
+    rows = [scalar_row(profile.checkpoint, name, value, probe=probe.hash) for name, value in costs.items()]
+    rows += [replace(row, **asdict(profile.checkpoint)) for row in embedding_rows]
     store.write(settings.key(task), [*profile.rows, *profile.scalars, *rows])
     store.discard_failures(settings.key(task))
     if state_cache is not None:
@@ -185,13 +186,20 @@ def _load(path: Path, loading: Loading, offload_folder: Path, *, with_head: bool
     return load_model(path, loading, offload_folder, with_head=with_head)
 
 
-def _embedding_norm(model: nn.Module) -> float | None:
-    """Return the median norm of the input embeddings; None for a model that has none in its memory."""
-    embeddings = model.get_input_embeddings() if isinstance(model, PreTrainedModel) else None
-    weight = getattr(embeddings, "weight", None)
-    if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or weight.device.type == "meta":
-        return None
-    return float(torch.linalg.vector_norm(weight.detach(), dim=1, dtype=torch.float32).median())
+def _embedding_rows(model: nn.Module, task: Task, store: Store, settings: Settings) -> list[Row]:
+    """Return the statistics of the input embeddings as scalars of the step; none for a model without these."""
+    embeddings = input_embeddings(model)
+    if embeddings is None:
+        return []
+    checkpoint, probe = task.target.checkpoint, task.probe.hash
+    rows = [scalar_row(checkpoint, EMBEDDING_NORM, median_norm(embeddings), probe=probe)]
+    if checkpoint.stage == FINISHED:
+        return rows
+    folder = store.folder_of(checkpoint.run) / STATES_FOLDER
+    if compared := cosine_to_first(embeddings, folder, checkpoint.step, is_first=settings.in_order):
+        first, cosine = compared
+        rows.append(replace(scalar_row(checkpoint, EMBEDDING_COSINE, cosine, probe=probe), compared_to=first))
+    return rows
 
 
 def _costs(timing: Timing, n_bytes: int) -> dict[str, float]:

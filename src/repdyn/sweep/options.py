@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,17 @@ from repdyn.hub.options import add_loading_options
 from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
 from repdyn.probe.word_classes import CLASS_OPTIONS, CLASSES
+from repdyn.sweep.estimate import HARDWARE
 from repdyn.text.corpus import cache_directory
 from repdyn.text.source import DEFAULT_TEXT
 from repdyn.utils.arguments import SuggestingParser, at_least
+from repdyn.utils.records import add_record_options
 from repdyn.utils.urls import path_or_url
 
 _EXAMPLES = """examples:
   %(prog)s --list-suites
-  %(prog)s --suite pythia-70m --dry-run    what would be downloaded
+  %(prog)s --suite pythia-70m --dry-run    what would be downloaded, hours and price
+  %(prog)s --suite '*' --revisions log --dry-run --hardware gpu --price-per-hour 2.50 --bandwidth 100MB
   %(prog)s --suite pythia-70m --revisions log --max-disk 2GB
   %(prog)s --suite 'pythia-*-deduped' finished my_suite.yaml --store sweeps
   %(prog)s EleutherAI/pythia-70m --revisions step0,step512,step143000
@@ -70,10 +74,13 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="take from another store, such as a published one, what it has of the same commits, probe and metrics",
     )
     execution.add_argument(
-        "--dry-run", action="store_true", help="show what remains and what would be downloaded, and exit"
+        "--dry-run",
+        action="store_true",
+        help="show what remains, what would be downloaded, and an estimate of hours and price, and exit",
     )
-    execution.add_argument("--json", action="store_true", help="print JSON, with --dry-run or --list-suites")
+    add_record_options(execution, when=", with --dry-run or --list-suites")
     add_running(execution)
+    _add_costs(top.add_argument_group("what --dry-run assumes for its estimate"))
     return top
 
 
@@ -188,6 +195,19 @@ def add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--shard", type=_shard, metavar="I/N", help="measure the I-th of N equal parts, I from 1")
 
 
+def _add_costs(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--bandwidth", type=n_bytes, metavar="SIZE", default=50_000_000, help="download per second (default: 50MB)"
+    )
+    group.add_argument(
+        "--hardware", choices=list(HARDWARE), default="gpu", help="one GPU, or one core (default: %(default)s)"
+    )
+    prices = ", ".join(f"{hardware.price:.2f} for {name}" for name, hardware in HARDWARE.items())
+    group.add_argument(
+        "--price-per-hour", type=_price, metavar="DOLLARS", help=f"price of that hardware (default: {prices})"
+    )
+
+
 def n_bytes(text: str) -> int:
     """Parse a size in bytes.
 
@@ -199,6 +219,16 @@ def n_bytes(text: str) -> int:
     if size == 0:
         raise argparse.ArgumentTypeError(f"expected a size such as 20GB or 500MB, got {text!r}")
     return size
+
+
+def _price(text: str) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        price = math.nan
+    if not 0 <= price < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a price in dollars, such as 2.50, got {text!r}")
+    return price
 
 
 def _positions(text: str) -> slice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CheckpointError
+from repdyn.sweep.estimate import Assumptions, Estimate, dollars_text, hours_text, sum_of, weights_on_disk
 from repdyn.sweep.suites import Suite, shipped_suites
 from repdyn.sweep.targets import Selection, Target, map_concurrently, shorten_list
 from repdyn.tables.numbers import gigabytes
@@ -31,57 +32,93 @@ class ModelPlan:
     """The checkpoints that are not measured because they have the weights of another one, and its name."""
 
 
-def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console) -> None:
-    """Print for each model how many checkpoints are done, how many remain, and the size of their download."""
+def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console, assumptions: Assumptions | None = None) -> None:
+    """Print for each model how many checkpoints are done, how many remain, and the size of their download; given
+    assumptions, also the hours that these would take, the price, and what was assumed."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("model", "checkpoints"):
         table.add_column(column)
-    for column in ("done", "failed before", "to do", "download", "largest"):
+    for column in (
+        "done",
+        "failed before",
+        "to do",
+        "download",
+        "largest",
+        *(("time", "price") if assumptions else ()),
+    ):
         table.add_column(column, justify="right")
-    total = 0
+    total, estimates = 0, [Estimate(0.0, 0.0, 0.0)]
     problems: list[str] = []
     for part in parts:
-        sizes, reasons = _sizes(part.waiting, hub)
-        problems += reasons
-        total += sum(sizes)
+        sizes = _sizes(part.waiting, hub)
+        problems += sizes.problems
+        total += sum(sizes.download)
         counts = (part.n_done, part.n_failed_before, len(part.waiting))
         names = shorten_list([target.revision for target in part.selection.targets])
+        costs: list[str] = []
+        if assumptions:
+            estimates.append(assumptions.of(sizes.download, sizes.weights))
+            if part.waiting:
+                costs = [hours_text(estimates[-1].elapsed), dollars_text(assumptions.dollars(estimates[-1]))]
         table.add_row(
             escape(part.selection.run),
             escape(names),
             *map(str, counts),
-            gigabytes(sum(sizes)),
-            gigabytes(max(sizes, default=0)),
+            gigabytes(sum(sizes.download)),
+            gigabytes(max(sizes.download, default=0)),
+            *costs,
         )
     console.print(table)
     console.print(
         f"{gigabytes(total)} to download in total; at most the two largest on disk at a time, or as --max-disk allows",
         soft_wrap=True,
     )
+    if assumptions:
+        _print_estimate(estimates, assumptions, console)
     if n_copies := sum(len(part.same_as) for part in parts):
         console.print(f"copies of another checkpoint, which are not downloaded: {n_copies}", soft_wrap=True)
     for problem in problems:
         console.print(f"would fail: {redacted(problem)}", style="yellow", markup=False, soft_wrap=True)
 
 
-def plan_fields(parts: Sequence[ModelPlan], hub: Hub) -> list[dict[str, Any]]:
+def _print_estimate(estimates: Sequence[Estimate], assumptions: Assumptions, console: Console) -> None:
+    total = sum_of(estimates)
+    console.print(
+        f"estimated in total: {hours_text(total.elapsed)}, {dollars_text(assumptions.dollars(total))} (download "
+        f"{hours_text(total.download)}, measurement {hours_text(total.measurement)}), assuming",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for line in assumptions.lines():
+        console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def plan_fields(parts: Sequence[ModelPlan], hub: Hub, assumptions: Assumptions | None = None) -> list[dict[str, Any]]:
     """Return for each model what :func:`print_plan` prints, as values of JSON; sizes in bytes."""
     fields = []
     for part in parts:
-        sizes, problems = _sizes(part.waiting, hub)
-        fields.append(
-            {
-                "model": part.selection.run,
-                "checkpoints": [target.revision for target in part.selection.targets],
-                "waiting": [target.revision for target in part.waiting],
-                "done": part.n_done,
-                "failed_before": part.n_failed_before,
-                "download_bytes": sum(sizes),
-                "largest_bytes": max(sizes, default=0),
-                "same_as": dict(part.same_as),
-                "would_fail": [redacted(problem) for problem in problems],
+        sizes = _sizes(part.waiting, hub)
+        of_model: dict[str, Any] = {
+            "model": part.selection.run,
+            "checkpoints": [target.revision for target in part.selection.targets],
+            "waiting": [target.revision for target in part.waiting],
+            "done": part.n_done,
+            "failed_before": part.n_failed_before,
+            "download_bytes": sum(sizes.download),
+            "largest_bytes": max(sizes.download, default=0),
+            "same_as": dict(part.same_as),
+            "would_fail": [redacted(problem) for problem in sizes.problems],
+        }
+        if assumptions:
+            estimate = assumptions.of(sizes.download, sizes.weights)
+            of_model |= {
+                "download_hours": estimate.download,
+                "measurement_hours": estimate.measurement,
+                "hours": estimate.elapsed,
+                "dollars": assumptions.dollars(estimate),
+                "assumptions": assumptions.lines(),
             }
-        )
+        fields.append(of_model)
     return fields
 
 
@@ -139,13 +176,27 @@ def selection_notes(selection: Selection) -> list[str]:
     return lines
 
 
-def _sizes(targets: Sequence[Target], hub: Hub) -> tuple[list[int], list[str]]:
-    def size(target: Target) -> int | str:
+class _Sizes(NamedTuple):
+    """Bytes of the checkpoints that can be measured, and why the others cannot."""
+
+    download: list[int]
+    """Of what is not on this machine."""
+    weights: list[int]
+    problems: list[str]
+
+
+def _sizes(targets: Sequence[Target], hub: Hub) -> _Sizes:
+    def size(target: Target) -> tuple[int, int] | str:
+        if target.path is not None:
+            return 0, weights_on_disk(target.path)
         try:
             files = target.remote_files(hub)
-            return 0 if hub.cached(target.repository, target.commit, files) else total_bytes(files)
+            n_bytes = total_bytes(files)
+            return 0 if hub.cached(target.repository, target.commit, files) else n_bytes, n_bytes
         except CheckpointError as error:
             return f"{target}: {error}"
 
-    sizes = map_concurrently(size, targets)
-    return [n for n in sizes if isinstance(n, int)], [reason for reason in sizes if isinstance(reason, str)]
+    found = map_concurrently(size, targets)
+    known = [sizes for sizes in found if not isinstance(sizes, str)]
+    problems = [reason for reason in found if isinstance(reason, str)]
+    return _Sizes([download for download, _ in known], [weights for _, weights in known], problems)

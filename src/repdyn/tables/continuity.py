@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from repdyn.store.scalars import EMBEDDING_NORM
+from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM
 from repdyn.tables.frames import scalar
 
 _CELL = ["stack", "metric", "subset", "settings", "layer", "head"]
@@ -58,6 +58,22 @@ class Jump(NamedTuple):
     after: tuple[int, float]
     size: float
     """Distance from the range of the two neighbours."""
+
+
+def embeddings_out_of_line(frame: pd.DataFrame) -> tuple[int, list[Jump]]:
+    """Return the steps whose input embeddings are out of line, by the rule of :func:`losses_out_of_line` applied to
+    their cosine to those of the first checkpoint, and the step of that.
+
+    Args:
+        frame: all rows of one run on one probe, scalars among them. If there were several first checkpoints, the
+            cosines to the one that most were compared with are judged.
+    """
+    rows = frame.loc[frame["layer"].isna() & (frame["metric"] == EMBEDDING_COSINE)]
+    if rows.empty:
+        return 0, []
+    first = int(rows["compared_to"].mode().iloc[0])
+    cosines = scalar(rows.loc[rows["compared_to"] == first], EMBEDDING_COSINE)
+    return first, losses_out_of_line(cosines, pd.Series(dtype=float))
 
 
 def losses_out_of_line(losses: pd.Series, std_errors: pd.Series) -> list[Jump]:

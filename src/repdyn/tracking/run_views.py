@@ -151,6 +151,8 @@ class RunViews:
         page = store.output / PAGE if self._live else None
         with attempts() as attempt:
             with attempt():
+                store.compact_at_end(run)
+            with attempt():
                 if page is not None:
                     write_report(store, page)
             with attempt():

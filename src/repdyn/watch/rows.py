@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from repdyn.store.frame import as_frame
+from repdyn.store.keys import is_failure
 from repdyn.store.scalars import LOSS, PROBE_LOSS
 from repdyn.store.schema import FINISHED
-from repdyn.store.store import is_failure
 
 _FILE = "file"
 _MERGED_AT = 32
@@ -54,7 +53,7 @@ class RunRows:
     def put(self, name: str, table: pa.Table) -> None:
         """Take the rows of a file in place of those it had before."""
         self.drop(name)
-        failed = is_failure(Path(name))
+        failed = is_failure(name)
         self.run, self.model = table["run"][0].as_py(), table["model"][0].as_py()
         self.checkpoints[name] = _checkpoint(table, failed)
         (self._failed if failed else self._apart)[name] = table

@@ -16,14 +16,17 @@ import pandas as pd
 from repdyn.alerts import Rule, find_alerts, stored_rules
 from repdyn.diagnosis import RunInsights, Status, describe_run
 from repdyn.store import Store
+from repdyn.store.compact_files import is_compact, read_parts
 from repdyn.store.find import RUN_STORE
 from repdyn.store.parquet_files import read_table
+from repdyn.store.run_files import RunFiles
+from repdyn.store.schema import COLUMNS
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.selection import is_measured
 from repdyn.tables.series import MetricSeries, metric_series
 from repdyn.tables.thinning import thin
 from repdyn.utils.plain_yaml import read_yaml
-from repdyn.utils.strict_json import json_values
+from repdyn.utils.records import json_values
 from repdyn.watch.folder import WatchedFolder
 from repdyn.watch.rows import RunRows
 
@@ -68,6 +71,8 @@ class WatchedRun:
         """Name of the run in addresses."""
         self.folder = folder
         self._files = WatchedFolder(folder)
+        self._parts: dict[str, list[str]] = {}
+        """Names of the parts that were read of each compact file."""
         self._unread: list[str] = []
         self._interval = interval
         self._described = 0
@@ -93,8 +98,11 @@ class WatchedRun:
         for name in changes.gone:
             self._forget(name)
         if changes.changed or changes.gone:
-            left = {*self._unread, *changes.changed}.difference(changes.gone)
-            self._unread = sorted(left)
+            known = {part for parts in self._parts.values() for part in parts}
+            # which parts of a compact file count depends on the other files
+            is_moved = changes.gone or any(is_compact(name) or name in known for name in changes.changed)
+            again = self._parts if is_moved else ()
+            self._unread = sorted({*self._unread, *changes.changed, *again}.difference(changes.gone))
         self.version += bool(changes.gone)
         return bool(changes.gone)
 
@@ -104,7 +112,9 @@ class WatchedRun:
         for name in reversed(names):
             self._forget(name)
             try:
-                self.rows.put(name, read_table(self.folder / name))
+                self._put(name)
+            except FileNotFoundError:  # the next look tells
+                continue
             except ValueError as error:
                 self.damaged[name] = str(error)
             self._files.expect_change(name, name in self.damaged)
@@ -170,8 +180,19 @@ class WatchedRun:
             }
         )
 
+    def _put(self, name: str) -> None:
+        path = self.folder / name
+        if not is_compact(name):
+            self.rows.put(name, read_table(path))
+            return
+        self._parts[name] = RunFiles(self.folder).compact.get(path, [])
+        for part, table in read_parts(path, self._parts[name], COLUMNS):
+            self.rows.put(f"{name}/{part}", table)
+
     def _forget(self, name: str) -> None:
         self.rows.drop(name)
+        for part in self._parts.pop(name, ()):
+            self.rows.drop(f"{name}/{part}")
         self.damaged.pop(name, None)
 
 

@@ -1,0 +1,76 @@
+"""The views ``runs`` and ``profiles`` of a query, as SQL over the view ``rows``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+
+RUNS = """
+create view runs as
+select
+    store, run, probe,
+    any_value(model) filter (layer is not null) as model,
+    any_value(causal) as causal,
+    any_value(parameters) as parameters,
+    any_value(design) filter (layer is not null) as design,
+    min(step) filter (layer is not null) as first_step,
+    max(step) filter (layer is not null) as last_step,
+    count(distinct step) filter (layer is not null) as checkpoints,
+    max(tokens_seen) as tokens_seen,
+    max(layer) as blocks,
+    list(distinct metric order by metric) filter (layer is not null) as metrics,
+    count(*) filter (layer is not null and value is null) as undefined,
+    count(distinct step) filter (layer is null and value is null and reason is not null) as failed_checkpoints,
+    max(measured_at) as measured_at
+from rows
+group by store, run, probe
+order by store, run, probe
+"""
+
+_CHECKPOINT = "store, run, probe, model, step, tokens_seen, stage, layers, stack"
+
+USED_COLUMNS = {
+    "runs": {
+        *("run", "probe", "model", "causal", "parameters", "design", "step", "tokens_seen", "layer", "metric", "value"),
+        *("reason", "measured_at"),
+    },
+    "profiles": {
+        *("run", "probe", "model", "step", "tokens_seen", "stage", "layers", "stack", "layer", "depth", "subset"),
+        *("metric", "value", "head", "settings"),
+    },
+}
+"""Columns of the rows that each view is made of."""
+
+
+def profiles(connection: duckdb.DuckDBPyConnection) -> str:
+    """Return the SQL that creates the view ``profiles``: a column for each metric of whole layers in the rows.
+
+    A metric that was measured with several settings at one checkpoint has no value there: which one is meant is not
+    known. Values of single attention heads are in ``rows`` alone.
+    """
+    found = connection.execute("select distinct metric from rows where layer is not null and head is null order by 1")
+    metrics = [name for (name,) in found.fetchall()]
+    columns = [
+        f"any_value(value) filter (metric = {_literal(name)} and n = 1) as {_identifier(name)}" for name in metrics
+    ]
+    return f"""
+create view profiles as
+select {", ".join([_CHECKPOINT, "layer", "any_value(depth) as depth", "subset", *columns])}
+from (
+    select *, count(*) over (partition by {_CHECKPOINT}, layer, subset, metric) as n
+    from rows
+    where layer is not null and head is null
+)
+group by {_CHECKPOINT}, layer, subset
+order by {_CHECKPOINT}, subset, layer
+"""
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

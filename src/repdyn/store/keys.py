@@ -1,0 +1,96 @@
+"""Keys of measurements, and the names of folders and files that they are stored under."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+_FAILED = "failed"
+"""Suffix of the name of a file with the rows of a failed measurement."""
+_CHECKPOINT_DIGITS = 12
+# Common file systems limit names to 255 bytes.
+_MAX_NAME_BYTES = 255
+_DIGEST_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class MeasurementKey:
+    """The key of one file of a store: a checkpoint, a probe and a set of metrics."""
+
+    run: str
+    step: int
+    probe: str
+    metrics: str
+    checkpoint: str = ""
+    """Commit of a published checkpoint, since a step may be published twice; "" for a live run."""
+
+    @property
+    def failed(self) -> MeasurementKey:
+        """The key under which a failed measurement is stored."""
+        return replace(self, metrics=f"{self.metrics}-{_FAILED}")
+
+    @property
+    def filename(self) -> str:
+        """The path relative to the store: FOLDER/FILE, whatever characters the key contains."""
+        parts = [step_name(self.step), *map(quoted, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics))]
+        return f"{folder_name(self.run)}/{'-'.join(filter(None, parts))}.parquet"
+
+
+def folder_name(run: str) -> str:
+    """Return a folder name that is unique to a run: without separators or leading dot, and not too long."""
+    if not run:
+        raise ValueError("expected a run name, got an empty string")
+    folder = quoted(run)
+    folder = folder.replace(".", "%2E", 1) if folder.startswith(".") else folder
+    if len(folder) <= _MAX_NAME_BYTES:
+        return folder
+    # quoted names contain no plus sign, so no other run has this folder
+    digest = hashlib.sha256(run.encode()).hexdigest()[:_DIGEST_DIGITS]
+    return f"{folder[: _MAX_NAME_BYTES - 1 - _DIGEST_DIGITS]}+{digest}"
+
+
+def quoted(name: str) -> str:
+    """Percent-encode a name for use in a file name: ASCII without separators.
+
+    Raises:
+        ValueError: the name contains surrogates, as the name of a folder that is not in UTF-8 does.
+    """
+    try:
+        return quote(name, safe=" ")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"expected a name that UTF-8 can encode, got {name!r}; choose another one") from error
+
+
+def is_failure(name: str) -> bool:
+    """Return whether the file of a name holds a failed measurement."""
+    return name.endswith(f"-{_FAILED}.parquet")
+
+
+def failures_pattern(step: int) -> str:
+    """Return the pattern of the names of the files with failed measurements of a step."""
+    return f"{step_name(step)}-*-{_FAILED}.parquet"
+
+
+def step_name(step: int) -> str:
+    """Return how the name of each file of a step begins.
+
+    Raises:
+        ValueError: the step is negative.
+    """
+    if step < 0:
+        raise ValueError(f"expected a step >= 0, got {step}")
+    return f"step{step:09d}"
+
+
+def parse_step(path: Path) -> int:
+    """Return the step that the name of a file begins with.
+
+    Raises:
+        ValueError: it begins with something else.
+    """
+    digits = path.stem.removeprefix("step").partition("-")[0]
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"expected file names such as step000000008-... in a store, got {path}; move it away")
+    return int(digits)

@@ -1,0 +1,193 @@
+"""The largest activation of each layer over training, fitted by the published formula."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.optimize import minimize
+from scipy.special import fdtrc, lambertw
+
+from repdyn.metrics.names import base_name
+from repdyn.tables.frames import measurements
+from repdyn.tables.series import MetricSeries, metric_series
+
+METRIC = "largest_activation"
+N_PARAMETERS = 5
+MIN_STEPS = 10
+"""Least number of measured steps: twice the parameters."""
+MIN_R_SQUARED = 0.95
+MAX_P_VALUE = 0.001
+
+# searched, with time in units of the last step
+_RATES = np.logspace(-2, 4, 37)
+"""lambda * gamma"""
+_OFFSETS = np.logspace(-6, 1, 36)
+"""t0 / gamma"""
+_LOG_SCALES = np.log([0.1, 1e6])
+"""Least and largest log(gamma)."""
+_MAX_DECAYED = 5.0
+"""Largest exponent of the decay at the first step; without a bound A grows beyond all sizes."""
+_ACCURACY = 1e-8
+
+
+class ActivationFit(NamedTuple):
+    """``A exp(-lambda x) log(x) + K`` with ``x = gamma * step + t0``, by least squares."""
+
+    amplitude: float
+    """A, in the unit of the states."""
+    decay: float
+    """lambda, >= 0."""
+    time_scale: float
+    """gamma, per step, > 0."""
+    time_offset: float
+    """t0, > 0."""
+    baseline: float
+    """K, in the unit of the states."""
+    r_squared: float
+    """Share of the variance over the steps that the curve explains."""
+    p_value: float
+    """Of the F test against a constant, as if the errors of the steps were independent."""
+    n_steps: int
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the curve explains at least :data:`MIN_R_SQUARED` and beats a constant at :data:`MAX_P_VALUE`."""
+        return self.r_squared >= MIN_R_SQUARED and self.p_value <= MAX_P_VALUE
+
+    @property
+    def peak_step(self) -> float:
+        """The step of the maximum, NaN for a curve that falls first.
+
+        It solves ``x log(x) = 1 / lambda``, and may lie after the last measured step.
+        """
+        if not (self.amplitude > 0 and self.decay > 0):
+            return math.nan
+        x = math.exp(float(lambertw(1 / self.decay).real))
+        return (x - self.time_offset) / self.time_scale
+
+    def at(self, steps: ArrayLike) -> np.ndarray:
+        """Return the values of the curve at these steps."""
+        x = self.time_scale * np.asarray(steps, float) + self.time_offset
+        return self.amplitude * np.exp(-self.decay * x) * np.log(x) + self.baseline
+
+
+def fit_activations(steps: ArrayLike, values: ArrayLike) -> ActivationFit | None:
+    """Fit the course of one layer's largest activation by least squares over its steps.
+
+    With time in units of the last step, the rate ``lambda * gamma`` is searched from 0.01 to 10,000 and the offset
+    ``t0 / gamma`` from a millionth to 10, on a grid that is then refined; the curve is linear in what is left, with
+    gamma from 0.1 to a million, and lambda * x <= 5 at the first step. Without bounds the formula includes curves that
+    no finite parameters give.
+
+    Args:
+        steps: shape (n_steps,), ascending, >= 0.
+        values: shape (n_steps,); those that are not finite are left out.
+
+    Returns:
+        None for fewer than :data:`MIN_STEPS` finite values, and for values that are all the same.
+    """
+    t, y = np.asarray(steps, float), np.asarray(values, float)
+    t, y = t[np.isfinite(y)], y[np.isfinite(y)]
+    if len(y) < MIN_STEPS or np.ptp(y) == 0:
+        return None
+    last, unit, centre = float(t[-1]), float(np.ptp(y)), float(y.mean())
+    rate, offset = _search(t / last, (y - centre) / unit)
+    left_over, log_scale = (float(found[0]) for found in _best_scales(t / last, (y - centre) / unit, rate, offset))
+    shape = _shapes(t / last, rate, offset, np.array([log_scale]))[0]
+    slope = float(np.cov(shape, y, bias=True)[0, 1] / shape.var())
+    gamma = math.exp(log_scale)
+    parameters = (
+        slope * math.exp(float(rate[0] * offset[0])),
+        float(rate[0]) / gamma,
+        gamma / last,
+        gamma * float(offset[0]),
+        centre - slope * float(shape.mean()),
+    )
+    total, freedom = float(np.square((y - centre) / unit).sum()), len(y) - N_PARAMETERS
+    ratio = (total / left_over - 1) * freedom / (N_PARAMETERS - 1) if left_over > 0 else math.inf
+    return ActivationFit(*parameters, 1 - left_over / total, float(fdtrc(N_PARAMETERS - 1, freedom, ratio)), len(y))
+
+
+def activation_fits(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the fits of the layers of one run, those that are not worth a report among them.
+
+    Args:
+        frame: rows of one run, of one stack of its model, on one probe.
+
+    Returns:
+        For each layer with a fit its metric, layer, parameters, r_squared, p_value, n_steps, peak_step and is_reported.
+    """
+    series = [of for (metric, _), of in metric_series(measurements(frame)).items() if base_name(metric) == METRIC]
+    rows = [
+        {
+            "metric": of.metric,
+            "layer": layer,
+            **fit._asdict(),
+            "peak_step": fit.peak_step,
+            "is_reported": fit.is_reported,
+        }
+        for of in series
+        for layer, fit in fits_by_layer(of).items()
+    ]
+    return pd.DataFrame(rows, columns=["metric", "layer", *ActivationFit._fields, "peak_step", "is_reported"])
+
+
+def fits_by_layer(series: MetricSeries) -> dict[int, ActivationFit]:
+    """Return the fit of each layer that has one."""
+    fits = {
+        layer: fit_activations(series.steps, values) for layer, values in zip(series.layers, series.values, strict=True)
+    }
+    return {layer: fit for layer, fit in fits.items() if fit is not None}
+
+
+def _search(t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rate and the offset that leave the least sum of squares, each of shape (1,)."""
+    # one rate after another bounds the memory
+    grid = np.stack([_best_scales(t, y, np.full(len(_OFFSETS), rate), _OFFSETS)[0] for rate in _RATES])
+    row, column = np.unravel_index(grid.argmin(), grid.shape)
+    found = minimize(
+        lambda logs: float(_best_scales(t, y, *np.exp(logs[:, None]))[0][0]),
+        np.log([_RATES[row], _OFFSETS[column]]),
+        method="Nelder-Mead",
+        bounds=np.log([(_RATES[0], _RATES[-1]), (_OFFSETS[0], _OFFSETS[-1])]),
+        options={"xatol": _ACCURACY, "fatol": _ACCURACY * float(grid.min()), "maxiter": 300},
+    )
+    rate, offset = np.exp(found.x[:, None])
+    return rate, offset
+
+
+def _best_scales(t: np.ndarray, y: np.ndarray, rates: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sum of squares that the best curve of each rate and offset leaves, and its log(gamma), shapes (n,)."""
+    fall = np.exp(-rates[:, None] * t)
+    columns = np.stack([fall * np.log(offsets[:, None] + t), fall, np.ones_like(fall)], axis=-1)
+    q, r = np.linalg.qr(columns)
+    with np.errstate(all="ignore"):
+        # back substitution: a triangle that is singular gives no number, which is out of bounds
+        z = np.swapaxes(q, 1, 2) @ y
+        third = z[:, 2] / r[:, 2, 2]
+        second = (z[:, 1] - r[:, 1, 2] * third) / r[:, 1, 1]
+        first = (z[:, 0] - r[:, 0, 1] * second - r[:, 0, 2] * third) / r[:, 0, 0]
+        free = second / first
+    low, high = (_squares_left(y, _shapes(t, rates, offsets, np.full(len(rates), at))) for at in _LOG_SCALES)
+    inside = (free >= _LOG_SCALES[0]) & (free <= _LOG_SCALES[1])
+    log_scales = np.where(inside, free, np.where(low <= high, *_LOG_SCALES))
+    left_over = np.where(inside, _squares_left(y, _shapes(t, rates, offsets, log_scales)), np.minimum(low, high))
+    return np.where(rates * (offsets + t[0]) <= _MAX_DECAYED, left_over, math.inf), log_scales
+
+
+def _shapes(t: np.ndarray, rates: np.ndarray, offsets: np.ndarray, log_scales: np.ndarray) -> np.ndarray:
+    """Return ``exp(-lambda gamma t) * log(gamma t + t0)``, shape (n, n_steps)."""
+    return np.exp(-rates[:, None] * t) * (np.log(offsets[:, None] + t) + log_scales[:, None])
+
+
+def _squares_left(y: np.ndarray, shapes: np.ndarray) -> np.ndarray:
+    """Return the sum of squares of y, of mean 0, that a line on each shape leaves, shape (n,)."""
+    centred = shapes - shapes.mean(axis=1, keepdims=True)
+    squares = np.square(centred).sum(axis=1, keepdims=True)
+    # a shape that is flat explains nothing
+    slopes = np.divide(centred @ y[:, None], squares, out=np.zeros_like(squares), where=squares > 0)
+    return np.square(y - slopes * centred).sum(axis=1)

@@ -1,0 +1,84 @@
+"""Output that other programs read: strict JSON and CSV."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def add_record_options(parser: argparse._ActionsContainer, when: str = "") -> None:
+    """Add --json and --csv, of which one may be given; see :func:`print_records`.
+
+    Args:
+        parser: of the command, or a group of its options.
+        when: condition for the help, such as ", with --dry-run".
+    """
+    is_exclusive = isinstance(parser, argparse._MutuallyExclusiveGroup)
+    formats = parser if is_exclusive else parser.add_mutually_exclusive_group()
+    formats.add_argument("--json", action="store_true", help=f"print JSON{when}; docs/cli.md describes its fields")
+    formats.add_argument("--csv", action="store_true", help=f"print CSV{when}, with the same fields as columns")
+
+
+def wants_records(options: argparse.Namespace) -> bool:
+    """Return whether --json or --csv was given."""
+    return options.json or options.csv
+
+
+def print_records(records: Sequence[Mapping[str, Any]], options: argparse.Namespace, each: str | None = None) -> None:
+    """Print records as JSON, or as CSV with a line for each record.
+
+    Args:
+        records: dictionaries of the same fields.
+        options: of the command, with ``json`` and ``csv``.
+        each: field with a list of records; each of these is a line of the CSV, after the plain fields of the record
+            that contains it.
+    """
+    if options.csv:
+        _print_csv([row for record in records for row in _rows(record, each)])
+    else:
+        print_json(list(records))
+
+
+def print_json(content: Any) -> None:
+    """Print JSON in ASCII; NaN and infinity, which it does not have, become null."""
+    print(json.dumps(json_values(content), indent=2, allow_nan=False))
+
+
+def json_values(content: Any) -> Any:
+    """Return dictionaries, lists and plain values with None for each number that is not finite.
+
+    >>> json_values({"range": (0.0, math.inf), "value": math.nan})
+    {'range': [0.0, None], 'value': None}
+    """
+    if isinstance(content, dict):
+        return {name: json_values(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [json_values(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def _rows(record: Mapping[str, Any], each: str | None) -> list[dict[str, Any]]:
+    if each is None:
+        return [dict(record)]
+    own = {name: value for name, value in record.items() if not isinstance(value, list | tuple | dict)}
+    kind = each.removesuffix("s")
+    # a field that both have, such as the stack of a run and of a statement on it, is named after its kind in the latter
+    return [
+        own | {f"{kind}_{name}" if name in own else name: value for name, value in one.items()} for one in record[each]
+    ]
+
+
+def _print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows as CSV with a header; lists and dictionaries as JSON, missing values as empty cells."""
+    writer = csv.DictWriter(sys.stdout, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        values = json_values(dict(row))
+        writer.writerow(
+            {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in values.items()}
+        )
