@@ -43,7 +43,7 @@ class HuggingFaceTracker(TrainerCallback):
         schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; "checkpoints" means whenever the Trainer
             saves.
         metrics, layers, probe_loss, forward, token_positions, tokens_per_forward: as for :func:`repdyn.measure`.
-        store: folder of the store; by default ``repdyn`` in ``output_dir``.
+        store: folder of the store, or its URL such as ``s3://bucket/prefix``; by default ``repdyn`` in ``output_dir``.
         on_error: "warn" logs a failing measurement once and continues the training; "raise" stops it.
         run: name of the run in the rows; by default the Trainer's ``run_name``, or else the name of ``output_dir``; in
             a hyperparameter search, the name of the trial is appended.
@@ -117,7 +117,7 @@ class HuggingFaceTracker(TrainerCallback):
         tracked = TrackedRun(
             config=self._config,
             run=run,
-            store=open_store(self._requested_store or folder / "repdyn"),
+            store=open_store(self._requested_store or folder / "repdyn", refresh=False),
             loggers=lambda: defaults.loggers if self._requested_loggers is None else self._requested_loggers,
             name=self._name,
             rules=self._rules,

@@ -57,7 +57,7 @@ class RepresentationDynamics(ScheduledCallback):
             ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every metric that the
             probe supports.
         layers: name pattern of the blocks ("model.layers.*"), or several; None to detect them.
-        store: folder of the store; by default ``repdyn`` in the run's folder.
+        store: folder of the store, or a URL such as ``s3://bucket/prefix``; by default ``repdyn`` in the run's folder.
         on_error: "warn" logs a failing measurement once and continues the training; "raise" stops it.
         model: attribute of the LightningModule that holds the model; by default the only Hugging Face model in it,
             or else the LightningModule itself.
@@ -218,14 +218,14 @@ class RepresentationDynamics(ScheduledCallback):
     def state_dict(self) -> dict[str, Any]:
         # built-in types only, so that the checkpoint can be loaded with weights_only=True
         return {
-            "store": str(self.store.path) if self.store else None,
+            "store": self.store.location if self.store else None,
             "run": self._run,
             "probe": self.probe.hash if self.probe else None,
             "tokens_seen": None if self._tokens_seen is None else int(self._tokens_seen),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._store = open_store(state_dict["store"]) if state_dict["store"] else None
+        self._store = open_store(state_dict["store"], refresh=False) if state_dict["store"] else None
         self._run = state_dict["run"]
         self._probe_hash = state_dict["probe"]
         self._tokens_seen = state_dict["tokens_seen"]
@@ -257,7 +257,7 @@ class RepresentationDynamics(ScheduledCallback):
         # called on all ranks, because the folder is broadcast
         folder, name = run_folder(trainer), self._requested_run or run_name(trainer)
         if not trainer.fast_dev_run:
-            self._store = self._store or open_store(self._requested_store or folder / "repdyn")
+            self._store = self._store or open_store(self._requested_store or folder / "repdyn", refresh=False)
             self._run = self._run or (f"{name}.{self.name}" if self.name else name)
         return TrackedRun(
             config=MeasurementConfig(

@@ -23,7 +23,7 @@ from small import HandWritten, random_tokens
 
 from repdyn import Probe
 
-pytest_plugins = ["run_fixtures", "hub_fixtures"]
+pytest_plugins = ["run_fixtures", "hub_fixtures", "remote_fixtures"]
 
 
 def pytest_collection_finish() -> None:

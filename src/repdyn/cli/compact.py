@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repdyn.utils.arguments import SuggestingParser
 from repdyn.utils.untrusted_names import printable
+from repdyn.utils.urls import path_or_url
 
 if TYPE_CHECKING:
     from repdyn.store import Store
@@ -58,7 +58,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "stores", nargs="+", type=Path, metavar="RUN", help="folders of runs, stores, or folders above them"
+        "stores", nargs="+", type=path_or_url, metavar="RUN", help="folders of runs, stores, or folders above them"
     )
     parser.add_argument("--run", nargs="+", metavar="NAME", help="runs to make compact (default: all)")
     return parser

@@ -25,6 +25,9 @@ _OWN_PARSER = {
     "study": ("repdyn.cli.study", "study one aspect of one or several models"),
     "explore": ("repdyn.cli.explore", "explore the tokens of a sentence in the browser"),
     "watch": ("repdyn.cli.watch", "watch runs in the browser, live"),
+    "push": ("repdyn.cli.push", "upload a store to S3, the Hugging Face hub or elsewhere"),
+    "pull": ("repdyn.cli.pull", "copy a remote store to a folder"),
+    "verify": ("repdyn.cli.verify", "measure some checkpoints of a store again and compare"),
     "report": ("repdyn.cli.report", "write a web page that shows what stores contain"),
     "query": ("repdyn.cli.query", "query the measurements of stores in SQL"),
     "compact": ("repdyn.cli.compact", "join the files of runs into few"),
@@ -44,6 +47,8 @@ _EXAMPLES = """examples:
   repdyn alerts RUN                  list the alerts of a run
   repdyn export RUN --to wandb       write the values to W&B, offline
   repdyn query "select * from runs"  SQL over all stores below this folder
+  repdyn push RUN URL                share a store
+  repdyn verify STORE                measure a sample again and compare
   repdyn COMMAND --help              every option of a command
 """
 _FIGURES_EXAMPLES = """examples:

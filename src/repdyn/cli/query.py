@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from repdyn.utils.arguments import SuggestingParser
 from repdyn.utils.records import add_record_options, print_records, wants_records
+from repdyn.utils.urls import path_or_url
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +62,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "stores",
         nargs="*",
-        type=Path,
+        type=path_or_url,
         default=[Path()],
         metavar="RUN",
         help="folders of runs, stores, or folders above them (default: all below the current folder)",

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn report") -> None:
     stores = [find_store(store) for store in options.store]
     path = write_report(
         stores,
-        options.output or stores[0].path / PAGE,
+        options.output or stores[0].output / PAGE,
         runs=options.run,
         probe=options.probe,
         title=options.title,

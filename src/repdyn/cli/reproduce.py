@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from repdyn.utils.arguments import SuggestingParser
 from repdyn.utils.records import add_record_options, print_records, wants_records
 from repdyn.utils.untrusted_names import PrintableConsole, printable
+from repdyn.utils.urls import path_or_url
 
 if TYPE_CHECKING:
     from repdyn.recipes import Outcome, Recipe
@@ -115,7 +116,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         "models it is about",
     )
     parser.add_argument("--revisions", help="other revisions, as for repdyn sweep (default: those of the recipe)")
-    parser.add_argument("--store", type=Path, help="folder of the measurements (default: reproductions/NAME)")
+    parser.add_argument("--store", type=path_or_url, help="measurements: folder or URL (default: reproductions/NAME)")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="folder of page and figure (default: the store)"
     )
@@ -162,7 +163,7 @@ def _evaluate(recipe: Recipe, store: Store, options: argparse.Namespace) -> int:
 
     runs = store.runs() if options.runs == [] else options.runs
     outcomes, measured = evaluate(recipe, store, options.models, options.hash, runs)
-    page = _write(recipe, outcomes, measured, options.output or store.path)
+    page = _write(recipe, outcomes, measured, options.output or store.output)
     if wants_records(options):
         print_records([_fields(recipe, outcome) for outcome in outcomes], options)
     else:

@@ -7,7 +7,6 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import NoReturn
@@ -16,7 +15,7 @@ from huggingface_hub import logging as hub_logging
 from rich.console import Console
 
 from repdyn.hub.client import Hub
-from repdyn.hub.errors import CheckpointError, SweepStoppedError
+from repdyn.hub.errors import SweepStoppedError
 from repdyn.hub.options import check_device
 from repdyn.hub.weights import Loading
 from repdyn.metrics import resolve
@@ -24,7 +23,8 @@ from repdyn.probe.content import SUBSETS
 from repdyn.probe.word_classes import class_names
 from repdyn.publish.results import show_store
 from repdyn.report import PAGE, write_report
-from repdyn.store import Store, open_store
+from repdyn.store import Store, find_store, open_store
+from repdyn.store.remote_errors import RemoteError
 from repdyn.sweep.audit import audit
 from repdyn.sweep.audit_text import fault_lines
 from repdyn.sweep.checkpoint import Settings, Task, store_copy
@@ -33,11 +33,11 @@ from repdyn.sweep.estimate import Assumptions
 from repdyn.sweep.histories import find_copied_targets, list_histories
 from repdyn.sweep.leftovers import remove_leftovers
 from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_designs, partition_tasks, sweep
-from repdyn.sweep.options import Shard
 from repdyn.sweep.options import parser as build_parser
 from repdyn.sweep.plan import ModelPlan, plan_fields, print_plan, print_suites, selection_notes, suite_fields
 from repdyn.sweep.progress import ProgressDisplay
-from repdyn.sweep.sources import Source, find_sources, sources_of_models
+from repdyn.sweep.reuse import reuse
+from repdyn.sweep.sources import Source, find_sources, select_shard, sources_of_models, tasks_of
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import Target
 from repdyn.utils.quiet import without_reports
@@ -47,6 +47,8 @@ from repdyn.utils.untrusted_names import PrintableConsole, printable
 
 FAILED, USAGE_ERROR, STOPPED, INTERRUPTED = 1, 2, 3, 130
 _FILE_WIDTH = 200
+UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 120.0, 10.0
+"""How long the end of a sweep waits for the uploads to a remote store."""
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoints.py") -> None:
@@ -77,7 +79,7 @@ def run(options: Namespace, models: Sequence[PublishedModel] | None = None, *, v
     except OSError as error:
         if error.errno not in {ENOSPC, EDQUOT}:
             _print(console, f"error: {error}")
-            return USAGE_ERROR
+            return STOPPED if isinstance(error, RemoteError) else USAGE_ERROR
         _print(console, f"stopped: the disk is full ({error}); free some space, then repeat the command")
         return STOPPED
     except ValueError as error:
@@ -110,10 +112,31 @@ def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: C
     hub, settings = Hub(timeout_seconds=options.timeout, budget_bytes=options.max_disk), _settings(options)
     sources, problems = find_sources(options, hub) if models is None else sources_of_models(models, options, hub)
     store = open_store(options.store or _default_store(options))
+    status = None
+    try:
+        status = _sweep_into(store, sources, problems, hub, settings, options, console, views)
+    finally:
+        problem = store.drain(UPLOAD_SECONDS if status is not None else INTERRUPTED_UPLOAD_SECONDS)
+        if problem is not None:
+            _print(console, problem, style="yellow")
+    return status or (STOPPED if problem is not None else 0)
+
+
+def _sweep_into(
+    store: Store,
+    sources: list[Source],
+    problems: list[str],
+    hub: Hub,
+    settings: Settings,
+    options: Namespace,
+    console: Console,
+    views: bool,
+) -> int:
+    """Measure what the store lacks, show what it contains, and return the exit status."""
     for note in (note for source in sources for note in selection_notes(source.selection)):
         _print(console, note)
     copied = _find_copies(sources, hub, console)
-    sources = _select_shard(sources, options.shard) if options.shard else sources
+    sources = select_shard(sources, options.shard) if options.shard else sources
     if options.dry_run:
         plans, without_probe = _plans(sources, copied, store, settings, options)
         assumptions = Assumptions.from_options(options)
@@ -123,11 +146,14 @@ def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: C
             width = None if sys.stdout.isatty() else _FILE_WIDTH
             print_plan(plans, hub, PrintableConsole(width=width), assumptions)
         return _status([*problems, *without_probe], console)
-    every_task, without_probe = _tasks(sources)
+    every_task, without_probe = tasks_of(sources)
     tasks = [task for task in every_task if task.target not in copied]
     check_comparable(tasks, store, settings)
     for note in describe_other_designs(tasks, store):
         _print(console, note)
+    if options.reuse:
+        waiting = partition_tasks(tasks, store, settings, retry_failed=True).waiting
+        _print(console, reuse(waiting, store, find_store(options.reuse), settings).described(options.reuse))
     task_list = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
     for task in every_task:
         if task.target in copied:
@@ -135,9 +161,10 @@ def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: C
     for line in remove_leftovers(store, Downloads(hub, DownloadLimits.from_options(options))):
         _print(console, line)
     if task_list.done:
-        _print(console, f"{len(task_list.done)} of {len(tasks)} checkpoints are in {store.path} already")
+        _print(console, f"{len(task_list.done)} of {len(tasks)} checkpoints are in {store.location} already")
     result = _measure(task_list.waiting, store, settings, hub, options)
-    # another process may have failed in the meantime, or somebody deleted the store
+    # another process may have failed in the meantime, or stored on another machine, or somebody deleted the store
+    store.refresh()
     remaining = partition_tasks(result.skipped, store, settings, retry_failed=True).waiting
     measured = [*task_list.done, *result.measured]
     if lost := [task for task in measured if not settings.is_measured(task, store)]:
@@ -211,33 +238,13 @@ def _plans(
             own = [target for target in selection.targets if target not in copied]
             plans.append(ModelPlan(selection, own, 0, 0, same_as))
             continue
-        tasks, without_probe = _tasks([source])
+        tasks, without_probe = tasks_of([source])
         tasks = [task for task in tasks if task.target not in copied]
         task_list = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
         waiting = [task.target for task in task_list.waiting]
         plans.append(ModelPlan(selection, waiting, len(task_list.done), len(task_list.failed_before), same_as))
         problems += without_probe
     return plans, problems
-
-
-def _tasks(sources: Sequence[Source]) -> tuple[list[Task], list[str]]:
-    tasks, problems = [], []
-    for source in sources:
-        try:
-            tasks += [Task(target, source.probe) for target in source.selection.targets]
-        except CheckpointError as error:
-            problems.append(f"{source.selection.run}: {error}")
-    return tasks, problems
-
-
-def _select_shard(sources: Sequence[Source], shard: Shard) -> list[Source]:
-    """Return the sources of a shard, which does not depend on the checkpoints already measured."""
-    pairs = [(source, target) for source in sources for target in source.selection.targets]
-    selected = pairs[shard.index - 1 :: shard.count]
-    parts = [(source, tuple(target for owner, target in selected if owner is source)) for source in sources]
-    return [
-        replace(source, selection=replace(source.selection, targets=targets)) for source, targets in parts if targets
-    ]
 
 
 def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace) -> SweepResult:
@@ -252,14 +259,14 @@ def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, 
 def _show(sources: Sequence[Source], store: Store, options: Namespace, console: Console) -> bool:
     """Write figures, summary and report; print a failure and return False, since the measurements are stored."""
     if options.shard:
-        _print(console, f"when all shards are done: repdyn figures {store.path}, repdyn report {store.path}")
+        _print(console, f"when all shards are done: repdyn figures {store.location}, repdyn report {store.location}")
         return True
     try:
         if runs := sorted({source.selection.run for source in sources} & set(store.runs())):
             for run in runs:
                 store.compact_at_end(run)
             show_store(store, runs)
-            print(printable(f"report: {write_report(store, store.path / PAGE)}"))
+            print(printable(f"report: {write_report(store, store.output / PAGE)}"))
     except Exception as error:  # a failing view must not hide the outcome of the measurements
         _print(console, f"the measurements are stored, but cannot be shown: {redacted(str(error))}")
         return False

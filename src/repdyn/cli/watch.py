@@ -6,10 +6,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from repdyn.utils.addresses import is_loopback, port_number
 from repdyn.utils.arguments import SuggestingParser
+from repdyn.utils.urls import path_or_url
 
 HOST = "127.0.0.1"
 PORT = 8765
@@ -75,7 +75,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "runs",
         nargs="+",
-        type=Path,
+        type=path_or_url,
         metavar="RUN",
         help="store, folder of a run, or folder above any number of them; it may appear later",
     )

@@ -17,7 +17,7 @@ _COLOURS = {"failed": "#c62828", "watch": "#b26a00", "healthy": "#2e7d32"}
 
 def store_html(store: Store) -> str:
     """Return the runs of a store with their steps, metrics and status."""
-    heading = tag("p", tag("b", "Store "), tag("code", str(store.path)))
+    heading = tag("p", tag("b", "Store "), tag("code", store.location))
     names = store.runs()
     if not names:
         return joined([heading, tag("p", "nothing measured yet")])

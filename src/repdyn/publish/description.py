@@ -132,7 +132,7 @@ def provenance(store: Store, frame: pd.DataFrame) -> dict[str, Any]:
     rows = concatenated([*stacks.values()])
     tokens = tokens_by_step(rows)
     known: dict[str, Any] = {
-        "store": str(store.path.resolve()),
+        "store": str(store.path.resolve()) if store.output == store.path else store.location,
         "tokens_seen": None if tokens.empty else int(tokens.to_numpy(float).max()),
     }
     for stack, of_one in stacks.items():

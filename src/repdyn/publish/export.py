@@ -129,7 +129,7 @@ def export_store(
         ConnectionError: W&B cannot be reached, or there is no account.
         Exception: the error of the first figure or logger that failed, once everything else is exported.
     """
-    into = folder or store.path / "exports"
+    into = folder or store.output / "exports"
     selected = select(store, runs, probe)
     validate_log_layers(log_layers, _measured(selected.values()))
     with attempts() as attempt:

@@ -79,7 +79,7 @@ def show_run(
     frame = store.to_pandas(run)
     if probe is not None:
         frame = frame.loc[frame["probe"] == probe]
-    console, folder = PrintableConsole(), _folder(store, run, frame, store.path / "figures")
+    console, folder = PrintableConsole(), _folder(store, run, frame, store.output / "figures")
     seconds = {"tracking_seconds": tracking_seconds, "kernel_seconds": kernel_seconds, "total_seconds": total_seconds}
     used_loggers, written, several = list(loggers), [], len(by_stack(frame)) > 1
     with attempts() as attempt:
@@ -99,7 +99,7 @@ def show_run(
             written += _compare({(run, probe or ""): frame}, folder / "comparison", console, attempt)
         with attempt():
             page = report if report is not None and report.exists() else None
-            print_closing(frame, insights(store, [run], probe), store=store.path, report=page, console=console)
+            print_closing(frame, insights(store, [run], probe), store=store.location, report=page, console=console)
     return written
 
 
@@ -132,7 +132,7 @@ def show_store(
         ValueError: nothing is stored; no such run or probe; ``seeds`` that are none.
         Exception: the error of the first figure that failed, once everything else is shown.
     """
-    console, base = console or PrintableConsole(), folder or store.path / "figures"
+    console, base = console or PrintableConsole(), folder or store.output / "figures"
     frames = select(store, runs, probe)
     n_summaries = sum(len(by_stack(frame)) for frame in frames.values() if is_measured(frame))
     written = []
@@ -178,7 +178,7 @@ def compare_stores(
         ValueError: as :func:`show_store`.
         Exception: the error of the first figure that failed, once everything else is shown.
     """
-    console, base = console or PrintableConsole(), folder or stores[0].path / "figures"
+    console, base = console or PrintableConsole(), folder or stores[0].output / "figures"
     frame = rows_of_stores(stores, runs, probe)
     with attempts() as attempt:
         return _draw_comparison(frame, base / "comparison", console, attempt, seeds)

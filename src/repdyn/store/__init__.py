@@ -1,6 +1,12 @@
 """The store: a folder of Parquet files with one row per measured value, the source of every view.
 
 store          ``Store``: read and write the measurements of a run
+remote         ``RemoteStore``: a store at a URL, read from a local copy
+mirror         the copy: what is new is downloaded, what is written is uploaded
+uploader       uploads in the background
+leases         claims among machines
+remote_folder  listing, downloads and uploads through fsspec, with retries
+published      files without secrets and local paths, with a certificate
 find           ``find_store``, ``find_stores``: the store in the folder of a run, or those below a folder
 keys           ``MeasurementKey``: what a measurement is stored under
 run_files      the files of a run: listed, read, made compact

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from repdyn.store.store import Store, open_store
+from repdyn.utils.urls import is_url
 
 RUN_STORE = "repdyn"
 """Name of the store in the folder of a run."""
@@ -19,14 +20,18 @@ def find_store(path: str | Path) -> Store:
     """Return the store at a path, in the folder of a run, or below a folder that contains no other.
 
     Args:
-        path: a store; the folder of a run with the store ``repdyn``; or a folder with one store at most four levels
-            below it.
+        path: a store, or the URL of one; the folder of a run with the store ``repdyn``; or a folder with one store at
+            most four levels below it.
 
     Raises:
         ValueError: no store with measurements there, or several.
     """
-    path = Path(path)
     found = find_stores(path)
+    if not found and is_url(path):
+        raise ValueError(
+            f"expected a store with measurements, found none at {path}; name the folder of the runs' folders"
+        )
+    path = Path(path)
     if len(found) > 1:
         listed = ", ".join(str(store.path) for store in found[:_MAX_LISTED]) + ", ..." * (len(found) > _MAX_LISTED)
         raise ValueError(f"expected one store in {path}, got {len(found)}; name one of {listed}")
@@ -41,6 +46,9 @@ def find_stores(path: str | Path) -> list[Store]:
 
     Empty if there is none with measurements.
     """
+    if is_url(path):
+        store = open_store(path)
+        return [store] if _has_measurements(store.path) else []
     path = Path(path)
     if found := next((store for store in (path, path / RUN_STORE) if _has_measurements(store)), None):
         return [open_store(found)]

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 
 from repdyn.store.compact_files import is_compact
 from repdyn.store.frame import as_frame, columns_to_read, encoded
 from repdyn.store.keys import MeasurementKey, failures_pattern, folder_name, is_failure, parse_step, quoted
+from repdyn.store.leases import Claim
 from repdyn.store.parquet_files import is_readable, to_rows, write_single
 from repdyn.store.run_files import Compaction, RunFiles, compact_run, find_file, read_file, split_run, with_run_files
 from repdyn.store.schema import COLUMNS, Row, to_table
 from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.urls import is_url
 
 if TYPE_CHECKING:
     from repdyn.diagnosis import RunInsights
@@ -38,6 +40,22 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+
+    @property
+    def location(self) -> str:
+        """What a command takes for this store: its path, or the URL of a remote one."""
+        return str(self.path)
+
+    @property
+    def output(self) -> Path:
+        """The folder for figures, reports and exports of which no other is named."""
+        return self.path
+
+    def refresh(self, run: str | None = None) -> None:
+        """Download what is new in a remote store, or in one of its runs; a local one is always current."""
+
+    def drain(self, seconds: float = 0.0) -> str | None:
+        """Wait for the uploads to a remote store; return what is wrong with them, None for a local store."""
 
     def __contains__(self, key: MeasurementKey) -> bool:
         """Return whether there are rows under a key; False for an unreadable file, which may be replaced.
@@ -87,26 +105,34 @@ class Store:
 
     def discard_failures(self, key: MeasurementKey) -> None:
         """Delete the failures recorded for a step and a probe, for any set of metrics and any commit."""
-        for path in self.folder_of(key.run).glob(failures_pattern(key.step)):
-            if f"-{quoted(key.probe)}-" in path.name:
-                path.unlink(missing_ok=True)
+        for path in self._failure_files(key):
+            path.unlink(missing_ok=True)
 
     def split(self, run: str) -> None:
         """Write the measurements of a run to a file each again, the inverse of :meth:`compact`."""
-        split_run(self.folder_of(run))
+        with self.replacing_files(run):
+            split_run(self.folder_of(run))
+
+    def replacing_files(self, run: str) -> AbstractContextManager[None]:
+        """Return a context in which files of a run are moved, joined or divided: a remote store does the same."""
+        return nullcontext()
 
     def compact_at_end(self, run: str) -> None:
         """Make a run compact at its end if it has many files, unless another process is about to."""
         with suppress(BlockingIOError):
             self.compact(run, at_least=COMPACT_FROM)
 
-    def claim(self, key: MeasurementKey) -> BaseFileLock | None:
+    def claim(self, key: MeasurementKey) -> Claim | None:
         """Return a lock on the measurement of a key, to be released afterwards; None if another process holds it.
 
         The lock of a killed process is released with it.
         """
+        return self.claim_name(key.filename)
+
+    def claim_name(self, name: str) -> Claim | None:
+        """Return a lock of this name, as :meth:`claim` does."""
         # not thread-local: acquired by the thread that downloads, released by the one that measures
-        lock = FileLock(self._lock_path(key.filename), thread_local=False)
+        lock = FileLock(self._lock_path(name), thread_local=False)
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -193,7 +219,7 @@ class Store:
             OSError: the folder cannot be written; nothing is lost.
         """
         try:
-            with FileLock(self._lock_path(f"compact {run}"), timeout=0):
+            with FileLock(self._lock_path(f"compact {run}"), timeout=0), self.replacing_files(run):
                 return compact_run(self.folder_of(run), progress, at_least)
         except Timeout:
             raise BlockingIOError(f"expected {run} in {self.path} for this process alone; wait for the other") from None
@@ -236,6 +262,10 @@ class Store:
         """Return the folders of the runs, in ascending order."""
         return sorted({path.parent for path in self.path.glob("*/step*.parquet")})
 
+    def _failure_files(self, key: MeasurementKey) -> list[Path]:
+        found = self.folder_of(key.run).glob(failures_pattern(key.step))
+        return [path for path in found if f"-{quoted(key.probe)}-" in path.name]
+
     def _lock_path(self, name: str) -> Path:
         (self.path / ".claims").mkdir(parents=True, exist_ok=True)
         return self.path / ".claims" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
@@ -245,10 +275,26 @@ def _run_name(files: RunFiles) -> str:
     return next(iter(files.tables(["run"])))[1]["run"][0].as_py()
 
 
-def open_store(path: str | Path) -> Store:
+def open_store(path: str | Path, *, refresh: bool = True) -> Store:
     """Return the store at a path; its folder is created with the first measurement.
+
+    Args:
+        path: a folder, or a URL of fsspec such as ``s3://bucket/prefix`` or ``hf://datasets/ORG/NAME``. A remote store
+            is read from a copy in the cache folder.
+        refresh: whether to download at once what is new in a remote store.
+
+    Raises:
+        ValueError: no such filesystem, or its package is not installed.
+        OSError: the remote store cannot be read.
 
     >>> open_store("runs/none").runs()
     []
     """
-    return Store(path)
+    if not is_url(path):
+        return Store(path)
+    from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
+
+    store = RemoteStore(str(path))
+    if refresh:
+        store.refresh()
+    return store

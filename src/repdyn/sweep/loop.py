@@ -7,10 +7,9 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from filelock import BaseFileLock, FileLock, Timeout
-
 from repdyn.hub.errors import CheckpointError, OutOfBoundsError, SweepStoppedError
 from repdyn.store import Store
+from repdyn.store.leases import Claim
 from repdyn.store.state_cache import STATES_FOLDER
 from repdyn.sweep.checkpoint import Settings, Task, copied_from, is_comparing, measure_checkpoint, store_failure
 from repdyn.sweep.downloads import Downloads, LocalFiles, prefetch
@@ -86,7 +85,7 @@ def check_comparable(tasks: Iterable[Task], store: Store, settings: Settings) ->
         for what, value in expected.items():
             if value is not None and stored[what] - {value}:
                 raise ValueError(
-                    f"expected one {what} for the run {run!r}, got {value!r}, but {store.path} has it with "
+                    f"expected one {what} for the run {run!r}, got {value!r}, but {store.location} has it with "
                     f"{', '.join(map(repr, sorted(stored[what])))}; give another --store, or another --name"
                 )
 
@@ -111,7 +110,7 @@ def describe_other_designs(tasks: Iterable[Task], store: Store) -> list[str]:
             known = ", ".join(f"{probe} (sampling design {design})" for probe, design in sorted(others.items()))
             current = ", ".join(f"{probe} (sampling design {design})" for probe, design in sorted(probes.items()))
             messages.append(
-                f"{store.path} has {run} on the probe {known}; the new values, on {current}, form a "
+                f"{store.location} has {run} on the probe {known}; the new values, on {current}, form a "
                 "separate curve; select one with --probe in repdyn figures and repdyn report"
             )
     return messages
@@ -153,17 +152,16 @@ def _exclusive_if_comparing(tasks: Sequence[Task], store: Store, settings: Setti
     if not any(is_comparing(task, settings) for task in tasks):
         yield
         return
-    lock = FileLock(store.path / ".claims" / f"{STATES_FOLDER}.lock")
-    (store.path / ".claims").mkdir(parents=True, exist_ok=True)
-    try:
-        acquired = lock.acquire(timeout=0)
-    except Timeout as error:
+    claim = store.claim_name(STATES_FOLDER)
+    if claim is None:
         raise ValueError(
-            f"expected a single process in {store.path} for metrics that compare a checkpoint with the previous one "
-            "(cka_previous), but another one is running; omit these metrics, wait, or give another --store"
-        ) from error
-    with acquired:
+            f"expected a single process in {store.location} for metrics that compare a checkpoint with the previous "
+            "one (cka_previous), but another one is running; omit these metrics, wait, or give another --store"
+        )
+    try:
         yield
+    finally:
+        claim.release()
 
 
 def _sweep(
@@ -206,7 +204,7 @@ def abort_on_repeated_failure(report: SweepResult) -> None:
 class _ClaimedCheckpoint:
     """A checkpoint claimed by this process, with its files or the reason why they cannot be fetched."""
 
-    claim: BaseFileLock
+    claim: Claim
     fetched: LocalFiles | None
     failure: CheckpointError | None = None
 

@@ -18,6 +18,7 @@ from repdyn.text.corpus import cache_directory
 from repdyn.text.source import DEFAULT_TEXT
 from repdyn.utils.arguments import SuggestingParser, at_least
 from repdyn.utils.records import add_record_options
+from repdyn.utils.urls import path_or_url
 
 _EXAMPLES = """examples:
   %(prog)s --list-suites
@@ -31,11 +32,13 @@ _EXAMPLES = """examples:
   %(prog)s runs/quickstart/TIME          a run's own checkpoints
   %(prog)s runs/quickstart/TIME/checkpoints --probe runs/quickstart/TIME/repdyn/probes/HASH.safetensors
   %(prog)s --suite pythia-70m --engine ray --workers 4
+  %(prog)s --suite pythia-70m --store s3://bucket/sweeps    several machines may run this
+  %(prog)s --suite pythia-70m --reuse hf://datasets/ORG/NAME
   %(prog)s --suite pythia --shard "$((SLURM_ARRAY_TASK_ID + 1))/$SLURM_ARRAY_TASK_COUNT"
 
 A sweep can be stopped at any time; the same command continues it. Exit status: 0 everything is measured; 1 some
-checkpoints failed, for reasons that are stored (--retry-failed retries them); 2 invalid arguments; 3 no network, or no
-space on the disk; 130 interrupted.
+checkpoints failed, for reasons that are stored (--retry-failed retries them); 2 invalid arguments; 3 no network, no
+space on the disk, or rows that wait for upload; 130 interrupted.
 """
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
@@ -61,7 +64,15 @@ def parser(prog: str) -> argparse.ArgumentParser:
     _add_probe(top.add_argument_group("the probe"))
     _add_measuring(top.add_argument_group("measurement"))
     execution = top.add_argument_group("execution")
-    execution.add_argument("--store", type=Path, help="folder of the results (default: FOLDER/sweep, or sweeps)")
+    execution.add_argument(
+        "--store", type=path_or_url, help="results: folder or URL (default: FOLDER/sweep, or sweeps)"
+    )
+    execution.add_argument(
+        "--reuse",
+        type=path_or_url,
+        metavar="URL",
+        help="take from another store, such as a published one, what it has of the same commits, probe and metrics",
+    )
     execution.add_argument(
         "--dry-run",
         action="store_true",

@@ -18,7 +18,9 @@ from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS
 from repdyn.probe.word_classes import class_names
 from repdyn.store.schema import FINISHED
+from repdyn.sweep.checkpoint import Task
 from repdyn.sweep.local import find_checkpoints, ignored_models
+from repdyn.sweep.options import Shard
 from repdyn.sweep.probes import ProbeText, hub_probe, local_probe
 from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel, find_models, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
@@ -207,3 +209,24 @@ def _probe_text(options: Namespace) -> ProbeText:
         class_names(options.classes),
         design,
     )
+
+
+def tasks_of(sources: Sequence[Source]) -> tuple[list[Task], list[str]]:
+    """Return the checkpoints of sources with their probes, and why some sources have no probe."""
+    tasks, problems = [], []
+    for source in sources:
+        try:
+            tasks += [Task(target, source.probe) for target in source.selection.targets]
+        except CheckpointError as error:
+            problems.append(f"{source.selection.run}: {error}")
+    return tasks, problems
+
+
+def select_shard(sources: Sequence[Source], shard: Shard) -> list[Source]:
+    """Return the sources of a shard, which does not depend on the checkpoints already measured."""
+    pairs = [(source, target) for source in sources for target in source.selection.targets]
+    selected = pairs[shard.index - 1 :: shard.count]
+    parts = [(source, tuple(target for owner, target in selected if owner is source)) for source in sources]
+    return [
+        replace(source, selection=replace(source.selection, targets=targets)) for source, targets in parts if targets
+    ]

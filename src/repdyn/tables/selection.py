@@ -67,10 +67,10 @@ def is_measured(rows: pd.DataFrame) -> bool:
 def _known(store: Store, names: Sequence[str] | None) -> list[str]:
     known = store.runs()
     if not known:
-        raise ValueError(f"expected a store with measurements, found none in {store.path}{_elsewhere(store)}")
+        raise ValueError(f"expected a store with measurements, found none in {store.location}{_elsewhere(store)}")
     for name in names or ():
         if name not in known:
-            raise ValueError(f"expected a run of {store.path}, got {name!r}; {_closest(name, known)}")
+            raise ValueError(f"expected a run of {store.location}, got {name!r}; {_closest(name, known)}")
     return list(dict.fromkeys(names)) if names else known
 
 

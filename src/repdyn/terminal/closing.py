@@ -27,7 +27,7 @@ def print_closing(
     frame: pd.DataFrame,
     insights: Sequence[RunInsights],
     *,
-    store: Path,
+    store: str | Path,
     report: Path | None = None,
     console: Console,
 ) -> None:
@@ -36,7 +36,7 @@ def print_closing(
     Args:
         frame: rows of one run on one probe, scalars among them.
         insights: those of the run.
-        store: folder of its store, for the command.
+        store: folder or URL of its store, for the command.
         report: its page.
         console: where to; in an encoding other than Unicode there are no curves.
     """

@@ -17,6 +17,9 @@ from pathlib import Path
 from platform import python_version
 from typing import IO
 
+from repdyn.utils.cache import cache_directory as cache_directory
+from repdyn.utils.cache import expand_user
+
 ENWIK8_BYTES = 100_000_000
 
 ENWIK8_PREFIXES: dict[str, int] = {
@@ -97,7 +100,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
         ValueError: the file is empty, damaged, a zip of several files, or expands to more than 256 MB and a hundred
             times its size.
     """
-    path = _expand_user(path)
+    path = expand_user(path)
     if not path.is_file():
         raise FileNotFoundError(
             f"expected a text file (plain, .gz, .xz or .zip), found none at {path.absolute()}; "
@@ -124,21 +127,6 @@ def builtin_corpus() -> Corpus:
     topics: dict[str, str] = import_module("pydoc_data.topics").topics
     text = "\n\n".join(topics[key].strip() for key in sorted(topics))
     return Corpus(f"language reference of Python {python_version()}", text.encode())
-
-
-def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of downloads and processed text: ``cache_dir``, else $REPDYN_CACHE, else ~/.cache/repdyn."""
-    return _expand_user(cache_dir or os.environ.get("REPDYN_CACHE") or "~/.cache/repdyn")
-
-
-def _expand_user(path: str | os.PathLike[str]) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise FileNotFoundError(
-            f"expected ~ or ~NAME of a user with a home directory, got {os.fspath(path)!r}: {error} Set HOME, or "
-            "REPDYN_CACHE to a folder"
-        ) from error
 
 
 def _decompress(path: Path) -> bytes:

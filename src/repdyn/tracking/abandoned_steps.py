@@ -38,7 +38,8 @@ class AbandonedSteps:
         parent = self._store.folder_of(run) / ABANDONED_FOLDER
         folder = next(path for number in count(1) if not (path := parent / f"{number:03d}").exists())
         folder.mkdir(parents=True)
-        self._moved = [path.rename(folder / path.name) for path in later]
+        with self._store.replacing_files(run):
+            self._moved = [path.rename(folder / path.name) for path in later]
         return folder
 
     def restore(self, key: MeasurementKey, weights: str | None) -> bool | None:
@@ -53,10 +54,11 @@ class AbandonedSteps:
             return None
         if read_rows(found)[0].weights not in {None, weights}:
             return False
-        for path in self._moved:
-            target = self._store.folder_of(key.run) / path.name
-            if not target.exists():
-                path.rename(target)
+        with self._store.replacing_files(key.run):
+            for path in self._moved:
+                target = self._store.folder_of(key.run) / path.name
+                if not target.exists():
+                    path.rename(target)
         self._moved = []
         return True
 

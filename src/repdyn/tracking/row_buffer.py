@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store, open_store
+from repdyn.store.remote_errors import RefusedError, RemoteError
 from repdyn.store.schema import Row
 from repdyn.tables.designs import design_names
 from repdyn.tracking.abandoned_steps import AbandonedSteps
@@ -67,6 +68,7 @@ class RowBuffer:
         store = self._store
         if store is None:
             return run
+        self._refresh(store, run)
         stored = bool(self.steps(run))
         if stored and not resumed and existing == "replace":
             self.go_back(run, -1)
@@ -76,13 +78,23 @@ class RowBuffer:
             stored = False
         if stored and not resumed:
             raise ValueError(
-                f"expected a new run, but the store {store.path} already holds steps of {run!r}; resume it, or choose "
-                f"another run= or store=, or delete {store.folder_of(run)}"
+                f"expected a new run, but the store {store.location} already holds steps of {run!r}; resume it, or "
+                f"choose another run= or store=, or delete {store.folder_of(run)}"
             )
         if stored:
             self._check_same_probe(store, run)
         self._with_timeout(f"writing the probe to {store.path}", lambda: store.save_probe(self._probe))
         return run
+
+    def _refresh(self, store: Store, run: str) -> None:
+        """Download the run from a remote store; if that does not answer, the training goes on with what is here."""
+        reading = TimeoutRunner(self._with_timeout.seconds)
+        try:
+            reading(f"reading {store.location}", lambda: store.refresh(run))
+        except RefusedError:
+            raise
+        except (RemoteError, TimeoutError) as error:
+            log.warning("%s; the rows are stored in %s and uploaded when it answers", error, store.path)
 
     def _check_same_probe(self, store: Store, run: str) -> None:
         rows = self._with_timeout(f"reading {store.path}", lambda: store.to_pandas(run))

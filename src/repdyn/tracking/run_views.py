@@ -28,6 +28,8 @@ _COMMANDS = "training interrupted; make figures and report with: repdyn figures 
 
 DRAWING_SECONDS = 600.0
 """How long a job waits for all views at the end."""
+UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 60.0, 10.0
+"""How long the end of a training waits for the uploads to a remote store, also after an error."""
 PAGE_SECONDS = 60.0
 """How long a training waits for a page."""
 REFRESH_SECONDS = 15.0
@@ -99,7 +101,7 @@ class RunViews:
         """
         if self._store is None or not self._live or not self._page_time.is_left():
             return
-        path = self._store.path / PAGE
+        path = self._store.output / PAGE
         write = partial(write_report, self._store, path, refresh_seconds=REFRESH_SECONDS)
         with self._page_time.spent():
             self._page(f"writing {path}", write)
@@ -136,15 +138,23 @@ class RunViews:
         """
         if self._store is None:
             return
-        TimeoutRunner(DRAWING_SECONDS)(f"drawing {run}", partial(self._finish, self._store, run, probe, seconds))
+        try:
+            TimeoutRunner(DRAWING_SECONDS)(f"drawing {run}", partial(self._finish, self._store, run, probe, seconds))
+        finally:
+            self._wait_for_uploads(UPLOAD_SECONDS)
 
     def name_commands(self) -> None:
         """Log the commands that make the views from the store."""
         if self._store is not None:
-            log.warning(_COMMANDS.format(store=shlex.quote(str(self._store.path))))
+            self._wait_for_uploads(INTERRUPTED_UPLOAD_SECONDS)
+            log.warning(_COMMANDS.format(store=shlex.quote(self._store.location)))
+
+    def _wait_for_uploads(self, seconds: float) -> None:
+        if self._store is not None and (problem := self._store.drain(seconds)):
+            log.warning(problem)
 
     def _finish(self, store: Store, run: str, probe: str, seconds: dict[str, float]) -> None:
-        page = store.path / PAGE if self._live else None
+        page = store.output / PAGE if self._live else None
         with attempts() as attempt:
             with attempt():
                 store.compact_at_end(run)

@@ -26,6 +26,7 @@ from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.tracking.tracked_run import TrackedRun
 from repdyn.tracking.training_state import Scalar
 from repdyn.utils.distributed import Ranks
+from repdyn.utils.urls import is_url
 
 
 class Tracker:
@@ -48,7 +49,7 @@ class Tracker:
         schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; with "checkpoints", call :meth:`measure`
             where you save one.
         metrics, layers, probe_loss, forward, token_positions, tokens_per_forward: as for :func:`repdyn.measure`.
-        store: folder for the rows.
+        store: folder for the rows, or the URL of a remote store, to which they are uploaded in the background.
         on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
         start: optimizer steps taken before, in a resumed training: its store is continued, and stored steps are not
             measured again.
@@ -113,11 +114,11 @@ class Tracker:
         self._now = start
         self._tokens_seen: int | None = tokens_seen
         self._scalars: dict[str, Scalar] = {}
-        self._store = open_store(store)
+        self._store = open_store(store, refresh=False)
         given_loggers = tuple(loggers)
         self._tracked = TrackedRun(
             config=config,
-            run=run or Path(store).resolve().name,
+            run=run or (self._store.path if is_url(store) else Path(store)).resolve().name,
             store=self._store,
             loggers=lambda: given_loggers,
             rules=resolve_rules(alerts),

@@ -8,8 +8,9 @@ import difflib
 import re
 import textwrap
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, NoReturn
+
+from repdyn.utils.urls import path_or_url
 
 FORMER_NAMES = {
     "alarms": "alerts",
@@ -110,7 +111,11 @@ class SuggestingParser(argparse.ArgumentParser):
 def add_store_options(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """Add the options of commands that read stores: RUN (``nargs`` of them), --run and --probe."""
     parser.add_argument(
-        "store", type=Path, metavar="RUN", nargs=nargs, help="folder of a run, a store, or a folder with a single store"
+        "store",
+        type=path_or_url,
+        metavar="RUN",
+        nargs=nargs,
+        help="folder of a run, a store or its URL, or a folder with a single store",
     )
     parser.add_argument("--run", nargs="+", metavar="NAME", help="runs to include (default: all)")
     parser.add_argument(

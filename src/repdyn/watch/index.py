@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -15,10 +16,13 @@ import pandas as pd
 
 from repdyn.report.runs import RunKey, names_in_stores
 from repdyn.store import Store, find_stores
+from repdyn.store.remote_errors import RemoteError
 from repdyn.watch.run import WatchedRun
 
 INTERVAL = 2.0
 """Seconds between two looks for new measurements."""
+log = logging.getLogger(__name__)
+
 _LOOKS_PER_SEARCH = 5
 """Number of looks for new measurements in the time of one search for new stores."""
 _FILES_AT_ONCE = 100
@@ -30,11 +34,11 @@ class Index:
     One thread calls :meth:`poll`; any other may read :attr:`summaries` and call :meth:`rows`.
 
     Args:
-        paths: stores, folders of runs, or folders above any number of them; they may appear later.
+        paths: stores or their URLs, folders of runs, or folders above any number of them; they may appear later.
         interval: seconds between two polls; a run is not described more often than that.
     """
 
-    def __init__(self, paths: Sequence[Path], interval: float = INTERVAL) -> None:
+    def __init__(self, paths: Sequence[str | Path], interval: float = INTERVAL) -> None:
         self.paths = tuple(paths)
         self.summaries: Mapping[str, dict[str, Any]] = MappingProxyType({})
         """What the table shows of each run, by its key. A changed run has a new dictionary."""
@@ -67,7 +71,13 @@ class Index:
         now = time.monotonic()
         if not self._stores or now - self._searched >= _LOOKS_PER_SEARCH * self._interval:
             self._searched = now
-            found = {store.path.resolve(): store for path in self.paths for store in find_stores(path)}
+            try:
+                found = {store.path.resolve(): store for path in self.paths for store in find_stores(path)}
+            except RemoteError as error:
+                if not self._stores:
+                    raise
+                log.warning("%s; what was downloaded before is shown", error)
+                return len(self._stores)
             # a known one keeps its identity
             self._stores = {path: self._stores.get(path, store) for path, store in found.items()}
         return len(self._stores)

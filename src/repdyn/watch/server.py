@@ -20,7 +20,7 @@ from repdyn.watch.index import Index
 
 
 def serve(
-    paths: Sequence[Path],
+    paths: Sequence[str | Path],
     *,
     host: str,
     port: int,
@@ -32,7 +32,7 @@ def serve(
     """Serve the pages, print their address, and wait.
 
     Args:
-        paths: stores, folders of runs, or folders above any number of them; they may appear later.
+        paths: stores or their URLs, folders of runs, or folders above any number of them; they may appear later.
         host: address to bind to.
         port: the first port to try, see :func:`~repdyn.utils.addresses.free_port`.
         interval: seconds between two looks for new measurements.

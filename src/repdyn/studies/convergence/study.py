@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import pandas as pd
 
@@ -27,6 +26,7 @@ from repdyn.tables.losses import loss_of_run
 from repdyn.tables.selection import select
 from repdyn.tables.style import of_stack
 from repdyn.text.source import DEFAULT_TEXT
+from repdyn.utils.urls import path_or_url
 
 
 class ConvergenceStudy(Study):
@@ -64,7 +64,7 @@ class ConvergenceStudy(Study):
         group.add_argument("--before-after", action="store_true", help="the second of two models minus the first")
         group.add_argument(
             "--store",
-            type=Path,
+            type=path_or_url,
             metavar="RUN",
             help="runs or a store with the metric alignment: correlation with the loss",
         )

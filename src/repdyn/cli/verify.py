@@ -1,0 +1,104 @@
+"""The command ``repdyn verify``: some checkpoints of a store are measured again and compared."""
+
+# Imports only what is quick to import: --help must not wait for torch.
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from repdyn.utils.arguments import SuggestingParser, at_least
+from repdyn.utils.redaction import redacted
+from repdyn.utils.untrusted_names import printable
+from repdyn.utils.urls import path_or_url
+
+DISAGREES, STOPPED = 1, 3
+_EXAMPLES = """examples:
+  repdyn verify sweeps
+  repdyn verify hf://datasets/ORG/NAME --sample 5
+  repdyn verify sweeps --seed 0 --relative 1e-5     the same choice each time, on the same machine
+
+The weights are downloaded as for a sweep. A value agrees if it differs by at most ABSOLUTE + RELATIVE * |value|. Exit
+status: 0 all agree; 1 a value differs, or a checkpoint could not be measured; 2 invalid arguments; 3 no network.
+"""
+_MAX_LISTED = 10
+
+
+def main(arguments: Sequence[str], prog: str = "repdyn verify") -> None:
+    """Measure a sample again, and print a line for each checkpoint.
+
+    Raises:
+        ValueError, OSError: no store, or none of its checkpoints can be measured again.
+        SystemExit: with the status that --help explains.
+    """
+    options = build_parser(prog).parse_args(arguments)
+    from repdyn.hub.client import Hub
+    from repdyn.hub.errors import SweepStoppedError
+    from repdyn.hub.options import check_device
+    from repdyn.hub.weights import Loading
+    from repdyn.store import find_store
+    from repdyn.sweep.downloads import DownloadLimits, Downloads
+    from repdyn.sweep.verification import find_repeatable, verify
+    from repdyn.utils.cache import cache_directory
+
+    check_device(options.device)
+    store = find_store(options.store)
+    loading = Loading(device=options.device, trust_remote_code=options.trust_remote_code)
+    repeatable, left = find_repeatable(store, loading)
+    if not repeatable:
+        reason = left[0] if left else "it has live runs alone, whose weights it does not name"
+        raise ValueError(f"expected checkpoints that can be measured again in {store.location}: {reason}")
+    hub = Hub(timeout_seconds=options.timeout)
+    limits = DownloadLimits(cache_directory() / "downloads", None, options.timeout, options.trust_remote_code)
+    settings = {name: getattr(options, name) for name in ("sample", "seed", "relative", "absolute")}
+    try:
+        with TemporaryDirectory(prefix="repdyn-verify-") as folder:
+            outcomes = verify(repeatable, Downloads(hub, limits), Path(folder), **settings)
+    except SweepStoppedError as error:
+        print(printable(redacted(f"stopped: {error}")))
+        raise SystemExit(STOPPED) from error
+    for outcome in outcomes:
+        if outcome.failure:
+            line = f"not measured: {outcome.failure}"
+        else:
+            verdict = f"{len(outcome.differences)} differ" if outcome.differences else "all agree"
+            line = f"{outcome.n_values} values, {verdict}; largest relative difference {outcome.largest:.1e}"
+        print(printable(redacted(f"{outcome.checkpoint}: {line}")))
+        for difference in outcome.differences[:_MAX_LISTED]:
+            print(printable(f"  {difference}"))
+    print(
+        f"{len(outcomes)} of {len(repeatable)} checkpoints measured again; tolerances: relative {options.relative:g}, "
+        f"absolute {options.absolute:g}"
+    )
+    if any(outcome.failure or outcome.differences for outcome in outcomes):
+        raise SystemExit(DISAGREES)
+
+
+def build_parser(prog: str) -> argparse.ArgumentParser:
+    """Return a parser with every option of the command."""
+    parser = SuggestingParser(
+        prog=prog,
+        description="Measure some checkpoints of a store again and compare the values.",
+        epilog=_EXAMPLES,
+        allow_abbrev=False,
+    )
+    parser.add_argument("store", type=path_or_url, metavar="RUN", help="store of a sweep, or its URL")
+    parser.add_argument("--sample", type=at_least(1), default=3, help="number of checkpoints (default: %(default)s)")
+    parser.add_argument("--seed", type=at_least(0), help="of the choice (default: another one each time)")
+    parser.add_argument("--relative", type=_tolerance, default=1e-3, help="tolerance (default: %(default)g)")
+    parser.add_argument("--absolute", type=_tolerance, default=1e-6, help="tolerance (default: %(default)g)")
+    parser.add_argument("--timeout", type=at_least(1), default=3600, metavar="SECONDS", help="limit of one download")
+    parser.add_argument("--device", default="cpu", help="device to run models on (default: %(default)s)")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run Python code that comes with a model")
+    return parser
+
+
+def _tolerance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to below 1, got {text!r}")
+    return value

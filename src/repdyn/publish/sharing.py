@@ -1,0 +1,140 @@
+"""Stores sent to places that others read, without secrets and local paths, and fetched from there."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from repdyn.publish.card import write_card
+from repdyn.store import Store
+from repdyn.store.mirror import Mirror, is_shared
+from repdyn.store.published import prepare, write_certificate
+from repdyn.store.remote import RemoteStore
+from repdyn.utils.atomic_files import write_atomically
+
+
+@dataclass
+class Pushed:
+    """What a push has sent, or would send."""
+
+    url: str
+    files: list[str] = field(default_factory=list)
+    n_current: int = 0
+    """Files that are there already."""
+    n_bytes: int = 0
+    paths: list[str] = field(default_factory=list)
+    """Local paths that are shortened to their last component."""
+
+
+def push(
+    store: Store,
+    url: str,
+    *,
+    author: str | None = None,
+    dry_run: bool = False,
+    licence: str | None = None,
+    card: bool | None = None,
+) -> Pushed:
+    """Upload the rows, probes and certificates of a store; what is there already is not sent again.
+
+    Local paths are replaced by their last component and secrets by a word. Alert rules, logs, states, figures and locks
+    stay here. What was sent when a push was interrupted is not sent again.
+
+    Args:
+        store: any; one that is the local copy of ``url`` is uploaded as it is.
+        url: of the folder, which is created; files in it that the store lacks are kept.
+        author: who measured, for the certificate; nobody is named unless given.
+        dry_run: send nothing.
+        licence: identifier for the card, such as "cc-by-4.0".
+        card: write the card README.md with a figure; None to do so on the Hugging Face hub.
+
+    Raises:
+        ValueError: the store has no measurements, or a file cannot be read.
+        OSError: the remote store cannot be read or written; the same call continues.
+    """
+    target = RemoteStore(url)
+    mirror = target.mirror
+    mirror.refresh()
+    pushed = Pushed(target.location)
+    if store.path.resolve() != target.path.resolve():
+        _fill(store, mirror, pushed, author, dry_run)
+    elif mirror.waiting():
+        pushed.files = [one.name for one in mirror.waiting() if not one.is_deleted]
+        pushed.n_bytes = sum((mirror.path / name).stat().st_size for name in pushed.files)
+    if not dry_run:
+        mirror.upload_all()
+    if card is True or (card is None and target.remote.protocol == "hf"):
+        _send_card(target, pushed, licence, dry_run)
+    return pushed
+
+
+def _send_card(target: RemoteStore, pushed: Pushed, licence: str | None, dry_run: bool) -> None:
+    if dry_run:
+        pushed.files.append("README.md")
+        return
+    with TemporaryDirectory(prefix="repdyn-card-") as folder:
+        files = {path.name: path for path in write_card(target, Path(folder), target.location, licence)}
+        target.remote.upload_many(files)
+        pushed.files += files
+        pushed.n_bytes += sum(path.stat().st_size for path in files.values())
+
+
+def pull(url: str, folder: Path) -> list[str]:
+    """Copy a remote store to a folder, and return the names of the new and changed files.
+
+    Files of the folder that the remote store lacks are kept.
+
+    Raises:
+        ValueError: there are no measurements.
+        OSError: the remote store cannot be read, or the folder cannot be written.
+    """
+    source = RemoteStore(url)
+    source.refresh()
+    names = sorted(source.mirror.local_files())
+    if not names:
+        raise ValueError(f"expected a store with measurements, found none at {source.location}; check the URL")
+    copied = [name for name in names if not _same(source.path / name, folder / name)]
+    for name in copied:
+        _copy(source.path / name, folder / name)
+    return copied
+
+
+def _fill(store: Store, mirror: Mirror, pushed: Pushed, author: str | None, dry_run: bool) -> None:
+    """Put the shared files of a store into the copy of a remote one, to be uploaded."""
+    names = sorted(path.relative_to(store.path).as_posix() for path in store.path.rglob("*") if path.is_file())
+    names = [name for name in names if is_shared(name)]
+    if not any(name.endswith(".parquet") for name in names):
+        raise ValueError(f"expected a store with measurements, found none in {store.location}")
+    staged = mirror.path.parent / "push"
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        paths: set[str] = set()
+        for name in names:
+            prepare(store.path / name, staged / name, paths)
+        sent = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*.parquet"))
+        write_certificate(staged, sent, author)
+        pushed.paths = sorted(paths)
+        for path in sorted(path for path in staged.rglob("*") if path.is_file()):
+            name = path.relative_to(staged).as_posix()
+            # a probe is named after its content
+            is_known_probe = path.suffix == ".safetensors" and (mirror.path / name).exists()
+            if is_known_probe or _same(path, mirror.path / name):
+                pushed.n_current += 1
+                continue
+            pushed.files.append(name)
+            pushed.n_bytes += path.stat().st_size
+            if not dry_run:
+                mirror.mark(name)
+                _copy(path, mirror.path / name)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.exists() and one.stat().st_size == other.stat().st_size and one.read_bytes() == other.read_bytes()
+
+
+def _copy(source: Path, target: Path) -> None:
+    write_atomically(target, lambda temporary: shutil.copyfile(source, temporary))

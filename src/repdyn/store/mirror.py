@@ -1,0 +1,260 @@
+"""A local copy of a remote store: what is new or changed is downloaded, and what waits for upload is recorded.
+
+    FOLDER/NAME/            the store, which everything that reads takes for a local one
+    FOLDER/state/index.json the remote version of each file that was downloaded or uploaded
+    FOLDER/state/waiting/   a marker for each file that is to be uploaded or deleted, made before the file is changed
+
+A process may be killed at any time: a marker is removed only after its upload, and the next process continues.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+from uuid import uuid4
+
+from filelock import FileLock
+
+from repdyn.store.remote_folder import RemoteFile, RemoteFolder
+from repdyn.utils.atomic_files import write_atomically
+
+Item = TypeVar("Item")
+
+PARALLEL_TRANSFERS = 16
+_FILES_WITH_PROGRESS_BAR = 20
+_UNKNOWN = ""
+"""The version of a file whose download has begun."""
+
+
+def is_shared(name: str) -> bool:
+    """Return whether a file of a store, by its name, is kept remotely too: rows, probes and certificates.
+
+    >>> is_shared("run/step000000008-probe-metrics.parquet"), is_shared("probes/3f2a.safetensors")
+    (True, True)
+    >>> is_shared(".claims/ab.lock"), is_shared("run/alerts.yaml"), is_shared("run/kept_states/ab/layer003.safetensors")
+    (False, False, False)
+    """
+    parts = PurePosixPath(name).parts
+    if len(parts) < 2 or any(part.startswith(".") or part == ".." for part in parts):
+        return False
+    folder, ending = parts[0], PurePosixPath(name).suffix
+    if folder == "probes":
+        return len(parts) == 2 and ending == ".safetensors"
+    if folder == "certificates":
+        return len(parts) == 2 and ending == ".json"
+    return ending == ".parquet" and folder not in {"exports", "figures", "claims"}
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A file that is to be uploaded, or deleted remotely."""
+
+    name: str
+    is_deleted: bool
+    marker: Path
+    token: str
+    """Differs for each change of the file."""
+
+
+class Mirror:
+    """A local copy of the files of a remote store.
+
+    Args:
+        remote: the remote folder.
+        folder: of the copy, with its state; several processes may use it.
+    """
+
+    def __init__(self, remote: RemoteFolder, folder: Path) -> None:
+        self.remote = remote
+        name = PurePosixPath(remote.shown.partition("://")[2]).name or "store"
+        self.path = folder / name
+        self._state = folder / "state"
+        self._markers = self._state / "waiting"
+
+    @property
+    def identity(self) -> str:
+        """Return a random name of this copy, the same for all processes that use it."""
+        path = self._state / "identity"
+        with self._locked():
+            if not path.exists():
+                write_atomically(path, lambda temporary: temporary.write_text(uuid4().hex))
+        return path.read_text()
+
+    def local_files(self) -> set[str]:
+        """Return the names of the copied files that are kept remotely too."""
+        names = (path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file())
+        return {name for name in names if is_shared(name)}
+
+    def refresh(self, below: str = "") -> None:
+        """Download new and changed files, and delete those that are gone remotely; those that wait are left alone.
+
+        Args:
+            below: only files in this folder, the name of a run's folder; all files unless given.
+
+        Raises:
+            RemoteError: the remote folder cannot be listed or read; files downloaded before are kept.
+        """
+        with self._locked():
+            listed = {name: file for name, file in self.remote.files(below).items() if is_shared(name)}
+            waiting = {one.name for one in self.waiting()}
+            index, local = self._index(), self.local_files()
+            in_scope = {name for name in index if not below or name.startswith(f"{below}/")}
+            gone = in_scope - listed.keys() - waiting
+            for name in gone:
+                (self.path / name).unlink(missing_ok=True)
+                index.pop(name)
+            for name in local - index.keys() - listed.keys() - waiting:
+                # written by a program that takes the copy for a local store
+                if not below or name.startswith(f"{below}/"):
+                    self.mark(name)
+            new = [
+                file
+                for name, file in listed.items()
+                if name not in waiting and (index.get(name) != file.version or name not in local)
+            ]
+            self._download(new, index)
+
+    def fetch(self, names: Iterable[str]) -> None:
+        """Download single files if they are there and do not wait for upload.
+
+        Raises:
+            RemoteError: as :meth:`refresh` does.
+        """
+        found = [file for name in names if (file := self.remote.file(name))]
+        with self._locked():
+            waiting, index = {one.name for one in self.waiting()}, self._index()
+            self._download([file for file in found if file.name not in waiting], index)
+
+    def _download(self, files: list[RemoteFile], index: dict[str, str]) -> None:
+        # a file that is there without being in the index would be taken for a new one
+        self._save_index(index | {file.name: _UNKNOWN for file in files if file.name not in index})
+
+        def download(file: RemoteFile) -> None:
+            try:
+                self.remote.download(file, self.path / file.name)
+            except FileNotFoundError:
+                return  # deleted since it was listed
+            index[file.name] = file.version
+
+        try:
+            _in_parallel(download, files, "downloading")
+        finally:
+            self._save_index(index)
+
+    def mark(self, name: str, *, is_deleted: bool = False) -> None:
+        """Record that a file is to be uploaded, or deleted remotely; called before it is changed."""
+        content = {"name": name, "is_deleted": is_deleted, "token": uuid4().hex}
+        marker = self._markers / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
+        write_atomically(marker, lambda temporary: temporary.write_text(json.dumps(content)))
+
+    def waiting(self) -> list[Waiting]:
+        """Return what is to be uploaded or deleted, in the order in which it was marked."""
+        found = []
+        for marker in self._markers.glob("[!.]*.json"):
+            try:
+                content, marked = json.loads(marker.read_text()), marker.stat().st_mtime_ns
+            except FileNotFoundError:
+                continue  # uploaded by another process
+            one = Waiting(content["name"], content["is_deleted"], marker, content["token"])
+            # a marker without a file is that of a process killed before it wrote
+            if one.is_deleted or (self.path / one.name).exists():
+                found.append((marked, one.name, one))
+        return [one for _, _, one in sorted(found, key=lambda each: each[:2])]
+
+    def upload(self, one: Waiting) -> None:
+        """Upload or delete a file, and remove its marker unless the file has changed meanwhile.
+
+        Raises:
+            RemoteError: it was not uploaded; it waits on.
+        """
+        if one.is_deleted:
+            self.remote.delete(one.name)
+            file = None
+        else:
+            try:
+                self.remote.upload(one.name, self.path / one.name)
+            except FileNotFoundError:
+                return  # deleted since; its new marker says so
+            file = self.remote.file(one.name)
+        self._settle(one, file)
+
+    def _settle(self, one: Waiting, file: RemoteFile | None) -> None:
+        """Record an upload, and remove its marker unless the file has changed meanwhile."""
+        with self._locked():
+            index = self._index()
+            if file is None:
+                index.pop(one.name, None)
+            else:
+                index[one.name] = file.version
+            self._save_index(index)
+            try:
+                unchanged = json.loads(one.marker.read_text())["token"] == one.token
+            except FileNotFoundError:
+                return
+            if unchanged:
+                one.marker.unlink(missing_ok=True)
+
+    def upload_all(self) -> None:
+        """Upload and delete everything that waits.
+
+        Raises:
+            RemoteError: the first that failed; the others have been tried.
+        """
+        waiting = self.waiting()
+        if self.remote.has_commits and waiting:
+            added = {one.name: self.path / one.name for one in waiting if not one.is_deleted}
+            self.remote.upload_many(added)
+            there = self.remote.files()
+            for one in waiting:
+                if one.name in added:
+                    self._settle(one, there.get(one.name))
+            waiting = [one for one in waiting if one.is_deleted]
+        # what is deleted may have been replaced by what is uploaded
+        for is_deleted in (False, True):
+            _in_parallel(self.upload, [one for one in waiting if one.is_deleted is is_deleted], "uploading")
+
+    def _index(self) -> dict[str, str]:
+        try:
+            return json.loads((self._state / "index.json").read_text())
+        except FileNotFoundError:
+            return {}
+
+    def _save_index(self, index: dict[str, str]) -> None:
+        content = json.dumps(index, indent=0, sort_keys=True)
+        write_atomically(self._state / "index.json", lambda temporary: temporary.write_text(content))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._state.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._state / "lock"):
+            yield
+
+
+def _in_parallel(function: Callable[[Item], None], items: list[Item], what: str) -> None:
+    """Call a function with each item, several at a time, and show a progress bar where there are many.
+
+    Raises:
+        Exception: the first error, once all items have been tried.
+    """
+    if not items:
+        return
+    from tqdm import tqdm
+
+    shown = None if len(items) >= _FILES_WITH_PROGRESS_BAR else True
+    with ThreadPoolExecutor(PARALLEL_TRANSFERS, thread_name_prefix="repdyn-transfer") as pool:
+        futures = [pool.submit(function, item) for item in items]
+        try:
+            for future in tqdm(futures, what, unit="file", disable=shown, leave=False):
+                future.exception()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    errors = [error for future in futures if (error := future.exception())]
+    if errors:
+        raise errors[0]

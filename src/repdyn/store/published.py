@@ -1,0 +1,118 @@
+"""The files of a store as they are published: without secrets and local paths, and with a certificate."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from repdyn.probe import Probe
+from repdyn.store.compact_files import compact_parts, generation_of, is_compact, read_parts, write_compact
+from repdyn.store.parquet_files import read_table
+from repdyn.store.schema import COLUMNS
+from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.redaction import redacted
+
+_PUBLISHED = re.compile(r"[\w.-]+(/[\w.-]+)?(@[0-9a-f]{7,64}(/.*)?)?")
+# at least two folders: "/" alone also separates words
+_LOCAL_PATH = re.compile(r"(?<![\w:/.@])(?:~|/[\w.@+-]+)(?:/[\w.@+ -]*[\w.@+-])+/?")
+_VERSIONS = ("repdyn_version", "torch_version", "transformers_version")
+
+
+def prepare(source: Path, target: Path, paths: set[str]) -> None:
+    """Write a file as it is sent, and add the local paths that it contained."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.suffix == ".safetensors":
+        probe = Probe.load(source)
+        name = redacted(without_paths(probe.name))
+        if name != probe.name:
+            replace(probe, name=name).save(target)  # the hash is that of the content
+            return
+    if source.suffix != ".parquet":
+        shutil.copyfile(source, target)
+        return
+    if is_compact(source.name):
+        parts = list(read_parts(source, compact_parts(source), COLUMNS))
+        cleaned = [(name, _cleaned(table, paths)) for name, table in parts]
+        if any(new is not old for (_, new), (_, old) in zip(cleaned, parts, strict=True)):
+            write_compact(target.parent, iter(cleaned), generation_of(source))  # named after its content
+            return
+    else:
+        table = read_table(source)
+        new = _cleaned(table, paths)
+        if new is not table:
+            pq.write_table(new, target, write_page_checksum=True)
+            return
+    shutil.copyfile(source, target)
+
+
+def _cleaned(table: pa.Table, paths: set[str]) -> pa.Table:
+    """Return rows without local paths and secrets; the same table where there are none."""
+    table = _clean(table, "checkpoint", lambda text: without_path(text, paths))
+    for column in ("run", "model", "revision", "module", "reason"):
+        table = _clean(table, column, lambda text: redacted(without_paths(text)))
+    return table
+
+
+def _clean(table: pa.Table, column: str, clean: Callable[[str], str]) -> pa.Table:
+    """Return a table with a function applied to a column of strings; the same table where that changes nothing."""
+    distinct = [value for value in table[column].unique().to_pylist() if value is not None]
+    changed = {value: new for value in distinct if (new := clean(value)) != value}
+    if not changed:
+        return table
+    values = [changed.get(value, value) for value in table[column].to_pylist()]
+    index = table.schema.get_field_index(column)
+    return table.set_column(index, table.schema.field(index), pa.array(values, pa.string()))
+
+
+def without_path(checkpoint: str, paths: set[str] | None = None) -> str:
+    """Return the name of a checkpoint without the folders it lies in; one of a repository stays as it is.
+
+    >>> without_path("/home/me/runs/step8"), without_path("EleutherAI/pythia-70m@0123456789ab")
+    ('step8', 'EleutherAI/pythia-70m@0123456789ab')
+    """
+    if not checkpoint.startswith((".", "~", "/")) and "@" in checkpoint and _PUBLISHED.fullmatch(checkpoint):
+        return redacted(checkpoint)
+    name = PurePosixPath(checkpoint.rstrip("/")).name
+    if name != checkpoint and paths is not None:
+        paths.add(checkpoint)
+    return redacted(name)
+
+
+def without_paths(text: str) -> str:
+    """Return a text with absolute paths shortened to their last component.
+
+    >>> without_paths("cannot read /home/me/runs/step8/model.safetensors: no such file")
+    'cannot read model.safetensors: no such file'
+    >>> without_paths("https://hub.example/a/b and tokens/s and EleutherAI/pythia-70m")
+    'https://hub.example/a/b and tokens/s and EleutherAI/pythia-70m'
+    """
+    return _LOCAL_PATH.sub(lambda found: PurePosixPath(found[0].rstrip("/")).name, text)
+
+
+def write_certificate(folder: Path, names: Iterable[str], author: str | None) -> None:
+    """Write who measured these files, with which versions; named after its content, so that it is written once."""
+    digests, versions, dates, n_rows = {}, set(), [], 0
+    for name in names:
+        table = read_table(folder / name, [*_VERSIONS, "measured_at"])
+        digests[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        versions |= {tuple(row.values()) for row in table.select(list(_VERSIONS)).to_pylist()}
+        dates += table["measured_at"].to_pylist()
+        n_rows += len(table)
+    content = {
+        "author": None if author is None else redacted(author),
+        "measured": [min(dates), max(dates)],
+        "versions": [dict(zip(_VERSIONS, version, strict=True)) for version in sorted(versions)],
+        "n_rows": n_rows,
+        "sha256": digests,
+    }
+    name = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    text = json.dumps(content | {"certificate": 1}, indent=1, sort_keys=True)
+    write_atomically(folder / "certificates" / f"{name}.json", lambda temporary: temporary.write_text(text))

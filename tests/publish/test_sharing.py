@@ -1,0 +1,195 @@
+"""Stores pushed and pulled: complete, without secrets and local paths, and resumed where they stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+import yaml
+from dataset_server import DatasetServer
+from huggingface_hub import HfFileSystem, constants
+from stored_rows import KEY, row
+
+from repdyn import Probe, open_store
+from repdyn.cli.main import main
+from repdyn.publish.sharing import pull, push
+from repdyn.store.remote_errors import RemoteError
+
+URL = "faulty://host/published"
+SECRET = "hf_" + "a" * 30
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store with everything that must not be published."""
+    store = open_store(tmp_path / "home" / "me" / "sweep")
+    for step in (0, 8, 16):
+        key = dataclasses.replace(KEY, step=step, probe="p")
+        path = f"/home/me/runs/step{step}"
+        rows = [
+            row(step=step, layer=layer, value=1.0 + layer + step, checkpoint=path, probe="p") for layer in (0, 1, 2)
+        ]
+        reason = f"cannot read /home/me/runs/step{step}/model.safetensors with token={SECRET}"
+        store.write(
+            key, [*rows, row(step=step, layer=3, value=float("nan"), reason=reason, checkpoint=path, probe="p")]
+        )
+    probe = Probe.from_tokens(
+        torch.arange(64).reshape(4, 16), max_vectors=16, batch_vectors=16, name="/home/me/texts/mine.txt"
+    )
+    store.save_probe(probe)
+    for name in (
+        "run/alerts.yaml",
+        "run/kept_states/a/layer.safetensors",
+        "report.html",
+        "training.log",
+        ".claims/a.lock",
+    ):
+        (store.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (store.path / name).write_text("/home/me")
+    return store
+
+
+def test_what_is_published(faulty, store):
+    pushed = push(store, URL, author="A. Name")
+    names = {path.removeprefix("/host/published/") for path in faulty.store}
+    (certificate,) = (name for name in names if name.startswith("certificates/"))
+    (probe,) = (name for name in names if name.startswith("probes/"))
+    assert len([name for name in names if name.startswith("run/step")]) == 3
+    assert len(names) == 5 == len(pushed.files)
+    for content in faulty.store.values():
+        assert b"/home/me" not in content.getvalue()
+        assert SECRET.encode() not in content.getvalue()
+    frame = open_store(URL).to_pandas()
+    assert sorted(frame["checkpoint"].unique()) == ["step0", "step16", "step8"]
+    before = store.to_pandas()
+    unchanged = [name for name in frame.columns if name not in {"checkpoint", "reason"}]
+    assert frame[unchanged].equals(before[unchanged])
+    assert "model.safetensors" in frame["reason"].dropna().iloc[0]
+    assert pushed.paths == ["/home/me/runs/step0", "/home/me/runs/step16", "/home/me/runs/step8"]
+    stated = json.loads(faulty.store[f"/host/published/{certificate}"].getvalue())
+    assert stated["author"] == "A. Name"
+    assert stated["n_rows"] == len(frame)
+    assert stated["versions"] == [
+        {name: before[name].iloc[0] for name in ("repdyn_version", "torch_version", "transformers_version")}
+    ]
+    assert set(stated["sha256"]) == {name for name in names if name.startswith("run/")}
+    assert Probe.load(open_store(URL).path / probe).name == "mine.txt"
+
+
+def test_a_second_push_sends_nothing(faulty, store):
+    push(store, URL)
+    again = push(store, URL)
+    assert (again.files, again.n_current) == ([], 5)
+    store.write(dataclasses.replace(KEY, step=24, probe="p"), [row(step=24, probe="p")])
+    assert len(push(store, URL).files) == 2  # the rows and a certificate for them
+
+
+def test_a_dry_run_sends_nothing(faulty, store):
+    assert len(push(store, URL, dry_run=True).files) == 5
+    assert faulty.store == {}
+    assert len(push(store, URL).files) == 5
+
+
+def test_a_push_that_fails_goes_on_where_it_was(faulty, store):
+    faulty.faults["put_file"] = ConnectionResetError("cut")
+    with pytest.raises(RemoteError, match="cut"):
+        push(store, URL)
+    faulty.faults.clear()
+    push(store, URL)
+    assert len(faulty.store) == 5
+
+
+def test_the_copy_of_a_store_is_pushed_to_it(faulty):
+    remote = open_store(URL)
+    faulty.faults["put_file"] = ConnectionResetError("cut")
+    remote.write(KEY, [row()])
+    assert remote.drain(0.2) is not None
+    faulty.faults.clear()
+    push(open_store(remote.path), URL)
+    assert [path for path in faulty.store] == [f"/host/published/{KEY.filename}"]
+    assert remote.drain(5) is None
+
+
+def test_compact_files_are_published_as_such(faulty, store):
+    store.compact("run")
+    push(store, URL)
+    assert len([path for path in faulty.store if "/run/" in path]) == 1
+    for content in faulty.store.values():
+        assert b"/home/me" not in content.getvalue()
+    published = open_store(URL)
+    assert published.steps("run") == [0, 8, 16]
+    assert published.to_pandas()["value"].equals(store.to_pandas()["value"])
+
+
+def test_pull(faulty, store, tmp_path):
+    push(store, URL)
+    copied = pull(URL, tmp_path / "copy")
+    assert len(copied) == 5
+    assert open_store(tmp_path / "copy").to_pandas().equals(open_store(URL).to_pandas())
+    assert pull(URL, tmp_path / "copy") == []
+    with pytest.raises(ValueError, match="found none at faulty://host/nothing"):
+        pull("faulty://host/nothing", tmp_path / "other")
+
+
+def test_commands(faulty, store, tmp_path, capsys):
+    main(["push", str(store.path), URL, "--dry-run"])
+    out = capsys.readouterr().out
+    assert "  run/step000000000-p-metrics.parquet\n" in out
+    assert "shortened: /home/me/runs/step0\n" in out
+    assert f"{URL}: would send 5 files" in out
+    main(["push", str(store.path), URL])
+    assert f"{URL}: sent 5 files" in capsys.readouterr().out
+    main(["pull", URL, str(tmp_path / "copy")])
+    assert capsys.readouterr().out == f"{tmp_path / 'copy'}: 5 new or changed files\n"
+    with pytest.raises(SystemExit) as stop:
+        main(["push", str(store.path), "folder"])
+    assert stop.value.code == 2
+    assert "expected a URL such as hf://datasets/ORG/NAME" in capsys.readouterr().err
+
+
+@pytest.fixture
+def datasets(monkeypatch, hub, faulty):
+    """A hub with datasets in place of the one with models."""
+    HfFileSystem.clear_instance_cache()
+    with DatasetServer() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", server.url)
+        yield server
+    HfFileSystem.clear_instance_cache()
+
+
+def test_a_dataset_with_its_card(datasets, store, tmp_path, monkeypatch):
+    datasets.create("me/sweep")
+    push(store, "hf://datasets/me/sweep", licence="cc-by-4.0")
+    files = datasets.files("me/sweep")
+    assert {name.rpartition("/")[0] for name in files} == {"", "certificates", "probes", "run"}
+    assert len(datasets.commits) == 2  # the rows in one, the card in another
+    _, fields, text = files["README.md"].decode().split("---\n", 2)
+    stated = yaml.safe_load(fields)
+    assert stated["license"] == "cc-by-4.0"
+    assert stated["configs"] == [{"config_name": "all", "data_files": "*/*.parquet", "default": True}]
+    assert "| run | GPT | 3 | 0 to 16 | 3 |" in text
+    assert "`two_nn` (all)" in text
+    assert 'repdyn.open_store("hf://datasets/me/sweep")' in text
+    assert "/home/me" not in text
+    assert files["preview.png"].startswith(b"\x89PNG")
+    assert "![Mean over layers of one run](preview.png)" in text
+    monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "elsewhere"))
+    frame = open_store("hf://datasets/me/sweep").to_pandas()
+    assert frame["value"].dropna().tolist() == store.to_pandas()["value"].dropna().tolist()
+
+
+def test_a_missing_dataset_is_an_error(datasets, store):
+    with pytest.raises(RemoteError, match=r"expected an existing bucket or repository at hf://datasets/me/none"):
+        push(store, "hf://datasets/me/none")
+
+
+def test_refused_by_the_hub(datasets, store):
+    datasets.create("me/sweep")
+    datasets.fault("/commit/", "status", code=403)
+    with pytest.raises(RemoteError, match=r"was refused: .*403.*"):
+        push(store, "hf://datasets/me/sweep")

@@ -1,0 +1,115 @@
+"""Rows of a published store taken over, and measured again to check them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from sweep.conftest import lines, weights_fetched
+
+from repdyn import open_store
+from repdyn.cli.main import main
+from repdyn.publish.sharing import push
+from repdyn.store import read_rows
+from repdyn.store.schema import to_table
+
+pytestmark = pytest.mark.slow
+URL = "faulty://host/published"
+
+
+@pytest.fixture
+def published(faulty, hub, commits, command, shown):
+    """The first two checkpoints, measured and pushed."""
+    assert command("lab/model", "--store", "mine", "--revisions", "step0,step8")[0] == 0
+    push(open_store("mine"), URL, author="A. Name")
+    return open_store("mine")
+
+
+def rewrite(store, change):
+    """Change every row of a store behind its back."""
+    import pyarrow.parquet as pq
+
+    for path in store.path.glob("*/step*.parquet"):
+        pq.write_table(to_table([change(row) for row in read_rows(path)]), path)
+
+
+def test_published_rows_are_taken_and_the_rest_is_measured(published, hub, command):
+    before = weights_fetched(hub).total()
+    status, _, err = command("lab/model", "--store", "theirs", "--reuse", URL)
+    assert status == 0
+    assert lines(err)[:2] == [
+        f"2 checkpoints are taken from {URL}",
+        "2 of 3 checkpoints are in theirs already",
+    ]
+    assert weights_fetched(hub).total() == before + 1
+    theirs = open_store("theirs")
+    assert theirs.steps("lab/model") == [0, 8, 16]
+    taken = theirs.to_pandas().query("step < 16").reset_index(drop=True)
+    assert taken.equals(published.to_pandas())  # the time of the measurement among it
+    (certificate,) = (theirs.path / "certificates").glob("*.json")
+    assert json.loads(certificate.read_text())["author"] == "A. Name"
+
+
+@pytest.mark.parametrize("options", [("--metrics", "two_nn"), ("--layers", "*.layers.*"), ("--dtype", "bfloat16")])
+def test_rows_of_other_settings_are_not_taken(published, command, options):
+    _, _, err = command("lab/model", "--store", "theirs", "--revisions", "step0", "--reuse", URL, *options)
+    assert lines(err)[0] == f"0 checkpoints are taken from {URL}"
+
+
+def test_rows_of_another_commit_or_version_are_not_taken(published, command, hub):
+    original = {path: path.read_bytes() for path in published.path.glob("*/step*.parquet")}
+    rewrite(published, lambda row: dataclasses.replace(row, repdyn_version="0.0.1"))
+    _, _, err = command("lab/model", "--store", "a", "--revisions", "step0,step8", "--reuse", "mine")
+    assert lines(err)[0] == "0 checkpoints are taken from mine; 2 there have another version of repdyn"
+    [path.write_bytes(content) for path, content in original.items()]
+    rewrite(published, lambda row: dataclasses.replace(row, checkpoint="lab/model@" + "0" * 40))
+    _, _, err = command("lab/model", "--store", "b", "--revisions", "step0,step8", "--reuse", "mine")
+    assert lines(err)[0] == "0 checkpoints are taken from mine"
+
+
+def verified(capsys, *arguments):
+    try:
+        main(["verify", *arguments])
+    except SystemExit as stop:
+        return stop.code, capsys.readouterr().out.splitlines()
+    return 0, capsys.readouterr().out.splitlines()
+
+
+def test_a_true_store_is_verified(published, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "another"))
+    status, out = verified(capsys, URL, "--relative", "0")
+    assert status == 0, out
+    assert len(out) == 3
+    assert all("all agree; largest relative difference 0.0e+00" in line for line in out[:2])
+    assert out[2] == "2 of 2 checkpoints measured again; tolerances: relative 0, absolute 1e-06"
+
+
+def test_a_false_value_is_found(published, capsys):
+    rewrite(
+        published,
+        lambda row: dataclasses.replace(row, value=row.value * 1.01) if (row.layer, row.step) == (1, 8) else row,
+    )
+    status, out = verified(capsys, "mine")
+    assert status == 1
+    assert any("largest relative difference 9.9e-03" in line for line in out)
+    assert any("layer 1: stored " in line for line in out)
+
+
+def test_a_checkpoint_that_is_gone_is_a_failure(published, capsys, hub, commits):
+    hub.fault(f"{commits[8]}/", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
+    hub.repositories["lab/model"].commits.pop(commits[8])
+    status, out = verified(capsys, "mine")
+    assert status == 1
+    assert any(line.startswith("lab/model step 8: not measured: ") for line in out)
+
+
+def test_a_live_run_cannot_be_verified(tmp_path, capsys):
+    from stored_rows import KEY, row
+
+    store = open_store(tmp_path / "live")
+    store.write(KEY, [row()])
+    with pytest.raises(SystemExit) as stop:
+        main(["verify", str(store.path)])
+    assert stop.value.code == 2
+    assert "live runs alone" in capsys.readouterr().err

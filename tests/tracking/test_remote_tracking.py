@@ -1,0 +1,116 @@
+"""A training whose rows go to a remote store: it is what it was, however bad the network."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+import torch
+from test_tracker import Loop, run
+
+from repdyn import Tracker, open_store
+from repdyn.store import remote_folder
+from repdyn.store.remote_errors import RefusedError
+from repdyn.tracking import row_buffer, run_views
+
+pytestmark = pytest.mark.slow
+URL = "faulty://host/runs/mine"
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(faulty, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_views, "UPLOAD_SECONDS", 1.0)
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    def opened():
+        with monkeypatch.context() as patch:
+            patch.setenv("REPDYN_CACHE", str(tmp_path / "elsewhere"))
+            return open_store(URL)
+
+    return opened
+
+
+def trained(probe, **options):
+    loop = Loop()
+    run(loop, Tracker(loop.model, probe, schedule=2, store=URL, on_error="raise", **options), 5)
+    return loop.losses
+
+
+def test_rows_are_uploaded_while_the_training_goes_on(small_probe, without_figures, elsewhere):
+    loop = Loop()
+    with Tracker(loop.model, small_probe, schedule=2, store=URL, on_error="raise") as tracker:
+        assert tracker.store.location == URL
+        deadline = time.monotonic() + 20
+        while elsewhere().steps("mine") != [0] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert elsewhere().steps("mine") == [0]
+        for _ in range(5):
+            tracker.step(loss=loop.step(), tokens=48)
+    assert elsewhere().steps("mine") == [0, 2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("fault", "method"),
+    [
+        (ConnectionRefusedError("refused"), "put_file"),
+        (PermissionError("ExpiredToken"), "put_file"),
+        (ConnectionResetError("cut"), "find"),
+        (60.0, "put_file"),
+        (60.0, "find"),
+    ],
+)
+def test_a_dead_network_neither_stops_nor_slows_a_training(
+    faulty, small_probe, without_figures, elsewhere, caplog, monkeypatch, fault, method
+):
+    monkeypatch.setattr(row_buffer, "STORE_SECONDS", 0.5)
+    monkeypatch.setattr(row_buffer.RowBuffer.__init__, "__defaults__", (0.5,))
+    expected = Loop()
+    [expected.step() for _ in range(5)]
+    faulty.faults[method] = fault
+    started = time.monotonic()
+    with caplog.at_level(logging.WARNING):
+        losses = trained(small_probe)
+    assert time.monotonic() - started < 20
+    assert losses == expected.losses
+    if method == "put_file":
+        assert "files are not uploaded" in caplog.text
+        assert "repdyn push" in caplog.text
+    faulty.faults.clear()
+    monkeypatch.setattr(remote_folder, "REQUEST_SECONDS", 5.0)
+
+
+def test_the_next_start_uploads_the_rest(faulty, small_probe, without_figures, elsewhere):
+    faulty.faults["put_file"] = ConnectionRefusedError("refused")
+    trained(small_probe)
+    assert elsewhere().runs() == []
+    faulty.faults.clear()
+    store = open_store(URL)
+    assert store.drain(20) is None
+    assert elsewhere().to_pandas().equals(store.to_pandas())
+
+
+def test_refused_credentials_are_an_error_at_the_start(faulty, small_probe):
+    faulty.faults["find"] = PermissionError("InvalidAccessKeyId")
+    with pytest.raises(RefusedError, match="renew them"):
+        trained(small_probe)
+
+
+def test_a_run_that_another_machine_has_stored_is_not_written_over(faulty, small_probe, without_figures, elsewhere):
+    trained(small_probe)
+    again = elsewhere()
+    loop = Loop(torch.nn.Sequential(Loop().model))
+    tracker = Tracker(loop.model, small_probe, schedule=2, store=URL, on_error="raise")
+    tracker._tracked._buffer._store = again
+    with pytest.raises(ValueError, match=f"the store {URL} already holds steps of 'mine'"), tracker:
+        pass
+
+
+def test_views_go_to_the_current_folder(faulty, small_probe, tmp_path):
+    trained(small_probe)
+    assert (tmp_path / "mine" / "report.html").exists()
+    assert (tmp_path / "mine" / "figures" / "mean_over_layers.png").exists()
+    assert not list(open_store(URL).path.rglob("*.png"))
