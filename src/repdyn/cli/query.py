@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _EXAMPLES = """examples:
-  repdyn query "select run, model, checkpoints, last_step from runs" sweeps
-  repdyn query "select layer, two_nn, anisotropy from profiles where step = 1000 and subset = 'no_sink'" RUN
-  repdyn query "select step, avg(value) from rows where metric = 'two_nn' group by step order by step" RUN --csv
-  repdyn query "select run, step, reason from rows where value is null and layer is null" sweeps
+  repdyn query "select run, model, last_step from runs" sweeps
+  repdyn query "select layer, two_nn from profiles where step = 1000" RUN
+  repdyn query "select * from profiles order by step, layer" RUN --csv
+  repdyn query "select run, step, reason from rows where value is null" RUN
   repdyn query "describe rows" RUN    the columns of a view
 
 The views are rows (a row for each value, with everything stored about it), runs (a row for each run and probe) and

@@ -47,7 +47,7 @@ def as_frame(
 ) -> pd.DataFrame:
     """Return rows as views use them, sorted by run, step, stack, metric, subset, layer and head.
 
-    Texts are categoricals, whose categories are sorted.
+    Texts are ordered categoricals, whose categories are sorted.
 
     Args:
         measured: tables of measurements; if two hold the same measurement, the newer one counts. A generator can be
@@ -92,7 +92,7 @@ def _as_series(column: pa.ChunkedArray) -> pd.Series:
         return series.copy() if isinstance(series.dtype, np.dtype) else series
     # without values they have no type
     series = series.cat.rename_categories(series.cat.categories.astype(str))
-    return series.cat.reorder_categories(series.cat.categories.sort_values())
+    return series.cat.reorder_categories(series.cat.categories.sort_values(), ordered=True)
 
 
 def _without_few_distinct(frame: pd.DataFrame) -> pd.DataFrame:

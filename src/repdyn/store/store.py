@@ -176,7 +176,8 @@ class Store:
         """Return all rows, or those of one run, with a column per field of :class:`repdyn.store.schema.Row`.
 
         If two files hold the same measurement, the newer one counts; a failure that a later measurement replaced is
-        left out. Rows are sorted by run, step, stack, metric, subset, layer and head. Texts are sorted categoricals.
+        left out. Rows are sorted by run, step, stack, metric, subset, layer and head. Texts are ordered
+        categoricals.
 
         Args:
             run: its name; all runs unless given.
