@@ -175,9 +175,8 @@ class Store:
     ) -> pd.DataFrame:
         """Return all rows, or those of one run, with a column per field of :class:`repdyn.store.schema.Row`.
 
-        If two files hold the same measurement, the newer one counts; a failure that a later measurement replaced is
-        left out. Rows are sorted by run, step, stack, metric, subset, layer and head. Texts are ordered
-        categoricals.
+        Of two measurements of the same thing the newer counts; a failure that a later measurement replaced is left out.
+        Rows are sorted by run, step, stack, metric, subset, layer and head. Texts are ordered categoricals.
 
         Args:
             run: its name; all runs unless given.
