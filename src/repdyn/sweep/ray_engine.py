@@ -11,7 +11,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -20,12 +19,13 @@ from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.transfer import map_concurrently
 from repdyn.probe import Probe
-from repdyn.store import Store
+from repdyn.store import Store, open_store
 from repdyn.sweep.checkpoint import Settings, Task, store_failure
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.loop import SweepResult, abort_on_repeated_failure, sweep
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.targets import Target
+from repdyn.utils.urls import is_url
 
 DISK = "disk_gb"
 """Name of the Ray resource that limits the weights on a machine's disk, in GB."""
@@ -50,7 +50,7 @@ def sweep_with_ray(
 
     Args:
         tasks: checkpoints to measure.
-        store: store on a file system that all machines share.
+        store: remote store, or one on a file system that all machines share.
         settings: metrics, and options for loading and running the models.
         hub: hub from which the sizes of the checkpoints are read.
         options: command line options: workers, device, max_disk, downloads, timeout, trust_remote_code.
@@ -70,18 +70,21 @@ def sweep_with_ray(
         limits = _download_limits(machines, options)
         remote = ray.remote(max_retries=MAX_RETRIES)(_measure_in_worker)
         probes = {task.probe.hash: ray.put(task.probe) for task in tasks}
+        # a remote store by its URL, since each machine has a copy of its own
+        place = store.location if is_url(store.location) else str(store.path.absolute())
         waiting = {}
         try:
             for task, size in zip(tasks, sizes, strict=True):
                 call = remote.options(**_resources(size, machines, limits, options))
                 probe = probes[task.probe.hash]
-                waiting[call.remote(task.target, probe, store.path.absolute(), settings, hub.endpoint, limits)] = task
+                waiting[call.remote(task.target, probe, place, settings, hub.endpoint, limits)] = task
             while waiting:
                 (finished,), _ = ray.wait(list(waiting), num_returns=1)
                 task = waiting.pop(finished)
                 outcome = _outcome(ray, finished, task, store, settings)
                 report.add(outcome)
                 _show(display, task, outcome)
+                store.refresh(task.target.run)
                 for measured in outcome.measured:
                     display.warn_of_own_windows(measured, store.read(settings.key(measured)))
                 abort_on_repeated_failure(report)
@@ -92,12 +95,14 @@ def sweep_with_ray(
 
 
 def _measure_in_worker(
-    target: Target, probe: Probe, store: Path, settings: Settings, endpoint: str, limits: DownloadLimits
+    target: Target, probe: Probe, place: str, settings: Settings, endpoint: str, limits: DownloadLimits
 ) -> SweepResult:
-    """Measure one checkpoint in a worker."""
-    return sweep(
-        [Task(target, probe)], Store(store), settings, Downloads(Hub(endpoint, limits.timeout_seconds), limits)
-    )
+    """Measure one checkpoint in a worker, for the store at a path or URL."""
+    task, store = Task(target, probe), open_store(place, refresh=False)
+    result = sweep([task], store, settings, Downloads(Hub(endpoint, limits.timeout_seconds), limits))
+    # releasing the claim has waited for the upload
+    problem = store.drain()
+    return SweepResult(failed=[(task, problem)]) if problem and result.measured else result
 
 
 def _outcome(ray: Any, call: Any, task: Task, store: Store, settings: Settings) -> SweepResult:

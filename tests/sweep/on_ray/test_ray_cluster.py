@@ -1,0 +1,119 @@
+"""A Ray cluster of three machines and a store on S3: a machine is lost, then the whole cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from ray_helpers import SETTINGS, STEPS, downloads_by_step, find_tasks, ray, slow, sweep_in_one_process, wait_until
+
+from repdyn import open_store
+from repdyn.hub.client import Hub
+from repdyn.sweep.loop import partition_tasks
+from repdyn.sweep.ray_engine import sweep_with_ray
+
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+pytest.importorskip("ray")
+
+START = [Path(sys.executable).parent / "ray", "start", "--block", "--num-cpus=1", "--dashboard-agent-listen-port=0"]
+START += ["--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=100000000"]
+
+
+class Cluster:
+    """The processes of a cluster on this machine, each of which stands for a machine."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+        self.machines: list[subprocess.Popen] = []
+        self.address = ""
+
+    def start(self, n_machines: int) -> None:
+        address_file = Path(self.environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster"
+        address_file.unlink(missing_ok=True)
+        self._start("--head", "--port=0", "--include-dashboard=false")
+        wait_until(lambda: address_file.exists() and address_file.read_text())
+        self.address = address_file.read_text().strip()
+        for _ in range(n_machines - 1):
+            self._start(f"--address={self.address}")
+
+    def _start(self, *options: str) -> None:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.machines.append(subprocess.Popen([*START, *options], env=self.environment, **quiet))
+
+    def lose(self, machine: subprocess.Popen) -> None:
+        """Kill a machine's processes at once."""
+        self.machines.remove(machine)
+        with suppress(psutil.NoSuchProcess):
+            processes = [*psutil.Process(machine.pid).children(recursive=True), psutil.Process(machine.pid)]
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        machine.wait()
+
+    def stop(self) -> None:
+        for machine in list(self.machines):
+            self.lose(machine)
+
+
+@pytest.fixture
+def machines(environment: dict[str, str], s3_environment: dict[str, str], monkeypatch) -> Iterator[Cluster]:
+    cluster = Cluster(environment | s3_environment)
+    yield cluster
+    ray.shutdown()
+    cluster.stop()
+
+
+def test_a_store_on_s3_survives_the_loss_of_a_machine_and_of_the_cluster(
+    machines, hub, tasks, bucket, options: Callable, monkeypatch, tmp_path
+):
+    machines.start(3)
+    monkeypatch.setenv("RAY_ADDRESS", machines.address)
+    ray.init(machines.address, log_to_driver=False, logging_level="error")
+    wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 3)
+    ray.shutdown()
+    for task in tasks:
+        slow(hub, task, bytes_per_second=150_000)
+    store = open_store(f"{bucket}/sweep")
+    lost = []
+
+    def lose_one() -> None:
+        wait_until(lambda: sum(downloads_by_step(hub, tasks).values()) >= 2)
+        machines.lose(machines.machines[-1])
+        lost.append(time.monotonic())
+
+    thread = threading.Thread(target=lose_one)
+    thread.start()
+    first = tasks[:4]
+    report = sweep_with_ray(first, store, SETTINGS, Hub(), options())
+    thread.join()
+    assert lost
+    assert report.failed == []
+    assert {task.target.step for task in report.measured + report.skipped} == {0, 8, 16, 24}
+    assert open_store(store.location).steps("lab/model") == [0, 8, 16, 24]
+
+    # the head and everything else are gone; another cluster measures what is left
+    machines.stop()
+    machines.start(2)
+    monkeypatch.setenv("RAY_ADDRESS", machines.address)
+    before = downloads_by_step(hub, tasks)
+    left = partition_tasks(tasks, open_store(store.location), SETTINGS).waiting
+    assert [task.target.step for task in left] == [32, 40]
+    report = sweep_with_ray(left, store, SETTINGS, Hub(), options())
+    assert sorted(task.target.step for task in report.measured) == [32, 40]
+    assert {step for step, times in (downloads_by_step(hub, tasks) - before).items() if times} == {32, 40}
+
+    alone = sweep_in_one_process(tasks, tmp_path)[1].to_pandas()
+    found = open_store(store.location).to_pandas()
+    same = ["run", "step", "layer", "metric", "subset", "value", "low", "high"]
+    values = [frame.loc[frame["layer"].notna(), same].astype(object) for frame in (found, alone)]
+    assert values[0].equals(values[1])
+    assert tuple(sorted(found["step"].unique())) == STEPS
+    assert find_tasks(tasks[0].probe) == tasks
