@@ -56,7 +56,7 @@ def test_the_newest_counts_and_replaced_failures_and_values_of_copies_are_left_o
 
 
 def test_texts_are_sorted_categoricals_and_numbers_can_be_written_to(store):
-    frame = store.to_pandas()
+    frame = store.to_pandas(categorical=True)
     for name in ("run", "metric", "stack", "reason", "probe", "measured_at"):
         assert isinstance(frame[name].dtype, pd.CategoricalDtype)
         assert frame[name].cat.categories.is_monotonic_increasing

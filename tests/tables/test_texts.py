@@ -34,7 +34,7 @@ def both(texts: list[str | None]) -> list[pd.Series]:
 
 @pytest.fixture(scope="module", params=["decoder", "diverging", "every_metric"])
 def frames(request):
-    frame = open_store(RUNS / request.param).to_pandas()
+    frame = open_store(RUNS / request.param).to_pandas(categorical=True)
     frame = frame.loc[frame["run"] == frame["run"].iloc[0]].reset_index(drop=True)
     return frame, as_strings(frame)
 

@@ -79,7 +79,7 @@ def test_the_rows_are_those_of_the_store(followed, tmp_path, monkeypatch):
     (key,) = followed.summaries
     rows, _ = followed.rows([key])
     (frame,) = rows.values()
-    pd.testing.assert_frame_equal(frame, store.to_pandas("first"))
+    pd.testing.assert_frame_equal(frame, store.to_pandas("first", categorical=True))
 
 
 def test_what_the_table_shows(followed, tmp_path):
@@ -239,7 +239,7 @@ def test_rows_take_little_memory(tmp_path):
 @pytest.mark.parametrize("when", ["before", "while followed"])
 def test_compact_files(tmp_path, followed, when):
     store = one_run(tmp_path / "store")
-    expected, run = store.to_pandas(), store.runs()[0]
+    expected, run = store.to_pandas(categorical=True), store.runs()[0]
     if when == "while followed":
         settle(followed)
     store.compact(run)
@@ -253,12 +253,12 @@ def test_compact_files(tmp_path, followed, when):
         store.write(_key(store, run), rows)
         (summary,) = settle(followed).values()
         ((frame, _),) = [followed.rows([summary["key"]])]
-        pd.testing.assert_frame_equal(next(iter(frame.values())), store.to_pandas())
+        pd.testing.assert_frame_equal(next(iter(frame.values())), store.to_pandas(categorical=True))
         store.compact(run)
     store.split(run)
     settle(followed)
     ((frame, _),) = [followed.rows([summary["key"]])]
-    pd.testing.assert_frame_equal(next(iter(frame.values())), store.to_pandas())
+    pd.testing.assert_frame_equal(next(iter(frame.values())), store.to_pandas(categorical=True))
 
 
 def test_a_compact_file_is_read_once(tmp_path, followed, monkeypatch):

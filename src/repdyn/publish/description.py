@@ -102,7 +102,7 @@ def log_heatmaps(
     takers = [logger for logger in loggers if target_of(logger).takes_images]
     if not takers:
         return
-    frame, rules = store.to_pandas(run), stored_rules(store.alerts_path(run))
+    frame, rules = store.to_pandas(run, categorical=True), stored_rules(store.alerts_path(run))
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     with attempts() as attempt:
         for stack, of_stack in by_stack(frame).items():

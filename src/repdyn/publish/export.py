@@ -63,7 +63,7 @@ def export_run(
         ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
         Exception: the error of the first figure or logger that failed, once everything else is logged.
     """
-    frame = store.to_pandas(run)
+    frame = store.to_pandas(run, categorical=True)
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     origin = provenance(store, frame)
     values = frame.loc[frame["layer"].notna() | frame["reason"].isna()]  # the rest are failures

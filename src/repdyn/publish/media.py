@@ -75,7 +75,7 @@ def log_stored_media(
     targets = [target for target in map(target_of, loggers) if target.takes_pages]
     if not targets:
         return
-    frame, rules = store.to_pandas(run), stored_rules(store.alerts_path(run))
+    frame, rules = store.to_pandas(run, categorical=True), stored_rules(store.alerts_path(run))
     of_probe = frame if probe is None else frame.loc[frame["probe"] == probe]
     with attempts(attempt) as each:
         for rows in by_stack(of_probe).values():

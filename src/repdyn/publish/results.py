@@ -76,7 +76,7 @@ def show_run(
         ValueError: nothing is stored of the run, or it was measured on several probes and none is named.
         Exception: the error of the first figure or logger that failed, once everything else is done.
     """
-    frame = store.to_pandas(run)
+    frame = store.to_pandas(run, categorical=True)
     if probe is not None:
         frame = frame.loc[frame["probe"] == probe]
     console, folder = PrintableConsole(), _folder(store, run, frame, store.output / "figures")
@@ -253,7 +253,7 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
 
     A swept run has a folder of its own even if it is the only one: more models are likely to follow into its store.
     """
-    rows = store.to_pandas(run)
+    rows = store.to_pandas(run, categorical=True)
     alone = store.runs() == [run] and bool(rows["checkpoint"].isna().all())
     folder = base if alone else base / store.folder_of(run).name
     probes = rows.loc[rows["layer"].notna(), "probe"].unique()

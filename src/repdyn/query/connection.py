@@ -58,7 +58,7 @@ def _rows(stores: Sequence[Store], columns: Sequence[str]) -> pa.Table:
     tables = []
     for store in stores:
         # undefined values become NULL, so that aggregates leave them out
-        table = pa.Table.from_pandas(store.to_pandas(columns=columns), preserve_index=False)
+        table = pa.Table.from_pandas(store.to_pandas(columns=columns, categorical=True), preserve_index=False)
         name = pa.array([str(store.path)] * len(table)).dictionary_encode()
         tables.append(table.add_column(0, _STORE, name))
     return pa.concat_tables(tables, promote_options="permissive")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from repdyn.store.run_files import with_run_files
 from repdyn.store.schema import COLUMNS, SCHEMA, too_few_distinct
 
 # Columns that identify a measurement; the newest of several rows that agree in them counts.
@@ -36,6 +38,24 @@ def columns_to_read(columns: Sequence[str]) -> list[str]:
     judged = _SAMPLE if {"value", "std", "reason"}.intersection(columns) else []
     needed = {*columns, *_IDENTITY, "measured_at", "same_as", *judged}
     return [name for name in COLUMNS if name in needed]
+
+
+def read_frame(folders: Iterable[Path], columns: Sequence[str], metrics: Sequence[str] | None) -> pd.DataFrame | None:
+    """Return the rows in the folders of runs as :func:`as_frame` does; None if there are no files.
+
+    Raises:
+        ValueError: a name is not a column, or a file cannot be read.
+    """
+    needed = columns_to_read(columns)
+    found: list[tuple[bool, pa.Table]] = []
+    for folder in folders:
+        found += with_run_files(folder, lambda files: [(fails, encoded(rows)) for fails, rows in files.blocks(needed)])
+    if not found:
+        return None
+    failed = [table for fails, table in found if fails]
+    measured = [table for fails, table in reversed(found) if not fails]
+    del found  # each is forgotten as soon as it is joined to the others
+    return as_frame((measured.pop() for _ in range(len(measured))), failed, columns=columns, metrics=metrics)
 
 
 def as_frame(
@@ -107,6 +127,12 @@ def _without_few_distinct(frame: pd.DataFrame) -> pd.DataFrame:
             reasons.loc[old] = [too_few_distinct(True, n_unique, n_vectors) for n_unique, n_vectors in counts]
             frame["reason"] = reasons.astype(frame["reason"].dtype.name)
     return frame
+
+
+def with_strings(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with strings in place of categoricals."""
+    texts = frame.select_dtypes("category").columns
+    return frame.astype({name: frame[name].cat.categories.dtype for name in texts})
 
 
 class _Joined:

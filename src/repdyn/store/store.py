@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import pyarrow as pa
 from filelock import FileLock, Timeout
 
 from repdyn.store.compact_files import is_compact
-from repdyn.store.frame import as_frame, columns_to_read, encoded
+from repdyn.store.frame import read_frame, with_strings
 from repdyn.store.keys import MeasurementKey, failures_pattern, folder_name, is_failure, parse_step, quoted
 from repdyn.store.leases import Claim
 from repdyn.store.parquet_files import is_readable, to_rows, write_single
@@ -171,37 +170,33 @@ class Store:
         return sorted({parse_step(self.folder_of(run) / name) for name in names if not is_failure(name)})
 
     def to_pandas(
-        self, run: str | None = None, *, columns: Sequence[str] | None = None, metrics: Sequence[str] | None = None
+        self,
+        run: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        metrics: Sequence[str] | None = None,
+        categorical: bool = False,
     ) -> pd.DataFrame:
         """Return all rows, or those of one run, with a column per field of :class:`repdyn.store.schema.Row`.
 
         Of two measurements of the same thing the newer counts; a failure that a later measurement replaced is left out.
-        Rows are sorted by run, step, stack, metric, subset, layer and head. Texts are ordered categoricals.
+        Rows are sorted by run, step, stack, metric, subset, layer and head.
 
         Args:
             run: its name; all runs unless given.
             columns: names of the columns to return, in this order; all unless given.
             metrics: names of the metrics and scalars, such as "train/loss", whose rows to return; all unless given.
+            categorical: return texts as ordered categoricals, which take a fraction of the memory.
 
         Raises:
             ValueError: the store has no measurement (of this run) or no such column, or a file cannot be read.
         """
-        wanted = COLUMNS if columns is None else columns
-        read = columns_to_read(wanted)
         folders = self._folders() if run is None else [self.folder_of(run)]
-        found: list[tuple[bool, pa.Table]] = []
-        for folder in folders:
-            found += with_run_files(
-                folder, lambda files: [(fails, encoded(rows)) for fails, rows in files.blocks(read)]
-            )
-        if not found:
+        frame = read_frame(folders, COLUMNS if columns is None else columns, metrics)
+        if frame is None:
             of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
-        failed = [table for fails, table in found if fails]
-        measured = [table for fails, table in reversed(found) if not fails]
-        del found  # each is forgotten as soon as it is joined to the others
-        each = (measured.pop() for _ in range(len(measured)))
-        return as_frame(each, failed, columns=wanted, metrics=metrics)
+        return frame if categorical else with_strings(frame)
 
     def compact(
         self, run: str, progress: Callable[[int, int], object] = lambda done, total: None, *, at_least: int = 2

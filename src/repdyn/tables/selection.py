@@ -37,7 +37,7 @@ def select(
     frames = {
         (run, found): rows
         for run in _known(store, runs)
-        for found, rows in by_probe(store.to_pandas(run, columns=read, metrics=metrics)).items()
+        for found, rows in by_probe(store.to_pandas(run, columns=read, metrics=metrics, categorical=True)).items()
     }
     if probe is None:
         return frames

@@ -111,7 +111,7 @@ class RunViews:
         if self._is_described:
             return
         self._is_described = True
-        frame = store.to_pandas(run)
+        frame = store.to_pandas(run, categorical=True)
         rows = frame.loc[(frame["probe"] == probe) & frame["layer"].notna()]
         metrics = ", ".join(f"{metric}@{one}" for metric in metrics_of(rows) for one in subsets_of(rows, metric))
         known = provenance(store, rows) | {"schedule": self.schedule, "metrics": metrics}
