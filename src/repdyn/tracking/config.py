@@ -18,6 +18,7 @@ from repdyn.measurement.identity import layer_choice, metric_set
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple, resolve
 from repdyn.probe import Probe
 from repdyn.publish.keys import LogLayers, validate_log_layers
+from repdyn.utils.distributed import ALONE, Ranks
 
 OnFailure: TypeAlias = Literal["warn", "raise"]
 
@@ -81,22 +82,29 @@ class MeasurementConfig:
         """The names of the metrics, as rows record them."""
         return [metric.name for metric, _ in resolve(self.metrics, self.probe)]
 
-    def check_model(self, model: nn.Module, root_module: nn.Module | None = None) -> Exception | None:
+    def check_model(
+        self, model: nn.Module, root_module: nn.Module | None = None, ranks: Ranks = ALONE
+    ) -> Exception | None:
         """Run the model on a few windows of the probe, and leave it as it was.
 
         Returns:
-            An error that is no fault of the configuration: too little memory, or a connection that failed.
+            An error that is no fault of the configuration: too little memory, or a connection that failed. What fails
+            on some ranks alone is left to the first measurement.
 
         Raises:
             ValueError: its forward pass fails, or its blocks cannot be identified; with what to do.
             RuntimeError: the blocks do not pass on states of the tokens.
         """
         settings = {"forward": self.forward, "token_positions": self.token_positions, "root_module": root_module}
+        found: Exception | None = None
         try:
             try_model(prepare(model, self.layers, **settings), self.probe)
-        except (OSError, MemoryError, torch.OutOfMemoryError) as error:
-            return error
-        return None
+        except Exception as error:
+            found = error
+        is_refused = found is not None and not isinstance(found, OSError | MemoryError | torch.OutOfMemoryError)
+        if all(ranks.all_gather(is_refused)) and found is not None:
+            raise found
+        return None if is_refused else found
 
     @property
     def metric_set(self) -> str:

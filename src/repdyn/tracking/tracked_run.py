@@ -102,7 +102,7 @@ class TrackedRun:
         self._views.schedule = plan = str(schedule)
         ranks.require_same("what a run is tracked by", {"goes on": resumed, "schedule": plan, "probe": probe.hash})
         with ranks.sync_errors():
-            self._outcomes.trial_error = self.config.check_model(model, root_module)
+            self._outcomes.trial_error = self.config.check_model(model, root_module, ranks)
         self.run = ranks.all_gather(self.run)[0]  # names may hold the time, by each rank's own clock
 
         def prepare_store() -> str:
