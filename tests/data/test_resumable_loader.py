@@ -84,6 +84,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from repdyn.callbacks import RepresentationDynamics
 from repdyn.data.datamodule import TextDataModule
 from repdyn.models import LanguageModel
+from repdyn.tracking import run_views
+
+run_views.show_run = lambda *_, **__: None  # figures take longer than the training
 
 def train(root, objective):
     seed_everything(0)
@@ -121,7 +124,7 @@ def attempt(root, objective, until):
 
 root, objective = Path(sys.argv[1]), sys.argv[2]
 attempt(root / "undisturbed", objective, None)
-for step in (8, 20, 28, 44, 56, 72, None):
+for step in (8, 20, 28, 44, 60, 72, None):
     attempt(root / "killed", objective, step)
 """
 

@@ -49,7 +49,8 @@ def test_every_family_learns(family, tmp_path):
 def test_objectives_and_errors():
     assert [objective_of(family) for family in FAMILIES] == ["causal"] * 4 + ["masked"] * 3
     with pytest.raises(
-        ValueError, match="expected a family among gpt_neox, gpt2, bloom, llama, bert, roberta, modernbert, got 'gpt'"
+        ValueError,
+        match="expected a family among gpt_neox, gpt2, bloom, llama, modernbert-decoder, bert, roberta, modernbert, got 'gpt'",
     ):
         objective_of("gpt")
     with pytest.raises(ValueError, match="expected hidden_size to be a multiple of n_heads, got 10 and 4"):
@@ -74,20 +75,34 @@ def test_bits_per_byte(family, name, tmp_path):
         assert logged[f"{split}/{name}"] == pytest.approx(logged[f"{split}/loss"] / math.log(2) / 2.5, rel=1e-6)
 
 
+class Rates(pl.Callback):
+    """Keeps the learning rate of each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.seen.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+
 def test_learning_rate_schedule(tmp_path):
-    class Rates(pl.Callback):
-        def __init__(self) -> None:
-            self.seen: list[float] = []
-
-        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            self.seen.append(trainer.optimizers[0].param_groups[0]["lr"])
-
     rates = Rates()
     fitting = trainer(tmp_path, rates, max_steps=12, logger=False)
     fitting.fit(tiny_language_model(learning_rate=1.0, warmup_steps=4), batches())
     assert rates.seen[:5] == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
     assert rates.seen[4:] == sorted(rates.seen[4:], reverse=True)
     assert 0.1 < rates.seen[-1] < 0.2
+
+
+def test_constant_learning_rate_with_a_cooldown(tmp_path):
+    rates = Rates()
+    fitting = trainer(tmp_path, rates, max_steps=12, logger=False)
+    fitting.fit(tiny_language_model(learning_rate=1.0, warmup_steps=2, cooldown_steps=3), batches())
+    assert rates.seen[2:10] == pytest.approx([1.0] * 8)
+    assert rates.seen[10:] == pytest.approx([0.7, 0.4])
+    fitting = trainer(tmp_path, max_steps=4, logger=False)
+    with pytest.raises(ValueError, match="expected warmup_steps and cooldown_steps within the 4 steps of the training"):
+        fitting.fit(tiny_language_model(warmup_steps=2, cooldown_steps=3), batches())
 
 
 def test_unlimited_training_is_an_error(tmp_path):

@@ -22,6 +22,7 @@ _GROUPS = {
 }
 """Title of each group of options by the first part of their names."""
 _CHOSEN = {
+    "model": ("family", "hidden_size", "n_layers", "n_heads", "dropout", "learning_rate", "warmup_steps"),
     "tracker": ("schedule", "metrics", "layers", "log_layers", "alerts", "report", "store", "on_error"),
     "trainer": (
         *("max_steps", "max_time", "accelerator", "devices", "num_nodes", "strategy", "precision"),
@@ -38,6 +39,7 @@ _IN_SHORT = {
     "data.text": "builtin, enwik8, lda or a file",
     "data.tokenizer": "bytes, or one of Hugging Face",
     "data.max_bytes": "bytes to read of the text",
+    "data.bos": "begin windows with the token [BOS]",
     "data.mask_probability": "share of tokens to predict",
     "model.family": "gpt_neox, llama, bert, ...",
     "model.dropout": "probability of dropout",

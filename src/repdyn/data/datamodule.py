@@ -12,7 +12,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from repdyn.data.byte_tokenizer import bytes_to_ids
-from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer
+from repdyn.data.tokens import BYTES, chunks, encode, load_tokenizer, special_tokens
 from repdyn.data.windows import CollateMasked, Windows, batches, collate_causal
 from repdyn.probe.design import INDEPENDENT, resolve_design
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords, class_names, words_of_bytes, words_of_tokens
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from repdyn.probe import Probe
 
 # For validation and for testing, each, in the order of the text: enwik8 is customarily split 90/5/5.
-_HELD_OUT_PERCENT, _HELD_OUT_PERCENT_BUILTIN = 5, 10
+HELD_OUT_PERCENT, HELD_OUT_PERCENT_BUILTIN = 5, 10
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class TextDataModule(LightningDataModule):
             text file or Wikipedia dump, plain, .gz, .xz or .zip.
         tokenizer: "bytes" (one token per byte), or the name or folder of any Hugging Face tokenizer.
         objective: "causal" to predict the next token (decoders), "masked" to predict masked ones (encoders).
-        sequence_length: tokens in a window, [CLS] and [SEP] counted where the objective is masked.
+        sequence_length: tokens in a window, special tokens counted: [CLS] and [SEP] where the objective is masked.
         batch_size: windows in a batch.
         clean: reduce a Wikipedia dump to prose; plain text is never touched.
         cache_dir: folder of downloads, cleaned text and token ids; by default $REPDYN_CACHE or ~/.cache/repdyn.
@@ -64,6 +64,8 @@ class TextDataModule(LightningDataModule):
             "none", or a list of function, content, frequent and rare (frequency is counted in the held-out text).
         max_bytes: use only so many bytes from the start of the text, counted before cleaning; all by default.
         mask_probability: share of tokens to predict where the objective is masked.
+        bos: begin each window with the tokenizer's beginning-of-sequence token and add no other special token, whatever
+            the objective.
 
     Raises:
         ValueError: an argument out of range, or a tokenizer that lacks what the objective needs.
@@ -87,6 +89,7 @@ class TextDataModule(LightningDataModule):
         classes: list[str] | str = "none",
         design: str = INDEPENDENT.name,
         probe_sequence_length: int | None = None,
+        bos: bool = False,
     ) -> None:
         super().__init__()
         self.text = text
@@ -106,7 +109,7 @@ class TextDataModule(LightningDataModule):
         self.design = resolve_design(design)
         self.probe_sequence_length = probe_sequence_length
         self.tokenizer = load_tokenizer(tokenizer, for_encoder=objective == "masked")
-        self._before, self._after = self._special_tokens()
+        self._before, self._after = special_tokens(self.tokenizer, tokenizer, objective, bos)
         self._validate_arguments()
 
     @property
@@ -230,13 +233,11 @@ class TextDataModule(LightningDataModule):
 
     @property
     def _held_out_percent(self) -> int:
-        return _HELD_OUT_PERCENT_BUILTIN if self.text == "builtin" else _HELD_OUT_PERCENT
+        return HELD_OUT_PERCENT_BUILTIN if self.text == "builtin" else HELD_OUT_PERCENT
 
     def _pieces(self, corpus: Corpus) -> tuple[bytes, bytes, bytes]:
         """Return the text for training, validation and testing."""
-        held_out = self._held_out_percent
-        ends = [len(corpus.data) * percent // 100 for percent in (100 - 2 * held_out, 100 - held_out)]
-        return corpus.data[: ends[0]], corpus.data[ends[0] : ends[1]], corpus.data[ends[1] :]
+        return corpus.split(self._held_out_percent)
 
     def _loader(self, tokens: np.ndarray, shuffle: bool) -> DataLoader[Any]:
         collate = collate_causal
@@ -250,17 +251,6 @@ class TextDataModule(LightningDataModule):
             num_workers=self.num_workers,
             seed=self.seed,
         )
-
-    def _special_tokens(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        if self.objective != "masked":
-            return (), ()
-        needed = ("mask_token", "cls_token", "sep_token")
-        if missing := [name for name in needed if getattr(self.tokenizer, name) is None]:
-            raise ValueError(
-                f'objective "masked" needs a tokenizer with {", ".join(needed)}; {self.tokenizer_name} lacks '
-                f'{", ".join(missing)}: take an encoder\'s tokenizer, or objective "causal"'
-            )
-        return (cast(int, self.tokenizer.cls_token_id),), (cast(int, self.tokenizer.sep_token_id),)
 
     def _validate_arguments(self) -> None:
         if self.objective not in ("causal", "masked"):

@@ -38,6 +38,33 @@ def load_tokenizer(name: str, for_encoder: bool) -> PreTrainedTokenizerBase:
         ) from error
 
 
+def special_tokens(
+    tokenizer: PreTrainedTokenizerBase, name: str, objective: str, bos: bool = False
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids put before and after the text of a window.
+
+    These are [CLS] and [SEP] where masked tokens are predicted and none where the next one is; with ``bos`` the
+    beginning-of-sequence token alone.
+
+    Raises:
+        ValueError: the tokenizer, called ``name`` in the message, lacks one of them, or the mask token.
+    """
+    around = ("bos_token",) if bos else ("cls_token", "sep_token") if objective == "masked" else ()
+    needed = (("mask_token",) if objective == "masked" else ()) + around
+    if missing := [token for token in needed if getattr(tokenizer, token) is None]:
+        advice = (
+            "take another tokenizer, or bos=False"
+            if missing == ["bos_token"]
+            else 'take an encoder\'s tokenizer, or objective "causal"'
+        )
+        raise ValueError(
+            f'objective "{objective}"{" with bos" * bos} needs a tokenizer with {", ".join(needed)}; {name} lacks '
+            f"{', '.join(missing)}: {advice}"
+        )
+    ids = [int(getattr(tokenizer, f"{token}_id")) for token in around]
+    return tuple(ids[:1]), tuple(ids[1:])
+
+
 def encode(data: bytes, tokenizer: PreTrainedTokenizerBase, cache: Path | None = None) -> np.ndarray:
     """Return the token ids of a text, without special tokens.
 

@@ -8,7 +8,9 @@ from typing import Literal, TypeAlias, get_args
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 Objective: TypeAlias = Literal["causal", "masked"]
-FamilyName: TypeAlias = Literal["gpt_neox", "gpt2", "bloom", "llama", "bert", "roberta", "modernbert"]
+FamilyName: TypeAlias = Literal[
+    "gpt_neox", "gpt2", "bloom", "llama", "modernbert-decoder", "bert", "roberta", "modernbert"
+]
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class _Family:
     """Name of the context length; None if positions are unlimited."""
     positions_after_padding: bool = False
     """Whether positions are numbered from pad_token_id + 1."""
+    alternating_attention: bool = False
+    """Whether most layers attend to a sliding window only, unless the configuration says otherwise."""
+    requires_sentence_tokens: bool = False
+    """Whether the configuration rejects None as the id of a sentence token."""
 
 
 _FAMILIES: dict[str, _Family] = {
@@ -31,12 +37,22 @@ _FAMILIES: dict[str, _Family] = {
     "gpt2": _Family("causal", dropout=("resid_pdrop", "embd_pdrop", "attn_pdrop"), feed_forward="n_inner"),
     "bloom": _Family("causal", dropout=("hidden_dropout", "attention_dropout"), feed_forward=None, position=None),
     "llama": _Family("causal", dropout=("attention_dropout",)),
+    "modernbert-decoder": _Family(
+        "causal",
+        dropout=("attention_dropout", "embedding_dropout", "mlp_dropout"),
+        alternating_attention=True,
+        requires_sentence_tokens=True,
+    ),
     "bert": _Family("masked", dropout=("hidden_dropout_prob", "attention_probs_dropout_prob")),
     "roberta": _Family(
         "masked", dropout=("hidden_dropout_prob", "attention_probs_dropout_prob"), positions_after_padding=True
     ),
-    "modernbert": _Family("masked", dropout=("attention_dropout", "embedding_dropout", "mlp_dropout")),
+    "modernbert": _Family(
+        "masked", dropout=("attention_dropout", "embedding_dropout", "mlp_dropout"), alternating_attention=True
+    ),
 }
+
+_SENTENCE_TOKENS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
 
 def objective_of(family: str) -> Objective:
@@ -63,8 +79,12 @@ def build_model(
     context_length: int,
     dropout: float = 0.0,
     pad_token_id: int | None = None,
+    global_attention: bool = False,
 ) -> PreTrainedModel:
     """Build a randomly initialised model with a language-modelling head.
+
+    With ``global_attention`` every layer attends to the whole context, also in the families of which most layers attend
+    to a sliding window (modernbert, modernbert-decoder); it changes nothing in the others.
 
     Raises:
         ValueError: the family is unknown, or ``hidden_size`` is no multiple of ``n_heads``.
@@ -79,8 +99,8 @@ def build_model(
         "num_hidden_layers": n_layers,
         "num_attention_heads": n_heads,
         "pad_token_id": pad_token_id,
-        # the vocabularies here lack the sentence tokens to which the defaults refer
-        **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), None),
+        # the vocabularies here lack the sentence tokens to which the defaults refer; no model here reads these ids
+        **dict.fromkeys(_SENTENCE_TOKENS, (pad_token_id or 0) if spec.requires_sentence_tokens else None),
         **dict.fromkeys(spec.dropout, dropout),
     }
     if spec.feed_forward:
@@ -88,6 +108,8 @@ def build_model(
     if spec.position:
         offset = (pad_token_id or 0) + 1 if spec.positions_after_padding else 0
         sizes[spec.position] = context_length + offset
+    if global_attention and spec.alternating_attention:
+        sizes["layer_types"] = ["full_attention"] * n_layers
     if family == "llama":
         sizes["num_key_value_heads"] = n_heads
     config = AutoConfig.for_model(family, **sizes)

@@ -8,9 +8,13 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
-from transformers import get_cosine_with_min_lr_schedule_with_warmup
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import get_cosine_with_min_lr_schedule_with_warmup, get_wsd_schedule
 
 from repdyn.models.families import FamilyName, build_model, objective_of
+
+_LAST_RATE = 0.1
+"""Learning rate at the end of a training, as a share of its peak."""
 
 
 class LanguageModel(LightningModule):
@@ -19,8 +23,8 @@ class LanguageModel(LightningModule):
     Decoders learn to predict the next token, encoders the masked ones, as given by the labels of a batch.
 
     Args:
-        family: architecture, from transformers' own classes: decoders gpt_neox (as in Pythia), gpt2, bloom, llama;
-            encoders bert, roberta, modernbert.
+        family: architecture, from transformers' own classes: decoders gpt_neox (as in Pythia), gpt2, bloom, llama,
+            modernbert-decoder; encoders bert, roberta, modernbert. The two ModernBERT families share one backbone.
         vocab_size: number of tokens in the vocabulary; train.py takes it from the data.
         hidden_size: width of the residual stream.
         n_layers: number of blocks.
@@ -30,7 +34,9 @@ class LanguageModel(LightningModule):
         pad_token_id: id of the padding token, None if there is none; train.py takes it from the data.
         learning_rate: peak of the schedule.
         warmup_steps: optimizer steps of linear warm-up, followed by a cosine decay to a tenth of the peak.
+        cooldown_steps: keep the peak rate instead, and decay linearly to a tenth of it in so many last steps.
         weight_decay: weight decay of matrices; vectors (norms, biases) have none.
+        global_attention: whether every layer attends to the whole context, also in families with sliding windows.
     """
 
     def __init__(
@@ -46,6 +52,8 @@ class LanguageModel(LightningModule):
         learning_rate: float = 1e-3,
         warmup_steps: int = 100,
         weight_decay: float = 0.1,
+        global_attention: bool = False,
+        cooldown_steps: int | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -59,9 +67,11 @@ class LanguageModel(LightningModule):
             context_length=context_length,
             dropout=dropout,
             pad_token_id=pad_token_id,
+            global_attention=global_attention,
         )
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
+        self.cooldown_steps = cooldown_steps
         self.weight_decay = weight_decay
 
     def forward(self, **batch: Tensor) -> Any:
@@ -89,10 +99,29 @@ class LanguageModel(LightningModule):
             lr=self.learning_rate,
             betas=(0.9, 0.95),
         )
-        schedule = get_cosine_with_min_lr_schedule_with_warmup(
-            optimizer, self.warmup_steps, int(total), min_lr_rate=0.1
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": self._schedule(optimizer, int(total)), "interval": "step"},
+        }
+
+    def _schedule(self, optimizer: torch.optim.Optimizer, n_steps: int) -> LRScheduler:
+        if self.cooldown_steps is None:
+            return get_cosine_with_min_lr_schedule_with_warmup(
+                optimizer, self.warmup_steps, n_steps, min_lr_rate=_LAST_RATE
+            )
+        if self.warmup_steps + self.cooldown_steps > n_steps:
+            raise ValueError(
+                f"expected warmup_steps and cooldown_steps within the {n_steps} steps of the training, got "
+                f"{self.warmup_steps} and {self.cooldown_steps}"
+            )
+        return get_wsd_schedule(
+            optimizer,
+            self.warmup_steps,
+            self.cooldown_steps,
+            num_training_steps=n_steps,
+            decay_type="linear",
+            min_lr_ratio=_LAST_RATE,
         )
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Store the random state that dropout draws from, so that a resumed training goes on as an undisturbed one."""

@@ -70,6 +70,18 @@ class Corpus:
             return Corpus(enwik8_name(max_bytes), self.data[:max_bytes])
         return Corpus(f"{self.name}, its first {max_bytes:,} bytes", self.data[:max_bytes])
 
+    def split(self, held_out_percent: int) -> tuple[bytes, bytes, bytes]:
+        """Return the text for training, validation and testing, in the order of the text.
+
+        Args:
+            held_out_percent: share of the bytes for validation, and the same for testing.
+
+        >>> Corpus("digits", b"0123456789").split(10)
+        (b'01234567', b'8', b'9')
+        """
+        ends = [len(self.data) * percent // 100 for percent in (100 - 2 * held_out_percent, 100 - held_out_percent)]
+        return self.data[: ends[0]], self.data[ends[0] : ends[1]], self.data[ends[1] :]
+
 
 def enwik8_name(n_bytes: int) -> str:
     """Return the name of the first ``n_bytes`` bytes of enwik8.

@@ -61,6 +61,18 @@ class Schedule:
         """
         return any(step in self for step in range(last + 1, now + 1))
 
+    def count(self, last: int) -> int:
+        """Return how many steps from 0 to ``last`` are scheduled.
+
+        >>> Schedule(doubling_until=8, every=10).count(30)
+        8
+        """
+        early = min(last, max(self.doubling_until or 0, self.early_until or 0))
+        later = {step for step in self.steps if early < step <= last}
+        if self.every is not None:
+            later |= {step for step in range(self.every, last + 1, self.every) if step > early}
+        return sum(step in self for step in range(early + 1)) + len(later)
+
     @classmethod
     def pythia(cls) -> Schedule:
         """Return the steps of the published Pythia checkpoints: 0, 1, 2, 4 ... 512, then every 1000."""
@@ -126,6 +138,10 @@ class ScheduleState:
         scheduled = self.schedule.between(self._last, step)
         self._last = step
         return scheduled and self.claim(step)
+
+    def release(self) -> None:
+        """Give a claimed step back, which was left out: it is due again if it turns out to be the last."""
+        self._claimed = None
 
     def save(self, step: int) -> bool:
         """Save a checkpoint at a step, which is due if the schedule follows checkpoints."""

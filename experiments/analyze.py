@@ -1,0 +1,211 @@
+"""Analyse the rows of the matched pair: the preregistered tests, effects beside them, and figures.
+
+  python -m experiments.analyze docs/experiment/rows --output docs/experiment
+
+Writes results.md (tables of tests and effects, exclusions), statistics.csv (each statistic of each run) and figures.
+Everything is computed from the rows; docs/experiment.md defines it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from experiments.collect import RECORD
+from experiments.effects import COLUMNS, PRIMARY, STATISTICS, VARIANTS, RunRows, split_runs
+from experiments.figures import FIGURES, draw_figures
+from experiments.inference import LEARNED, Test, interval, interval_of_difference, test_all
+from repdyn import open_store
+from repdyn.figures.files import save
+from repdyn.utils.atomic_files import write_atomically
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The statistics and tests of the runs of an experiment."""
+
+    runs: list[RunRows]
+    excluded: dict[str, str]
+    """Reasons by name of the run."""
+    statistics: pd.DataFrame
+    """Columns variant, arm, seed and each of STATISTICS, for the runs that are not excluded."""
+    tests: list[Test]
+    loss: float
+    """Mean loss of the causal runs on probe a at the last step, in nats per token."""
+    entropy: float
+    """Entropy of the token frequencies of probe a, in nats."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.analyze", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", type=Path, help="folder written by experiments.collect")
+    parser.add_argument("--output", type=Path, default=Path("experiment"), help="folder (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    try:
+        found = analyze(*read_rows(options.rows))
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    text = results(found)
+    options.output.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.output / "results.md", lambda path: path.write_text(text))
+    found.statistics.to_csv(options.output / "statistics.csv", index=False, float_format="%.6g")
+    save(draw_figures(found.runs, found.tests), options.output / "figures")
+    print(text)
+    print(f"written to {options.output}")
+
+
+def read_rows(folder: Path) -> tuple[pd.DataFrame, float]:
+    """Return the rows of a folder written by experiments.collect, and the entropy of the token frequencies of probe a.
+
+    Raises:
+        ValueError: no rows, or rows that are not those of an experiment.
+        OSError: a file cannot be read.
+    """
+    if not (folder / RECORD).exists():
+        raise ValueError(f"expected a folder written by experiments.collect, got {folder}, which has no {RECORD}")
+    record = json.loads((folder / RECORD).read_text())
+    return open_store(folder).to_pandas(columns=COLUMNS), float(record["probes"]["a"]["unigram_entropy"])
+
+
+def analyze(rows: pd.DataFrame, entropy: float) -> Analysis:
+    """Return the statistics and tests of the rows of an experiment.
+
+    Args:
+        rows: with the columns of :data:`experiments.effects.COLUMNS`.
+        entropy: of the token frequencies of probe a, in nats.
+    """
+    runs = list(split_runs(rows))
+    excluded = {f"seed{run.seed}/{run.arm}": reason for run in runs if (reason := run.reason_to_exclude())}
+    kept = [run for run in runs if f"seed{run.seed}/{run.arm}" not in excluded]
+    statistics = pd.DataFrame(
+        [
+            {"variant": variant.name, "arm": run.arm, "seed": run.seed, **run.statistics(variant)}
+            for variant in VARIANTS
+            for run in kept
+        ],
+        columns=["variant", "arm", "seed", *STATISTICS],
+    )
+    losses = [run.losses().iloc[-1] for run in kept if run.arm == "causal"]
+    loss = float(np.mean(losses)) if losses else math.nan
+    tests = test_all(statistics, learned=loss <= LEARNED * entropy)
+    return Analysis(kept, excluded, statistics, tests, loss, entropy)
+
+
+def results(analysis: Analysis) -> str:
+    """Return the results as Markdown."""
+    counts = {arm: sum(run.arm == arm for run in analysis.runs) for arm in ("causal", "masked")}
+    lines = [
+        "# Results",
+        "",
+        "Made by `python -m experiments.analyze docs/experiment/rows --output docs/experiment`;"
+        " [the criteria](../experiment.md) were committed before the first run.",
+        "",
+        f"{counts['causal']} causal and {counts['masked']} masked runs. Loss of the causal runs on probe a at the last"
+        f" step: {analysis.loss:.3f} nats per token; entropy of the token frequencies: {analysis.entropy:.3f}.",
+        "",
+        "## Tests",
+        "",
+        "| | hypothesis | runs | effect | 95 % interval | p | p after Holm | verdict |",
+        "|---|---|---|---|---|---|---|---|",
+        *(_test_row(test) for test in analysis.tests),
+        "",
+        "Effects are ratios, shown as changes in per cent: H1 is the ratio of the bells of the two objectives.",
+        "",
+        "## Effects of each objective",
+        "",
+        "Mean over seeds with its 95 % interval. The variants are described in the criteria.",
+        "",
+        f"| objective | rows | {' | '.join(STATISTICS)} |",
+        f"|---|---|{'---|' * len(STATISTICS)}",
+        *_effect_rows(analysis.statistics),
+        "",
+        "### Each block by itself",
+        "",
+        f"| objective | block | {' | '.join(STATISTICS[1:])} |",
+        f"|---|---|{'---|' * len(STATISTICS[1:])}",
+        *_block_rows(analysis.runs),
+        "",
+        "Paired by seed, the bells of causal and masked runs differ by " + _paired(analysis.statistics) + ".",
+        "",
+        "## Figures",
+        "",
+        *(line for name, caption in FIGURES.items() for line in (f"![{caption}](figures/{name}.png)", "")),
+        "## Excluded runs",
+        "",
+        *([f"- {name}: {reason}" for name, reason in analysis.excluded.items()] or ["None."]),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _test_row(test: Test) -> str:
+    hypothesis = test.hypothesis
+    cells = [hypothesis.name, hypothesis.sentence, str(test.n), percent(test.mean), percent_range(test.low, test.high)]
+    cells += [_p_text(test.p), _p_text(test.corrected_p), f"**{test.verdict}**"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _effect_rows(statistics: pd.DataFrame) -> list[str]:
+    lines = []
+    for (arm, variant), rows in statistics.groupby(["arm", "variant"], sort=False):
+        cells = [f"{percent(np.mean(values))} {percent_range(*interval(values))}" for values in _columns(rows)]
+        lines.append(f"| {arm} | {variant} | {' | '.join(cells)} |")
+    return lines
+
+
+def _block_rows(runs: Sequence[RunRows]) -> list[str]:
+    lines = []
+    for arm in dict.fromkeys(run.arm for run in runs):
+        found = [run.block_statistics() for run in runs if run.arm == arm]
+        for block in found[0]:
+            values = [[blocks[block][name] for blocks in found] for name in STATISTICS[1:]]
+            cells = [f"{percent(np.mean(column))} {percent_range(*interval(column))}" for column in values]
+            lines.append(f"| {arm} | {block} | {' | '.join(cells)} |")
+    return lines
+
+
+def _columns(rows: pd.DataFrame) -> list[Sequence[float]]:
+    return [rows[name].tolist() for name in STATISTICS]
+
+
+def _paired(statistics: pd.DataFrame) -> str:
+    primary = statistics[statistics["variant"] == PRIMARY.name]
+    by_arm = primary.pivot(index="seed", columns="arm", values="bell").reindex(columns=["causal", "masked"]).dropna()
+    if len(by_arm) < 2:
+        return "an amount that is not known with fewer than two pairs"
+    differences = (by_arm["causal"] - by_arm["masked"]).tolist()
+    welch = interval_of_difference(by_arm["causal"].tolist(), by_arm["masked"].tolist())
+    return f"{percent(np.mean(differences))} {percent_range(*interval(differences))} (unpaired {percent_range(*welch)})"
+
+
+def percent(log_ratio: float) -> str:
+    """Return a logarithm of a ratio as a change in per cent.
+
+    >>> percent(math.log(1.1)), percent(math.log(0.5))
+    ('+10 %', '-50 %')
+    """
+    return "not known" if math.isnan(log_ratio) else f"{100 * math.expm1(log_ratio):+.0f} %"
+
+
+def percent_range(low: float, high: float) -> str:
+    """Return an interval of logarithms of ratios as changes in per cent; empty where it is not known."""
+    if math.isnan(low):
+        return ""
+    return f"[{100 * math.expm1(low):+.0f}, {100 * math.expm1(high):+.0f}]"
+
+
+def _p_text(p: float) -> str:
+    return "" if math.isnan(p) else f"{p:.2g}"
+
+
+if __name__ == "__main__":
+    main()

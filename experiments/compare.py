@@ -1,0 +1,89 @@
+"""Compare the arms of several experiments with the causal runs of the matched pair: a table and a forest plot.
+
+  python -m experiments.compare docs/experiment/rows docs/experiment/ablations --output docs/experiment
+
+The folders are those that experiments.collect writes. Writes comparison.md and figures/comparison.png: the statistics
+of each arm with their 95 % intervals over seeds, described and not tested.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.analyze import analyze, percent, percent_range, read_rows
+from experiments.effects import PRIMARY, STATISTICS
+from experiments.figures import RATIOS
+from experiments.inference import MARGIN, interval
+from repdyn.figures.files import save
+from repdyn.tables.style import styled
+from repdyn.utils.atomic_files import write_atomically
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", type=Path, nargs="+", help="folders written by experiments.collect")
+    parser.add_argument("--output", type=Path, default=Path("experiment"), help="folder (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    try:
+        statistics = pd.concat([primary_statistics(folder) for folder in options.rows], ignore_index=True)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    text = table(statistics)
+    options.output.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.output / "comparison.md", lambda path: path.write_text(text))
+    save({"comparison": forest(statistics)}, options.output / "figures")
+    print(text)
+
+
+def primary_statistics(folder: Path) -> pd.DataFrame:
+    """Return the primary statistics of the runs of an experiment: columns arm, seed and each of STATISTICS."""
+    statistics = analyze(*read_rows(folder)).statistics
+    return statistics[statistics["variant"] == PRIMARY.name]
+
+
+def table(statistics: pd.DataFrame) -> str:
+    """Return the means over seeds with their intervals as Markdown, an arm to a line."""
+    lines = [
+        f"| arm | seeds | {' | '.join(STATISTICS)} |",
+        f"|---|---|{'---|' * len(STATISTICS)}",
+    ]
+    for arm, runs in statistics.groupby("arm", sort=False):
+        values = [runs[name].to_numpy() for name in STATISTICS]
+        cells = [f"{percent(float(np.mean(one)))} {percent_range(*interval(one))}".strip() for one in values]
+        lines.append(f"| {arm} | {len(runs)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+@styled
+def forest(statistics: pd.DataFrame) -> Figure:
+    """Draw each statistic of each arm, with its interval and the seeds."""
+    arms = list(dict.fromkeys(statistics["arm"]))
+    figure = Figure(figsize=(11.0, 0.4 * len(arms) + 1.6))
+    grid = figure.subplots(1, len(STATISTICS), sharey=True)
+    for axes, name in zip(grid, STATISTICS, strict=True):
+        axes.axvspan(-MARGIN, MARGIN, color="0.9")
+        axes.axvline(0, color="0.5", linewidth=1)
+        for place, arm in enumerate(reversed(arms)):
+            values = statistics.loc[statistics["arm"] == arm, name].to_numpy()
+            axes.plot(interval(values), [place, place], color="0.25", linewidth=1.5)
+            axes.plot(values, [place] * len(values), "|", color="0.5", markersize=9)
+            axes.plot(values.mean(), place, "o", color="0.1", markersize=5)
+        axes.set_title(name, loc="left", fontsize=10)
+        low, high = axes.get_xlim()
+        shown = {text: place for text, place in RATIOS.items() if low <= place <= high}
+        axes.set_xticks(list(shown.values()), list(shown), fontsize=8)
+    grid[0].set_yticks(range(len(arms)), list(reversed(arms)), fontsize=9)
+    figure.suptitle("Ratios: mean over seeds with its 95 % interval, and each seed; grey: ±10 %", fontsize=10.5)
+    return figure
+
+
+if __name__ == "__main__":
+    main()

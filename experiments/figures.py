@@ -1,0 +1,225 @@
+"""Figures of the matched pair, with bands over seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.effects import ANISOTROPY, DIMENSION, RunRows
+from experiments.inference import MARGIN, Test, interval
+from repdyn.tables.style import styled
+
+COLOURS = {"causal": "#0072B2", "masked": "#D55E00"}
+RATIOS = {
+    text: math.log(ratio)
+    for text, ratio in (("1/4", 0.25), ("1/2", 0.5), ("0.8", 0.8), ("1", 1), ("1.25", 1.25), ("2", 2), ("4", 4))
+}
+"""Ticks of an axis of logarithms of ratios."""
+_LABELS = {ANISOTROPY: "Anisotropy", DIMENSION: "Intrinsic dimension (TwoNN)"}
+
+
+FIGURES = {
+    "over_training": "Anisotropy, dimension and loss over training",
+    "over_depth": "Anisotropy and dimension over depth",
+    "anisotropy_by_block": "Anisotropy of each block over training",
+    "dimension_by_block": "Dimension of each block over training",
+    "sinks": "Anisotropy with and without first positions, over training and depth",
+    "designs": "The dimension by independent and by dense windows of the same checkpoints",
+    "tests": "The effects of the hypotheses",
+}
+"""The figures by name, with what they show."""
+
+
+def draw_figures(runs: Sequence[RunRows], tests: Sequence[Test]) -> dict[str, Figure]:
+    """Return the figures of FIGURES."""
+    drawn = (
+        over_training(runs),
+        over_depth(runs),
+        by_block(runs, ANISOTROPY),
+        by_block(runs, DIMENSION),
+        sinks(runs),
+        designs(runs),
+        forest(tests),
+    )
+    return dict(zip(FIGURES, drawn, strict=True))
+
+
+@styled
+def over_training(runs: Sequence[RunRows]) -> Figure:
+    """Draw the mean over blocks against the step, on probe a, and the loss."""
+    figure = Figure(figsize=(10.5, 3.4))
+    axes = figure.subplots(1, 3)
+    for one, metric in zip(axes[:2], (ANISOTROPY, DIMENSION), strict=True):
+        for arm, members in _by_arm(runs).items():
+            means = [run.course(metric, "a").mean(axis=1, skipna=False) for run in members]
+            _band(one, _joined(means), COLOURS[arm], f"{arm}, {_seeds(members)}")
+        _title(one, f"{_LABELS[metric]}, mean over blocks")
+    for arm, members in _by_arm(runs).items():
+        _band(axes[2], _joined([run.losses() for run in members]), COLOURS[arm], arm)
+    _title(axes[2], "Loss on the probe, nats per predicted token")
+    for one in axes:
+        _training_axis(one)
+    if runs:
+        axes[0].legend()
+    _entitle(figure, "Over training: mean over seeds, 95 % interval, and each seed")
+    return figure
+
+
+@styled
+def over_depth(runs: Sequence[RunRows]) -> Figure:
+    """Draw the profiles over depth at the first and the last step."""
+    figure = Figure(figsize=(9.0, 3.4))
+    for one, metric in zip(figure.subplots(1, 2), (ANISOTROPY, DIMENSION), strict=True):
+        for arm, members in _by_arm(runs).items():
+            courses = [run.course(metric, "a") for run in members]
+            _band(one, _joined([course.iloc[-1] for course in courses]), COLOURS[arm], f"{arm}, last step")
+            start = _joined([course.iloc[0] for course in courses])
+            one.plot(start.index, start.mean(axis=1), color=COLOURS[arm], linestyle=":", label=f"{arm}, step 0")
+        one.set_xlabel("block")
+        _title(one, _LABELS[metric])
+        one.xaxis.get_major_locator().set_params(integer=True)
+        one.set_ylim(bottom=0)
+        if runs:
+            one.legend()
+    _entitle(figure, "Over depth: mean over seeds, 95 % interval, and each seed")
+    return figure
+
+
+@styled
+def by_block(runs: Sequence[RunRows], metric: str) -> Figure:
+    """Draw each block against the step, an arm to a panel."""
+    arms = _by_arm(runs)
+    figure, grid = _panels(len(arms))
+    for one, (arm, members) in zip(grid, arms.items(), strict=True):
+        courses = [run.course(metric, "a") for run in members]
+        blocks = courses[0].columns
+        for block in blocks:
+            shade = 0.25 + 0.7 * (block - blocks[0]) / max(1, blocks[-1] - blocks[0])
+            values = _joined([course[block] for course in courses])
+            one.plot(values.index, values.mean(axis=1), color=_shade(COLOURS[arm], shade), label=f"block {block:.0f}")
+        _title(one, f"{arm}, mean over {_seeds(members)}")
+        _training_axis(one)
+        one.legend(fontsize=7, ncols=2)
+    _entitle(figure, f"{_LABELS[metric]} of each block over training")
+    return figure
+
+
+@styled
+def designs(runs: Sequence[RunRows]) -> Figure:
+    """Draw the dimension by independent and by dense windows of the same checkpoints."""
+    arms = _by_arm(runs)
+    figure, grid = _panels(len(arms))
+    for one, (arm, members) in zip(grid, arms.items(), strict=True):
+        for probe, colour, label in (("a", COLOURS[arm], "independent"), ("dense", "0.45", "dense windows")):
+            _band(one, _joined([_mean(run.course(DIMENSION, probe)) for run in members]), colour, label)
+        _title(one, arm)
+        _training_axis(one)
+        one.legend()
+    _entitle(figure, f"{_LABELS[DIMENSION]}, mean over blocks, of the same checkpoints by two sampling designs")
+    return figure
+
+
+@styled
+def sinks(runs: Sequence[RunRows]) -> Figure:
+    """Draw the anisotropy of all tokens and of those after the first position, over training and at the last step."""
+    figure = Figure(figsize=(9.0, 3.4))
+    training, depth = figure.subplots(1, 2)
+    for arm, members in _by_arm(runs).items():
+        for subset, colour, label in (
+            ("all", COLOURS[arm], "all tokens"),
+            ("no_sink", "0.45", "without first positions"),
+        ):
+            courses = [run.course(ANISOTROPY, "a", subset) for run in members]
+            colour = colour if arm == "causal" or subset == "all" else "0.7"
+            _band(training, _joined([_mean(course) for course in courses]), colour, f"{arm}, {label}")
+            _band(depth, _joined([course.iloc[-1] for course in courses]), colour, f"{arm}, {label}")
+    _training_axis(training)
+    _title(training, "Mean over blocks")
+    _title(depth, "Last step")
+    depth.set_xlabel("block")
+    depth.xaxis.get_major_locator().set_params(integer=True)
+    for one in (training, depth):
+        one.set_ylim(bottom=0)
+    if runs:
+        training.legend(fontsize=8)
+    _entitle(figure, "Anisotropy with and without first positions")
+    return figure
+
+
+@styled
+def forest(tests: Sequence[Test]) -> Figure:
+    """Draw the effects of the hypotheses with their intervals, and the margin within which an effect counts as none."""
+    figure = Figure(figsize=(8.0, 0.42 * len(tests) + 1.4))
+    axes = figure.subplots()
+    axes.axvspan(-MARGIN, MARGIN, color="0.9")
+    axes.axvline(0, color="0.5", linewidth=1)
+    for place, test in enumerate(reversed(tests)):
+        if math.isnan(test.mean):
+            continue
+        if not math.isnan(test.low):
+            axes.plot([test.low, test.high], [place, place], color="0.25", linewidth=1.5)
+        axes.plot(test.mean, place, "o", color="0.1")
+    names = [f"{test.hypothesis.name}: {test.hypothesis.sentence} ({test.verdict})" for test in reversed(tests)]
+    axes.set_yticks(range(len(tests)), names, fontsize=8)
+    axes.set_xticks(list(RATIOS.values()), list(RATIOS))
+    axes.set_xlabel("ratio, mean over seeds and 95 % interval; grey: ±10 %")
+    return figure
+
+
+def _by_arm(runs: Sequence[RunRows]) -> dict[str, list[RunRows]]:
+    return {arm: members for arm in COLOURS if (members := [run for run in runs if run.arm == arm])}
+
+
+def _mean(course: pd.DataFrame) -> pd.Series:
+    return course.mean(axis=1, skipna=False)
+
+
+def _joined(series: Sequence[pd.Series]) -> pd.DataFrame:
+    """Return the series as columns, at the places that all have."""
+    return pd.concat(series, axis=1, join="inner", keys=range(len(series)))
+
+
+def _band(axes: Axes, values: pd.DataFrame, colour: str, label: str) -> None:
+    """Draw the mean over columns, its 95 % interval, and each column."""
+    x = values.index.to_numpy(float)
+    limits = np.array([interval(row) for row in values.to_numpy()]).reshape(-1, 2)
+    axes.fill_between(x, limits[:, 0], limits[:, 1], color=colour, alpha=0.2, linewidth=0)
+    axes.plot(x, values.to_numpy(), color=colour, linewidth=0.6, alpha=0.5)
+    axes.plot(x, values.mean(axis=1), color=colour, linewidth=1.8, label=label)
+
+
+def _training_axis(axes: Axes) -> None:
+    # linear up to the first step, so that step 0 is seen
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("step")
+
+
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
+    """Return a figure with panels side by side, on one scale."""
+    figure = Figure(figsize=(1.0 + 4.0 * max(1, count), 3.4))
+    return figure, list(figure.subplots(1, max(1, count), sharey=True, squeeze=False)[0][:count])
+
+
+def _title(axes: Axes, text: str) -> None:
+    # above the panel, since it is longer than the vertical axis
+    axes.set_title(text, loc="left", fontsize=10)
+
+
+def _seeds(members: Sequence[RunRows]) -> str:
+    return f"{len(members)} seed{'s' * (len(members) > 1)}"
+
+
+def _entitle(figure: Figure, title: str) -> None:
+    figure.suptitle(title, fontsize=10.5)
+
+
+def _shade(colour: str, strength: float) -> tuple[float, float, float]:
+    """Return a colour mixed with white."""
+    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    return tuple(1 - strength * (1 - part) for part in (red, green, blue))  # type: ignore[return-value]

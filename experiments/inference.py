@@ -1,0 +1,186 @@
+"""Tests and intervals over seeds. The unit is the run; effects are logarithms of ratios."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+MARGIN = math.log(1.1)
+"""Effects within ±10 % count as none."""
+LEVEL = 0.05
+LEAST_RUNS = 4
+LEARNED = 0.9
+"""Largest ratio of a model's loss to the entropy of the token frequencies at which it counts as having learned more."""
+
+PRIMARY, NO_SINK = "primary", "no_sink"
+
+Claim = Literal["positive", "negative", "larger", "equivalent"]
+Verdict = Literal["supported", "contradicted", "absent", "undecided", "untestable"]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A primary hypothesis: a claim on a statistic of an arm; "larger" compares it with the masked arm."""
+
+    name: str
+    sentence: str
+    statistic: str
+    arm: str
+    claim: Claim
+    variant: str = PRIMARY
+    """Name of the rows that the statistic is computed from."""
+
+
+HYPOTHESES = (
+    Hypothesis("H1", "the bell is larger in causal than in masked models", "bell", "causal", "larger"),
+    Hypothesis("H2", "causal models have a bell", "bell", "causal", "positive"),
+    Hypothesis("H3", "masked models are flat", "bell", "masked", "equivalent"),
+    Hypothesis("H4", "anisotropy grows in causal models", "growth", "causal", "positive"),
+    Hypothesis("H5", "then it stabilises", "late anisotropy", "causal", "equivalent"),
+    Hypothesis("H6", "the dimension of causal models rises", "rise", "causal", "positive"),
+    Hypothesis("H7", "then falls", "fall", "causal", "positive"),
+    Hypothesis("H8", "it still declines late", "late dimension", "causal", "negative"),
+    Hypothesis("H9", "without first positions, causal models have a valley", "bell", "causal", "negative", NO_SINK),
+    Hypothesis("H10", "and their anisotropy stabilises", "late anisotropy", "causal", "equivalent", NO_SINK),
+)
+OTHER_ARM = "masked"
+
+
+def tested_statistics(arm: str) -> set[str]:
+    """Return the statistics of an arm, from the primary rows, that the hypotheses use.
+
+    >>> tested_statistics("masked")
+    {'bell'}
+    """
+    return {
+        hypothesis.statistic
+        for hypothesis in HYPOTHESES
+        if hypothesis.variant == PRIMARY
+        and (hypothesis.arm == arm or (hypothesis.claim == "larger" and arm == OTHER_ARM))
+    }
+
+
+@dataclass(frozen=True)
+class Test:
+    """A hypothesis with its mean effect, 95 % interval, p-value before and after Holm's correction, and verdict."""
+
+    hypothesis: Hypothesis
+    n: int
+    mean: float
+    low: float
+    high: float
+    p: float
+    corrected_p: float
+    verdict: Verdict
+
+
+def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Return the interval of Student's t for the mean; NaN for fewer than two values."""
+    x = np.asarray(values, float)
+    if len(x) < 2:
+        return math.nan, math.nan
+    margin = stats.t.ppf(0.5 + level / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x))
+    return float(x.mean() - margin), float(x.mean() + margin)
+
+
+def interval_of_difference(one: Sequence[float], other: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Return Welch's interval for the difference of two means; NaN for fewer than two values of either."""
+    if min(len(one), len(other)) < 2:
+        return math.nan, math.nan
+    found = stats.ttest_ind(one, other, equal_var=False).confidence_interval(level)
+    return float(found.low), float(found.high)
+
+
+def equivalence_p(values: Sequence[float], margin: float = MARGIN) -> float:
+    """Return the p-value of two one-sided t-tests that the mean lies within ±margin (Schuirmann 1987)."""
+    below = stats.ttest_1samp(values, margin, alternative="less").pvalue
+    above = stats.ttest_1samp(values, -margin, alternative="greater").pvalue
+    return float(max(below, above))
+
+
+def permutation_p(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the exact two-sided p-value of the difference of means under all divisions of the values."""
+    result = stats.permutation_test(
+        (one, other),
+        lambda x, y, axis: np.mean(x, axis=axis) - np.mean(y, axis=axis),
+        n_resamples=np.inf,
+        vectorized=True,
+    )
+    return float(result.pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected by Holm's method; NaN stays NaN and takes no part.
+
+    >>> [round(p, 12) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    p = np.asarray(p_values, float)
+    corrected = np.full(len(p), math.nan)
+    order = [index for index in np.argsort(p) if not math.isnan(p[index])]
+    highest = 0.0
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - rank) * p[index]))
+        corrected[index] = highest
+    return corrected.tolist()
+
+
+def test_all(statistics: pd.DataFrame, *, learned: bool) -> list[Test]:
+    """Test every hypothesis.
+
+    Args:
+        statistics: columns variant, arm, seed and a column for each statistic, of the runs that are not excluded.
+        learned: whether the causal models have learned more than token frequencies; otherwise nothing can be tested.
+    """
+    found = [_values(statistics, hypothesis) for hypothesis in HYPOTHESES]
+    p_values = [_p(hypothesis, *values) for hypothesis, values in zip(HYPOTHESES, found, strict=True)]
+    tests = []
+    for hypothesis, (x, other), p, corrected in zip(HYPOTHESES, found, p_values, holm(p_values), strict=True):
+        larger = hypothesis.claim == "larger"
+        mean = float(np.mean(x) - np.mean(other)) if larger and x and other else float(np.mean(x)) if x else math.nan
+        low, high = interval_of_difference(x, other) if larger else interval(x)
+        verdict: Verdict = "untestable"
+        if learned:
+            enough = min(len(x), len(other) if larger else len(x)) >= LEAST_RUNS
+            narrow = interval_of_difference(x, other, 0.90) if larger else interval(x, 0.90)
+            verdict = _verdict(hypothesis.claim, mean, (low, high), narrow, corrected) if enough else "undecided"
+        tests.append(Test(hypothesis, len(x), mean, low, high, p, corrected, verdict))
+    return tests
+
+
+def _values(statistics: pd.DataFrame, hypothesis: Hypothesis) -> tuple[list[float], list[float]]:
+    rows = statistics[statistics["variant"] == hypothesis.variant]
+    by_arm: Mapping[str, list[float]] = rows.groupby("arm")[hypothesis.statistic].apply(list).to_dict()
+    return by_arm.get(hypothesis.arm, []), by_arm.get(OTHER_ARM, [])
+
+
+def _p(hypothesis: Hypothesis, x: list[float], other: list[float]) -> float:
+    if (
+        len(x) < 2
+        or (hypothesis.claim == "larger" and len(other) < 2)
+        or (np.ptp(x) == 0 and hypothesis.claim != "larger")
+    ):
+        return math.nan
+    if hypothesis.claim == "larger":
+        return permutation_p(x, other)
+    return equivalence_p(x) if hypothesis.claim == "equivalent" else float(stats.ttest_1samp(x, 0.0).pvalue)
+
+
+def _verdict(
+    claim: Claim, mean: float, wide: tuple[float, float], narrow: tuple[float, float], corrected: float
+) -> Verdict:
+    """Return the verdict from the 95 % interval, the 90 % interval and the corrected p-value."""
+    significant = corrected < LEVEL
+    if claim == "equivalent":
+        if significant:
+            return "supported"
+        return "contradicted" if wide[0] > MARGIN or wide[1] < -MARGIN else "undecided"
+    if significant:
+        return "supported" if (mean < 0) == (claim == "negative") else "contradicted"
+    return "absent" if narrow[0] > -MARGIN and narrow[1] < MARGIN else "undecided"
