@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from hostile import HOSTILE
 from torch import Tensor
 
 
@@ -20,6 +21,12 @@ GROUPINGS: dict[str, Callable[[int], Tensor]] = {
     # one, two, four, eight, ...
     "doubling": lambda n: shuffled((torch.arange(n) + 1.0).log2().int()),
 }
+
+GROUPED = sorted(
+    {(name, list(GROUPINGS)[i % len(GROUPINGS)]) for i, name in enumerate(HOSTILE)}
+    | {(name, grouping) for name in ("gaussian", "bimodal_1000", "sinks") for grouping in GROUPINGS}
+)
+"""Every hostile cloud with one of the groupings, and three that are hostile in different ways with all of them."""
 
 
 def naive_nearest_outside(points: Tensor, groups: Tensor, k: int) -> np.ndarray:

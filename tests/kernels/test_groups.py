@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from grouped import GROUPINGS, n_outside, naive_nearest_outside
+from grouped import GROUPED, GROUPINGS, n_outside, naive_nearest_outside
 from hostile import HOSTILE
 
 from repdyn.kernels import Cloud, Undefined, gride, levina_bickel, two_nn
@@ -25,8 +25,7 @@ def multiplied(request, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("multiplied")
-@pytest.mark.parametrize("grouping", GROUPINGS)
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(("name", "grouping"), GROUPED)
 def test_every_distance_is_that_of_brute_force(name, grouping):
     points = Cloud(HOSTILE[name]()).distinct
     groups = GROUPINGS[grouping](len(points))
@@ -41,8 +40,15 @@ def test_every_distance_is_that_of_brute_force(name, grouping):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.int64])
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        (torch.float16, torch.uint8),
+        (torch.bfloat16, torch.int16),
+        (torch.float32, torch.int64),
+        (torch.float64, torch.uint8),
+    ],
+)
 def test_any_precision(dtype, kind):
     points = Cloud(HOSTILE["gaussian"]().to(dtype)).distinct
     groups = GROUPINGS["eights"](len(points)).to(kind)

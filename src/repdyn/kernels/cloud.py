@@ -126,11 +126,14 @@ class Cloud:
 
     def require_defined(self) -> None:
         """Raise Undefined if no metric is defined on the cloud: NaN, inf, or fewer than 3 distinct points."""
+        if Cloud.require_defined in self._results:
+            return
         if self.n_vectors and not math.isfinite(_largest_magnitude(self.x)):
             raise Undefined(f"the points contain {'NaN' if self.x.isnan().any() else 'inf'}")
         # checked on the first few points first, which is cheaper
         if len(distinct_rows(self.x[:_SAMPLE_ROWS])) < 3 and self.n_unique < 3:
             raise Undefined(f"{self.n_unique} distinct of {self.n_vectors} points, at least 3 needed")
+        self._results[Cloud.require_defined] = None
 
     def once(self, compute: Callable[[Cloud], Result]) -> Result:
         """Return ``compute(self)``, cached by function."""

@@ -75,8 +75,11 @@ def require_candidates(cloud: Cloud, k: int) -> int:
 def fewest_candidates(cloud: Cloud) -> int:
     """Return the number of possible neighbours of the distinct point that has the fewest."""
     groups = cloud.distinct_groups
-    own = 1 if groups is None else int(groups.unique(return_counts=True)[1].max())
-    return cloud.n_unique - own
+    if groups is None:
+        return cloud.n_unique - 1
+    ordered = groups.sort().values
+    own = torch.searchsorted(ordered, ordered, right=True) - torch.searchsorted(ordered, ordered)
+    return cloud.n_unique - int(own.max())
 
 
 def _shared_neighbours(cloud: Cloud) -> Neighbours:
@@ -146,10 +149,11 @@ def _from_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> tu
     rank = torch.arange(len(first), device=points.device) - torch.searchsorted(first, first)
     distances = torch.full(first.shape, torch.inf, dtype=torch.float64, device=points.device)
     # distances of the k best scores come first: they rule out most of the other pairs
-    best = rank < k
+    # positions, not masks: a device is waited for at every use of a mask
+    best = (rank < k).nonzero().flatten()
     distances[best] = pair_distances(points, first[best], second[best])
     reach = distances.new_zeros(n).scatter_reduce(0, first[best], distances[best], "amax")
-    rest = ~best & pairs.within(reach)
+    rest = pairs.within(reach).index_fill_(0, best, False).nonzero().flatten()
     distances[rest] = pair_distances(points, first[rest], second[rest])
     distances, order = distances.sort()
     first, by_first = first[order].sort(stable=True)
