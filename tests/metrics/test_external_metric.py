@@ -11,7 +11,7 @@ import torch
 from small import HandWritten, random_tokens
 
 from repdyn import Metric, Probe, Tracker, measure, open_store, register_metric
-from repdyn.cli.sweep import main
+from repdyn.cli.sweep_command import main
 from repdyn.metrics import METRICS, metric_info, resolve
 from repdyn.models import build_model
 from repdyn.tables.families import has_own_figures
@@ -60,7 +60,7 @@ def registry(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory):
+def live(tmp_path_factory, quick_images):
     folder = tmp_path_factory.mktemp("live")
     torch.manual_seed(0)
     model = HandWritten()

@@ -184,7 +184,7 @@ def test_they_are_measured_on_whole_sequences_alone():
             resolve([f"{name}@no_sink"], probe)
 
 
-def test_live_is_offline(tmp_path):
+def test_live_is_offline(tmp_path, without_figures):
     torch.manual_seed(0)
     model = HandWritten()
     with Tracker(model, even(), schedule=1, store=tmp_path, run="r", metrics=NAMES, report=False) as tracker:

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn import Probe, open_store
 from repdyn.alerts import Rule
-from repdyn.cli.sweep import main
+from repdyn.cli.sweep_command import main
 from repdyn.models import build_model
 from repdyn.store import Store
 from repdyn.tables.families import family_of, is_between
@@ -36,7 +36,7 @@ def probe() -> Probe:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, probe) -> Path:
+def folder(tmp_path_factory, probe, quick_images) -> Path:
     """A run with CSV and TensorBoard, its store in ``repdyn``."""
     root = tmp_path_factory.mktemp("live")
     loggers = [CSVLogger(root, name="", version="csv"), TensorBoardLogger(root, name="", version="board")]
@@ -94,7 +94,7 @@ def test_views_show_a_setting_as_they_show_its_metric(store):
     assert not measures_more_than_default(rows)
 
 
-def test_the_terminal_shows_the_whole_name(store, capsys):
+def test_the_terminal_shows_the_whole_name(store, capsys, quick_images):
     from repdyn.publish.results import show_store
 
     show_store(store)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -29,10 +28,12 @@ from repdyn.measurement.rows import OnError, rows_of_layer
 from repdyn.metrics import DEFAULT_METRICS, CheckpointContext, LayerView, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.probe.views import view_of
-from repdyn.store.frame import to_pandas
 from repdyn.store.schema import Checkpoint, Row, to_table
 from repdyn.store.state_cache import StateCache
 from repdyn.utils.distributed import ALONE, Ranks
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Progress: TypeAlias = Callable[[str, float], None]
 
@@ -54,9 +55,13 @@ class Profile:
     """Wall-clock time of running the model over the probe."""
     kernel_seconds: float
     """Wall-clock time of computing the metrics."""
+    causal_by_stack: Mapping[str | None, bool | None] = field(default_factory=dict)
+    """For each stack, whether no position sees a later one; None where that is undecidable."""
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one line for each layer, metric and subset; columns as in :class:`repdyn.store.schema.Row`."""
+        from repdyn.store.frame import to_pandas  # with pandas, which no training waits for
+
         return to_pandas(to_table(self.rows))
 
     def __repr__(self) -> str:
@@ -89,6 +94,7 @@ def measure(
     root_module: nn.Module | None = None,
     ranks: Ranks = ALONE,
     state_cache: StateCache | None = None,
+    causal_by_stack: Mapping[str | None, bool | None] | None = None,
 ) -> Profile:
     """Measure the geometry of every layer of a model on a probe.
 
@@ -125,6 +131,7 @@ def measure(
             and get the whole profile; forward passes and layers are shared out. Needed for a sharded model.
         state_cache: the states of previous checkpoints, for metrics that compare with them; those of this one are
             added.
+        causal_by_stack: what a former profile of the same model states; None tries it out.
 
     Returns:
         A profile with one row for each layer (0 is the embedding output), metric and token subset, stack after stack;
@@ -138,6 +145,8 @@ def measure(
         OSError: the temporary folder has too little space for the states beyond ``states_bytes``.
     """
     pairs = resolve(metrics, probe)
+    if probe_loss and probe.inputs is not None:
+        raise ValueError("expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out")
     captures: frozenset[CaptureKind] = frozenset().union(*(metric.captures for metric, _ in pairs))
     views = {view_of(subset) for _, subset in pairs}
     subsets = {view.sampled for view in views}
@@ -146,17 +155,18 @@ def measure(
     ranks.require_same(
         "what is measured", {"probe": probe.hash, "metrics": identity, "tokens_per_forward": tokens_per_forward}
     )
+    start = time.perf_counter()
     with ranks.sync_errors():
         prepared = prepare(model, layers, forward=forward, token_positions=token_positions, root_module=root_module)
         prepared = choose_way(prepared, probe)
-        causal_by_stack = causality(prepared, probe, states_bytes=states_bytes)
+        if causal_by_stack is None:
+            causal_by_stack = causality(prepared, probe, states_bytes=states_bytes)
     checkpoint = _describe(checkpoint or Checkpoint(), prepared, causal_by_stack)
     if "previous_checkpoint" not in captures:
         state_cache = None
     elif state_cache is not None:
         state_cache.begin(checkpoint.step)
 
-    start = time.perf_counter()
     run = partial(
         capture,
         prepared,
@@ -219,6 +229,7 @@ def measure(
         [row for row in rows if row.layer is None],
         forward_seconds=forward_done - start,
         kernel_seconds=time.perf_counter() - forward_done,
+        causal_by_stack=causal_by_stack,
     )
 
 

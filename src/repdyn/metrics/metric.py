@@ -65,8 +65,8 @@ class Metric:
     """Selects the kernel's positional arguments for every batch of a token subset; by default the layer's cloud."""
     captures: frozenset[CaptureKind] = frozenset()
     """What ``select_inputs`` needs in addition to the layer's own states."""
-    probe_requires: Literal["", "topics"] = ""
-    """What the probe must know of its tokens."""
+    probe_requires: Literal["", "tokens", "topics"] = ""
+    """What the probe must have beside vectors: tokens, rather than inputs of another kind, or topics of its tokens."""
     neighbours: int | str = 0
     """How many nearest neighbours of each distinct vector it uses, or the name of the setting that says so; 0 if none.
     Exact duplicates then count once, unless a setting ``duplicates`` is "count"."""

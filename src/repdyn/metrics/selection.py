@@ -68,13 +68,22 @@ def as_tuple(metrics: str | Sequence[MetricLike]) -> tuple[MetricLike, ...]:
 
 
 def _every_pair(probe: Probe | None) -> list[tuple[Metric, str]]:
-    possible = {"", "topics"} if probe is not None and probe.topics is not None else {""}
+    possible = {"", "tokens"} if probe is None or probe.inputs is None else {""}
+    if probe is not None and probe.topics is not None:
+        possible.add("topics")
     return [
         (metric, subset)
         for metric in METRICS.values()
         if metric.probe_requires in possible
-        for subset in metric.subsets
+        for subset in _default_subsets(metric, probe)
     ]
+
+
+def _default_subsets(metric: Metric, probe: Probe | None) -> tuple[str, ...]:
+    """Return the subsets of a name without one; of a probe of inputs those it has."""
+    if probe is None or probe.inputs is None:
+        return metric.subsets
+    return tuple(subset for subset in metric.subsets if subset in {*probe.subsets, NO_MASSIVE})
 
 
 def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str]]:
@@ -86,7 +95,20 @@ def _pairs(requested: MetricLike, probe: Probe | None) -> list[tuple[Metric, str
             f"expected a probe whose tokens have topics for {metric.name}, got one without; make one with "
             "probe.with_topics(...), or leave the metric out"
         )
-    return [(metric, chosen) for chosen in ((subset,) if subset else metric.subsets)]
+    if probe is not None and probe.inputs is not None:
+        _check_inputs(metric, subset)
+    return [(metric, chosen) for chosen in ((subset,) if subset else _default_subsets(metric, probe))]
+
+
+def _check_inputs(metric: Metric, subset: str) -> None:
+    """Check that a metric can be measured on a probe of inputs."""
+    if metric.probe_requires:
+        raise ValueError(f"expected a probe of tokens for {metric.name}, got one of other inputs; leave the metric out")
+    if subset not in {"", "all", NO_MASSIVE}:
+        raise ValueError(
+            f"expected {metric.name} on all or {NO_MASSIVE} vectors of a probe of inputs, got {subset!r}; choose "
+            "positions with Probe.from_inputs(..., positions=)"
+        )
 
 
 def _from_name(name: str) -> tuple[Metric, str]:

@@ -231,6 +231,7 @@ SIMILARITY = [
         name="next_token_variance",
         kernel=class_variance,
         select_inputs=with_next_tokens,
+        probe_requires="tokens",
         meaning="variance of the vectors before one next token, relative to the distance from those before another",
         range=(0.0, inf),
         source="Wu, Papyan 2024, Linguistic Collapse (arXiv 2405.17767)",

@@ -12,6 +12,7 @@ METRICS = [
         kernel=sink_rate,
         select_inputs=attention_of_sequences,
         captures=frozenset({"attention_weights"}),
+        probe_requires="tokens",
         meaning="share of attention heads whose mean attention to the first token exceeds a threshold",
         range=(0.0, 1.0),
         source="Gu et al. 2024, When Attention Sink Emerges in Language Models (arXiv 2410.10781)",

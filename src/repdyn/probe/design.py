@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from reprlib import repr as briefly
 from typing import Any, TypeAlias
 
@@ -40,6 +40,8 @@ class Design:
     """Number of windows cut from the text; None to derive it from ``vectors_per_window``."""
     vectors_per_window: int | None = None
     """Largest number of vectors of one window in a batch, if the text has enough windows; None for no limit."""
+    shuffled: bool = False
+    """Whether the text tokens of each window are put in random order."""
 
     disjoint_windows: bool = True
     """Whether the batches use disjoint sets of windows, with about equally many vectors of each. Otherwise every batch
@@ -100,7 +102,13 @@ PAPER = Design(
 """The published protocol: all tokens of 128 windows of 512 characters, batches of at least 4096, the dimension fitted
 to the lowest 20 % of the ratios with duplicates counted (Razzhigaev et al. 2024, package llm_microscope 0.0.7)."""
 
-DESIGNS = {design.name: design for design in (INDEPENDENT, DENSE, PAPER)}
+INPUTS = Design("inputs")
+"""That of probes of inputs: a few vectors of each, disjoint batches, neighbours in the same input excluded."""
+
+SHUFFLED = replace(INDEPENDENT, name="shuffled", shuffled=True)
+"""The default design on the same windows with their tokens in random order: the same tokens without their syntax."""
+
+DESIGNS = {design.name: design for design in (INDEPENDENT, DENSE, PAPER, SHUFFLED)}
 DesignLike: TypeAlias = str | Design
 
 
@@ -133,7 +141,7 @@ def design_from_rule(rule: Mapping[str, Any]) -> Design:
         raise ValueError(f"expected a sampling design with {', '.join(types)}, got {briefly(dict(rule))}")
     if not all(isinstance(values, dict) for values in rule["metric_settings"].values()):
         raise ValueError(f"expected metric_settings by metric name, got {rule['metric_settings']!r}")
-    named = DESIGNS.get(rule["design"])
+    named = {**DESIGNS, INPUTS.name: INPUTS}.get(rule["design"])
     if named is not None and named.rule == dict(rule):
         return named
     fields = {name: value for name, value in rule.items() if name != "design"}

@@ -16,10 +16,13 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from repdyn.probe.design import DENSE, Design, design_from_rule
+from repdyn.probe.input_files import InvalidInputsError, inputs_from_tensors, inputs_to_tensors
+from repdyn.probe.inputs import Inputs
 
 _PLAN = "repdyn_probe"
 _CLASS = "class."
 _TOPICS = "topics"
+_INPUTS = "repdyn_inputs"
 _COUNTS = ("batch_vectors", "n_batches", "seed")
 _MAX_COUNT = (1 << 32) - 1
 _MAX_ID = (1 << 63) - 1
@@ -38,11 +41,13 @@ class ProbeContent:
     classes: Mapping[str, Tensor]
     """By name; empty if there are none."""
     topics: Tensor | None
+    inputs: Inputs | None = None
 
     @property
     def fields(self) -> dict[str, Any]:
         """Everything but the hash, by the field names of :class:`repdyn.Probe`."""
         tensors = {"tokens": self.tokens, "lengths": self.lengths, "classes": self.classes, "topics": self.topics}
+        tensors |= {"inputs": self.inputs}
         return {**tensors, **self.settings}
 
 
@@ -52,7 +57,11 @@ def write_probe(path: str | Path, content: ProbeContent) -> None:
     # uint8, because a bool read from a damaged file may be neither true nor false
     tensors |= {f"{_CLASS}{name}": members.to(torch.uint8) for name, members in content.classes.items()}
     tensors |= {} if content.topics is None else {_TOPICS: content.topics}
-    data = to_safetensors(tensors, metadata={_PLAN: json.dumps(content.settings), "hash": content.hash})
+    metadata = {_PLAN: json.dumps(content.settings), "hash": content.hash}
+    if content.inputs is not None:
+        of_inputs, metadata[_INPUTS] = inputs_to_tensors(content.inputs)
+        tensors |= of_inputs
+    data = to_safetensors(tensors, metadata=metadata)
     # not save_file, whose errors of a full disk are no OSError, and whose files only their owner can read
     Path(path).write_bytes(data)
 
@@ -83,8 +92,9 @@ def read_probe(path: str | Path) -> ProbeContent:
                     if name.startswith(_CLASS)
                 },
                 topics=file.get_tensor(_TOPICS) if _TOPICS in names else None,
+                inputs=inputs_from_tensors(file.get_tensor, metadata[_INPUTS]) if _INPUTS in metadata else None,
             )
-    except (SafetensorError, _InvalidProbeError) as error:
+    except (SafetensorError, _InvalidProbeError, InvalidInputsError) as error:
         raise ValueError(f"expected a probe written by Probe.save, got {path}: {error}") from error
 
 

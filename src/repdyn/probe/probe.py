@@ -17,9 +17,7 @@ from torch import Tensor
 from repdyn.probe.content import (
     SUBSETS,
     ProbeBatch,
-    class_tensors,
     content_hash,
-    topic_tensor,
     unpad,
     validate_classes,
     validate_sequences,
@@ -27,10 +25,11 @@ from repdyn.probe.content import (
     validate_topics,
 )
 from repdyn.probe.design import BATCH_VECTORS, DENSE, INDEPENDENT, MAX_VECTORS, Design, DesignLike, resolve_design
+from repdyn.probe.inputs import Causal, Inputs, Positions, content_hash_of_inputs, inputs_fields
 from repdyn.probe.io import ProbeContent, read_probe, write_probe
-from repdyn.probe.sampling import SampledTokens
-from repdyn.probe.windows import WindowPlan, tokenize_windows
-from repdyn.probe.word_classes import TokenWords, validate_word_classes
+from repdyn.probe.labels import LabelledTokens
+from repdyn.probe.windows import TokenizedWindows, WindowPlan, tokenize_windows
+from repdyn.probe.word_classes import validate_word_classes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +40,7 @@ _SETTINGS = ("special_ids", "batch_vectors", "n_batches", "seed", "pad_id", "nam
 
 
 @dataclass(frozen=True, eq=False)
-class Probe(SampledTokens):
+class Probe(LabelledTokens):
     """A fixed set of token sequences (windows) with a seeded plan of which vectors to measure.
 
     Tokens are indexed over the whole probe, window by window, without padding. The sampling design determines the
@@ -50,9 +49,7 @@ class Probe(SampledTokens):
     depends neither on the padding side nor on the batch size of the forward pass.
 
     The subsets are ``all`` tokens, ``no_sink``, and the probe's classes. All have the same number of batches; those of
-    a class with few tokens are smaller.
-
-    Build one with :meth:`from_texts`, :meth:`from_tokens` or :meth:`enwik8`.
+    a class with few tokens are smaller. Build one with one of the class methods.
     """
 
     tokens: Tensor
@@ -81,11 +78,15 @@ class Probe(SampledTokens):
     Like ``bytes_per_token``, it is not part of the hash."""
     bytes_per_token: float | None = None
     """Mean number of UTF-8 bytes of a text token, special ones left out; None if unknown."""
+    inputs: Inputs | None = None
+    """The inputs of :meth:`from_inputs`, whose vectors are numbered like tokens; None of tokens."""
 
     def __post_init__(self) -> None:
         validate_sequences(self.tokens, self.lengths)
         validate_classes(self.classes, len(self.tokens))
         validate_topics(self.topics, len(self.tokens))
+        if self.inputs is not None and (self.classes or self.topics is not None):
+            raise ValueError("expected classes and topics of a probe of tokens, got a probe of inputs; leave them out")
         # a canonical order, on which the hash does not depend but the subsets do
         object.__setattr__(self, "classes", dict(sorted(self.classes.items())))
         available = {subset: len(self.members(subset)) for subset in self.subsets}
@@ -120,9 +121,9 @@ class Probe(SampledTokens):
             seed: seed of the sampling plan.
             pad_id: token id used for padding when batches are formed.
             name: name of the text, for figures and logs.
-            design: name of a sampling design ("independent", "dense", "paper") or a :class:`repdyn.Design`, whose
-                windows are replaced by the given sequences. For independent vectors give many sequences: with 512 for
-                each batch of 4096 vectors, 8 vectors of each are sampled.
+            design: name of a sampling design ("independent", "dense", "paper", "shuffled") or a :class:`repdyn.Design`,
+                whose windows are replaced by the given sequences. For independent vectors give many sequences: with 512
+                for each batch of 4096 vectors, 8 vectors of each are sampled.
             mask_id: token id of the mask, for the loss of an encoder.
             bytes_per_token: mean number of UTF-8 bytes of a text token, for the loss in bits per byte.
 
@@ -131,18 +132,19 @@ class Probe(SampledTokens):
                 design.
         """
         design = resolve_design(design)
-        tokens, lengths = unpad(input_ids, attention_mask)
+        special_ids = tuple(sorted({int(token) for token in special_ids}))
+        windows = TokenizedWindows(*unpad(input_ids, attention_mask)).in_order_of(design, special_ids, seed)
         return cls(
-            tokens=tokens,
-            lengths=lengths,
-            special_ids=tuple(sorted({int(token) for token in special_ids})),
+            tokens=windows.tokens,
+            lengths=windows.lengths,
+            special_ids=special_ids,
             seed=seed,
             pad_id=pad_id,
             name=name,
             design=design,
             mask_id=mask_id,
             bytes_per_token=bytes_per_token,
-            **design.batch_plan(max_vectors, batch_vectors, len(tokens)),
+            **design.batch_plan(max_vectors, batch_vectors, len(windows.tokens)),
         )
 
     @classmethod
@@ -177,7 +179,8 @@ class Probe(SampledTokens):
             classes: word classes to add, as for :meth:`with_words`; word frequencies are counted over all texts.
             design: name of a sampling design or a :class:`repdyn.Design`: "independent" (8 vectors of each window of 80
                 tokens, disjoint batches, neighbours in the same window excluded), "dense" (most tokens of few long
-                windows) or "paper" (the published protocol: all tokens of 128 windows of 512 characters).
+                windows), "paper" (the published protocol: all tokens of 128 windows of 512 characters) or "shuffled"
+                (as "independent", the tokens of each window in random order).
             vectors_per_window: largest number of vectors of one window in a batch, if the text has enough windows; None
                 for the design's default.
 
@@ -192,10 +195,12 @@ class Probe(SampledTokens):
         validate_word_classes(classes)
         plan = WindowPlan.by_design(design, max_vectors, batch_vectors, sequence_length)
         windows = tokenize_windows(texts, tokenizer, plan, bool(classes))
+        special_ids = tuple(sorted(set(tokenizer.all_special_ids)))
+        windows = windows.in_order_of(design, special_ids, seed)
         probe = cls(
             tokens=windows.tokens,
             lengths=windows.lengths,
-            special_ids=tuple(sorted(set(tokenizer.all_special_ids))),
+            special_ids=special_ids,
             seed=seed,
             pad_id=cast(int, tokenizer.pad_token_id or 0),
             name=name,
@@ -211,7 +216,7 @@ class Probe(SampledTokens):
         """Return a probe of the last 5 % of cleaned enwik8, its conventional test split.
 
         Args:
-            tokenizer: tokenizer of the models to measure.
+            tokenizer: as for :meth:`from_texts`.
             path: path of enwik8 (plain, .gz, .xz or .zip); None downloads it once and verifies its checksum.
             **settings: sequence_length, max_vectors, batch_vectors, seed, classes, design, vectors_per_window: as for
                 :meth:`from_texts`.
@@ -222,56 +227,53 @@ class Probe(SampledTokens):
         held_out = corpus.data[len(corpus.data) * 95 // 100 :].decode("utf-8", errors="ignore")
         return cls.from_texts([held_out], tokenizer, name=corpus.name, **settings)
 
+    @classmethod
+    def from_inputs(
+        cls,
+        batches: Iterable[Any],
+        *,
+        positions: Positions = None,
+        causal: Causal = None,
+        max_vectors: int = MAX_VECTORS,
+        batch_vectors: int | None = None,
+        vectors_per_input: int | None = None,
+        seed: int = 0,
+        name: str = "inputs",
+    ) -> Probe:
+        """Return a probe of anything that a model takes: images, waveforms, pairs of image and text.
+
+        Args:
+            batches: each as the model's forward takes it and as large as one forward pass can be: a dictionary of
+                tensors, a tuple of tensors or a tensor, the first dimension being that of the inputs.
+            positions: which positions of the states are vectors: a slice, ``slice(1, None)`` without CLS; the name of a
+                mask among the inputs; a function from states (n_inputs, n_positions, dim) and the inputs of a batch to
+                a mask (n_inputs, n_positions); one of these for each stack, by its name; None for all.
+            causal: whether no position sees a later one, or that of each stack; recorded, and not tested.
+            max_vectors, batch_vectors: as for :meth:`from_tokens`.
+            vectors_per_input: number of vectors of each input at every layer; None for 8, or more if inputs are few.
+            seed, name: as for :meth:`from_tokens`.
+
+        Raises:
+            ValueError: batches that are no inputs, too few inputs (with the number required), or no rule of positions.
+        """
+        fields = inputs_fields(batches, positions, causal, max_vectors, batch_vectors, vectors_per_input)
+        return cls(**fields, seed=seed, name=name)
+
     @cached_property
     def hash(self) -> str:
         """16 hexadecimal digits that identify the tokens, plan and design, and any classes and topics."""
         plan: list[Any] = [list(self.special_ids), self.batch_vectors, self.n_batches, self.seed]
+        if self.inputs is not None:
+            return content_hash_of_inputs(self.inputs, [*plan, self.design.rule])
         if self.design.rule != DENSE.rule:  # the only design of early versions, whose hashes remain valid
             plan.append(self.design.rule)
         return content_hash(self.tokens, self.lengths, plan, self.classes, self.topics)
 
-    def with_classes(self, classes: Mapping[str, Any]) -> Probe:
-        """Return the probe with classes added; a class of the same name is replaced.
-
-        Args:
-            classes: by name, a bool for each token in the order of ``tokens``: a tensor, an array or a list.
-                ``members & ~probe.is_sink`` excludes first positions and special tokens.
-
-        Raises:
-            ValueError: an invalid name, another type or length, or too few tokens in a class.
-        """
-        return replace(self, classes={**self.classes, **class_tensors(classes)})
-
-    def with_words(self, words: TokenWords, classes: Sequence[str]) -> Probe:
-        """Return the probe with word classes added, which exclude first positions and special tokens.
-
-        Args:
-            words: the words of all tokens.
-            classes: among "function" (English function words), "content" (all other words), "frequent" (the most
-                frequent words, which make up half of the text) and "rare" (the least frequent ones, the last 10 % of
-                it).
-
-        Raises:
-            ValueError: unknown classes, a text in which they cannot be determined, or too few tokens in one.
-        """
-        validate_word_classes(classes)
-        return self.with_classes({name: members & ~self.is_sink for name, members in words.classes(classes).items()})
-
-    def with_topics(self, topics: Any) -> Probe:
-        """Return the probe with topics of its tokens, which replace any it has.
-
-        Args:
-            topics: (n_tokens,) integers in the order of ``tokens``, -1 for none: a tensor, an array or a list.
-
-        Raises:
-            ValueError: another type or length, or no token has a topic.
-        """
-        return replace(self, topics=topic_tensor(topics))
-
     def save(self, path: str | Path) -> None:
         """Write the probe to a safetensors file; :meth:`load` restores it with an equal hash."""
         settings = {name: getattr(self, name) for name in _SETTINGS} | {"design": self.design.rule}
-        write_probe(path, ProbeContent(self.tokens, self.lengths, settings, self.hash, self.classes, self.topics))
+        content = ProbeContent(self.tokens, self.lengths, settings, self.hash, self.classes, self.topics, self.inputs)
+        write_probe(path, content)
 
     @classmethod
     def load(cls, path: str | Path) -> Probe:

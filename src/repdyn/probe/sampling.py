@@ -11,6 +11,8 @@ from torch import Tensor
 
 from repdyn.probe.content import MIN_BATCH_VECTORS, SUBSETS, ProbeBatch, padded_batches, sink_mask
 from repdyn.probe.design import Design
+from repdyn.probe.input_batches import input_batches
+from repdyn.probe.inputs import Inputs
 from repdyn.probe.views import DIFFERENCES, VIEWS, WINDOW_MEAN
 
 WHOLE_WINDOWS = 16
@@ -31,11 +33,12 @@ class SampledTokens:
     pad_id: int
     design: Design
     classes: Mapping[str, Tensor]
+    inputs: Inputs | None
 
     @property
     def subsets(self) -> tuple[str, ...]:
-        """The names of the token subsets."""
-        return (*SUBSETS, *self.classes)
+        """The names of the token subsets; a probe of inputs has all vectors alone."""
+        return ("all",) if self.inputs is not None else (*SUBSETS, *self.classes)
 
     @cached_property
     def is_sink(self) -> Tensor:
@@ -135,7 +138,11 @@ class SampledTokens:
             n_needed: (n_sequences,) number of tokens needed of each sequence, as from :meth:`tokens_needed`. Sequences
                 of similar need are batched together, and each batch is truncated to the largest need. None for the
                 whole probe in its order.
+
+        Of a probe of inputs these are its own batches, whatever the arguments.
         """
+        if self.inputs is not None:
+            return input_batches(self.inputs, self.seed)
         return padded_batches(self.tokens, self.lengths, self.pad_id, n_sequences, n_needed)
 
     def tokens_needed(self, sampled: np.ndarray, causal: bool) -> Tensor:

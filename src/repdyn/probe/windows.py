@@ -51,10 +51,23 @@ class TokenizedWindows(NamedTuple):
     """(n_tokens,) int64: the concatenated windows."""
     lengths: Tensor
     """(n_windows,) int64: number of tokens in each window."""
-    words: TokenWords | None
+    words: TokenWords | None = None
     """Words of the tokens, if requested."""
-    bytes_per_token: float | None
+    bytes_per_token: float | None = None
     """Mean number of UTF-8 bytes of a token of the texts, without special tokens; None without any token."""
+
+    def in_order_of(self, design: Design, special_ids: Sequence[int], seed: int) -> TokenizedWindows:
+        """Return the windows with their text tokens in random order if the design is shuffled; special tokens stay
+        where they are, and words stay with their tokens."""
+        if not design.shuffled:
+            return self
+        window = np.repeat(np.arange(len(self.lengths)), self.lengths.numpy())
+        places = np.flatnonzero(~np.isin(self.tokens.numpy(), special_ids))
+        random = np.random.default_rng(seed).random(len(places))
+        order = np.arange(len(window))
+        order[places] = places[np.lexsort((random, window[places]))]
+        words = None if self.words is None else TokenWords(self.words.numbers[order], self.words.lexicon)
+        return self._replace(tokens=self.tokens[order], words=words)
 
 
 def tokenize_windows(

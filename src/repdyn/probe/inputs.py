@@ -1,0 +1,241 @@
+"""Inputs of any kind as a probe: images, waveforms, pairs; and which positions of a model's states count as vectors.
+
+How many positions an input has is only known inside the model, and differs between its layers where it merges patches
+or samples down. A probe of inputs therefore takes the same number of vectors of each input at every layer. The number
+of positions that count is cut into as many equal parts, and one position of each part is taken, by a number that is
+drawn once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from repdyn.probe.design import BATCH_VECTORS, INPUTS
+
+InputBatch: TypeAlias = Mapping[str, Any] | tuple[Any, ...]
+"""Arguments of a model's forward by name, or in their order."""
+CountingRule: TypeAlias = slice | str | Callable[[Tensor, InputBatch], Tensor] | None
+"""Which positions of states count: a slice of them; the name of a mask among the inputs; a function from states
+(n_inputs, n_positions, dim) and the inputs to a mask (n_inputs, n_positions); None for all."""
+Positions: TypeAlias = CountingRule | Mapping[str, CountingRule]
+"""A rule, or one for each stack."""
+Causal: TypeAlias = bool | Mapping[str, bool | None] | None
+"""Whether no position sees a later one, or that of each stack; None where it is not known."""
+
+VECTORS_PER_INPUT = 8
+"""Least number of vectors that are taken of each input, unless another is requested."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Batches of a model's inputs, and which of the positions are vectors."""
+
+    batches: tuple[InputBatch, ...]
+    """Each as it goes through the model in one forward pass."""
+    positions: Positions
+    causal: Causal
+    vectors_per_input: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of inputs in each batch."""
+        return [batch_size(batch) for batch in self.batches]
+
+    def rule(self, stack: str | None) -> CountingRule:
+        """Return which positions of a stack count."""
+        return _of_stack(self.positions, stack, "positions")
+
+    def is_causal(self, stack: str | None) -> bool | None:
+        """Return whether no position of a stack sees a later one; None where it is not known."""
+        return _of_stack(self.causal, stack, "causal")
+
+    def update_hash(self, digest: Any) -> None:
+        """Add the inputs and the choice of positions to a digest."""
+        digest.update(
+            json.dumps(["inputs", rules_as_json(self.positions, names=True), self.vectors_per_input]).encode()
+        )
+        for batch in self.batches:
+            for name, value in _items(batch):
+                header = [name, list(value.shape), str(value.dtype)] if isinstance(value, Tensor) else [name, value]
+                digest.update(json.dumps(header).encode())
+                if isinstance(value, Tensor):
+                    digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+
+
+def inputs_fields(
+    batches: Iterable[Any],
+    positions: Positions,
+    causal: Causal,
+    max_vectors: int,
+    batch_vectors: int | None,
+    vectors_per_input: int | None,
+) -> dict[str, Any]:
+    """Return the fields of a probe of inputs; arguments as for :meth:`repdyn.Probe.from_inputs`.
+
+    Raises:
+        ValueError: batches that are no inputs of a model, too few inputs, or positions that are no rule.
+    """
+    if isinstance(batches, Tensor | Mapping | str):
+        raise ValueError(
+            f"expected several batches of inputs, got one {type(batches).__name__}; put it into a list, "
+            "Probe.from_inputs([batch])"
+        )
+    copied = tuple(as_batch(batch) for batch in batches)
+    rules_as_json(positions, names=True)
+    n_inputs = sum(batch_size(batch) for batch in copied)
+    size = min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
+    n_batches = max_vectors // size if size > 0 else 0
+    if n_inputs < max(n_batches, 1):
+        raise ValueError(
+            f"expected at least one input for each of {n_batches} batches of vectors, got {n_inputs} inputs; give "
+            f"more, or request fewer vectors, max_vectors={size * max(n_inputs, 1)}"
+        )
+    needed = -(-size // (n_inputs // max(n_batches, 1)))
+    of_each = max(VECTORS_PER_INPUT, needed) if vectors_per_input is None else vectors_per_input
+    if of_each < needed:
+        raise ValueError(
+            f"expected {n_batches * size} vectors, got {n_inputs} inputs with {of_each} vectors of each; give at least "
+            f"{n_batches * -(-size // max(of_each, 1))} inputs, or raise vectors_per_input or lower max_vectors"
+        )
+    return {
+        "tokens": torch.zeros(n_inputs * of_each, dtype=torch.int64),
+        "lengths": torch.full((n_inputs,), of_each, dtype=torch.int64),
+        "batch_vectors": size,
+        "n_batches": n_batches,
+        "design": INPUTS,
+        "inputs": Inputs(copied, positions, causal, of_each),
+    }
+
+
+def as_batch(batch: Any) -> InputBatch:
+    """Return a copy of a batch in memory, as a mapping or a tuple.
+
+    Raises:
+        ValueError: no tensors, or tensors of different numbers of inputs.
+    """
+    values = dict(batch) if isinstance(batch, Mapping) else batch
+    values = values if isinstance(values, dict) else tuple(values) if isinstance(values, list | tuple) else (values,)
+    items = [(name, _copied(value)) for name, value in _items(values)]
+    sizes = {len(value) for _, value in items if isinstance(value, Tensor) and value.ndim}
+    unknown = [name for name, value in items if not isinstance(value, Tensor | bool | int | float | str | None)]
+    if len(sizes) != 1 or unknown or 0 in sizes:
+        got = ", ".join(f"{name}: {_shown(value)}" for name, value in items)
+        raise ValueError(
+            "expected each batch as a tensor, a tuple of tensors or a dictionary of tensors, whose first dimension is "
+            f"the number of inputs, got {got or 'nothing'}; give the batches as the model's forward takes them"
+        )
+    return dict(items) if isinstance(values, dict) else tuple(value for _, value in items)
+
+
+def batch_size(batch: InputBatch) -> int:
+    """Return the number of inputs in a batch."""
+    return next(len(value) for _, value in _items(batch) if isinstance(value, Tensor) and value.ndim)
+
+
+def moved(batch: InputBatch, device: torch.device, dtype: torch.dtype | None) -> InputBatch:
+    """Return a batch on a device, tensors of floating type in the given precision."""
+    return _mapped(batch, lambda value: value.to(device, dtype if value.is_floating_point() else None))
+
+
+def first_of(batch: InputBatch) -> InputBatch:
+    """Return the first input of a batch as a batch."""
+    return _mapped(batch, lambda value: value[:1] if value.ndim else value)
+
+
+def _mapped(batch: InputBatch, function: Callable[[Tensor], Tensor]) -> InputBatch:
+    items = [(name, function(value) if isinstance(value, Tensor) else value) for name, value in _items(batch)]
+    return dict(items) if isinstance(batch, Mapping) else tuple(value for _, value in items)
+
+
+def draws_of(n_inputs: int, vectors_per_input: int, seed: int) -> Tensor:
+    """Return the numbers in [0, 1) that choose a position in each part of each input, (n_inputs, vectors_per_input)."""
+    # the stream of RandomState is frozen by numpy's policy
+    return torch.from_numpy(np.random.RandomState(seed).random_sample((n_inputs, vectors_per_input)))
+
+
+def rules_as_json(positions: Any, *, names: bool = False) -> Any:
+    """Return the choice of positions as JSON-serialisable values.
+
+    Args:
+        names: write a function as its name, instead of refusing it.
+
+    Raises:
+        ValueError: no rule, or a function that cannot be written.
+    """
+    if isinstance(positions, Mapping):
+        return {"stacks": {str(stack): rules_as_json(rule, names=names) for stack, rule in positions.items()}}
+    if positions is None or isinstance(positions, str):
+        return positions
+    if isinstance(positions, slice):
+        bounds = [positions.start, positions.stop, positions.step]
+        if all(bound is None or isinstance(bound, int) for bound in bounds):
+            return {"slice": bounds}
+    name = getattr(positions, "__qualname__", "<lambda>")
+    if callable(positions) and names and not name.endswith("<lambda>"):
+        return {"function": name}
+    if callable(positions) and not names:
+        raise ValueError(
+            f"expected positions that a file can hold, a slice or the name of a mask, got the function {name}; "
+            "make the probe with Probe.from_inputs where it is needed"
+        )
+    raise ValueError(
+        "expected positions= to be a slice, such as slice(1, None) without the first, the name of a mask among the "
+        "inputs, a function defined with def, whose name distinguishes probes, or one of these for each stack, "
+        f"got {positions!r}"
+    )
+
+
+def rules_from_json(value: Any) -> Positions:
+    """Return the choice of positions that :func:`rules_as_json` wrote.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict) and set(value) == {"stacks"}:
+        return {stack: rules_from_json(rule) for stack, rule in value["stacks"].items()}  # type: ignore[misc]
+    if isinstance(value, dict) and set(value) == {"slice"} and len(value["slice"]) == 3:
+        return slice(*value["slice"])
+    raise ValueError(f"expected positions as written by Probe.save, got {value!r}")
+
+
+def _of_stack(value: Any, stack: str | None, what: str) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    if stack not in value:
+        raise ValueError(
+            f"expected {what}= for each stack, got {', '.join(map(repr, value))} and none for {stack!r}; name the "
+            "stacks as layers= does"
+        )
+    return value[stack]
+
+
+def _items(batch: Any) -> list[tuple[str, Any]]:
+    return list(batch.items()) if isinstance(batch, Mapping) else [(str(i), value) for i, value in enumerate(batch)]
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    return value.detach().cpu().clone() if isinstance(value, Tensor) else value
+
+
+def _shown(value: Any) -> str:
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+
+
+def content_hash_of_inputs(inputs: Inputs, plan: list[Any]) -> str:
+    """Return the first 16 hexadecimal digits of a SHA-256 of the inputs and the plan."""
+    digest = hashlib.sha256()
+    digest.update(json.dumps(plan).encode())
+    inputs.update_hash(digest)
+    return digest.hexdigest()[:16]
