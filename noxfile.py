@@ -5,6 +5,7 @@ nox -s fast       lint, types, and the tests that take seconds
 nox -s test       every test, as .ci/run does
 nox -s docs       build the site, strictly
 nox -s bench      the kernels beside other packages
+nox -s stacks     models and trainers of other packages, in an environment of its own
 """
 
 import nox
@@ -45,3 +46,12 @@ def docs(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Compare the kernels with other packages."""
     session.run("python", "benchmarks/kernel_comparison.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session(venv_backend="venv")
+def stacks(session: nox.Session) -> None:
+    """Track models and trainers of other packages, in an environment of its own."""
+    session.install("-c", "constraints.txt", "-e", ".[test,stacks]")
+    # litgpt asks for a huggingface_hub below ours, timm for a torchvision that may be built for another torch
+    session.install("--no-deps", "litgpt==0.5.13", "timm==1.0.31")
+    session.run("python", "-m", "pytest", "-q", "-rs", "tests/stacks", *session.posargs)

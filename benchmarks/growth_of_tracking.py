@@ -1,16 +1,20 @@
-"""Measure whether a measurement costs more, the more there are before it: seconds of each tenth of many measurements.
+"""Measure whether a measurement costs more, the more there are before it: each tenth of many measurements.
 
     OMP_NUM_THREADS=1 python benchmarks/growth_of_tracking.py
-    OMP_NUM_THREADS=1 python benchmarks/growth_of_tracking.py --measurements 400 --metrics anisotropy two_nn
+    OMP_NUM_THREADS=1 python benchmarks/growth_of_tracking.py --measurements 40 --stored 2000
 
 A tiny decoder on random tokens is measured at each step by a Tracker with store, alerts, live page and a CSV logger.
-"own share" is what is neither forward passes nor kernels: rows, files, loggers, alerts, the page.
+Seconds are those that a processor worked, in all threads. "own share" is what is neither forward passes nor kernels:
+rows, files, loggers, alerts, the page. With --stored the run goes on from a store that has so many measurements
+already, copies of its first, which takes less time than to make them; its first tenth then has the reading of the
+history.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +30,7 @@ import repdyn
 from repdyn import Probe, Tracker
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.models import build_model
+from repdyn.store import MeasurementKey, read_rows
 
 _PARTS = 10
 
@@ -37,11 +42,15 @@ def main() -> None:
         "--metrics", nargs="+", default=list(DEFAULT_METRICS), metavar="NAME", help="default: %(default)s"
     )
     parser.add_argument("--layers", type=int, default=4, help="of the model (default: %(default)s)")
+    parser.add_argument("--stored", type=int, default=0, help="measurements stored before (default: %(default)s)")
     options = parser.parse_args()
     about = facts("")
     print(f"{about['machine']}, threads: {about['threads']}, {about['versions']}, {about['date']}")
-    print(f"{options.measurements} measurements of {', '.join(options.metrics)}, {options.layers} blocks")
-    seconds, own = measure(options.measurements, options.metrics, options.layers)
+    print(
+        f"{options.measurements} measurements of {', '.join(options.metrics)}, {options.layers} blocks, "
+        f"{options.stored} stored before"
+    )
+    seconds, own = measure(options.measurements, options.metrics, options.layers, options.stored)
     print(f"{'measurements':>14} {'seconds each':>12} {'own share':>10}")
     bounds = [round(part * len(seconds) / _PARTS) for part in range(_PARTS + 1)]
     means = []
@@ -52,7 +61,7 @@ def main() -> None:
     print(f"last tenth / first tenth: {means[-1] / means[0]:.2f}")
 
 
-def measure(n_measurements: int, metrics: list[str], n_layers: int) -> tuple[list[float], list[float]]:
+def measure(n_measurements: int, metrics: list[str], n_layers: int, n_stored: int) -> tuple[list[float], list[float]]:
     """Return the seconds of each measurement, and those of them that are neither forward passes nor kernels."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 256, "hidden_size": 32, "n_layers": n_layers, "n_heads": 2, "context_length": 64}
@@ -61,21 +70,38 @@ def measure(n_measurements: int, metrics: list[str], n_layers: int) -> tuple[lis
     seconds, measuring = [], []
 
     def clocked(*given: Any, **options: Any) -> Any:
+        clock, worked = time.perf_counter(), time.process_time()
         profile = repdyn.measure(*given, **options)
-        measuring.append(profile.forward_seconds + profile.kernel_seconds)
+        share = (profile.forward_seconds + profile.kernel_seconds) / (time.perf_counter() - clock)
+        measuring.append(share * (time.process_time() - worked))
         return profile
 
     with TemporaryDirectory() as folder, patch("repdyn.tracking.tracked_run.measure", clocked):
         logger = CSVLogger(folder, name="csv")
-        tracker = Tracker(model, probe, metrics=metrics, schedule=1, store=Path(folder) / "store", loggers=[logger])
+        given = {"metrics": metrics, "schedule": 1, "store": Path(folder) / "store", "loggers": [logger]}
+        if n_stored:
+            fill(Tracker(model, probe, **given), n_stored)
+        tracker = Tracker(model, probe, start=max(n_stored - 1, 0), **given)
+        measuring.clear()
         with tracker:
             for _ in tqdm(range(n_measurements), unit="measurement", disable=None):
                 for parameter in model.parameters():
                     parameter.data.mul_(1.0001)
-                start = time.perf_counter()
+                start = time.process_time()
                 tracker.step(loss=torch.rand(()))
-                seconds.append(time.perf_counter() - start)
-    return seconds, [whole - part for whole, part in zip(seconds, measuring[1:], strict=False)]
+                seconds.append(time.process_time() - start)
+    # of the steps: with an empty store, the first one measured is the model before them
+    return seconds, [whole - part for whole, part in zip(seconds, measuring[-len(seconds) :], strict=True)]
+
+
+def fill(tracker: Tracker, n_stored: int) -> None:
+    """Measure once, and store it as so many steps."""
+    tracker.start()
+    store, (file,) = tracker.store, tracker.store.path.glob("*/step*.parquet")
+    rows = read_rows(file)
+    for step in tqdm(range(1, n_stored), desc="filling", disable=None):
+        key = MeasurementKey(rows[0].run, step, rows[0].probe, file.stem.rpartition("-")[2])
+        store.write(key, [replace(row, step=step) for row in rows])
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from repdyn.publish.keys import LogLayers
 from repdyn.store import Store, open_store
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.config import MeasurementConfig, OnFailure
+from repdyn.tracking.overhead import Overhead, validate_max_overhead
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.tracking.tracked_run import TrackedRun
 from repdyn.tracking.training_state import learning_rate_of
@@ -52,7 +53,7 @@ class HuggingFaceTracker(TrainerCallback):
         loggers: Lightning loggers to log to; by default the open W&B run and a TensorBoard folder in ``output_dir``,
             according to ``report_to``.
         log_layers: as for :class:`repdyn.callbacks.RepresentationDynamics`.
-        alerts, report: as for :class:`repdyn.callbacks.RepresentationDynamics`.
+        alerts, report, max_overhead: as for :class:`repdyn.callbacks.RepresentationDynamics`.
 
     Raises:
         ValueError: at the start of training, if the configuration is invalid: unidentifiable blocks, or a store with
@@ -78,7 +79,9 @@ class HuggingFaceTracker(TrainerCallback):
         tokens_per_forward: int = 8192,
         alerts: RulesLike = DEFAULT,
         report: bool = True,
+        max_overhead: float | None = None,
     ) -> None:
+        validate_max_overhead(max_overhead)
         self._config = MeasurementConfig(
             probe=probe,
             metrics=metrics,
@@ -97,7 +100,9 @@ class HuggingFaceTracker(TrainerCallback):
         self._requested_loggers = None if loggers is None else tuple(loggers)
         self._rules = resolve_rules(alerts)
         self._report = report
+        self._max_overhead = max_overhead
         self._tracked: TrackedRun | None = None
+        self._named = ""
         self._logged: tuple[int, float] | None = None
         self._validation_loss: float | None = None
         self._measured_at: int | None = None
@@ -114,19 +119,21 @@ class HuggingFaceTracker(TrainerCallback):
         trial = state.trial_name if state.is_hyper_param_search else None
         run = ".".join(filter(None, (self._requested_run or args.run_name or folder.resolve().name, trial, self._name)))
         defaults = _DefaultLoggers(args, folder, self._name)
+        # the Trainer restarts if a batch does not fit into memory, and train() may be called again
+        before = self._tracked if self._named == run else None
+        self._named = run
         tracked = TrackedRun(
             config=self._config,
-            run=run,
+            run=run if before is None else before.run,
             store=open_store(self._requested_store or folder / "repdyn", refresh=False),
             loggers=lambda: defaults.loggers if self._requested_loggers is None else self._requested_loggers,
             name=self._name,
             rules=self._rules,
             report=self._report,
+            overhead=Overhead(self._max_overhead),
         )
-        # the Trainer restarts if a batch does not fit into memory, and train() may be called again
-        continued = self._tracked is not None and self._tracked.run == run
         self._schedule = ScheduleState(self._schedule.schedule)
-        resumed = continued or state.global_step > 0
+        resumed = before is not None or state.global_step > 0
         tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed, unwrapped(model), model)
         tracked.start(state.global_step)
         self._tracked = tracked
@@ -137,13 +144,15 @@ class HuggingFaceTracker(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
     ) -> None:
-        if self._schedule.advance(state.global_step):
+        if self._tracked is not None:
+            self._tracked.overhead.count_step(state.global_step, self._schedule.schedule, state.max_steps)
+        if self._schedule.advance(state.global_step) and self._has_time(state.global_step):
             self._measure(args, state, control, model, others.get("optimizer"))
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
     ) -> None:
-        if self._schedule.save(state.global_step):
+        if self._schedule.save(state.global_step) and self._has_time(state.global_step):
             self._measure(args, state, control, model, others.get("optimizer"))
 
     def on_log(
@@ -173,6 +182,13 @@ class HuggingFaceTracker(TrainerCallback):
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._tracked is not None:
             self._tracked.finish()
+
+    def _has_time(self, step: int) -> bool:
+        """Return whether the budget has time to measure a scheduled step, which else may still turn out the last."""
+        has_time = self._tracked is None or self._tracked.overhead.allows(step)
+        if not has_time:
+            self._schedule.release()
+        return has_time
 
     def _measure(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, optimizer: Any

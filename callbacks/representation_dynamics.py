@@ -21,6 +21,7 @@ from repdyn.callbacks.scheduled import (
     tracked_module,
     validate_names,
     validate_strategy,
+    validation_loss,
 )
 from repdyn.callbacks.views_last import ViewsLast
 from repdyn.capture.blocks import LayerPatterns
@@ -32,13 +33,11 @@ from repdyn.publish.keys import LogLayers
 from repdyn.store import Store, open_store
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.config import MeasurementConfig, OnFailure, validate_measurement
+from repdyn.tracking.overhead import Overhead, validate_max_overhead
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.tracking.tracked_run import TrackedRun
 from repdyn.tracking.training_state import add_tokens, learning_rate_of
 from repdyn.utils.distributed import Ranks
-
-_VALIDATION_LOSSES = ("val/loss", "val_loss", "validation/loss", "validation_loss", "valid_loss", "eval_loss")
-"""Names under which a LightningModule may log its validation loss; the first that is logged is stored."""
 
 
 class RepresentationDynamics(ScheduledCallback):
@@ -61,13 +60,7 @@ class RepresentationDynamics(ScheduledCallback):
         on_error: "warn" logs a failing measurement once and continues the training; "raise" stops it.
         model: attribute of the LightningModule that holds the model; by default the only Hugging Face model in it,
             or else the LightningModule itself.
-        probe_loss: measure the loss, accuracy and calibration on the probe too, of a model with an output head
-            (``probe/loss`` and others in store and loggers); an encoder needs a probe that knows the mask token.
-        forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
-            ``input_ids`` and, if supported, ``attention_mask``.
-        token_positions: as for :func:`repdyn.measure`, for a model that adds learned vectors to the sequence:
-            ``slice(k, None)`` if k vectors precede the tokens.
-        tokens_per_forward: largest number of tokens in a forward pass over the probe.
+        probe_loss, forward, token_positions, tokens_per_forward: as for :func:`repdyn.measure`.
         run: name of the run in the rows; by default the first logger's name and version.
         name: distinguishes several trackers of one trainer: a suffix of the run's name and a prefix of the names in the
             loggers ("teacher_anisotropy/layer_00").
@@ -77,11 +70,11 @@ class RepresentationDynamics(ScheduledCallback):
         alerts: rules whose alerts are logged as warnings: a YAML file, :class:`repdyn.alerts.Rule` objects, or None
             for none. Only a rule with ``stop: true`` ends the training.
         report: whether ``report.html`` in the store is updated during the run.
+        max_overhead: as for :class:`repdyn.Tracker`: 0.02 leaves out scheduled steps beyond 2 % of the time.
 
     Raises:
-        ValueError: at the start of training, if the configuration is invalid: an unknown metric, unidentifiable blocks,
-            no probe, another probe than that of the resumed run, a store with another run of the same name, two
-            trackers of the same name, or an unsupported strategy.
+        ValueError: at the start of training, if the configuration is invalid, such as a store with another run of the
+            same name.
     """
 
     def __init__(
@@ -103,8 +96,10 @@ class RepresentationDynamics(ScheduledCallback):
         log_layers: LogLayers = "default",
         alerts: Sequence[Rule] | str | Path | None = DEFAULT,
         report: bool = True,
+        max_overhead: float | None = None,
     ) -> None:
         super().__init__(schedule)
+        validate_max_overhead(max_overhead)
         validate_measurement(metrics, on_error, token_positions, log_layers)
         self.probe = probe
         self.metrics = as_tuple(metrics)
@@ -119,6 +114,7 @@ class RepresentationDynamics(ScheduledCallback):
         self.log_layers = log_layers
         self.rules = resolve_rules(alerts)
         self.report = report
+        self.max_overhead = max_overhead
         self._requested_store = store
         self._requested_run = run
         self._reset()
@@ -131,7 +127,7 @@ class RepresentationDynamics(ScheduledCallback):
     @property
     def tracking_seconds(self) -> float:
         """Wall-clock time this process has spent on measuring, storing and logging in the current run."""
-        return self._tracked.tracking_seconds if self._tracked else 0.0
+        return self._tracked.overhead.seconds if self._tracked else 0.0
 
     @property
     def state_key(self) -> str:
@@ -155,6 +151,7 @@ class RepresentationDynamics(ScheduledCallback):
         tracked = self._track(trainer)
         resumed = not is_fresh(trainer)
         tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed, found, trainer.strategy.model)
+        self._run = self._run and tracked.run  # another process may have had the name
         self._tracked = tracked
 
     def start(self, step: int) -> None:
@@ -168,12 +165,17 @@ class RepresentationDynamics(ScheduledCallback):
         # Lightning divides the loss that it passes here by the number of batches in a step
         n_batches = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
         self._loss = loss * n_batches if isinstance(loss, Tensor) else None
+        self._required_run.overhead.count_step(
+            trainer.global_step, self._schedule.schedule, trainer.estimated_stepping_batches
+        )
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def allows(self, trainer: Trainer) -> bool:
+        return self._required_run.overhead.allows(trainer.global_step)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:
-            logged = trainer.callback_metrics
-            self._validation_loss = next((logged[name] for name in _VALIDATION_LOSSES if name in logged), None)
+            self._validation_loss = validation_loss(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._required_run.finish()
@@ -277,6 +279,7 @@ class RepresentationDynamics(ScheduledCallback):
             name=self.name,
             rules=self.rules,
             report=self.report,
+            overhead=Overhead(self.max_overhead),
         )
 
     @property

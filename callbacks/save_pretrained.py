@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.seed import isolate_rng
 from transformers import PreTrainedModel
 
 from repdyn.callbacks.scheduled import (
@@ -21,6 +20,7 @@ from repdyn.callbacks.scheduled import (
 from repdyn.tracking.schedule import ScheduleLike
 from repdyn.utils.distributed import Ranks
 from repdyn.utils.quiet import without_progress_bars
+from repdyn.utils.random_state import isolated_rng
 
 
 class SavePretrainedCheckpoint(ScheduledCallback):
@@ -92,7 +92,7 @@ class SavePretrainedCheckpoint(ScheduledCallback):
         shutil.rmtree(partial, ignore_errors=True)
         model = tracked_module(pl_module, self.model)
         tokenizer = getattr(getattr(trainer, "datamodule", None), "tokenizer", None)
-        with isolate_rng(), without_progress_bars():
+        with isolated_rng(), without_progress_bars():
             for part in filter(None, (model, tokenizer)):
                 part.save_pretrained(partial)
         os.replace(partial, target)

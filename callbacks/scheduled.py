@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
-from torch import nn
+from torch import Tensor, nn
 
 from repdyn.callbacks.progress import RunProgressBar
 from repdyn.capture.blocks import hugging_face_model, unwrapped
@@ -36,6 +36,10 @@ class ScheduledCallback(Callback, ABC):
     def start(self, step: int) -> None:
         """Called before the first action, with the step at which the training starts or goes on."""
 
+    def allows(self, trainer: Trainer) -> bool:
+        """Return whether to act at a scheduled step; the first and the last are not asked about."""
+        return True
+
     def progress(self) -> dict[str, float]:
         """Return values for the progress bar, by their names in it, after the action."""
         return {}
@@ -55,15 +59,21 @@ class ScheduledCallback(Callback, ABC):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._schedule.advance(trainer.global_step):
-            self._act(trainer, pl_module)
+            self._act_if_allowed(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._schedule.save(trainer.global_step):
-            self._act(trainer, pl_module)
+            self._act_if_allowed(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._schedule.claim(trainer.global_step):
             self._act(trainer, pl_module)
+
+    def _act_if_allowed(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.allows(trainer):
+            self._act(trainer, pl_module)
+        else:
+            self._schedule.release()
 
     def _act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         bar = trainer.progress_bar_callback
@@ -73,6 +83,16 @@ class ScheduledCallback(Callback, ABC):
         with bar.doing(f"{self.activity} step {trainer.global_step}"):
             self.act(trainer, pl_module)
         bar.show(self.progress())
+
+
+_VALIDATION_LOSSES = ("val/loss", "val_loss", "validation/loss", "validation_loss", "valid_loss", "eval_loss")
+"""Names under which a LightningModule may log its validation loss; the first that is logged is stored."""
+
+
+def validation_loss(trainer: Trainer) -> Tensor | None:
+    """Return the validation loss that the LightningModule logged last; None if it logs none."""
+    logged = trainer.callback_metrics
+    return next((logged[name] for name in _VALIDATION_LOSSES if name in logged), None)
 
 
 def is_fresh(trainer: Trainer) -> bool:

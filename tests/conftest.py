@@ -6,6 +6,9 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 # a shell ignores Ctrl-C in what it runs in the background, which processes that tests start would inherit
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -26,10 +29,15 @@ from repdyn import Probe
 pytest_plugins = ["run_fixtures", "hub_fixtures", "remote_fixtures"]
 
 
+def pytest_configure() -> None:
+    gc.disable()  # until everything is imported, since little of it is garbage
+
+
 def pytest_collection_finish() -> None:
     """What importing has made stays: looking it over again and again for garbage would take a quarter of the time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +47,15 @@ def _no_wandb_run_is_left_open():
     wandb = sys.modules.get("wandb")
     if wandb is not None and wandb.run is not None:
         wandb.finish()
+
+
+@pytest.fixture(autouse=True)
+def _no_run_stays_claimed():
+    """The claim of a tracker that is not finished would be renewed during the next tests, in a folder they may share."""
+    yield
+    claims = sys.modules.get("repdyn.tracking.run_claims")
+    if claims is not None:
+        claims.release_all()
 
 
 @pytest.fixture
@@ -58,3 +75,17 @@ def without_figures(monkeypatch) -> None:
     """For tests that are not about them: drawing takes longer than everything else a short training does."""
     for view in ("show_run", "write_report"):
         monkeypatch.setattr(f"repdyn.tracking.run_views.{view}", lambda *_, **__: None)
+
+
+def _write_texts(figure: Any, path: Any, **_: Any) -> None:
+    from matplotlib.text import Text
+
+    Path(path).write_text("\n".join(filter(None, (text.get_text() for text in figure.findobj(Text)))) or "no text")
+
+
+@pytest.fixture(scope="module")
+def quick_images() -> Iterator[None]:
+    """Make figures as ever, but write their texts alone: for tests of which there are and what they say."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", _write_texts)
+        yield

@@ -17,6 +17,7 @@ PAGES = "\n".join(path.read_text() for path in sorted((Path(__file__).parents[1]
 EXAMPLES = dict(re.findall(r"<!-- example: (\w+\.py) -->\n```python\n(.*?)```\n<!-- /example -->", PAGES, re.DOTALL))
 
 STORES = {
+    "images.py": ("runs/images", "images", [0, 4, 8]),
     "lightning_hugging_face.py": ("runs/lightning/0/repdyn", "lightning/0", [0, 5, 10]),
     "hugging_face_trainer.py": ("runs/trainer/repdyn", "trainer", [0, 5, 10]),
     "lightning_module.py": ("lightning_logs/version_0/repdyn", "lightning_logs/0", [0, 10, 20, 30, 40]),
@@ -34,7 +35,9 @@ def test_every_example_is_known():
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("name", STORES)
-def test_example_runs_as_printed(tmp_path, monkeypatch, name):
+def test_example_runs_as_printed(tmp_path, monkeypatch, request, name):
+    if name != "start.py":
+        request.getfixturevalue("quick_images")
     (tmp_path / name).write_text(EXAMPLES[name])
     monkeypatch.chdir(tmp_path)
     if name == "two_ranks.py":  # which starts another process as it was started itself

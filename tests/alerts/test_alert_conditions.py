@@ -159,6 +159,17 @@ def test_changes_of_a_profile_are_means_over_layers():
     assert third == 0.0
 
 
+@pytest.mark.parametrize("spread", [0.05, 0.2, 0.4])
+def test_the_loss_of_a_sound_training_with_small_batches_has_hardly_an_alert(spread):
+    """2,000 measurements of a loss whose batches vary; 430 of them are 1.25 times the one before at a spread of 0.2."""
+    losses = np.exp(spread * np.random.default_rng(0).standard_normal(2000)) * (2 + 8 / np.arange(1, 2001) ** 0.5)
+    found = find_alerts(to_frame([make_scalar(step, loss) for step, loss in enumerate(losses)]))
+    assert len(found) <= 15
+    diverging = [*losses[:1990], *losses[1990:] * 10.0]
+    found = find_alerts(to_frame([make_scalar(step, loss) for step, loss in enumerate(diverging)]))
+    assert 1990 in [alert.step for alert in found]
+
+
 def test_scalars_and_heads_and_failures():
     rows = [make_scalar(0, 2.0), make_scalar(10, 3.0), *make_failures(20, run="decoder-quickstart", revision=None)]
     rows += series([8, 1], head=0)

@@ -42,9 +42,10 @@ def test_compiled(llama, probe, backend):
     compiled(input_ids=probe.tokens[None, :12])
     assert values(compiled, probe) == expected
     assert values(compiled, probe, "model.layers.*") == expected
-    llama.compile(backend=backend)
-    llama(input_ids=probe.tokens[None, :12])
-    assert values(llama, probe) == expected
+    if backend == "eager":  # in place, which is the same with any backend, and inductor takes ten seconds for it
+        llama.compile(backend=backend)
+        llama(input_ids=probe.tokens[None, :12])
+        assert values(llama, probe) == expected
 
 
 @pytest.mark.slow

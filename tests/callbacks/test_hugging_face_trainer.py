@@ -15,8 +15,6 @@ from repdyn.alerts import Rule, find_alerts, stored_rules
 from repdyn.callbacks import HuggingFaceTracker
 from repdyn.tables.alert_text import alert_lines
 
-pytestmark = pytest.mark.usefixtures("without_figures")
-
 DATA = [{"input_ids": tokens, "labels": tokens} for tokens in random_tokens(48, 12, seed=1)]
 
 

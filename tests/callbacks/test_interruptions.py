@@ -55,7 +55,7 @@ def metric(preemption: Preemption) -> Metric:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_loop_that_sets_a_flag_saves_at_once(tmp_path, small_probe, without_figures, handled, caplog, capsys, number):
+def test_a_loop_that_sets_a_flag_saves_at_once(tmp_path, small_probe, handled, caplog, capsys, number):
     arrived = []
     handled(lambda *_: arrived.append(1), number)
     handler = signal.getsignal(number)
@@ -77,7 +77,7 @@ def test_a_loop_that_sets_a_flag_saves_at_once(tmp_path, small_probe, without_fi
 
 @pytest.mark.parametrize("on_error", ["warn", "raise"])
 @pytest.mark.parametrize("error", [Preempted, SystemExit, KeyboardInterrupt])
-def test_what_a_handler_raises_reaches_the_loop(tmp_path, small_probe, without_figures, handled, on_error, error):
+def test_what_a_handler_raises_reaches_the_loop(tmp_path, small_probe, handled, on_error, error):
     def handler(*_):
         raise error("going down")
 
@@ -103,7 +103,7 @@ def test_what_a_handler_raises_reaches_the_loop(tmp_path, small_probe, without_f
     assert tracker.store.steps("mine") == [0]
 
 
-def test_lightning_saves_at_once(tmp_path, probe, without_figures, caplog):
+def test_lightning_saves_at_once(tmp_path, probe, caplog):
     preemption = Preemption()
     attached = RepresentationDynamics(probe, 2, ["anisotropy", metric(preemption)], on_error="raise")
     saving = ModelCheckpoint(tmp_path / "saved", save_on_exception=True, every_n_train_steps=1000)
@@ -115,7 +115,7 @@ def test_lightning_saves_at_once(tmp_path, probe, without_figures, caplog):
     assert "step 2 is not measured: SIGTERM arrived" in caplog.text
 
 
-def test_lightning_does_not_begin_a_measurement_after_sigterm(tmp_path, probe, without_figures):
+def test_lightning_does_not_begin_a_measurement_after_sigterm(tmp_path, probe):
     class Killed(ModelCheckpoint):
         def on_train_batch_start(self, trainer, *_):
             if trainer.global_step == 1:
@@ -129,7 +129,7 @@ def test_lightning_does_not_begin_a_measurement_after_sigterm(tmp_path, probe, w
     assert attached.store.steps(tmp_path.name) == [0]
 
 
-def test_the_hugging_face_trainer_saves_at_once(tmp_path, without_figures, handled):
+def test_the_hugging_face_trainer_saves_at_once(tmp_path, handled):
     """As its checkpoint on SIGTERM does: a handler sets a flag, and a callback saves at the end of the step."""
     arrived = []
     handled(lambda *_: arrived.append(1))

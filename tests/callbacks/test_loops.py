@@ -9,8 +9,6 @@ import pytest
 from jobs import Job, batches, tracker, trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint, StochasticWeightAveraging
 
-pytestmark = pytest.mark.usefixtures("without_figures")
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -144,6 +144,7 @@ def test_every_logger_is_served_after_the_store(tmp_path, probe):
         assert {"two_nn/mean", "anisotropy_no_sink/layer_03", "train/loss"} <= set(logged.columns)
 
 
+@pytest.mark.views
 def test_figures_and_summary_at_the_end(tmp_path, probe, capsys):
     attached = tracker(probe, 4)
     trainer(tmp_path, attached).fit(Job(), batches())
@@ -176,7 +177,7 @@ def test_early_stopping_measures_the_end(tmp_path, probe):
     assert attached.store.steps("job/0") == [0, 12]
 
 
-def test_validation_losses_are_stored_with_the_next_measurement(tmp_path, probe, without_figures):
+def test_validation_losses_are_stored_with_the_next_measurement(tmp_path, probe):
     class Validated(Job):
         def validation_step(self, batch, batch_idx):
             self.log("val_loss", torch.tensor(float(self.global_step)))

@@ -11,8 +11,6 @@ from transformers import Trainer, TrainingArguments
 from repdyn import Tracker, measure, open_store
 from repdyn.callbacks import HuggingFaceTracker
 
-pytestmark = pytest.mark.usefixtures("without_figures")
-
 
 class WithMeta(HandWritten):
     """Puts two learned vectors before the tokens."""

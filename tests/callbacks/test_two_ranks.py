@@ -95,21 +95,24 @@ def test_what_the_first_rank_refuses_is_refused_by_all(folder):
     assert "rank 0: ValueError: expected a new run, but the store" in second
 
 
-# Lightning starts the second process itself: by running the script again, and by multiprocessing's spawn.
+# Lightning starts the second process itself, here by multiprocessing's spawn; the example of docs/distributed.md has it
+# run the script again.
 LAUNCHED_BY_LIGHTNING = """
     from jobs import Job, batches, tracker, trainer
     from lightning_cases import PROBE
+    from repdyn.tracking import run_views
+
+    run_views.show_run = lambda *_, **__: None  # figures take longer than all else
 
     if __name__ == "__main__":
-        trainer({root!r}, tracker(PROBE, 2), strategy={strategy!r}, devices=2, max_steps=4).fit(Job(), batches())
+        trainer({root!r}, tracker(PROBE, 2), strategy="ddp_spawn", devices=2, max_steps=4).fit(Job(), batches())
 """
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
-def test_processes_that_lightning_starts(tmp_path, strategy):
+def test_processes_that_lightning_starts(tmp_path):
     root = tmp_path / "run"
     script = tmp_path / "job.py"
-    script.write_text(textwrap.dedent(LAUNCHED_BY_LIGHTNING.format(root=str(root), strategy=strategy)))
+    script.write_text(textwrap.dedent(LAUNCHED_BY_LIGHTNING.format(root=str(root))))
     launched(str(script))
     store = open_store(root / "job" / "0" / "repdyn")
     assert store.steps("job/0") == [0, 2, 4]

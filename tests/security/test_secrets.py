@@ -16,6 +16,7 @@ from stored_rows import row
 from repdyn import open_store
 from repdyn.cli import sweep as cli
 from repdyn.cli.saved_config import SaveConfig
+from repdyn.cli.sweep_command import main
 from repdyn.hub.errors import CheckpointError, SweepStoppedError, hub_errors, model_errors
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
@@ -84,7 +85,7 @@ def test_a_sweep_that_fails_tells_nobody_its_tokens(hub: HubServer, family, tmp_
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
     options = ["--text", "builtin", "--max-vectors", "512", "--device", "cpu", "--store", "store"]
     with pytest.raises(SystemExit) as stop:
-        cli.main(["lab/model", "--downloads", "downloads", *options])
+        main(["lab/model", "--downloads", "downloads", *options])
     assert stop.value.code == cli.FAILED
     out, err = capsys.readouterr()
     assert "the hub answered 403: " in err
@@ -99,7 +100,7 @@ def test_a_sweep_that_fails_tells_nobody_its_tokens(hub: HubServer, family, tmp_
 def test_a_mistaken_command_is_answered_without_its_secrets(command, monkeypatch, capsys):
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(SystemExit) as stop:
-        cli.main(command)
+        main(command)
     out, err = capsys.readouterr()
     assert stop.value.code == cli.USAGE_ERROR
     assert not any(secret in out + err for secret in SECRETS)
@@ -114,7 +115,7 @@ def test_a_hub_behind_a_password(capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://me:{PASSWORD}@127.0.0.1:9")
     monkeypatch.setattr("huggingface_hub.utils._headers.detect_agent", lambda: None)
     with pytest.raises(SystemExit) as stop:
-        cli.main(["lab/model"])
+        main(["lab/model"])
     out, err = capsys.readouterr()
     assert stop.value.code == cli.STOPPED
     assert "no connection to http://127.0.0.1:9" in err

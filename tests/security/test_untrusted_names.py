@@ -73,10 +73,11 @@ def test_a_console_keeps_its_own_styles_and_no_other_control_sequence():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [["figures"], ["alerts"], ["report"], ["export", "--to", "csv"]])
-def test_no_command_prints_a_control_character(tmp_path, command, capsys):
-    store = stored(tmp_path / f"folder{HOSTILE}", run=HOSTILE, metric=f"two{HOSTILE}")
+def test_no_command_prints_a_control_character(tmp_path, command, capsys, recwarn):
+    everywhere = dict.fromkeys(("run", "subset", "stack", "model", "probe"), HOSTILE)
+    store = stored(tmp_path / f"folder{HOSTILE}", **everywhere, metric=f"two{HOSTILE}")
     main([command[0], str(store), *command[1:]])
-    shown = "".join(capsys.readouterr())
+    shown = "".join([*capsys.readouterr(), *(str(warning.message) for warning in recwarn)])
     assert "cod.exe" in shown
     assert all(character.isprintable() or character in "\n\t\N{NO-BREAK SPACE}" for character in shown)
 

@@ -135,7 +135,7 @@ def test_measured_where_a_checkpoint_is_saved(tmp_path, small_probe, without_fig
     ("ends", "printed", "logged"), [(KeyboardInterrupt, "figures: ", ""), (ZeroDivisionError, "", "repdyn figures ")]
 )
 def test_what_was_measured_is_kept_when_a_training_breaks_off(
-    tmp_path, small_probe, ends, printed, logged, capsys, caplog
+    tmp_path, small_probe, ends, printed, logged, capsys, caplog, quick_images
 ):
     loop = Loop()
     tracker = Tracker(loop.model, small_probe, schedule=2, store=tmp_path / "mine", on_error="raise")

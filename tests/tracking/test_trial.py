@@ -9,6 +9,7 @@ from small import Block, HandWritten, random_tokens
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
+import repdyn.measurement.measure as measure_module
 from repdyn import Probe, Tracker, measure
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.trial import choose_way, try_model
@@ -67,7 +68,7 @@ def refused(model, probe, **settings):
     return str(caught.value)
 
 
-def test_a_forward_that_takes_other_arguments(tmp_path, small_probe):
+def test_a_forward_that_takes_other_arguments(tmp_path, small_probe, without_figures):
     message = refused(TakesTargets(), small_probe, store=tmp_path / "mine")
     assert "expected TakesTargets.forward(tokens, targets, attention_mask) to run on token ids up to 49" in message
     assert "missing 1 required positional argument: 'targets'" in message
@@ -175,3 +176,15 @@ def test_out_of_memory_is_left_to_the_measurements(tmp_path, small_probe, withou
         tracker.step()
     assert tracker.store.steps("mine") == []
     assert "repdyn: 0 of 2 steps measured; step 0: OutOfMemoryError: no memory left" in capsys.readouterr().err
+
+
+def test_whether_positions_see_later_ones_is_tried_until_it_is_known(tmp_path, small_probe, monkeypatch):
+    found = iter([{None: None}, {None: True}])  # blocks initialised as the identity at first
+    monkeypatch.setattr(measure_module, "causality", lambda *args, **settings: next(found))
+    tracker = Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine", alerts=(), report=False)
+    tracker.start()
+    for _ in range(3):
+        tracker.step()
+    rows = tracker.store.to_pandas()
+    by_step = rows.loc[rows["layer"].notna()].groupby("step")["causal"].agg(lambda values: set(values.dropna()))
+    assert by_step.tolist() == [set(), {True}, {True}, {True}]

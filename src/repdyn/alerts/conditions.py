@@ -17,7 +17,10 @@ from repdyn.alerts.series import MIN_STDS, Course, Past
 MIN_JUMP = 0.2
 """Smallest jump of a profile, as mean relative change over layers."""
 MIN_HISTORY = 4
-"""Least number of earlier changes with which a change of a profile is compared."""
+"""Least number of earlier changes with which a change of a profile or a scalar is compared."""
+UNUSUAL = 2.0
+"""How many times the largest of its last changes a scalar must change, on a logarithmic scale, to be said to fall or
+rise."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,11 @@ def _is_not_finite(now: Course, reason: str | None) -> bool:
 
 
 def _falls(now: Course, past: Past, bound: float) -> np.ndarray:
-    return _differs(now, past) & (past.values > 0) & (now.values <= bound * past.values)
+    return _differs(now, past) & _is_unusual(now, past) & (past.values > 0) & (now.values <= bound * past.values)
 
 
 def _rises(now: Course, past: Past, bound: float) -> np.ndarray:
-    return _differs(now, past) & (past.values > 0) & (now.values >= bound * past.values)
+    return _differs(now, past) & _is_unusual(now, past) & (past.values > 0) & (now.values >= bound * past.values)
 
 
 def _above(now: Course, past: Past, bound: float) -> np.ndarray:
@@ -80,6 +83,21 @@ def _jumps(now: Course, past: Past, bound: float) -> np.ndarray:
 
 def _differs(now: Course, past: Past) -> np.ndarray:
     return past.difference(now) > MIN_STDS * past.noise(now)
+
+
+def _is_unusual(now: Course, past: Past) -> np.ndarray:
+    """Return whether the changes of a scalar exceed its usual ones; True for layers, whose noise is known.
+
+    The loss of a batch fluctuates: without this a sound training with small batches has an alert every few steps.
+    """
+    if now.layers != (None,):
+        return np.full(now.values.shape, True)
+    # a relative change c = 1 - 1 / ratio is that of a ratio whose logarithm is -log(1 - c)
+    largest = [max(before) if len(before) >= MIN_HISTORY else 0.0 for before in past.changes]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        usual = -np.log1p(-np.minimum(largest, 1.0))
+        change = np.abs(np.log(now.values / past.values))
+    return (change > UNUSUAL * usual[:, None]) | ~np.isfinite(change)
 
 
 CONDITIONS: Mapping[str, Condition] = MappingProxyType(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from repdyn.alerts.conditions import CONDITIONS
 from repdyn.alerts.rules import RULES, Rule
 from repdyn.alerts.series import COLUMNS, Course, Past, SeriesKey, courses
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ALERT_COLUMNS = (*COLUMNS, "head", "run", "probe")
 """Columns of a store that rules are evaluated on."""

@@ -123,11 +123,11 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 def stored_rules(path: Path) -> tuple[Rule, ...]:
     """Read the rules of a run from its store.
 
-    The default rules are returned if the file does not exist or, with a warning, if it cannot be read, so that a run
+    The default rules are returned if there is no such file or, with a warning, if it cannot be read, so that a run
     with a damaged file can still be shown.
     """
     try:
-        return read_rules(path) if path.exists() else RULES
+        return read_rules(path) if path.is_file() else RULES  # a named pipe would be waited for
     except (ValueError, OSError) as error:
         log.warning("using the default rules, because those of the run cannot be read: %s", error)
         return RULES

@@ -13,20 +13,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
 
 from repdyn.capture.attention_weights import find_weights
 from repdyn.capture.blocks import Block, Blocks
+from repdyn.capture.library_classes import is_pretrained_config, is_pretrained_model
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import STATES_BYTES, Buffers
 from repdyn.capture.token_states import TokenStates
 from repdyn.kernels import Undefined
 from repdyn.probe import Probe, ProbeBatch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 TOKENS = 2048
 """How many tokens are examined by default, from the first sequence of the probe on."""
@@ -123,7 +126,7 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
     they were built ignore it. ``output_attentions`` is set only for models that return weights on request alone: the
     others would attach hooks because of it.
     """
-    models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    models = [module for module in model.modules() if is_pretrained_model(module)]
     recording = {id(one.config) for one in models if getattr(one, "_can_record_outputs", None)}
     configs = {id(config): config for one in models for config in _with_parts(one.config)}
     before = [(config, dict(vars(config))) for config in configs.values()]
@@ -142,7 +145,7 @@ def eager_attention(model: nn.Module) -> Iterator[None]:
 def _with_parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
     yield config
     for part in vars(config).values():
-        if isinstance(part, PreTrainedConfig):
+        if is_pretrained_config(part):
             yield from _with_parts(part)
 
 

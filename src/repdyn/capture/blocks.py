@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import count
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from transformers import PreTrainedModel
 
+from repdyn.capture.library_classes import is_fsdp1, is_pretrained_model
 from repdyn.capture.sublists import check_whole_blocks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Patterns: TypeAlias = str | Sequence[str]
 LayerPatterns: TypeAlias = Patterns | Mapping[str, Patterns] | None
@@ -82,7 +84,7 @@ def list_candidates(model: nn.Module) -> str:
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the model inside all wrappers of torch.compile, DistributedDataParallel, DataParallel, FSDP and Fabric."""
     while True:
-        if isinstance(model, DistributedDataParallel | DataParallel | FullyShardedDataParallel):
+        if isinstance(model, DistributedDataParallel | DataParallel) or is_fsdp1(model):
             model = model.module
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
@@ -97,7 +99,7 @@ def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
     outermost: list[PreTrainedModel] = []
     inside: set[nn.Module] = set()
     for module in model.modules():
-        if isinstance(module, PreTrainedModel) and module not in inside:
+        if is_pretrained_model(module) and module not in inside:
             outermost.append(module)
             inside.update(module.modules())
     return outermost[0] if len(outermost) == 1 else None
@@ -183,9 +185,9 @@ def _candidates(model: nn.Module, part: nn.Module) -> Iterator[tuple[str, nn.Mod
 
 def _non_text_modules(part: nn.Module) -> set[nn.Module]:
     """Return the modules of Hugging Face models inside another one that take images or sounds and no text."""
-    if isinstance(part, PreTrainedModel) and "text" not in part.input_modalities:
+    if is_pretrained_model(part) and "text" not in part.input_modalities:
         return set()
-    others = [m for m in part.modules() if isinstance(m, PreTrainedModel) and "text" not in m.input_modalities]
+    others = [m for m in part.modules() if is_pretrained_model(m) and "text" not in m.input_modalities]
     return {module for other in others for module in other.modules()}
 
 

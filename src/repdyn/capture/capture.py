@@ -83,11 +83,7 @@ def capture(
     rows = np.full(len(probe.tokens) + len(probe.lengths), -1)
     rows[sampled] = np.arange(len(sampled))
     with ranks.sync_errors():
-        if model.forward is None:
-            _check_padding_independence(model, probe, states_bytes)
-        needed = probe.tokens_needed(np.array(sampled), causal and _runs_shorter_windows(model, probe, states_bytes))
-    whole = probe.batches(max(1, tokens_per_forward // int(needed.max())), needed)
-    batches = [part for batch in whole for part in split_where_square(batch, model.token_positions)]
+        batches = _batches(model, probe, np.array(sampled), causal, tokens_per_forward, states_bytes)
     if rows[len(probe.tokens) :].max(initial=-1) >= 0:
         batches = [replace(batch, means=probe.index_of_mean(batch.first_tokens)) for batch in batches]
     first = next(probe.batches(1)) if "after_attention" in captures else None
@@ -103,6 +99,19 @@ def capture(
     return exchange_layers(parts, rows, places, captures, Buffers(states_bytes, len(parts.layers)), ranks)
 
 
+def _batches(
+    model: PreparedModel, probe: Probe, sampled: np.ndarray, causal: bool, tokens_per_forward: int, states_bytes: int
+) -> list[ProbeBatch]:
+    """Return the batches that the model runs; those of a probe of inputs are given."""
+    if probe.inputs is not None:
+        return list(probe.batches(1))
+    if model.forward is None:
+        _check_padding_independence(model, probe, states_bytes)
+    needed = probe.tokens_needed(sampled, causal and _runs_shorter_windows(model, probe, states_bytes))
+    whole = probe.batches(max(1, tokens_per_forward // int(needed.max())), needed)
+    return [part for batch in whole for part in split_where_square(batch, model.token_positions)]
+
+
 def causality(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_BYTES) -> dict[str | None, bool | None]:
     """Return for each stack whether no position sees a later one.
 
@@ -114,9 +123,12 @@ def causality(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_
     Args: as for :func:`capture`.
 
     Returns:
-        By name of the stack (None where there is one): True for a decoder, False for an encoder, None where it is
-        undecidable (states that are not finite, a probe of one repeated token, blocks that do not mix positions).
+        By name of the stack (None where there is one): what a probe of inputs states; else True for a decoder, False
+        for an encoder, None where it is undecidable (states that are not finite, a probe of one repeated token, blocks
+        that do not mix positions).
     """
+    if probe.inputs is not None:
+        return {stack: probe.inputs.is_causal(stack) for stack in model.stacks}
     found: dict[str | None, bool | None] = {}
     for stack in model.stacks:
         others = [block for block in model.blocks if block.stack != stack]

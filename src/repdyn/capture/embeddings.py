@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from repdyn.capture.library_classes import is_dtensor
 from repdyn.probe import ProbeBatch
 
 NONE_FOUND = "no nn.Embedding of the model is given the token ids"
@@ -56,7 +56,7 @@ class EmbeddingSearch:
         if self._several:
             return SEVERAL
         weight = self.found.weight.detach()
-        if isinstance(weight, DTensor):
+        if is_dtensor(weight):
             weight = weight.full_tensor()
         if weight.is_floating_point() and not _is_in_memory(weight):
             return NOT_IN_MEMORY

@@ -8,13 +8,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
 import torch
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 
 from repdyn.capture.blocks import Blocks, hugging_face_model
 from repdyn.capture.model_state import preserve_model_state
 from repdyn.kernels import full_precision
 from repdyn.probe import ProbeBatch
+from repdyn.utils.random_state import isolated_rng
 
 Forward: TypeAlias = Callable[[nn.Module, ProbeBatch], Any]
 
@@ -74,6 +74,27 @@ def call_with_dict(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) 
     return model({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})
 
 
+def call_with_inputs(model: nn.Module, batch: ProbeBatch, *, logits: bool = True) -> Any:
+    """Call a model with the inputs of a batch: in their order, or those by name that its forward takes.
+
+    Raises:
+        ValueError: the forward takes none of them.
+    """
+    inputs = batch.inputs
+    if not isinstance(inputs, Mapping):
+        return model(*(inputs or ()))
+    parameters = parameters_of(model)
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    taken = {name: value for name, value in inputs.items() if takes_any or name in parameters}
+    if not taken:
+        raise ValueError(
+            f"expected inputs that {type(model).__name__}.forward({', '.join(parameters)}) takes, got "
+            f"{', '.join(inputs)}; name them as the forward does, give them as a tuple in its order, or run the model "
+            "with forward=lambda model, batch: model(batch.inputs)"
+        )
+    return model(**taken)
+
+
 @contextmanager
 def evaluation_mode(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Run in evaluation mode, without gradients, in full precision and without fused paths; undo all of it on leaving.
@@ -89,7 +110,7 @@ def evaluation_mode(model: nn.Module, device: torch.device) -> Iterator[None]:
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with (
-            isolate_rng(),
+            isolated_rng(),
             full_precision(device),
             torch.compiler.set_stance("force_eager"),
             preserve_model_state(model),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-from torch.distributed.tensor import DTensor, Shard
+
+from repdyn.capture.library_classes import is_dtensor, is_fsdp1, is_fsdp2
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 T = TypeVar("T")
 
@@ -17,7 +20,7 @@ T = TypeVar("T")
 def is_sharded(model: nn.Module) -> bool:
     """Return whether a rank holds only a part of the weights, so that each forward pass needs all ranks."""
     return any(_is_fsdp(module) for module in model.modules()) or any(
-        isinstance(parameter, DTensor) for parameter in model.parameters()
+        is_dtensor(parameter) for parameter in model.parameters()
     )
 
 
@@ -27,11 +30,9 @@ def check_no_tensor_parallelism(root_module: nn.Module) -> None:
     Raises:
         ValueError: tensor parallelism, or stage 3 of DeepSpeed's ZeRO.
     """
-    by_fsdp = any(isinstance(module, FSDPModule) for module in root_module.modules())
+    by_fsdp = any(map(is_fsdp2, root_module.modules()))
     for name, parameter in root_module.named_parameters():
-        shards = (
-            sum(isinstance(place, Shard) for place in parameter.placements) if isinstance(parameter, DTensor) else 0
-        )
+        shards = _n_shards(parameter)
         if shards > by_fsdp or hasattr(parameter, "ds_id"):
             kind = "DeepSpeed's ZeRO stage 3" if hasattr(parameter, "ds_id") else "tensor parallelism"
             raise ValueError(
@@ -40,10 +41,18 @@ def check_no_tensor_parallelism(root_module: nn.Module) -> None:
             )
 
 
+def _n_shards(parameter: nn.Parameter) -> int:
+    if not is_dtensor(parameter):
+        return 0
+    from torch.distributed.tensor import Shard  # as lazily as its class
+
+    return sum(isinstance(place, Shard) for place in parameter.placements)
+
+
 def own_class(model: nn.Module) -> type:
     """Return the original class of a model: ``fully_shard`` replaces it with one of its own."""
     kind = type(model)
-    return kind.__mro__[2] if isinstance(model, FSDPModule) else kind
+    return kind.__mro__[2] if is_fsdp2(model) else kind
 
 
 def class_name(model: nn.Module) -> str:
@@ -53,10 +62,7 @@ def class_name(model: nn.Module) -> str:
 
 def count_parameters(model: nn.Module, root_module: nn.Module | None = None) -> int | None:
     """Return the number of parameters of the whole model; None where FSDP1 keeps them in flat pieces."""
-    if any(
-        isinstance(module, FullyShardedDataParallel)
-        for module in (model if root_module is None else root_module).modules()
-    ):
+    if any(map(is_fsdp1, (model if root_module is None else root_module).modules())):
         return None
     return sum(parameter.numel() for parameter in model.parameters())
 
@@ -82,7 +88,7 @@ def inside_fsdp_root(root_module: nn.Module, body: nn.Module) -> Iterator[Callab
             yield partial(_inside, outer)
     finally:
         for module in root_module.modules():
-            if isinstance(module, FSDPModule):
+            if is_fsdp2(module):
                 _reshard(module)
 
 
@@ -100,7 +106,7 @@ def _reshard(module: FSDPModule) -> None:
 
 
 def _inside(outer: nn.Module, function: Callable[[], T]) -> T:
-    wrapped = outer.module if isinstance(outer, FullyShardedDataParallel) else outer
+    wrapped = outer.module if is_fsdp1(outer) else outer
     own = {name: value for name, value in vars(wrapped).items() if name == "forward"}  # accelerate's, under autocast
     outcome: list[T] = []
 
@@ -121,4 +127,4 @@ def _inside(outer: nn.Module, function: Callable[[], T]) -> T:
 
 
 def _is_fsdp(module: nn.Module) -> bool:
-    return isinstance(module, FSDPModule | FullyShardedDataParallel)
+    return is_fsdp1(module) or is_fsdp2(module)

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from repdyn.capture.blocks import Blocks, LayerPatterns, find_blocks, hugging_face_model, unwrapped
 from repdyn.capture.forward import Forward, call_with_tokens, evaluation_mode
 from repdyn.capture.fsdp import inside_fsdp_root, own_class
+from repdyn.capture.library_classes import is_pretrained_model
 from repdyn.capture.token_states import TokenPositions
 from repdyn.probe import ProbeBatch
+from repdyn.probe.inputs import moved
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,6 +37,10 @@ class PreparedModel:
     token_positions: TokenPositions | None
     way: Callable[..., Any] = call_with_tokens
     """How the model is called where ``forward`` is None; see :func:`repdyn.capture.trial.choose_way`."""
+    takes_inputs: bool = False
+    """Whether it is run on a probe of inputs, rather than of tokens."""
+    positions_first: bool = False
+    """Whether its states of inputs have the positions in the first dimension, and the inputs in the second."""
 
     @property
     def stacks(self) -> list[str | None]:
@@ -48,11 +53,17 @@ class PreparedModel:
 
         Longformer and similar ones do, to whole windows, blocks or chunks; ProphetNet adds predicting streams there.
         """
-        classes = {type(module) for module in self.module.modules() if isinstance(module, PreTrainedModel)}
+        classes = {type(module) for module in self.module.modules() if is_pretrained_model(module)}
         return any(
             c.__name__.startswith(("PegasusX", "ProphetNet")) or any(name.startswith("_pad_to_") for name in dir(c))
             for c in classes
         )
+
+    @property
+    def _precision(self) -> torch.dtype | None:
+        """That of the first weights of floating type, which inputs are converted to."""
+        dtypes = (parameter.dtype for parameter in self.module.parameters())
+        return next((dtype for dtype in dtypes if dtype in {torch.float32, torch.float16, torch.bfloat16}), None)
 
     @contextmanager
     def evaluating(self) -> Iterator[Callable[[ProbeBatch], None]]:
@@ -60,13 +71,14 @@ class PreparedModel:
 
         See :func:`repdyn.capture.forward.evaluation_mode`.
         """
-        body = self.module if self.forward else _without_head(self.blocks, self.module)
+        body = self.module if self.forward or self.takes_inputs else _without_head(self.blocks, self.module)
         call = self.forward or partial(self.way, logits=not _all_in_base(self.blocks, self.module))
         with evaluation_mode(self.module, self.device), inside_fsdp_root(self.root_module, body) as run:
 
             def run_batch(batch: ProbeBatch) -> None:
                 ids, mask = batch.input_ids.to(self.device), batch.attention_mask.to(self.device)
-                run(partial(call, body, replace(batch, input_ids=ids, attention_mask=mask)))
+                inputs = None if batch.inputs is None else moved(batch.inputs, self.device, self._precision)
+                run(partial(call, body, replace(batch, input_ids=ids, attention_mask=mask, inputs=inputs)))
 
             yield run_batch
 
@@ -154,7 +166,7 @@ def _without_head(blocks: Blocks, model: nn.Module) -> nn.Module:
     The model itself where a measured block is in the head, and where its forward pass is not the library's own: in a
     class of the user's, or in a function or hooks attached to it.
     """
-    if not isinstance(model, PreTrainedModel) or not _all_in_base(blocks, model):
+    if not is_pretrained_model(model) or not _all_in_base(blocks, model):
         return model
     return model.base_model if _has_library_forward(model) else model
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from repdyn.capture.after_attention import AfterAttention, Branches, Slot, inputs_by_slot, outputs_by_slot
 from repdyn.capture.blocks import Block, list_candidates
+from repdyn.capture.input_states import InputStates
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import Buffers, LayerStates, States
 from repdyn.capture.token_states import TokenStates
@@ -44,7 +45,11 @@ class Recorder:
         self._rows = rows
         self._n_rows = int(rows.max()) + 1
         self._buffers = buffers
-        self._token_states = TokenStates(model.token_positions, pads_right=model.pads_right)
+        self._token_states = (
+            InputStates(positions_first=model.positions_first)
+            if model.takes_inputs
+            else TokenStates(model.token_positions, pads_right=model.pads_right)
+        )
         self._stacks = {stack: _Stack() for stack in model.stacks}
         self._after_attention = AfterAttention(branches or {}, self._n_rows, buffers)
 
@@ -114,7 +119,7 @@ class Recorder:
         return States(layers, self._rows)
 
     def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
-        stack = self._stacks[block.stack]
+        stack, self._token_states.stack = self._stacks[block.stack], block.stack
         inputs = inputs_by_slot(args, kwargs)
         stack.n_entered += 1
         stack.n_calls.clear()
@@ -124,7 +129,7 @@ class Recorder:
             self._link(stack, block, inputs)
 
     def _leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
-        stack = self._stacks[block.stack]
+        stack, self._token_states.stack = self._stacks[block.stack], block.stack
         stack.calls.append(block.name)
         self._pass(stack, len(stack.calls), block, outputs_by_slot(output))
 

@@ -92,6 +92,8 @@ class TokenStates:
         self._positions = token_positions
         self._pads_right = pads_right
         self._has_left_out = False
+        self.stack: str | None = None
+        """The stack whose block runs."""
 
     def begin(self, batch: ProbeBatch) -> None:
         """Begin a batch."""

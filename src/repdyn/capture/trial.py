@@ -5,20 +5,26 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
-from repdyn.capture.blocks import hugging_face_model
+from repdyn.capture.after_attention import outputs_by_slot
 from repdyn.capture.capture import record
-from repdyn.capture.forward import call_with_dict, call_with_ids, call_with_tokens, parameters_of
+from repdyn.capture.forward import call_with_dict, call_with_ids, call_with_inputs, call_with_tokens, parameters_of
 from repdyn.capture.fsdp import class_name
+from repdyn.capture.library_classes import is_pretrained_model
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import STATES_BYTES
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.content import padded_batches
+from repdyn.probe.input_batches import first_input
 
 _PACKAGE = Path(__file__).parents[1]
 _VALUES = {
@@ -33,8 +39,15 @@ def choose_way(model: PreparedModel, probe: Probe) -> PreparedModel:
     """Return the model with the way to call it that works on a window, where its signature leaves that open.
 
     With ``input_ids`` and what else the forward names; with the ids alone; with one dictionary of both. Where none
-    works, the first, whose error then says why.
+    works, the first, whose error then says why. On a probe of inputs, with these.
     """
+    if probe.inputs is not None:
+        if model.token_positions is not None:
+            raise ValueError(
+                "expected token_positions= of a probe of tokens, got a probe of inputs; use its positions="
+            )
+        prepared = replace(model, way=call_with_inputs, takes_inputs=True)
+        return replace(prepared, positions_first=_has_positions_first(prepared, probe))
     if model.forward is not None or not _leaves_open(model):
         return model
     batch = _windows(probe)
@@ -47,6 +60,26 @@ def choose_way(model: PreparedModel, probe: Probe) -> PreparedModel:
             continue
         return tried
     return model
+
+
+def _has_positions_first(model: PreparedModel, probe: Probe) -> bool:
+    """Return whether states of a single input are (n_positions, 1, dim), as in few models."""
+    shapes: list[torch.Size] = []
+    first = first_input(next(probe.batches(1)))
+    try:
+        with ExitStack() as hooks, model.evaluating() as run:
+            for block in model.blocks:
+                keep = partial(_keep_shapes, shapes)
+                hooks.enter_context(block.module.register_forward_hook(keep))
+            run(first)
+    except Exception:  # whatever it is appears again on a whole batch
+        return False
+    return any(shape[1] == 1 < shape[0] for shape in shapes) and not any(shape[0] == 1 < shape[1] for shape in shapes)
+
+
+def _keep_shapes(shapes: list[torch.Size], _module: nn.Module, _args: tuple, output: Any) -> None:
+    parts = outputs_by_slot(output).values()
+    shapes += [part.shape for part in parts if isinstance(part, Tensor) and part.ndim == 3]
 
 
 def try_model(model: PreparedModel, probe: Probe) -> None:
@@ -71,7 +104,7 @@ def try_model(model: PreparedModel, probe: Probe) -> None:
 
 def _leaves_open(model: PreparedModel) -> bool:
     """Return whether a forward could take the tokens in several ways: any keywords, or one thing of no known type."""
-    if hugging_face_model(model.module) is not None:
+    if is_pretrained_model(model.module):
         return False
     parameters = list(parameters_of(model.module).values())
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
@@ -81,7 +114,12 @@ def _leaves_open(model: PreparedModel) -> bool:
 
 
 def _windows(probe: Probe) -> ProbeBatch:
-    """Return the windows of a probe that ask most of a model: the longest, that of the largest id, and the shortest."""
+    """Return the windows of a probe that ask most of a model: the longest, that of the largest id, and the shortest.
+
+    Of a probe of inputs it is the first batch.
+    """
+    if probe.inputs is not None:
+        return next(probe.batches(1))
     windows = probe.tokens.split(probe.lengths.tolist())
     largest = int(probe.window_of(probe.tokens.argmax().numpy()))
     numbers = [int(probe.lengths.argmax()), largest, int(probe.lengths.argmin())]
@@ -104,6 +142,12 @@ def _is_own(error: Exception) -> bool:
 def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
     name, length = class_name(model.module), batch.input_ids.shape[1]
     failure = f"{type(error).__name__}: {error}"
+    if model.takes_inputs:
+        how = "forward= to run" if model.forward is not None else "the inputs to run"
+        return (
+            f"expected {how} {name}.forward{_signature(model)}, got {failure}; name the inputs as the forward does, "
+            "give them as a tuple in its order, or run the model with forward=lambda model, batch: model(batch.inputs)"
+        )
     readable = _longest_that_runs(model, batch)
     if readable:
         return (

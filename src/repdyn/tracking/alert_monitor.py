@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pandas as pd
-from lightning.pytorch.loggers import Logger
 
 from repdyn.alerts import AlertEvaluator, Rule, stored_rules, write_rules
+from repdyn.alerts.evaluation import ALERT_COLUMNS
 from repdyn.publish.loggers import log_alerts
 from repdyn.store import Store
 from repdyn.store.frame import to_pandas
 from repdyn.store.schema import Row, to_table
 from repdyn.tables.alert_text import alert_lines
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +69,9 @@ class AlertMonitor:
         if self._read_history is not None:
             stored, self._read_history = self._read_history(), None
             self._evaluator.update(stored.loc[stored["step"] < step])
-        found = self._evaluator.update(to_pandas(to_table(rows)))
+        # far quicker than the whole rows through Arrow
+        columns = {name: [getattr(row, name) for row in rows] for name in ALERT_COLUMNS}
+        found = self._evaluator.update(pd.DataFrame(columns))
         lines = [f"{self._origin}{line}" for line in alert_lines(found)]
         self._unpublished = [line for line in lines if line not in self._logged]
         self._logged = set(lines)
@@ -87,5 +93,5 @@ class AlertMonitor:
 
 
 def _history(store: Store, run: str, probe: str) -> pd.DataFrame:
-    rows = store.to_pandas(run) if store.steps(run) else to_pandas(to_table([]))
+    rows = store.to_pandas(run, columns=ALERT_COLUMNS) if store.steps(run) else to_pandas(to_table([]))
     return rows.loc[rows["probe"] == probe]

@@ -6,8 +6,8 @@ import logging
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -15,20 +15,21 @@ from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.remote_errors import RefusedError, RemoteError
 from repdyn.store.schema import Row
-from repdyn.tables.designs import design_names
+from repdyn.store.unfinished import remove_unfinished_files
 from repdyn.tracking.abandoned_steps import AbandonedSteps
+from repdyn.tracking.kept_files import KeptFiles
+from repdyn.tracking.run_claims import await_run, claim_new, release_run
 from repdyn.utils.redaction import redacted
 from repdyn.utils.timeout import TimeoutRunner
+from repdyn.utils.urls import is_url
 
 log = logging.getLogger(__name__)
 
 STORE_SECONDS = 60.0
 """How long a training waits for one access to the disk."""
 
-
 Existing: TypeAlias = Literal["refuse", "continue", "replace", "number"]
-"""What to do with a run of the same name in the store: raise an error, go on from its last step, set it aside, or give
-the new one a number."""
+"""What to do with a run of the same name in the store: raise an error, go on from it, set it aside, or add a number."""
 
 
 class RowBuffer:
@@ -47,6 +48,9 @@ class RowBuffer:
         self._waiting: dict[MeasurementKey, list[Row]] = {}
         self._path = str(store.path) if store else "(none)"
         self._abandoned = AbandonedSteps(store) if store else None
+        # what a remote store has lost locally is there remotely
+        self._kept = KeptFiles(store.path) if store and not is_url(store.location) else None
+        self._is_lost = False
         # a trainer that fails without notice leaves rows here until the process ends
         weakref.finalize(self, _rescue_at_exit, self._waiting, probe, self._path)
 
@@ -59,7 +63,7 @@ class RowBuffer:
             existing: what to do with a run of this name that does not go on.
 
         Returns:
-            The name of the run, which "number" extends: "name-2", "name-3" and so on.
+            The name of the run, with a number ("name-2") under "number", or if another process has it.
 
         Raises:
             ValueError: the store holds another run of this name, and ``existing`` is "refuse".
@@ -68,15 +72,19 @@ class RowBuffer:
         store = self._store
         if store is None:
             return run
-        self._refresh(store, run)
+        for line in self._with_timeout(f"reading {self._path}", lambda: remove_unfinished_files(store)):
+            log.warning(line)
+        answers = refresh(store, run, self._with_timeout.seconds)
+        if answers and resumed:
+            await_run(store, run)
+        elif answers or existing == "number":  # a store that does not answer is not waited for again
+            run = claim_new(store, run, self.steps, is_numbered=existing == "number")
         stored = bool(self.steps(run))
         if stored and not resumed and existing == "replace":
             self.go_back(run, -1)
             self._abandoned, stored = AbandonedSteps(store), False  # another run takes none of them back
-        if stored and not resumed and existing == "number":
-            run = next(name for number in count(2) if not self.steps(name := f"{run}-{number}"))
-            stored = False
         if stored and not resumed:
+            release_run(store, run)
             raise ValueError(
                 f"expected a new run, but the store {store.location} already holds steps of {run!r}; resume it, or "
                 f"choose another run= or store=, or delete {store.folder_of(run)}"
@@ -86,18 +94,15 @@ class RowBuffer:
         self._with_timeout(f"writing the probe to {store.path}", lambda: store.save_probe(self._probe))
         return run
 
-    def _refresh(self, store: Store, run: str) -> None:
-        """Download the run from a remote store; if that does not answer, the training goes on with what is here."""
-        reading = TimeoutRunner(self._with_timeout.seconds)
-        try:
-            reading(f"reading {store.location}", lambda: store.refresh(run))
-        except RefusedError:
-            raise
-        except (RemoteError, TimeoutError) as error:
-            log.warning("%s; the rows are stored in %s and uploaded when it answers", error, store.path)
+    def release(self, run: str) -> None:
+        """Let other processes have the name of a run that has ended."""
+        if self._store:
+            release_run(self._store, run)
 
     def _check_same_probe(self, store: Store, run: str) -> None:
-        rows = self._with_timeout(f"reading {store.path}", lambda: store.to_pandas(run))
+        from repdyn.tables.designs import design_names  # with pandas, which only a run that goes on waits for
+
+        rows = self._with_timeout(f"reading {store.path}", lambda: store.to_pandas(run, columns=["probe", "design"]))
         known = {str(found): ", ".join(design_names(part)) for found, part in rows.groupby("probe")}
         if self._probe.hash not in known:
             design = self._probe.design.name
@@ -144,7 +149,10 @@ class RowBuffer:
         moving = self._abandoned
         if moving is None:
             return None
-        return self._with_timeout(f"moving files in {self._path}", lambda: moving.set_aside(run, after=step))
+        folder = self._with_timeout(f"moving files in {self._path}", lambda: moving.set_aside(run, after=step))
+        if folder is not None and self._kept is not None:
+            self._kept.forget_missing()
+        return folder
 
     def rows_on(self, key: MeasurementKey, weights: str | None) -> tuple[list[Row], bool]:
         """Return the rows under a key that were measured on these weights, and whether there are others.
@@ -176,9 +184,25 @@ class RowBuffer:
         """
         for key, rows in list(self._waiting.items()):
             if self._store is not None:
-                self._with_timeout(f"writing step {key.step} to {self._path}", partial(_write, self._store, key, rows))
+                write = partial(self._write, self._store, key, rows)
+                self._with_timeout(f"writing step {key.step} to {self._path}", write)
             del self._waiting[key]
             yield rows
+
+    def _write(self, store: Store, key: MeasurementKey, rows: list[Row]) -> None:
+        kept, folder = self._kept, store.folder_of(key.run)
+        if kept is not None and kept.names and (self._is_lost or not folder.exists()):
+            self._is_lost = True  # until all of it is there again
+            n_files = kept.restore()
+            store.save_probe(self._probe)
+            self._is_lost = False
+            log.warning("%s was deleted; the %d files of this process are written again", folder, n_files)
+        path = store.write(key, rows)
+        store.discard_failures(key)
+        if kept is not None:
+            with suppress(OSError):  # a copy that there is no space for is not worth an error
+                kept.keep(path)
+                kept.keep_once(store.alerts_path(key.run))
 
     def flush_to(self, log_rows: Callable[[list[Row]], None]) -> None:
         """Write the buffered rows, then log those that have been written; the rest is tried again next time.
@@ -227,9 +251,20 @@ class RowBuffer:
         raise OSError(_rescue_rows(self._waiting, self._probe, self._path, redacted(str(error)))) from error
 
 
-def _write(store: Store, key: MeasurementKey, rows: list[Row]) -> None:
-    store.write(key, rows)
-    store.discard_failures(key)
+def refresh(store: Store, run: str, seconds: float = STORE_SECONDS) -> bool:
+    """Download a run from a remote store and return whether it answers; if not, the training goes on with what is here.
+
+    Raises:
+        RefusedError: credentials, permissions, or no such bucket.
+    """
+    try:
+        TimeoutRunner(seconds)(f"reading {store.location}", lambda: store.refresh(run))
+    except RefusedError:
+        raise
+    except (RemoteError, TimeoutError) as error:
+        log.warning("%s; the rows are stored in %s and uploaded when it answers", error, store.path)
+        return False
+    return True
 
 
 def _rescue_at_exit(waiting: dict[MeasurementKey, list[Row]], probe: Probe, path: str) -> None:

@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-
-from lightning.pytorch.loggers import Logger
+from typing import TYPE_CHECKING
 
 from repdyn.publish.description import log_config, log_heatmaps, log_status, provenance
 from repdyn.publish.media import log_stored_media
@@ -21,6 +20,9 @@ from repdyn.tables.frames import metrics_of, subsets_of
 from repdyn.tracking.interruptions import Interrupted
 from repdyn.utils.attempts import attempts
 from repdyn.utils.timeout import TimeoutRunner
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,8 @@ class RunViews:
         self._page = TimeoutRunner(PAGE_SECONDS)
         self._heatmaps = TimeoutRunner(PAGE_SECONDS)
         self._page_time, self._heatmap_time = _TimeShare(), _TimeShare()
-        self._next_heatmaps = FIRST_HEATMAPS
+        self._heatmaps_in = 0
+        """Measurements until the next heatmaps."""
         self._is_described = False
         self.schedule = ""
         """The schedule of the measurements, for the configuration of the run in the loggers."""
@@ -85,14 +88,11 @@ class RunViews:
         with attempts() as attempt:
             with attempt():
                 self._write_page()
-            loggers = list(self._loggers())
-            # a store that cannot be written may have none
-            n_steps = len(self._store.steps(run)) if self._store is not None and loggers else 0
-            if self._store is not None and n_steps:
+            if self._store is not None and (loggers := list(self._loggers())):
                 with attempt():
                     self._describe(self._store, run, probe, loggers)
                 with attempt():
-                    self._log_heatmaps(self._store, run, probe, loggers, n_steps)
+                    self._log_heatmaps(self._store, run, probe, loggers)
 
     def _write_page(self) -> None:
         """Write the store's page again, unless the last one is too recent for what it cost.
@@ -108,7 +108,7 @@ class RunViews:
 
     def _describe(self, store: Store, run: str, probe: str, loggers: list[Logger]) -> None:
         """Log once what is known of the run."""
-        if self._is_described:
+        if self._is_described or not store.steps(run):  # a store that cannot be written may have none
             return
         self._is_described = True
         frame = store.to_pandas(run, categorical=True)
@@ -118,11 +118,16 @@ class RunViews:
         known.pop("tokens_seen", None)  # they grow
         log_config(known, loggers, self._prefix)
 
-    def _log_heatmaps(self, store: Store, run: str, probe: str, loggers: list[Logger], n_steps: int) -> None:
-        # by the steps in the store, so that a resumed run goes on where it was
-        if n_steps < self._next_heatmaps or not self._heatmap_time.is_left():
+    def _log_heatmaps(self, store: Store, run: str, probe: str, loggers: list[Logger]) -> None:
+        self._heatmaps_in -= 1
+        if self._heatmaps_in > 0 or not self._heatmap_time.is_left():
             return
-        self._next_heatmaps = math.ceil(n_steps * HEATMAP_GROWTH)
+        # by the steps in the store, so that a resumed run goes on where it was; listed rarely, since they are many
+        n_steps = len(store.steps(run))
+        if n_steps < FIRST_HEATMAPS:
+            self._heatmaps_in = FIRST_HEATMAPS - n_steps
+            return
+        self._heatmaps_in = math.ceil(n_steps * HEATMAP_GROWTH) - n_steps
         draw = partial(log_heatmaps, store, run, loggers, probe=probe, prefix=self._prefix)
         with self._heatmap_time.spent():
             self._heatmaps(f"drawing {run}", draw)

@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from repdyn.store.schema import Row, too_few_distinct
-from repdyn.tables.designs import own_window_warning
 from repdyn.tables.dimensions import BELOW_ONE, is_below_one
 from repdyn.utils.redaction import redacted
 
@@ -31,6 +30,12 @@ class RunWarnings:
             when = "at the end" if step is None else f"at step {step}"
             log.warning("tracking %s failed, training goes on: %s\n%s", when, redacted(describe(error)), details)
 
+    def of_measurement(self, rows: Sequence[Row], comparing: Collection[str]) -> None:
+        """Warn of what a reader of the rows of a measurement should know; ``comparing`` as for :meth:`undefined`."""
+        self.undefined(rows, comparing)
+        self.own_windows(rows)
+        self.below_one(rows)
+
     def undefined(self, rows: Sequence[Row], comparing: Collection[str]) -> None:
         """Warn of metrics without a value, unless that is to be expected.
 
@@ -52,6 +57,8 @@ class RunWarnings:
 
     def own_windows(self, rows: Sequence[Row]) -> None:
         """Warn of a probe in which many points have their nearest neighbour in their own window, and it counts."""
+        from repdyn.tables.designs import own_window_warning  # with pandas, which no import of a tracker waits for
+
         if (text := own_window_warning(rows)) and self._is_new("own windows"):
             log.warning("step %d: %s", rows[0].step, text)
 

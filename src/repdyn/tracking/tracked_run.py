@@ -10,31 +10,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 
 from repdyn.alerts import RULES, Rule
 from repdyn.capture.fsdp import class_name
 from repdyn.measurement.measure import measure
 from repdyn.metrics import resolve
-from repdyn.publish.loggers import log_rows
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.scalars import LOSS
 from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import STATES_FOLDER, StateCache
-from repdyn.tracking.alert_monitor import AlertMonitor
 from repdyn.tracking.config import MeasurementConfig
 from repdyn.tracking.interruptions import Interrupted, watching_signals
 from repdyn.tracking.outcomes import Outcomes
+from repdyn.tracking.overhead import Overhead, progress_of
 from repdyn.tracking.row_buffer import Existing, RowBuffer
-from repdyn.tracking.run_views import RunViews
 from repdyn.tracking.run_warnings import RunWarnings, describe
 from repdyn.tracking.schedule import Schedule
 from repdyn.tracking.training_state import Scalar, fingerprint, scalar_rows
 from repdyn.utils.attempts import attempts
 from repdyn.utils.distributed import ALONE, Ranks
+from repdyn.utils.random_state import isolated_rng
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
 
 
 @dataclass(kw_only=True)
@@ -61,24 +62,27 @@ class TrackedRun:
     """What to do with a run of this name in the store that does not go on."""
     should_stop: bool = False
     """Whether an alert has requested to stop the training; the same on all ranks."""
-    tracking_seconds: float = 0.0
-    """Wall-clock time this process has spent on measuring, storing and logging."""
+    overhead: Overhead = field(default_factory=Overhead)
+    """The time that tracking has taken in this process, and its limit."""
     kernel_seconds: float = 0.0
     """How much of it the metrics themselves took."""
     latest: Sequence[Row] = ()
     """Rows of the last measurement of this process; empty on ranks other than zero."""
     _ranks: Ranks = ALONE
-    _start: float = field(default_factory=time.perf_counter)
     _warnings: RunWarnings = field(default_factory=RunWarnings)
     _outcomes: Outcomes = field(default_factory=Outcomes)
 
     def __post_init__(self) -> None:
+        from repdyn.tracking.alert_monitor import AlertMonitor  # with pandas and matplotlib, not before they are used
+        from repdyn.tracking.run_views import RunViews
+
         self._prefix = f"{self.name}_" if self.name else ""
         self._buffer = RowBuffer(self.store, self.config.probe)
         self._alerts = AlertMonitor(self.rules, self.loggers, self._prefix)
         self._views = RunViews(self.store, self.loggers, live=self.report, prefix=self._prefix)
         self._comparing: set[str] = set()
         self._state_cache: StateCache | None = None
+        self._causal_by_stack: Mapping[str | None, bool | None] | None = None
 
     def begin(
         self, ranks: Ranks, schedule: Schedule, resumed: bool, model: nn.Module, root_module: nn.Module | None = None
@@ -97,11 +101,11 @@ class TrackedRun:
             OSError: the store cannot be written.
             RuntimeError: on ranks other than the first, when it failed there.
         """
-        self._ranks, probe = ranks, self.config.probe
+        self._ranks, self.overhead.ranks, probe = ranks, ranks, self.config.probe
         pairs = resolve(self.config.metrics, probe)
         self._views.schedule = plan = str(schedule)
         ranks.require_same("what a run is tracked by", {"goes on": resumed, "schedule": plan, "probe": probe.hash})
-        with ranks.sync_errors():
+        with self.overhead.counted(), ranks.sync_errors():
             self._outcomes.trial_error = self.config.check_model(model, root_module, ranks)
         self.run = ranks.all_gather(self.run)[0]  # names may hold the time, by each rank's own clock
 
@@ -148,7 +152,7 @@ class TrackedRun:
                 reason for the missing rows, and the training goes on.
         """
         config, ranks = self.config, self._ranks
-        with self._timing(), watching_signals() as check_signals, self._handling_errors(step):
+        with self.overhead.counted(measurement=True), watching_signals() as check_signals, self._handling_errors(step):
             key = self._key(step)
             checkpoint = Checkpoint(self.run, class_name(model), step, tokens_seen)
             try:
@@ -165,10 +169,11 @@ class TrackedRun:
                     **config.arguments,
                     checkpoint=checkpoint,
                     on_error="raise" if config.on_error == "raise" else "record",
-                    progress=lambda what, _: check_signals() if ranks.size == 1 or what == "kernels" else None,
+                    progress=progress_of(step, check_signals, ranks),
                     root_module=root_module,
                     ranks=ranks,
                     state_cache=self._state_cache,
+                    causal_by_stack=self._causal_by_stack,
                 )
             except Interrupted as interrupted:
                 self._outcomes.abandoned(step, interrupted)
@@ -180,6 +185,8 @@ class TrackedRun:
                     self._buffer.store_failure(key, rows)
                 raise
             self._outcomes.n_measured += 1
+            if None not in profile.causal_by_stack.values():  # undecidable at first: blocks initialised as the identity
+                self._causal_by_stack = profile.causal_by_stack
             self.kernel_seconds += profile.kernel_seconds
             with ranks.sync_errors():
                 rows = [*profile.rows, *profile.scalars] if ranks.is_rank_zero else []
@@ -187,9 +194,7 @@ class TrackedRun:
                     rows += scalar_rows(checkpoint, key.probe, scalars or {}, partial(self._handle_error, step=None))
                 self.latest = rows
             if ranks.is_rank_zero:
-                self._warnings.undefined(profile.rows, self._comparing)
-                self._warnings.own_windows(profile.rows)
-                self._warnings.below_one(profile.rows)
+                self._warnings.of_measurement(profile.rows, self._comparing)
                 self._buffer.add(key, rows)
             with attempts() as attempt:
                 with attempt():
@@ -205,11 +210,8 @@ class TrackedRun:
                     ranks.on_rank_zero(partial(self._views.refresh, self.run, key.probe, check_signals))
 
     def add_loss(self, step: int, loss: float) -> None:
-        """Store the training loss of a step that was measured before its loss was known.
-
-        All ranks call this, as they do :meth:`measure`.
-        """
-        with self._handling_errors(step):
+        """Store the training loss of a step that was measured before it was known; all ranks call this."""
+        with self.overhead.counted(), self._handling_errors(step):
             self.should_stop |= self._ranks.on_rank_zero(lambda: self._store_loss(self._key(step), loss))
             self._ranks.on_rank_zero(partial(self._alerts.publish, step))
 
@@ -226,6 +228,7 @@ class TrackedRun:
         """
         if self._ranks.is_rank_zero:
             self._outcomes.report()
+            self.overhead.report()
         if self.store is None or not self._ranks.is_rank_zero:
             return
         with self._handling_errors(None, never_raise=interrupted):
@@ -234,10 +237,12 @@ class TrackedRun:
                 self._views.finish(
                     self.run,
                     self.config.probe.hash,
-                    tracking_seconds=self.tracking_seconds,
+                    tracking_seconds=self.overhead.seconds,
                     kernel_seconds=self.kernel_seconds,
-                    total_seconds=time.perf_counter() - self._start,
+                    total_seconds=self.overhead.total_seconds,
+                    exit_start=time.perf_counter(),
                 )
+        self._buffer.release(self.run)
 
     def name_commands(self) -> None:
         """Log the commands that make the views of a training that had no time for them; on rank zero only."""
@@ -249,18 +254,10 @@ class TrackedRun:
     def _handling_errors(self, step: int | None, never_raise: bool = False) -> Iterator[None]:
         """Isolate the RNG from what runs inside, and handle its errors."""
         try:
-            with isolate_rng():
+            with isolated_rng():
                 yield
         except Exception as error:
             self._handle_error(error, step, never_raise)
-
-    @contextmanager
-    def _timing(self) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.tracking_seconds += time.perf_counter() - start
 
     def _handle_error(self, error: Exception, step: int | None, never_raise: bool = False) -> None:
         if self.config.on_error == "raise" and not never_raise:
@@ -272,7 +269,7 @@ class TrackedRun:
         return MeasurementKey(self.run, step, self.config.probe.hash, self.config.metric_set)
 
     def _log_if_stored(self, key: MeasurementKey, checkpoint: Checkpoint) -> bool:
-        """Return whether a step is in the store already; loggers that were opened anew get its rows once more."""
+        """Return whether a step is in the store already; new loggers get its rows once more."""
         try:
             rows, on_others = self._buffer.rows_on(key, checkpoint.weights)
         except OSError as error:
@@ -297,4 +294,6 @@ class TrackedRun:
         return stops
 
     def _log(self, rows: Sequence[Row]) -> None:
+        from repdyn.publish.loggers import log_rows
+
         log_rows(rows, self.loggers(), rows[0].step, prefix=self._prefix, log_layers=self.config.log_layers)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
-from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 
 from repdyn.alerts import RulesLike, resolve_rules
@@ -21,12 +20,16 @@ from repdyn.publish.keys import LogLayers
 from repdyn.store import Store, open_store
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.tracking.config import MeasurementConfig, OnFailure
-from repdyn.tracking.row_buffer import Existing
+from repdyn.tracking.overhead import Overhead, validate_max_overhead
+from repdyn.tracking.row_buffer import Existing, refresh
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.tracking.tracked_run import TrackedRun
 from repdyn.tracking.training_state import Scalar
 from repdyn.utils.distributed import Ranks
 from repdyn.utils.urls import is_url
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
 
 
 class Tracker:
@@ -63,6 +66,8 @@ class Tracker:
         existing: what to do where the store has a run of this name and ``start`` is 0: "refuse" raises an error,
             "continue" starts at its last step, "replace" sets it aside in the folder ``abandoned`` of the run, and
             "number" calls the new one "NAME-2".
+        max_overhead: largest share of the training's time that tracking may take, 0.02 for 2 %: scheduled steps without
+            time for a measurement are left out, except the first and the last; None for no limit.
 
     Raises:
         ValueError: at once, where the configuration cannot work: an unknown metric, unidentifiable blocks. On entering,
@@ -91,6 +96,7 @@ class Tracker:
         alerts: RulesLike = DEFAULT,
         report: bool = True,
         existing: Existing = "refuse",
+        max_overhead: float | None = None,
     ) -> None:
         config = MeasurementConfig(
             probe=probe,
@@ -107,6 +113,7 @@ class Tracker:
             raise ValueError(f"expected start >= 0, the optimizer steps taken before, got {start}")
         if existing not in get_args(Existing):
             raise ValueError(f"expected existing to be one of {', '.join(get_args(Existing))}, got {existing!r}")
+        validate_max_overhead(max_overhead)
         self._root_module = model
         self._model = unwrapped(model)
         find_blocks(self._model, layers)
@@ -124,6 +131,7 @@ class Tracker:
             rules=resolve_rules(alerts),
             report=report,
             existing=existing,
+            overhead=Overhead(max_overhead),
         )
 
     @property
@@ -190,8 +198,12 @@ class Tracker:
         self._scalars |= {LOSS: loss, LEARNING_RATE: learning_rate}
         if validation_loss is not None:
             self._scalars[VALIDATION_LOSS] = validation_loss
+        self._tracked.overhead.count_step(self._now, self._schedule.schedule)
         if self._schedule.advance(self._now):
-            self._measure()
+            if self._tracked.overhead.allows(self._now):
+                self._measure()
+            else:
+                self._schedule.release()
 
     def measure(self) -> None:
         """Measure now, whatever the schedule, unless this step has been measured."""
@@ -216,9 +228,10 @@ class Tracker:
     def _last_stored(self) -> tuple[int, int | None]:
         """Return the last step of the run in the store and the tokens seen until then; both 0 where it has none."""
         run = self._tracked.run
+        refresh(self._store, run)
         if not (steps := self._store.steps(run)):
             return 0, 0
-        rows = self._store.to_pandas(run)
+        rows = self._store.to_pandas(run, columns=["step", "tokens_seen"])
         tokens = rows.loc[rows["step"] == steps[-1], "tokens_seen"].dropna()
         return steps[-1], None if tokens.empty else int(tokens.max())
 

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from repdyn.capture.library_classes import is_dtensor
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
 from repdyn.store.schema import Checkpoint, Row, scalar_row
 
@@ -34,7 +34,7 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def _sample(weight: Tensor) -> Tensor:
-    local = weight.to_local() if isinstance(weight, DTensor) else weight
+    local = weight.to_local() if is_dtensor(weight) else weight
     if local.device.type == "meta":
         return torch.empty(0)
     try:

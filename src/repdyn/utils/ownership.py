@@ -17,7 +17,7 @@ try:
 except ImportError:  # Windows, where no file is locked, and none is removed as abandoned
     fcntl = None
 
-_FOLDER_LOCK = re.compile(r"\.(repdyn-(?:offload|probe)-[0-9a-f]{32})")
+_FOLDER_LOCK = re.compile(r"\.(repdyn-[a-z]+-[0-9a-f]{32})")
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
     A process killed meanwhile leaves the folder, which :func:`remove_abandoned_folders` deletes.
 
     Args:
-        purpose: part of the name, "offload" or "probe".
+        purpose: part of the name, lower-case letters.
     """
     folder = Path(tempfile.gettempdir()) / f"repdyn-{purpose}-{uuid4().hex}"
     with locked_file(folder.with_name(f".{folder.name}")):

@@ -1,0 +1,88 @@
+"""Attach the tracker to a script that does not mention it, by environment variables.
+
+Lightning calls :func:`lightning_callbacks` for every Trainer, through the entry point
+``lightning.pytorch.callbacks_factory``. It attaches nothing unless ``REPDYN_PROBE`` names a probe file:
+
+    REPDYN_PROBE=probe.safetensors REPDYN_SCHEDULE=1000 python their_script.py
+
+======================  ================================================================================================
+``REPDYN_PROBE``        a file written by ``Probe.save``
+``REPDYN_SCHEDULE``     ``1000``, ``0,10,100``, ``pythia`` (the default) or ``checkpoints``
+``REPDYN_METRICS``      names separated by spaces; ``all`` for every one that the probe allows
+``REPDYN_STORE``        folder or URL of the store
+``REPDYN_MAX_OVERHEAD`` largest share of the time that tracking may take, such as ``0.02``
+======================  ================================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+
+_PREFIX = "REPDYN_"
+
+
+def lightning_callbacks() -> list[Callback]:
+    """Return the tracker that the environment asks for, as a list; an empty one where it asks for none.
+
+    Raises:
+        ValueError, OSError: what it asks for cannot be had, which stops the script before its training.
+    """
+    settings = settings_of_environment()
+    if settings is None:
+        return []
+    from repdyn.callbacks.representation_dynamics import RepresentationDynamics  # only where it is asked for
+
+    return [RepresentationDynamics(**settings)]
+
+
+def settings_of_environment() -> dict[str, Any] | None:
+    """Return arguments of a tracker by the environment variables; None unless ``REPDYN_PROBE`` is set.
+
+    For the Hugging Face Trainer: ``trainer.add_callback(HuggingFaceTracker(**settings_of_environment()))``.
+
+    Raises:
+        ValueError: a value that cannot be read.
+        OSError: the probe cannot be read.
+    """
+    path = os.environ.get(f"{_PREFIX}PROBE")
+    if not path:
+        return None
+    from repdyn.probe import Probe  # with torch
+
+    settings: dict[str, Any] = {"probe": Probe.load(path)}
+    if schedule := os.environ.get(f"{_PREFIX}SCHEDULE"):
+        settings["schedule"] = _schedule(schedule)
+    if metrics := os.environ.get(f"{_PREFIX}METRICS"):
+        settings["metrics"] = "all" if metrics.strip() == "all" else tuple(metrics.split())
+    if store := os.environ.get(f"{_PREFIX}STORE"):
+        settings["store"] = store
+    if share := os.environ.get(f"{_PREFIX}MAX_OVERHEAD"):
+        try:
+            settings["max_overhead"] = float(share)
+        except ValueError:
+            raise ValueError(f"expected {_PREFIX}MAX_OVERHEAD as a number such as 0.02, got {share!r}") from None
+    return settings
+
+
+def _schedule(text: str) -> int | list[int] | str:
+    """Return a schedule as trackers take it.
+
+    >>> _schedule("1000"), _schedule("0,10,100"), _schedule("pythia")
+    (1000, [0, 10, 100], 'pythia')
+    """
+    text = text.strip()
+    if text.isdecimal():
+        return int(text)
+    if re.fullmatch(r"\d+(\s*,\s*\d+)+", text):
+        return [int(step) for step in text.split(",")]
+    if text not in {"pythia", "checkpoints"}:
+        raise ValueError(
+            f'expected {_PREFIX}SCHEDULE as a number of steps, steps separated by commas, "pythia" or "checkpoints", '
+            f"got {text!r}"
+        )
+    return text

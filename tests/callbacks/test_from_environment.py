@@ -1,0 +1,115 @@
+"""The tracker attached to an unchanged Lightning script by environment variables, through the entry point."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from jobs import batches, tiny_language_model
+from lightning.pytorch import Trainer
+
+from repdyn import open_store
+from repdyn.callbacks import RepresentationDynamics
+from repdyn.callbacks.from_environment import lightning_callbacks, settings_of_environment
+from repdyn.probe import Probe
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def entry_point(tmp_path, monkeypatch) -> None:
+    """Make this checkout look installed, with the entry points that it declares."""
+    if importlib.metadata.entry_points(group="lightning.pytorch.callbacks_factory", name="repdyn"):
+        return  # installed since it declares them
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    folder = tmp_path / "site" / "repdyn_checkout-0.dist-info"
+    folder.mkdir(parents=True)
+    lines = [
+        line
+        for group, points in declared.items()
+        for line in (f"[{group}]", *(f"{k} = {v}" for k, v in points.items()))
+    ]
+    (folder / "entry_points.txt").write_text("\n".join(lines))
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: repdyn-checkout\nVersion: 0\n")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def saved(small_probe: Probe, tmp_path, monkeypatch) -> Path:
+    path = tmp_path / "probe.safetensors"
+    small_probe.save(path)
+    monkeypatch.setenv("REPDYN_PROBE", str(path))
+    return path
+
+
+def trained(tmp_path: Path) -> Trainer:
+    """Train as a script does that knows nothing of the tracker."""
+    trainer = Trainer(max_steps=2, default_root_dir=tmp_path, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False)  # fmt: skip
+    trainer.fit(tiny_language_model(), batches())
+    return trainer
+
+
+def test_nothing_is_attached_without_the_variable(entry_point, tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("REPDYN_PROBE", raising=False)
+    assert lightning_callbacks() == []
+    trainer = Trainer(default_root_dir=tmp_path, accelerator="cpu", logger=False)
+    assert not any(isinstance(each, RepresentationDynamics) for each in trainer.callbacks)
+
+
+def test_an_unchanged_script_is_tracked(entry_point, saved, tmp_path, monkeypatch, without_figures) -> None:
+    monkeypatch.setenv("REPDYN_SCHEDULE", "1")
+    monkeypatch.setenv("REPDYN_METRICS", "anisotropy rank_me[centred=false]")
+    monkeypatch.setenv("REPDYN_STORE", str(tmp_path / "store"))
+    trainer = trained(tmp_path)
+    found = {each for each in trainer.callbacks if isinstance(each, RepresentationDynamics)}
+    assert len(found) == 1
+    frame = open_store(tmp_path / "store").to_pandas()
+    assert sorted(frame["step"].unique()) == [0, 1, 2]
+    assert {"anisotropy", "rank_me[centred=false]"} <= set(frame["metric"])
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule"), [("1000", 1000), ("0, 10,100", [0, 10, 100]), ("checkpoints", "checkpoints")]
+)
+def test_schedules_and_budgets_are_read(saved, monkeypatch, text: str, schedule: object) -> None:
+    monkeypatch.setenv("REPDYN_SCHEDULE", text)
+    monkeypatch.setenv("REPDYN_MAX_OVERHEAD", "0.02")
+    settings = settings_of_environment()
+    assert settings is not None
+    assert (settings["schedule"], settings["max_overhead"]) == (schedule, 0.02)
+    assert settings["probe"].hash == Probe.load(saved).hash
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("REPDYN_SCHEDULE", "often", "expected REPDYN_SCHEDULE as a number of steps"),
+        ("REPDYN_MAX_OVERHEAD", "2 %", "expected REPDYN_MAX_OVERHEAD as a number such as 0.02, got '2 %'"),
+        ("REPDYN_METRICS", "two_nm", "did you mean 'two_nn'"),
+    ],
+)
+def test_what_cannot_be_read_stops_the_script_before_its_training(saved, monkeypatch, name, value, message) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message.replace(".", r"\.")):
+        lightning_callbacks()
+
+
+def test_a_missing_probe_stops_the_script(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("REPDYN_PROBE", str(tmp_path / "none"))
+    with pytest.raises(FileNotFoundError, match="expected a probe written by Probe.save, got no file"):
+        lightning_callbacks()
+
+
+@pytest.mark.process
+def test_the_entry_point_loads_nothing_where_it_is_not_asked_for() -> None:
+    import subprocess
+
+    code = (
+        "import sys; from repdyn.callbacks.from_environment import lightning_callbacks as f; assert f() == []; "
+        "assert not {'torch', 'lightning', 'transformers', 'plotly'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""})

@@ -1,0 +1,152 @@
+"""What tracking costs: the budget, the forecast, progress of long measurements, and what is counted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from repdyn import Schedule, Tracker
+from repdyn.tracking import overhead
+from repdyn.tracking.overhead import LongMeasurement, Overhead
+from repdyn.tracking.tracked_run import TrackedRun
+
+
+class Clock:
+    """A clock that stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(overhead.time, "perf_counter", clock)
+    monkeypatch.setattr(overhead.time, "monotonic", clock)
+    return clock
+
+
+def measured(account: Overhead, clock: Clock, seconds: float) -> None:
+    with account.counted(measurement=True):
+        clock.now += seconds
+
+
+def test_nested_work_is_counted_once(clock: Clock) -> None:
+    account = Overhead()
+    with account.counted():
+        clock.now += 1
+        measured(account, clock, 2)
+    clock.now += 7
+    assert (account.seconds, account.total_seconds) == (3, 10)
+
+
+def test_a_budget_leaves_out_what_it_has_no_time_for(clock: Clock, caplog) -> None:
+    account, done = Overhead(0.1), []
+    for step in range(0, 101):
+        if account.allows(step):
+            measured(account, clock, 5)
+            done.append(step)
+        clock.now += 1
+        assert account.seconds <= max(5, 0.1 * account.total_seconds)
+    # the n-th one ends when the training has taken 45 s for each
+    assert done == [0, 90]
+    assert account.n_left_out == 99
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 1 is not measured: another measurement of 5.0 s would exceed max_overhead=0.1 of the training's time; "
+        "measured again at the first scheduled step with time for it"
+    ]
+
+
+def test_without_a_budget_nothing_is_left_out(clock: Clock) -> None:
+    account = Overhead()
+    measured(account, clock, 1000)
+    assert account.allows(1)
+
+
+@pytest.mark.parametrize("budget", [0, 1, -0.1, 2])
+def test_budgets_are_shares(budget: float, hand_written, small_probe, tmp_path) -> None:
+    with pytest.raises(ValueError, match="expected max_overhead as a share of the training's time above 0 and below 1"):
+        Tracker(hand_written, small_probe, store=tmp_path, max_overhead=budget)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "n_steps", "budget", "text"),
+    [
+        (Schedule(every=100), None, None, "a measurement takes 5 s, as long as 10 training steps; by the schedule ({}) about 9% of the training"),
+        (Schedule(every=100), 1000, 0.02, "a measurement takes 5 s, as long as 10 training steps; by the schedule ({}) about 10% of the training, of which max_overhead=0.02 allows a part"),
+        (Schedule(steps=(1, 2, 3)), None, None, "a measurement takes 5 s, as long as 10 training steps"),
+    ],
+)  # fmt: skip
+def test_a_forecast_is_printed_once(clock, schedule, n_steps, budget, text: str, capsys) -> None:
+    account = Overhead(budget)
+    measured(account, clock, 5)
+    for step in range(1, 50):
+        clock.now += 0.5
+        for _ in range(2):  # two micro-batches
+            account.count_step(step, schedule, n_steps)
+        assert (capsys.readouterr().err != "") == (step == overhead.FORECAST_STEPS) or step != overhead.FORECAST_STEPS
+    account = Overhead(budget)
+    measured(account, clock, 5)
+    for step in range(1, 50):
+        clock.now += 0.5
+        account.count_step(step, schedule, n_steps)
+    assert capsys.readouterr().err == f"repdyn: {text.format(schedule)}\n"
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [Schedule(every=7), Schedule.pythia(), Schedule(early_every=3, early_until=20, every=10), Schedule(steps=(5, 50))],
+)
+@pytest.mark.parametrize("last", [0, 5, 20, 2500])
+def test_scheduled_steps_are_counted(schedule: Schedule, last: int) -> None:
+    assert schedule.count(last) == sum(step in schedule for step in range(last + 1))
+
+
+def test_progress_of_a_long_measurement(clock: Clock, capsys) -> None:
+    tell = LongMeasurement(7)
+    for share in (0.1, 0.5):
+        clock.now += 10
+        tell("forward", share)
+    assert capsys.readouterr().err == ""
+    clock.now += 20
+    tell("forward", 0.8)
+    assert (
+        capsys.readouterr().err
+        == "repdyn: measuring step 7: running the model on the probe, 80% done, about 10 s left of it\n"
+    )
+    tell("kernels", 0.0)
+    clock.now += 300
+    tell("kernels", 0.25)
+    assert capsys.readouterr().err == "repdyn: measuring step 7: computing metrics, 25% done, about 15 min left of it\n"
+    clock.now += 300
+    tell("kernels", 1.0)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_tracker_thins_its_schedule_and_measures_the_end(
+    hand_written, small_probe, tmp_path, without_figures, monkeypatch, capsys
+) -> None:
+    decisions = iter([True, False, False, True, False])
+    monkeypatch.setattr(Overhead, "_has_time", lambda self: next(decisions))
+    monkeypatch.setattr(Overhead, "_last", 1.0, raising=False)
+    tracker = Tracker(hand_written, small_probe, schedule=1, store=tmp_path, report=False, max_overhead=0.5).start()
+    for _ in range(5):
+        tracker.step(loss=torch.tensor(1.0))
+    tracker.finish()
+    # the first and the last step are measured whatever the budget
+    assert tracker.store.steps(tmp_path.name) == [0, 1, 4, 5]
+    assert "repdyn: 3 scheduled measurements were left out by max_overhead=0.5" in capsys.readouterr().err
+
+
+def test_the_trial_and_all_measurements_are_counted(hand_written, small_probe, tmp_path, without_figures) -> None:
+    tracker = Tracker(hand_written, small_probe, schedule=1, store=tmp_path, report=False).start()
+    run = tracker._tracked
+    assert isinstance(run, TrackedRun)
+    before = run.overhead.seconds
+    assert before > 0
+    tracker.step()
+    assert run.overhead.seconds > before
+    tracker.finish()
