@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from repdyn.store import remote_folder, uploader
+from repdyn.store import Store, open_store, remote_folder, uploader
+
+if TYPE_CHECKING:
+    from dataset_server import DatasetServer
+    from hub_server import HubServer
+    from s3_server import S3Server
 
 
 class FaultyFileSystem(MemoryFileSystem):
@@ -85,22 +90,26 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Fau
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """The address of a server that speaks S3."""
-    from moto.server import ThreadedMotoServer
+def _running_s3_server() -> Iterator[S3Server]:
+    from s3_server import S3Server  # moto takes seconds to import
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with S3Server() as server:
+        yield server
 
 
 @pytest.fixture
-def s3_environment(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def s3_server(_running_s3_server: S3Server) -> Iterator[S3Server]:
+    """A server that speaks S3, without faults."""
+    _running_s3_server.faults.clear()
+    yield _running_s3_server
+    _running_s3_server.faults.clear()
+
+
+@pytest.fixture
+def s3_environment(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The variables by which this process, and those that a test starts, find the server."""
     variables = {
-        "AWS_ENDPOINT_URL_S3": s3_server,
+        "AWS_ENDPOINT_URL_S3": s3_server.url,
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "no-secret-at-all",
         "AWS_DEFAULT_REGION": "us-east-1",
@@ -123,3 +132,32 @@ def bucket(s3_environment: dict[str, str]) -> str:
     filesystem = fsspec.filesystem("s3", skip_instance_cache=True)
     filesystem.mkdir(name)
     return f"s3://{name}"
+
+
+@pytest.fixture
+def datasets(monkeypatch: pytest.MonkeyPatch, hub: HubServer, tmp_path: Path) -> Iterator[DatasetServer]:
+    """A hub with datasets in place of the one with models."""
+    from dataset_server import DatasetServer
+    from huggingface_hub import HfFileSystem, constants
+
+    monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
+    HfFileSystem.clear_instance_cache()
+    with DatasetServer() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", server.url)
+        yield server
+    HfFileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Store]:
+    """Return a function that opens the store at a URL as another machine does, which has no copy of it."""
+
+    def opened(url: str) -> Store:
+        with monkeypatch.context() as patch:
+            patch.setenv("REPDYN_CACHE", str(tmp_path / "elsewhere"))
+            return open_store(url)
+
+    return opened

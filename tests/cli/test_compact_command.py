@@ -1,5 +1,7 @@
 """The command that joins the files of runs."""
 
+import json
+
 import pytest
 from stored_rows import row
 from synthetic_runs import fill, make_published
@@ -25,6 +27,26 @@ def test_all_runs_and_one(store, capsys):
     main(["compact", str(store.path)])
     assert capsys.readouterr().out.splitlines()[1] == "lab/b: nothing to join"
     assert n_files(store, "lab/a") == 1
+
+
+def test_as_json(store, capsys):
+    main(["compact", str(store.path), "--run", "lab/b", "--json"])
+    (done,) = json.loads(capsys.readouterr().out)
+    assert (done["run"], done["store"], done["joined"]) == ("lab/b", str(store.path), True)
+    assert (done["files_before"], done["files_after"], done["unreadable"]) == (3, 1, [])
+    main(["compact", str(store.path), "--run", "lab/b", "--csv"])
+    header, line = capsys.readouterr().out.splitlines()
+    assert header == "store,run,joined,files_before,files_after,bytes_before,bytes_after,unreadable"
+    assert line == f"{store.path},lab/b,False,,,,,[]"
+
+
+def test_a_remote_store_is_compact_when_the_command_ends(faulty, capsys):
+    remote = open_store("faulty://host/sweep")
+    for step in (1, 2):
+        remote.write(MeasurementKey("run", step, "p", "m"), [row(step=step)])
+    assert remote.drain(20) is None
+    main(["compact", remote.location])
+    assert [path for path in faulty.store if "-compact-" in path] == [path for path in faulty.store]
 
 
 def test_a_damaged_file_is_named(store, capsys):

@@ -14,7 +14,7 @@ from synthetic_families import make_everything
 from synthetic_runs import SAMPLED, make_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from repdyn.figures.run import heatmap
+from repdyn.figures.run import all_figures, heatmap
 from repdyn.publish.description import provenance
 from repdyn.publish.export import export_run, export_store, open_logger
 from repdyn.publish.keys import logged_values
@@ -31,6 +31,17 @@ def store(published, failures, filled, tmp_path):
 
     rows = published("lab/model-70m", steps=(0, 1, 8), n_blocks=2, dimension=dimension, probe="abc123")
     return filled(tmp_path / "sweeps", rows, failures(4, probe="abc123"))
+
+
+@pytest.fixture
+def two_figures(monkeypatch) -> None:
+    """Two of the figures, since drawing all takes most of the time."""
+
+    def some(*given, **settings):
+        figures = all_figures(*given, **settings)
+        return {name: figures[name] for name in ("mean_over_layers", "profile_two_nn")}
+
+    monkeypatch.setattr("repdyn.publish.export.all_figures", some)
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -126,7 +137,7 @@ def test_provenance_of_a_finished_model_and_of_two_devices(finished, filled, tmp
 
 
 @pytest.mark.slow
-def test_every_destination_a_complete_run_each_time(store, tmp_path):
+def test_every_destination_a_complete_run_each_time(store, tmp_path, two_figures):
     first, second = (
         list(export_store(store, to=("tensorboard", "csv", "csv"), folder=tmp_path / "logs")) for _ in range(2)
     )
@@ -153,7 +164,7 @@ def test_every_destination_a_complete_run_each_time(store, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_wandb_holds_a_complete_run_each_time(store, tmp_path):
+def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
     lines = [line for _ in range(2) for line in export_store(store, folder=tmp_path / "logs", project="mine")]
     runs = [Path(line.partition(" in ")[2]) for line in lines]
     assert len(set(runs)) == 2

@@ -8,12 +8,11 @@ import json
 import pytest
 import torch
 import yaml
-from dataset_server import DatasetServer
-from huggingface_hub import HfFileSystem, constants
 from stored_rows import KEY, row
 
 from repdyn import Probe, open_store
 from repdyn.cli.main import main
+from repdyn.publish.card import write_card
 from repdyn.publish.sharing import pull, push
 from repdyn.store.remote_errors import RemoteError
 
@@ -123,6 +122,51 @@ def test_compact_files_are_published_as_such(faulty, store):
     assert published.to_pandas()["value"].equals(store.to_pandas()["value"])
 
 
+def named(store, run, step=8):
+    key = dataclasses.replace(KEY, run=run, step=step)
+    store.write(key, [row(run=run, step=step, checkpoint=f"EleutherAI/pythia-70m@{'0' * 40}")])
+
+
+@pytest.mark.parametrize("is_compact", [False, True])
+def test_a_run_that_is_named_by_a_path(faulty, tmp_path, is_compact):
+    store = open_store(tmp_path / "store")
+    named(store, "/home/me/secret/mine")
+    named(store, "/home/me/secret/mine", 16)
+    if is_compact:
+        store.compact("/home/me/secret/mine")
+    push(store, URL)
+    assert {path.split("/")[3] for path in faulty.store} == {"certificates", "mine"}
+    assert open_store(URL).steps("mine") == [8, 16]
+    for path, content in faulty.store.items():
+        assert "secret" not in path
+        assert b"secret" not in content.getvalue()
+
+
+def test_two_runs_that_would_be_one(faulty, tmp_path):
+    store = open_store(tmp_path / "store")
+    named(store, "/home/me/mine")
+    named(store, "/home/you/mine")
+    with pytest.raises(ValueError, match="expected runs that differ in more than their folders, got two called mine"):
+        push(store, URL)
+    assert faulty.store == {}
+
+
+def test_steps_that_were_set_aside_stay_here(faulty, store):
+    aside = store.folder_of("run") / "abandoned" / "001" / "step000000024-p-metrics.parquet"
+    aside.parent.mkdir(parents=True)
+    aside.write_bytes((store.path / dataclasses.replace(KEY, probe="p").filename).read_bytes())
+    assert not [name for name in push(store, URL).files if "abandoned" in name]
+
+
+def test_where_weights_are_is_linked(tmp_path):
+    store = open_store(tmp_path / "store")
+    named(store, "pythia")
+    store.write(dataclasses.replace(KEY, run="mine"), [row(run="mine")])
+    text = write_card(store, tmp_path / "card", URL)[0].read_text()
+    assert "[EleutherAI/pythia-70m](https://huggingface.co/EleutherAI/pythia-70m)" in text
+    assert "| mine | GPT | live | 1 | 8 | 2 |" in text
+
+
 def test_pull(faulty, store, tmp_path):
     push(store, URL)
     copied = pull(URL, tmp_path / "copy")
@@ -143,28 +187,21 @@ def test_commands(faulty, store, tmp_path, capsys):
     assert f"{URL}: sent 5 files" in capsys.readouterr().out
     main(["pull", URL, str(tmp_path / "copy")])
     assert capsys.readouterr().out == f"{tmp_path / 'copy'}: 5 new or changed files\n"
+    main(["push", str(store.path), URL, "--json"])
+    (pushed,) = json.loads(capsys.readouterr().out)
+    assert (pushed["url"], pushed["sent"], pushed["files"], pushed["current"]) == (URL, True, [], 5)
+    assert "/home/me/runs/step0" in pushed["shortened"]
+    main(["pull", URL, str(tmp_path / "second"), "--csv"])
+    assert capsys.readouterr().out.startswith("folder,files\n")
     with pytest.raises(SystemExit) as stop:
         main(["push", str(store.path), "folder"])
     assert stop.value.code == 2
     assert "expected a URL such as hf://datasets/ORG/NAME" in capsys.readouterr().err
 
 
-@pytest.fixture
-def datasets(monkeypatch, hub, faulty):
-    """A hub with datasets in place of the one with models."""
-    HfFileSystem.clear_instance_cache()
-    with DatasetServer() as server:
-        monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", server.url)
-        yield server
-    HfFileSystem.clear_instance_cache()
-
-
 def test_a_dataset_with_its_card(datasets, store, tmp_path, monkeypatch):
     datasets.create("me/sweep")
-    push(store, "hf://datasets/me/sweep", licence="cc-by-4.0")
+    push(store, "hf://datasets/me/sweep", licence="cc-by-4.0", author="A. {Name}")
     files = datasets.files("me/sweep")
     assert {name.rpartition("/")[0] for name in files} == {"", "certificates", "probes", "run"}
     assert len(datasets.commits) == 2  # the rows in one, the card in another
@@ -172,7 +209,10 @@ def test_a_dataset_with_its_card(datasets, store, tmp_path, monkeypatch):
     stated = yaml.safe_load(fields)
     assert stated["license"] == "cc-by-4.0"
     assert stated["configs"] == [{"config_name": "all", "data_files": "*/*.parquet", "default": True}]
-    assert "| run | GPT | 3 | 0 to 16 | 3 |" in text
+    assert "| run | GPT | step0, step16 and 1 more | 3 | 0 to 16 | 3 |" in text
+    assert "  author = {A. Name}," in text
+    assert "  url = {https://huggingface.co/datasets/me/sweep}," in text
+    assert "Licence of the measurements: cc-by-4.0." in text
     assert "`two_nn` (all)" in text
     assert 'repdyn.open_store("hf://datasets/me/sweep")' in text
     assert "/home/me" not in text

@@ -236,15 +236,15 @@ while True:
 @pytest.mark.process
 def test_killed_at_random_moments(tmp_path):
     store = open_store(tmp_path)
-    for step in range(120):
+    for step in range(60):
         store.write(at(step), [row(step=step, layer=layer, value=step + layer / 64) for layer in range(64)])
     before = store.to_pandas()
-    for milliseconds in range(2, 200, 14):
+    for milliseconds in range(2, 200, 28):
         killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(milliseconds / 1000)], check=False)
         assert killed.returncode == -signal.SIGKILL
         pd.testing.assert_frame_equal(store.to_pandas(), before)
         # a few files of their own again, as of a resumed run
-        for step in range(milliseconds % 7, 120, 9):
+        for step in range(milliseconds % 7, 60, 9):
             store.write(at(step), store.read(at(step)))
     store.compact("run")
     pd.testing.assert_frame_equal(store.to_pandas(), before)

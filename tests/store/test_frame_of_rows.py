@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from repdyn import open_store
 from repdyn.store import MeasurementKey
+from repdyn.store.parquet_files import encoded_schema, read_table
 from repdyn.store.schema import COLUMNS, Checkpoint, failure_rows
 from tests.synthetic_runs import make_row, make_rows
 
@@ -103,3 +106,17 @@ def test_rows_are_sorted_whatever_the_order_of_the_files(tmp_path):
     frame = as_strings(store.to_pandas())
     order = ["run", "step", "metric", "subset", "layer"]
     pd.testing.assert_frame_equal(frame, frame.sort_values(order, kind="stable", ignore_index=True))
+
+
+def test_texts_are_the_same_when_read_as_dictionaries(store, tmp_path):
+    rows = next(tmp_path.rglob("step000000001-p-new.parquet"))
+    early = tmp_path / "early.parquet"  # without some columns, with other texts and a former name of a metric
+    table = read_table(rows).drop_columns(["same_as", "design"])
+    table = table.set_column(table.column_names.index("metric"), "metric", pa.array(["token_kept"], pa.large_string()))
+    pq.write_table(table, early)
+    for path in (*tmp_path.rglob("*/step*.parquet"), early):
+        plain, encoded = read_table(path), read_table(path, encoded=True)
+        assert encoded.schema == encoded_schema(plain.schema)
+        assert repr(encoded.to_pylist()) == repr(plain.to_pylist())
+    assert encoded["metric"].to_pylist() == ["token_top1_match"]
+    assert read_table(rows, ["step", "run"], encoded=True).column_names == ["step", "run"]

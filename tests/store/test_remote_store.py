@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -253,8 +254,8 @@ def test_the_claim_of_a_lost_machine_expires(faulty, elsewhere, monkeypatch):
 def test_a_killed_process_is_not_in_the_way_of_its_machine(faulty):
     store = open_store(URL)
     lost = store.claim(KEY)
-    lost._lease._ended.set()
-    lost._lease._local.release()  # the lock of a killed process goes with it, the claim stays
+    lost._claim._ended.set()
+    lost._claim._local.release()  # the lock of a killed process goes with it, the claim stays
     assert store.claim(KEY) is not None
 
 
@@ -303,7 +304,7 @@ from repdyn import open_store
 from stored_rows import KEY, row
 import dataclasses
 store = open_store(sys.argv[1])
-for step in range(40):
+for step in range(int(sys.argv[2])):
     key = dataclasses.replace(KEY, step=step)
     if key not in store:
         claim = store.claim(key)
@@ -314,35 +315,49 @@ for step in range(40):
         store.discard_failures(key)
         claim.release()
     print(step, flush=True)
-print(store.drain(30))
+print(store.drain(60))
 """
+
+
+def check_killed_writers(url, elsewhere, tmp_path, environment, kill_after, n_steps):
+    """Kill a process that writes a store after so many steps each time, let the last one end, and check the store."""
+    (tmp_path / "writer.py").write_text(WRITER)
+    variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(tmp_path / "writer.py"), url, str(n_steps)]
+    for steps in kill_after:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
+        for _ in range(steps):
+            process.stdout.readline()
+        process.kill()
+        process.wait()
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "None"
+    store = elsewhere(url)
+    assert store.to_pandas()["value"].tolist() == [float(step) for step in range(n_steps)]
+    assert len(list(store.path.rglob("*.parquet"))) == n_steps  # no failure came back
 
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_killed_at_any_moment_the_store_ends_as_an_undisturbed_one(bucket, s3_environment, elsewhere, tmp_path):
-    import os
+@pytest.mark.timeout(600)
+def test_killed_at_any_moment_a_store_on_s3_ends_as_an_undisturbed_one(bucket, s3_environment, elsewhere, tmp_path):
+    check_killed_writers(f"{bucket}/sweep", elsewhere, tmp_path, s3_environment, (1, 6), 40)
 
-    program = tmp_path / "writer.py"
-    program.write_text(WRITER)
-    environment = {**os.environ, **s3_environment, "PYTHONPATH": os.pathsep.join(sys.path)}
-    for kill_after in (3, 1, 7, 2, 5):
-        process = subprocess.Popen(
-            [sys.executable, str(program), f"{bucket}/sweep"], stdout=subprocess.PIPE, text=True, env=environment
-        )
-        for _ in range(kill_after):
-            process.stdout.readline()
-        process.kill()
-        process.wait()
-    done = subprocess.run(
-        [sys.executable, str(program), f"{bucket}/sweep"], capture_output=True, text=True, env=environment, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1] == "None"
-    store = elsewhere(f"{bucket}/sweep")
-    frame = store.to_pandas()
-    assert frame["value"].tolist() == [float(step) for step in range(40)]
-    assert len(list(store.path.rglob("*.parquet"))) == 40  # no failure came back
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.timeout(600)
+def test_killed_at_any_moment_a_store_on_the_hub_ends_as_an_undisturbed_one(datasets, elsewhere, tmp_path):
+    datasets.create("me/sweep")
+    environment = {
+        "HF_ENDPOINT": datasets.url,
+        "HF_TOKEN": "none",
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        "REPDYN_CACHE": str(tmp_path / "cache"),
+    }
+    check_killed_writers("hf://datasets/me/sweep", elsewhere, tmp_path, environment, (1, 3), 10)
 
 
 @pytest.mark.slow

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from repdyn.utils.arguments import SuggestingParser
+from repdyn.utils.records import add_record_options, print_records, wants_records
 from repdyn.utils.untrusted_names import printable
 from repdyn.utils.urls import path_or_url
 
 if TYPE_CHECKING:
     from repdyn.store import Store
+    from repdyn.store.run_files import Compaction
 
+UPLOAD_SECONDS = 600.0
+"""How long the command waits for the uploads to a remote store."""
 _EXAMPLES = """examples:
   repdyn compact runs/quickstart/TIME
   repdyn compact sweeps --run EleutherAI/pythia-70m
@@ -42,10 +47,15 @@ def main(arguments: Sequence[str], prog: str = "repdyn compact") -> None:
     if unknown := sorted({*(options.run or ())}.difference(run for _, run in runs)):
         known = ", ".join(sorted({run for store in stores for run in store.runs()}))
         raise ValueError(f"expected a run of these stores ({known}), got {unknown[0]!r}")
-    unreadable = [reason for store, run in runs for reason in _compact(store, run)]
-    for reason in unreadable:
-        print(printable(f"left as it is: {reason}"))
-    if unreadable:
+    records = []
+    for store, run in runs:
+        done = _compact(store, run)
+        records.append({"store": store.location, "run": run, **_fields(done)})
+        if not wants_records(options):
+            _print(run, done)
+    if wants_records(options):
+        print_records(records, options)
+    if any(record["unreadable"] for record in records):
         raise SystemExit(1)
 
 
@@ -61,11 +71,12 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         "stores", nargs="+", type=path_or_url, metavar="RUN", help="folders of runs, stores, or folders above them"
     )
     parser.add_argument("--run", nargs="+", metavar="NAME", help="runs to make compact (default: all)")
+    add_record_options(parser)
     return parser
 
 
-def _compact(store: Store, run: str) -> tuple[str, ...]:
-    """Make a run compact, with a progress bar on a terminal; return why files could not be read."""
+def _compact(store: Store, run: str) -> Compaction | None:
+    """Make a run compact, with a progress bar on a terminal."""
     from tqdm import tqdm
 
     with tqdm(desc=printable(run), unit="file", disable=None, leave=False) as bar:
@@ -75,9 +86,23 @@ def _compact(store: Store, run: str) -> tuple[str, ...]:
             bar.update(done - bar.n)
 
         done = store.compact(run, advance)
+    if problem := store.drain(UPLOAD_SECONDS):
+        raise OSError(problem)
+    return done
+
+
+def _print(run: str, done: Compaction | None) -> None:
     if done is None:
         print(printable(f"{run}: nothing to join"))
-        return ()
+        return
     sizes = f"{done.bytes_before / 1e6:.1f} MB, now {done.bytes_after / 1e6:.1f} MB"
     print(printable(f"{run}: {done.files_before} files of {sizes} in {done.files_after}"))
-    return done.unreadable
+    for reason in done.unreadable:
+        print(printable(f"left as it is: {reason}"))
+
+
+def _fields(done: Compaction | None) -> dict[str, Any]:
+    if done is None:
+        counts = dict.fromkeys(("files_before", "files_after", "bytes_before", "bytes_after"))
+        return {"joined": False, **counts, "unreadable": []}
+    return {"joined": True, **asdict(done)}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repdyn.utils.arguments import SuggestingParser
+from repdyn.utils.records import add_record_options, print_records, wants_records
 from repdyn.utils.untrusted_names import printable
 from repdyn.utils.urls import is_url
 
@@ -32,7 +33,10 @@ def main(arguments: Sequence[str], prog: str = "repdyn pull") -> None:
     from repdyn.publish.sharing import pull
 
     copied = pull(options.url, options.folder)
-    print(printable(f"{options.folder}: {len(copied)} new or changed files"))
+    if wants_records(options):
+        print_records([{"folder": str(options.folder), "files": copied}], options)
+    else:
+        print(printable(f"{options.folder}: {len(copied)} new or changed files"))
 
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
@@ -42,4 +46,5 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("url", metavar="URL", help="hf://datasets/ORG/NAME, s3://bucket/prefix, or another of fsspec")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the copy; files in it are kept")
+    add_record_options(parser)
     return parser

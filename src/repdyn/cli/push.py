@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repdyn.utils.arguments import SuggestingParser
+from repdyn.utils.records import add_record_options, print_records, wants_records
 from repdyn.utils.redaction import redacted
 from repdyn.utils.untrusted_names import printable
 from repdyn.utils.urls import is_url, path_or_url
@@ -43,6 +44,9 @@ def main(arguments: Sequence[str], prog: str = "repdyn push") -> None:
     pushed = push(
         store, options.url, author=options.author, dry_run=options.dry_run, licence=options.license, card=options.card
     )
+    if wants_records(options):
+        print_records([_fields(pushed, options.dry_run)], options)
+        return
     for line in _lines(pushed, options.dry_run):
         print(printable(redacted(line)))
 
@@ -62,7 +66,19 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         help="write README.md with a figure, made from the rows (default: for hf://)",
     )
+    add_record_options(parser)
     return parser
+
+
+def _fields(pushed: Pushed, dry_run: bool) -> dict[str, Any]:
+    return {
+        "url": pushed.url,
+        "sent": not dry_run,
+        "files": pushed.files,
+        "bytes": pushed.n_bytes,
+        "current": pushed.n_current,
+        "shortened": [redacted(path) for path in pushed.paths],
+    }
 
 
 def _lines(pushed: Pushed, dry_run: bool) -> list[str]:

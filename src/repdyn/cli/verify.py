@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from repdyn.utils.arguments import SuggestingParser, at_least
+from repdyn.utils.ownership import temporary_folder
+from repdyn.utils.records import add_record_options, print_records, wants_records
 from repdyn.utils.redaction import redacted
 from repdyn.utils.untrusted_names import printable
 from repdyn.utils.urls import path_or_url
+
+if TYPE_CHECKING:
+    from repdyn.sweep.verification import Verified
 
 DISAGREES, STOPPED = 1, 3
 _EXAMPLES = """examples:
@@ -39,6 +44,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn verify") -> None:
     from repdyn.hub.weights import Loading
     from repdyn.store import find_store
     from repdyn.sweep.downloads import DownloadLimits, Downloads
+    from repdyn.sweep.leftovers import remove_leftovers
     from repdyn.sweep.verification import find_repeatable, verify
     from repdyn.utils.cache import cache_directory
 
@@ -51,13 +57,29 @@ def main(arguments: Sequence[str], prog: str = "repdyn verify") -> None:
         raise ValueError(f"expected checkpoints that can be measured again in {store.location}: {reason}")
     hub = Hub(timeout_seconds=options.timeout)
     limits = DownloadLimits(cache_directory() / "downloads", None, options.timeout, options.trust_remote_code)
+    downloads = Downloads(hub, limits)
+    for line in remove_leftovers(store, downloads):
+        print(printable(line), file=sys.stderr)
     settings = {name: getattr(options, name) for name in ("sample", "seed", "relative", "absolute")}
     try:
-        with TemporaryDirectory(prefix="repdyn-verify-") as folder:
-            outcomes = verify(repeatable, Downloads(hub, limits), Path(folder), **settings)
+        with temporary_folder("verify") as folder:
+            outcomes = verify(repeatable, downloads, folder, **settings)
     except SweepStoppedError as error:
-        print(printable(redacted(f"stopped: {error}")))
+        print(printable(redacted(f"stopped: {error}")), file=sys.stderr)
         raise SystemExit(STOPPED) from error
+    if wants_records(options):
+        print_records([_fields(outcome) for outcome in outcomes], options)
+    else:
+        _print(outcomes)
+        print(
+            f"{len(outcomes)} of {len(repeatable)} checkpoints measured again; tolerances: relative "
+            f"{options.relative:g}, absolute {options.absolute:g}"
+        )
+    if any(outcome.failure or outcome.differences for outcome in outcomes):
+        raise SystemExit(DISAGREES)
+
+
+def _print(outcomes: Sequence[Verified]) -> None:
     for outcome in outcomes:
         if outcome.failure:
             line = f"not measured: {outcome.failure}"
@@ -67,12 +89,18 @@ def main(arguments: Sequence[str], prog: str = "repdyn verify") -> None:
         print(printable(redacted(f"{outcome.checkpoint}: {line}")))
         for difference in outcome.differences[:_MAX_LISTED]:
             print(printable(f"  {difference}"))
-    print(
-        f"{len(outcomes)} of {len(repeatable)} checkpoints measured again; tolerances: relative {options.relative:g}, "
-        f"absolute {options.absolute:g}"
-    )
-    if any(outcome.failure or outcome.differences for outcome in outcomes):
-        raise SystemExit(DISAGREES)
+
+
+def _fields(outcome: Verified) -> dict[str, Any]:
+    return {
+        "run": outcome.run,
+        "step": outcome.step,
+        "agrees": not (outcome.failure or outcome.differences),
+        "values": outcome.n_values,
+        "largest_difference": outcome.largest,
+        "differences": outcome.differences,
+        "reason": None if outcome.failure is None else redacted(outcome.failure),
+    }
 
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
@@ -91,6 +119,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--timeout", type=at_least(1), default=3600, metavar="SECONDS", help="limit of one download")
     parser.add_argument("--device", default="cpu", help="device to run models on (default: %(default)s)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run Python code that comes with a model")
+    add_record_options(parser)
     return parser
 
 

@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FixedFormatter
 
 from repdyn.tables.style import styled
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.untrusted_names import printable
 
 
 def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:
@@ -20,6 +23,9 @@ def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> 
         with attempt():
             figures[name] = draw_one()
     return figures
+
+
+_DPI = 150
 
 
 @styled
@@ -46,20 +52,42 @@ def save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt | None = 
             with each():
                 if ".." in png.parts or not png.is_relative_to(folder):
                     raise ValueError(f"expected the name of a figure inside its folder, got {name!r}")
-                write_atomically(png, lambda path, one=figure: one.savefig(path, dpi=150))
-                written.append(png)
-                with _fixed_layout(figure):
+                _escape(figure)
+                with _laid_out(figure):
+                    write_atomically(png, lambda path, one=figure: one.savefig(path, dpi=_DPI))
+                    written.append(png)
                     write_atomically(svg, lambda path, one=figure: one.savefig(path, metadata={"Date": None}))
-                written.append(svg)
+                    written.append(svg)
     return written
 
 
+def _escape(figure: Figure) -> None:
+    """Write control characters in the texts of a figure as escape sequences.
+
+    Matplotlib would print them, in its warnings of missing glyphs.
+    """
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and not text.get_text().isprintable():
+            text.set_text(printable(text.get_text()))
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        formatter = axis.get_major_formatter()
+        if isinstance(formatter, FixedFormatter):
+            formatter.seq = [printable(label) for label in formatter.seq]
+
+
 @contextmanager
-def _fixed_layout(figure: Figure) -> Iterator[None]:
-    """Freeze the layout of a figure: computing that of many panels takes longer than drawing them."""
-    engine = figure.get_layout_engine()
-    figure.set_layout_engine("none")
+def _laid_out(figure: Figure) -> Iterator[None]:
+    """Lay a figure out once: for each file matplotlib would draw it twice, first for the layout alone."""
+    engine, dpi = figure.get_layout_engine(), figure.dpi
+    if engine is not None:
+        figure.dpi = _DPI
+        engine.execute(figure)
+        figure.dpi = dpi
+        figure.set_layout_engine("none")
+    # "none" keeps the colorbars' engine, for which savefig draws all the same
+    figure.get_layout_engine = lambda: None  # type: ignore[method-assign]
     try:
         yield
     finally:
+        del figure.get_layout_engine
         figure.set_layout_engine(engine)

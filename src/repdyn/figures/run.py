@@ -208,22 +208,31 @@ def _overviews(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert])
     trained, valued = not is_finished(rows), rows.loc[rows["value"].notna(), ["metric"]]
     drawings: dict[str, Callable[[], Figure]] = {}
     for family in overview_families(valued["metric"].unique()):
-        of_family = rows.loc[rows["metric"].isin(members_of(rows, family))]
-        drawings[f"depth_{family}"] = partial(depth_overview, of_family, family)
+        of_family = partial(_selected, rows, members_of(rows, family))
+        drawings[f"depth_{family}"] = partial(_drawn, depth_overview, of_family, family)
         if trained:
-            drawings[f"steps_{family}"] = partial(steps_overview, of_family, family, alerts)
+            drawings[f"steps_{family}"] = partial(_drawn, steps_overview, of_family, family, alerts)
         if family == "dimension" and has_scales(valued):
-            drawings["scales"] = partial(scales, rows.loc[rows["metric"].isin([*DIMENSIONS])])
+            drawings["scales"] = partial(_drawn, scales, partial(_selected, rows, DIMENSIONS))
         if family == "convergence" and bool((valued["metric"] == GRADIENT).any()):
-            drawings["convergence"] = partial(convergence, of_family)
+            drawings["convergence"] = partial(_drawn, convergence, of_family)
         if family == "change" and trained:
             for metric in members_of(valued, family):
-                drawings |= _heatmaps(of_family, metric, alerts)
+                drawings |= _heatmaps(of_metric(rows, metric), metric, alerts)
     of_heads = frame.loc[frame["head"].notna()]
     for metric, subset in measured_by_head(of_heads):
         ending = "" if subset == "all" else f"_{subset}"
         drawings[f"heads_{file_stem(metric)}{ending}"] = partial(heads_heatmap, of_heads, metric, subset)
     return drawings
+
+
+def _drawn(draw_rows: Callable[..., Figure], rows: Callable[[], pd.DataFrame], *args: object) -> Figure:
+    """Draw rows that are selected only now, since those of all figures together would be a second table."""
+    return draw_rows(rows(), *args)
+
+
+def _selected(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    return rows.loc[rows["metric"].isin([*metrics])]
 
 
 def _heatmaps(rows: pd.DataFrame, metric: str, alerts: Sequence[Alert] = ()) -> dict[str, Callable[[], Figure]]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_only
 
 from repdyn.alerts import find_alerts, stored_rules
 from repdyn.diagnosis import insights
 from repdyn.figures.heatmaps import heatmap
 from repdyn.metrics.names import file_stem
 from repdyn.publish.loggers import log_figures
+from repdyn.publish.rank_zero import rank_zero_only
 from repdyn.publish.targets import target_of
 from repdyn.store import Store
 from repdyn.tables.designs import sampling
@@ -22,6 +21,9 @@ from repdyn.tables.frames import by_stack, causality, measurements, metrics_of, 
 from repdyn.tables.style import KINDS
 from repdyn.tables.texts import concatenated
 from repdyn.utils.attempts import attempts
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
 
 _ABOUT = "repdyn"
 """Prefix of names in the configuration and the summary of a run, which hold names of the training too."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_only
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from repdyn.publish.keys import LogLayers, logged_values
+from repdyn.publish.rank_zero import rank_zero_only
 from repdyn.publish.targets import target_of
 from repdyn.store.schema import Row
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.untrusted_names import safe_file_name
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+    from matplotlib.figure import Figure
 
 TOKENS_KEY = "repdyn/tokens"
 """Training tokens seen, for use as the x axis."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_only
 
 from repdyn.alerts import Alert, find_alerts, stored_rules
 from repdyn.metrics.names import file_stem
+from repdyn.publish.rank_zero import rank_zero_only
 from repdyn.publish.targets import Target, WandbTarget, target_of
 from repdyn.report.figures import heatmap, means, profile
 from repdyn.store import Store
@@ -30,6 +29,9 @@ from repdyn.tables.frames import (
 )
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.untrusted_names import safe_file_name
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
 
 MAX_ROWS = 10_000
 """Largest number of rows that W&B shows of a table."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from repdyn.alerts import Alert, find_alerts, stored_rules
@@ -22,6 +22,7 @@ from repdyn.tables.costs import copies_line, failure_line
 from repdyn.tables.designs import sampling
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.runs import differences, measured_runs
+from repdyn.tables.seed_predictions import prediction_table, predictions
 from repdyn.tables.seeds import groups_or_reason, seed_table
 from repdyn.tables.selection import is_measured, select
 from repdyn.tables.style import of_stack, plain
@@ -35,6 +36,7 @@ from repdyn.utils.untrusted_names import PrintableConsole, safe_file_name
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
+    from matplotlib.figure import Figure
 
 MAX_SUMMARIES = 3
 """Largest number of runs that get a summary each."""
@@ -51,6 +53,7 @@ def show_run(
     tracking_seconds: float | None = None,
     kernel_seconds: float | None = None,
     total_seconds: float | None = None,
+    exit_start: float | None = None,
 ) -> list[Path]:
     """Draw, log and summarise a stored run, stack by stack if its model has several.
 
@@ -66,6 +69,8 @@ def show_run(
         tracking_seconds: wall-clock seconds spent measuring.
         kernel_seconds: the part of them spent computing metrics.
         total_seconds: wall-clock seconds of the training, measuring included.
+        exit_start: when the views of the end were begun, by ``time.perf_counter``: what they have taken until the
+            summary is printed is added to both.
 
     Returns:
         The figures' files, in ``figures`` inside the store; in a folder of the run if there are several runs, of the
@@ -91,6 +96,9 @@ def show_run(
 
                     last = int(measurements(drawn.rows)["step"].iloc[-1])
                     log_figures(drawn.figures, used_loggers, last, drawn.stack, attempt, prefix)
+                if seconds and exit_start is not None and tracking_seconds is not None and total_seconds is not None:
+                    spent = time.perf_counter() - exit_start
+                    seconds |= {"tracking_seconds": tracking_seconds + spent, "total_seconds": total_seconds + spent}
                 print_summary(drawn.rows, figures=drawn.files, console=console, alerts=drawn.alerts, **seconds)
                 seconds = {}  # printed once
                 if several:
@@ -231,7 +239,8 @@ def _compare(
 def _draw_comparison(
     frame: pd.DataFrame, folder: Path, console: Console, attempt: Attempt, seeds: Sequence[str] | None
 ) -> list[Path]:
-    """Print the table of a comparison and draw its figures; write the means over seeds as ``seeds.csv``."""
+    """Print the table of a comparison and draw its figures; write the means over seeds as ``seeds.csv``, and
+    runs beside their prediction intervals as ``against_seeds.csv``."""
     runs = measured_runs(frame)
     groups, refused = groups_or_reason(runs, seeds)
     print_comparison(frame, groups, console=console)
@@ -244,6 +253,12 @@ def _draw_comparison(
         table = folder / "seeds.csv"
         write_atomically(table, lambda temporary: seed_table(groups).to_csv(temporary, index=False))
         files.append(table)
+    if found := list(predictions(groups, runs)):
+        table = folder / "against_seeds.csv"
+        write_atomically(table, lambda temporary: prediction_table(found).to_csv(temporary, index=False))
+        files.append(table)
+        for each in found:
+            _print(console, each.text)
     _print(console, f"comparison: {len(files)} files in {folder}")
     return files
 
@@ -253,7 +268,7 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
 
     A swept run has a folder of its own even if it is the only one: more models are likely to follow into its store.
     """
-    rows = store.to_pandas(run, categorical=True)
+    rows = store.to_pandas(run, columns=["layer", "checkpoint", "probe"], categorical=True)
     alone = store.runs() == [run] and bool(rows["checkpoint"].isna().all())
     folder = base if alone else base / store.folder_of(run).name
     probes = rows.loc[rows["layer"].notna(), "probe"].unique()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from repdyn.publish.card import write_card
 from repdyn.store import Store
@@ -13,11 +12,12 @@ from repdyn.store.mirror import Mirror, is_shared
 from repdyn.store.published import prepare, write_certificate
 from repdyn.store.remote import RemoteStore
 from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.ownership import temporary_folder
 
 
 @dataclass
 class Pushed:
-    """What a push has sent, or would send."""
+    """The files that a push has sent, or would send."""
 
     url: str
     files: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ def push(
     Args:
         store: any; one that is the local copy of ``url`` is uploaded as it is.
         url: of the folder, which is created; files in it that the store lacks are kept.
-        author: who measured, for the certificate; nobody is named unless given.
+        author: who measured, for the certificate and the citation; nobody is named unless given.
         dry_run: send nothing.
         licence: identifier for the card, such as "cc-by-4.0".
         card: write the card README.md with a figure; None to do so on the Hugging Face hub.
@@ -66,16 +66,16 @@ def push(
     if not dry_run:
         mirror.upload_all()
     if card is True or (card is None and target.remote.protocol == "hf"):
-        _send_card(target, pushed, licence, dry_run)
+        _send_card(target, pushed, licence, author, dry_run)
     return pushed
 
 
-def _send_card(target: RemoteStore, pushed: Pushed, licence: str | None, dry_run: bool) -> None:
+def _send_card(target: RemoteStore, pushed: Pushed, licence: str | None, author: str | None, dry_run: bool) -> None:
     if dry_run:
         pushed.files.append("README.md")
         return
-    with TemporaryDirectory(prefix="repdyn-card-") as folder:
-        files = {path.name: path for path in write_card(target, Path(folder), target.location, licence)}
+    with temporary_folder("card") as folder:
+        files = {path.name: path for path in write_card(target, folder, target.location, licence, author)}
         target.remote.upload_many(files)
         pushed.files += files
         pushed.n_bytes += sum(path.stat().st_size for path in files.values())
@@ -104,15 +104,14 @@ def pull(url: str, folder: Path) -> list[str]:
 def _fill(store: Store, mirror: Mirror, pushed: Pushed, author: str | None, dry_run: bool) -> None:
     """Put the shared files of a store into the copy of a remote one, to be uploaded."""
     names = sorted(path.relative_to(store.path).as_posix() for path in store.path.rglob("*") if path.is_file())
-    names = [name for name in names if is_shared(name)]
+    # no deeper: steps that a training has gone back from are nobody else's
+    names = [name for name in names if is_shared(name) and name.count("/") == 1]
     if not any(name.endswith(".parquet") for name in names):
         raise ValueError(f"expected a store with measurements, found none in {store.location}")
-    staged = mirror.path.parent / "push"
-    shutil.rmtree(staged, ignore_errors=True)
-    try:
+    with temporary_folder("push") as staged:
         paths: set[str] = set()
         for name in names:
-            prepare(store.path / name, staged / name, paths)
+            prepare(store.path / name, staged, name, paths)
         sent = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*.parquet"))
         write_certificate(staged, sent, author)
         pushed.paths = sorted(paths)
@@ -128,8 +127,6 @@ def _fill(store: Store, mirror: Mirror, pushed: Pushed, author: str | None, dry_
             if not dry_run:
                 mirror.mark(name)
                 _copy(path, mirror.path / name)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
 
 
 def _same(one: Path, other: Path) -> bool:

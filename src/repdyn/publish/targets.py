@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
-
-from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
-from matplotlib.figure import Figure
 
 from repdyn.publish.board_layout import layout_of
 from repdyn.utils.attempts import Attempt
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+    from matplotlib.figure import Figure
 
 STEP_KEY = "repdyn/step"
 """The x axis of everything logged to W&B from here."""
@@ -163,16 +165,18 @@ class MLflowTarget(Target):
         self.log_config(summary)
 
 
-_TARGETS: dict[type[Logger], type[Target]] = {
-    WandbLogger: WandbTarget,
-    TensorBoardLogger: TensorBoardTarget,
-    MLFlowLogger: MLflowTarget,
+_TARGETS: dict[str, type[Target]] = {
+    "WandbLogger": WandbTarget,
+    "TensorBoardLogger": TensorBoardTarget,
+    "MLFlowLogger": MLflowTarget,
 }
 
 
 def target_of(logger: Logger) -> Target:
     """Return the target that a logger writes to."""
-    return next((target for kind, target in _TARGETS.items() if isinstance(logger, kind)), Target)(logger)
+    lightning: Any = sys.modules.get("lightning.pytorch.loggers")  # not imported here: it takes longer than torch
+    kinds = _TARGETS.items() if lightning is not None else ()
+    return next((kind for name, kind in kinds if isinstance(logger, getattr(lightning, name))), Target)(logger)
 
 
 def _define(run: Any, names: Iterable[str]) -> None:

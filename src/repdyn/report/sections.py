@@ -20,6 +20,7 @@ from repdyn.tables.findings import JUDGED, Finding, findings_over_seeds
 from repdyn.tables.frames import failures, metrics_of
 from repdyn.tables.numbers import short_count
 from repdyn.tables.runs import differences
+from repdyn.tables.seed_predictions import predictions
 from repdyn.tables.style import KINDS, family_title, metric_title, subset_title
 from repdyn.terminal.metric_lines import seconds_by_metric
 
@@ -82,7 +83,21 @@ def alerts_and_findings(data: ReportData) -> Markup:
         parts.append(_findings([*((run.label, run.findings) for run in judged), *over_seeds]))
     elif len(failed) < len(data.runs):
         parts.append(tag("p", "Neither anisotropy nor TwoNN was measured: no findings."))
-    return joined(parts)
+    return joined([*parts, *_against_seeds(data)])
+
+
+def _against_seeds(data: ReportData) -> list[Markup]:
+    """Return the table of runs beside the prediction intervals of seeds, if there are any."""
+    rows = [
+        (each.run.label, each.seeds.label, metric_title(each.metric), subset_title(each.subset), each.count)
+        for each in predictions(data.seeds, [run.measured for run in data.runs])
+    ]
+    if not rows:
+        return []
+    headings = ("run", "seeds", "mean over layers of", "tokens", "outside the 95 % prediction interval")
+    why = "Where one more seed would lie with 95 % confidence, at each step; one step in twenty is outside by chance."
+    of_runs = table("Runs against seeds", headings, rows, quiet=True)
+    return [tag("h3", "Runs against seeds"), tag("p", why, class_="note"), of_runs]
 
 
 def measured(data: ReportData) -> Markup:
@@ -133,7 +148,8 @@ def without_value(data: ReportData) -> Markup:
     """Return the metrics that lack values, by reason."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for run in data.runs:
-        expected = drop_first_comparison(run.measured.rows)
+        # the other columns would be copied with each selection of rows
+        expected = drop_first_comparison(run.measured.rows.loc[:, ["step", "metric", "subset", "value", "reason"]])
         missing = expected.loc[expected["value"].isna()]
         sizes = expected.groupby(["metric", "subset"], observed=True).size()
         for key, cells in missing.groupby(["metric", "subset"], sort=False, observed=True):

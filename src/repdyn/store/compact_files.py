@@ -71,14 +71,15 @@ def read_parts(path: Path, names: Iterable[str], columns: Sequence[str]) -> Iter
 
 
 def read_blocks(path: Path, names: Sequence[str], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of some parts of a compact file, as few and large tables.
+    """Yield the rows of some parts of a compact file, as few and large tables; texts may be dictionaries.
 
     Raises:
         FileNotFoundError: the file is gone.
         ValueError: it cannot be read.
     """
     if len(names) == len(compact_parts(path)):
-        yield from (read_table(path, columns, row_group=index) for index, _ in enumerate(_row_groups(path)))
+        groups = range(len(_row_groups(path)))
+        yield from (read_table(path, columns, row_group=index, encoded=True) for index in groups)
     elif names:
         yield pa.concat_tables(table for _, table in read_parts(path, names, columns))
 
@@ -131,6 +132,8 @@ def _write_row_group(writer: pq.ParquetWriter, tables: list[pa.Table]) -> None:
 def _checked_parts(path: Path, mtime_ns: int, size: int) -> Mapping[str, range]:
     """Check the digest and read the index, once for each state of a file: its time and size are part of the key."""
     del mtime_ns, size
+    if path.is_fifo():  # whoever writes to it would be waited for
+        raise ValueError(f"expected a compact file of a store, got a named pipe, {path}; move it away")
     if _digest(path) != path.stem.rpartition("-")[2]:
         raise ValueError(f"expected {path} to have the content that its name states, got another; move it away")
     try:

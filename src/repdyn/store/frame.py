@@ -174,10 +174,10 @@ def _of_metrics(table: pa.Table, metrics: Sequence[str] | None) -> pa.Table:
 
 def encoded(table: pa.Table) -> pa.Table:
     """Return the table with its texts as dictionaries, which take a tenth of the memory."""
-    names = [field.name for field in table.schema if pa.types.is_string(field.type)]
-    for name in names:
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, name, table.column(place).dictionary_encode())
+    for place, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            texts = table.column(place).dictionary_encode()
+            table = table.set_column(place, field.with_type(texts.type), texts)
     return table
 
 

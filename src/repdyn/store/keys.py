@@ -68,11 +68,6 @@ def is_failure(name: str) -> bool:
     return name.endswith(f"-{_FAILED}.parquet")
 
 
-def failures_pattern(step: int) -> str:
-    """Return the pattern of the names of the files with failed measurements of a step."""
-    return f"{step_name(step)}-*-{_FAILED}.parquet"
-
-
 def step_name(step: int) -> str:
     """Return how the name of each file of a step begins.
 

@@ -26,6 +26,7 @@ from repdyn.utils.atomic_files import write_atomically
 
 Item = TypeVar("Item")
 
+STATE_FOLDER = "state"
 PARALLEL_TRANSFERS = 16
 _FILES_WITH_PROGRESS_BAR = 20
 _UNKNOWN = ""
@@ -74,7 +75,7 @@ class Mirror:
         self.remote = remote
         name = PurePosixPath(remote.shown.partition("://")[2]).name or "store"
         self.path = folder / name
-        self._state = folder / "state"
+        self._state = folder / STATE_FOLDER
         self._markers = self._state / "waiting"
 
     @property

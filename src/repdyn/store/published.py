@@ -11,52 +11,66 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from repdyn.probe import Probe
 from repdyn.store.compact_files import compact_parts, generation_of, is_compact, read_parts, write_compact
-from repdyn.store.parquet_files import read_table
+from repdyn.store.keys import folder_name
+from repdyn.store.parquet_files import read_table, write_single
 from repdyn.store.schema import COLUMNS
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.redaction import redacted
 
 _PUBLISHED = re.compile(r"[\w.-]+(/[\w.-]+)?(@[0-9a-f]{7,64}(/.*)?)?")
 # at least two folders: "/" alone also separates words
-_LOCAL_PATH = re.compile(r"(?<![\w:/.@])(?:~|/[\w.@+-]+)(?:/[\w.@+ -]*[\w.@+-])+/?")
+_LOCAL_PATH = re.compile(r"(?<![\w:/.@])(?:file://)?(?:~|/[\w.@+-]+)(?:/[\w.@+ -]*[\w.@+-])+/?")
 _VERSIONS = ("repdyn_version", "torch_version", "transformers_version")
 
 
-def prepare(source: Path, target: Path, paths: set[str]) -> None:
-    """Write a file as it is sent, and add the local paths that it contained."""
+def prepare(source: Path, folder: Path, name: str, paths: set[str]) -> None:
+    """Write a file of a store as it is sent, and add the local paths that it contained.
+
+    Args:
+        source: the file.
+        folder: for the published store; a run whose name is a path gets a folder without it.
+        name: of the file in its store, such as "run/step000000008-probe-metrics.parquet".
+        paths: to which the local paths are added.
+
+    Raises:
+        ValueError: it cannot be read, or two runs have the same name without their paths.
+    """
+    target = folder / name
+    if source.suffix == ".parquet":
+        return _prepare_rows(source, folder, target.name, paths)
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.suffix == ".safetensors":
         probe = Probe.load(source)
-        name = redacted(without_paths(probe.name))
-        if name != probe.name:
-            replace(probe, name=name).save(target)  # the hash is that of the content
-            return
-    if source.suffix != ".parquet":
-        shutil.copyfile(source, target)
-        return
-    if is_compact(source.name):
-        parts = list(read_parts(source, compact_parts(source), COLUMNS))
-        cleaned = [(name, _cleaned(table, paths)) for name, table in parts]
-        if any(new is not old for (_, new), (_, old) in zip(cleaned, parts, strict=True)):
-            write_compact(target.parent, iter(cleaned), generation_of(source))  # named after its content
-            return
-    else:
-        table = read_table(source)
-        new = _cleaned(table, paths)
-        if new is not table:
-            pq.write_table(new, target, write_page_checksum=True)
+        shown = redacted(without_paths(probe.name))
+        if shown != probe.name:
+            replace(probe, name=shown).save(target)  # the hash is that of the content
             return
     shutil.copyfile(source, target)
+
+
+def _prepare_rows(source: Path, folder: Path, filename: str, paths: set[str]) -> None:
+    names = list(compact_parts(source)) if is_compact(filename) else [filename]
+    parts = list(read_parts(source, names, COLUMNS)) if is_compact(filename) else [(filename, read_table(source))]
+    cleaned = [(name, _cleaned(table, paths)) for name, table in parts]
+    target = folder / folder_name(cleaned[0][1]["run"][0].as_py()) / filename
+    if target.exists():
+        raise ValueError(f"expected runs that differ in more than their folders, got two called {target.parent.name}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if all(new is old for (_, new), (_, old) in zip(cleaned, parts, strict=True)):
+        shutil.copyfile(source, target)
+    elif is_compact(filename):
+        write_compact(target.parent, iter(cleaned), generation_of(source))  # named after its content
+    else:
+        write_single(target, cleaned[0][1])
 
 
 def _cleaned(table: pa.Table, paths: set[str]) -> pa.Table:
     """Return rows without local paths and secrets; the same table where there are none."""
     table = _clean(table, "checkpoint", lambda text: without_path(text, paths))
-    for column in ("run", "model", "revision", "module", "reason"):
+    for column in ("run", "model", "stage", "revision", "module", "same_as", "reason"):
         table = _clean(table, column, lambda text: redacted(without_paths(text)))
     return table
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from repdyn.probe import Probe
 from repdyn.store.keys import MeasurementKey
-from repdyn.store.leases import Claim, Lease, acquire, check_conditional
+from repdyn.store.leases import Claim, acquire, check_conditional
 from repdyn.store.mirror import Mirror
 from repdyn.store.remote_folder import RemoteFolder
 from repdyn.store.schema import Row
@@ -86,13 +86,14 @@ class RemoteStore(Store):
             RemoteError: no answer.
         """
         claim = super().claim(key)
-        if claim is not None:
-            try:
-                self.mirror.fetch([key.filename, key.failed.filename])
-            except BaseException:
-                claim.release()
-                raise
-        return claim
+        if claim is None:
+            return None
+        try:
+            self.mirror.fetch([key.filename, key.failed.filename])
+        except BaseException:
+            claim.release()
+            raise
+        return _UploadedClaim(claim, self._uploader)
 
     def claim_name(self, name: str) -> Claim | None:
         local = super().claim_name(name)
@@ -109,7 +110,7 @@ class RemoteStore(Store):
         if lease is None:
             local.release()
             return None
-        return _UploadedClaim(lease, self._uploader)
+        return lease
 
     @contextmanager
     def replacing_files(self, run: str) -> Iterator[None]:
@@ -144,10 +145,10 @@ class RemoteStore(Store):
 class _UploadedClaim:
     """A claim that is released once what was measured under it is uploaded, or cannot be for now."""
 
-    def __init__(self, lease: Lease, uploader: Uploader) -> None:
-        self._lease = lease
+    def __init__(self, claim: Claim, uploader: Uploader) -> None:
+        self._claim = claim
         self._uploader = uploader
 
     def release(self) -> None:
         self._uploader.drain(UPLOAD_SECONDS)
-        self._lease.release()
+        self._claim.release()

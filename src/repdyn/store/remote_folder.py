@@ -229,6 +229,11 @@ class RemoteFolder:
     def _filesystem(self) -> AbstractFileSystem:
         return self._opened[0]
 
+    def _reopen(self) -> None:
+        """Let the next request read the credentials again: those of a long training expire and are renewed."""
+        type(self._filesystem).clear_instance_cache()
+        self.__dict__.pop("_opened", None)
+
     def _path(self, name: str) -> str:
         return f"{self._opened[1]}/{name}".rstrip("/")
 
@@ -275,6 +280,7 @@ class RemoteFolder:
                 raise
             except Exception as error:
                 if refusal := refusal_of(error):
+                    self._reopen()
                     raise RefusedError(f"{what} at {self.shown} was refused: {brief(error)}; {refusal}") from error
                 if (wait := next(waits, None)) is None:
                     reason = f"no answer in {self._seconds:g} s" if isinstance(error, TimeoutError) else brief(error)

@@ -77,12 +77,13 @@ class RunFiles:
             yield from read_parts(path, names, columns)
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bool, pa.Table]]:
-        """Yield all rows as few and large tables, and whether these are failed measurements.
+        """Yield all rows as few and large tables, with texts as dictionaries or not, and whether these are failed
+        measurements.
 
         Raises:
             ValueError, FileNotFoundError: as :meth:`tables`.
         """
-        yield from ((is_failure(name), read_table(path, columns)) for name, path in self.single.items())
+        yield from ((is_failure(name), read_table(path, columns, encoded=True)) for name, path in self.single.items())
         for path, names in self.compact.items():
             yield from ((False, table) for table in read_blocks(path, names, columns))
 

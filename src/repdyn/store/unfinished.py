@@ -1,0 +1,38 @@
+"""Temporary files that killed processes left in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from repdyn.store.mirror import STATE_FOLDER
+from repdyn.store.state_cache import STATES_FOLDER
+from repdyn.store.store import Store
+from repdyn.utils.atomic_files import TEMPORARY_FILE
+from repdyn.utils.ownership import remove_abandoned_files
+
+_PLACES = (".repdyn-*", "*/.repdyn-*", f"*/{STATES_FOLDER}/**/.repdyn-*")
+
+
+def remove_unfinished_files(store: Store) -> list[str]:
+    """Delete the unfinished files of killed processes; those of running ones are locked, and remain.
+
+    Returns:
+        What was deleted: a line, or nothing.
+    """
+    found = {path for place in _PLACES for path in store.path.glob(place)}
+    if store.location != str(store.path):  # a copy of a remote store, with its state beside it
+        found |= {*(store.path.parent / STATE_FOLDER).glob("**/.repdyn-*")}
+    named = sorted(path for path in found if TEMPORARY_FILE.fullmatch(path.name))
+    return describe_removed(remove_abandoned_files(named), "unfinished file")
+
+
+def describe_removed(paths: list[Path], one: str, several: str = "") -> list[str]:
+    """Return a line that says what was deleted; none if there was nothing.
+
+    >>> describe_removed([Path("a"), Path("b")], "file")
+    ['removed 2 files of killed processes: a, ...']
+    """
+    if not paths:
+        return []
+    what = f"1 {one}" if len(paths) == 1 else f"{len(paths)} {several or f'{one}s'}"
+    return [f"removed {what} of killed processes: {paths[0]}{', ...' if len(paths) > 1 else ''}"]
