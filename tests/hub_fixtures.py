@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +22,7 @@ from repdyn.models import build_model
 from repdyn.sweep.downloads import PREFETCH_THREAD
 
 SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
+_CHECKPOINTS = tempfile.TemporaryDirectory(prefix="checkpoints-of-tests-")
 
 
 @pytest.fixture
@@ -80,7 +84,16 @@ def save_family(folder: Path, steps: Iterable[int]) -> dict[int, Path]:
     """
     folders = {step: folder / f"step{step}" for step in steps}
     for step, path in folders.items():
+        shutil.copytree(_saved_checkpoint(step), path)
+    return folders
+
+
+@cache
+def _saved_checkpoint(step: int) -> Path:
+    """Save a checkpoint once for all tests, which copy it."""
+    path = Path(_CHECKPOINTS.name) / f"step{step}"
+    with torch.random.fork_rng():
         torch.manual_seed(step)
         build_model("gpt_neox", **SIZES).save_pretrained(path)
-        byte_tokenizer().save_pretrained(path)
-    return folders
+    byte_tokenizer().save_pretrained(path)
+    return path

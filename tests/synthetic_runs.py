@@ -80,7 +80,7 @@ def make_row(**given: Any) -> Row:
         "transformers_version": "5.23.0",
     }
     fields |= given
-    n_independent = fields["n_batches"] if fields["design"] == "independent" else 1
+    n_independent = fields["n_batches"] if fields["design"] in {"independent", "shuffled"} else 1
     return Row(**(interval_of(fields["value"], fields["std"], n_independent) | fields))
 
 

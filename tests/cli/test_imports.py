@@ -12,25 +12,83 @@ READERS = {
     "report": ["-o", "{folder}/report.html"],
     "figures": ["-o", "{folder}/figures"],
 }
+# one process for all, since most of the time goes into imports; each reports what is imported after it
 PROGRAM = """
 import sys
 from repdyn.cli.main import main
-try:
-    main(sys.argv[1:])
-except SystemExit as exit:
-    assert not exit.code, exit.code
-heavy = {"transformers", "lightning", "datasets", "wandb"} & set(sys.modules)
-print("imported:", sorted(heavy))
+for line in sys.argv[1:]:
+    try:
+        main(line.split("\\n"))
+    except SystemExit as exit:
+        assert not exit.code, exit.code
+    heavy = {"transformers", "lightning", "datasets", "wandb"} & set(sys.modules)
+    print("imported by", line.split("\\n")[0], sorted(heavy))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("command", READERS)
-def test_reading_a_store_imports_neither_models_nor_trainers(command, tmp_path):
-    store = fill(tmp_path / "store", make_rows(steps=(0, 1, 8), n_blocks=2))
-    options = [option.format(folder=tmp_path) for option in READERS[command]]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, command, str(store.path), *options], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "imported: []"
+def test_reading_a_store_imports_neither_models_nor_trainers(tmp_path):
+    store = fill(tmp_path / "store", make_rows(steps=(0, 8), n_blocks=2))
+    lines = [
+        "\n".join([command, str(store.path), *(option.format(folder=tmp_path) for option in options)])
+        for command, options in READERS.items()
+    ]
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *lines], capture_output=True, text=True, check=True)
+    found = [line for line in done.stdout.splitlines() if line.startswith("imported by ")]
+    assert found == [f"imported by {command} []" for command in READERS]
+
+
+HEAVY = ("torch", "transformers", "lightning", "datasets", "plotly", "matplotlib", "pandas", "scipy")
+LIGHT = [
+    "audit",
+    "compact",
+    "demo",
+    "explore",
+    "export",
+    "figures",
+    "insights",
+    "metrics",
+    "pull",
+    "push",
+    "query",
+    "report",
+    "study",
+    "verify",
+    "watch",
+]
+# in this order in one process, so that each may import what those before it did
+STARTS = {
+    "import repdyn": [],
+    "repdyn --help": [],
+    **{f"repdyn {command} --help": [] for command in LIGHT},
+    "repdyn.Tracker": ["torch"],
+    "repdyn.measure": ["torch"],
+    "repdyn sweep --help": ["torch"],
+    "repdyn reproduce --help": ["torch"],
+    "repdyn metrics": ["torch"],
+}
+START = """
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+import repdyn
+for line in sys.argv[2:]:
+    with redirect_stdout(StringIO()):
+        if line.startswith("repdyn "):
+            from repdyn.cli.main import main
+            try:
+                main(line.split()[1:])
+            except SystemExit as exit:
+                assert not exit.code, exit.code
+        else:
+            exec(line)
+    print(line, [name for name in sys.argv[1].split() if name in sys.modules], sep=": ")
+"""
+
+
+@pytest.mark.process
+def test_what_imports_and_help_wait_for():
+    given = [sys.executable, "-c", START, " ".join(HEAVY), *STARTS]
+    done = subprocess.run(given, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"{line}: {heavy}" for line, heavy in STARTS.items()]

@@ -1,6 +1,5 @@
 """The command repdyn, as a user meets it."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +15,6 @@ from repdyn.metrics import METRICS
 @pytest.fixture
 def store(tmp_path):
     return fill(tmp_path / "store", make_published("lab/a-70m", steps=(0, 8)), make_published("lab/b-1b", steps=(0, 8)))
-
-
-def run(*arguments, cwd=None):
-    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_SERVICE")}
-    line = [sys.executable, "-m", "repdyn", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, check=False, cwd=cwd, env=env, timeout=120)
 
 
 def refused(capsys, *arguments):
@@ -94,21 +87,13 @@ def test_a_mistyped_run_says_what_was_meant(name, store, capsys):
 
 @pytest.mark.parametrize("name", ["figures", "alerts", "insights", "report", "export"])
 def test_a_folder_that_is_no_store(name, tmp_path, capsys):
-    message = refused(capsys, name, tmp_path / "nowhere")
-    assert message == f"error: expected a store with measurements, found none in {tmp_path}/nowhere"
+    with pytest.raises(SystemExit, match="^2$"):
+        main([name, str(tmp_path / "nowhere")])
+    assert capsys.readouterr() == ("", f"error: expected a store with measurements, found none in {tmp_path}/nowhere\n")
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.process
-def test_an_error_is_one_line_and_no_traceback(tmp_path):
-    done = run("figures", tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: expected a store with measurements, found none in {tmp_path}\n"
-
-
-@pytest.mark.slow
-@pytest.mark.process
+@pytest.mark.usefixtures("quick_images")
 def test_figures(store, tmp_path, capsys):
     main(
         [
@@ -128,7 +113,7 @@ def test_figures(store, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.process
+@pytest.mark.usefixtures("quick_images")
 def test_export(store, tmp_path, capsys):
     main(
         [
@@ -207,7 +192,7 @@ def test_an_unknown_logger_is_refused(store, capsys):
 
 def test_sweep_gets_its_arguments_as_they_are(monkeypatch):
     seen = []
-    monkeypatch.setattr("repdyn.cli.sweep.main", lambda arguments, prog: seen.append((arguments, prog)))
+    monkeypatch.setattr("repdyn.cli.sweep_command.main", lambda arguments, prog: seen.append((arguments, prog)))
     main(["sweep", "--suite", "pythia", "--help"])
     assert seen == [(["--suite", "pythia", "--help"], "repdyn sweep")]
 
@@ -216,7 +201,7 @@ def test_the_status_of_a_sweep_is_the_commands(monkeypatch):
     def failing(arguments, prog):
         sys.exit(1)
 
-    monkeypatch.setattr("repdyn.cli.sweep.main", failing)
+    monkeypatch.setattr("repdyn.cli.sweep_command.main", failing)
     with pytest.raises(SystemExit) as stopped:
         main(["sweep", "folder"])
     assert stopped.value.code == 1
@@ -241,6 +226,7 @@ def test_figures_of_a_store_of_failures_alone(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_images")
 def test_a_model_with_two_stacks(tmp_path, capsys):
     store = fill(tmp_path / "store", make_two_stacks("quick/1", steps=(0, 8)))
     main(["figures", str(store.path)])

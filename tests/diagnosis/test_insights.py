@@ -323,3 +323,22 @@ def test_the_knots_that_are_tried_contain_that_of_least_squares():
         tried = _knots(places, values).tolist()
         assert min(left, key=lambda knot: left[knot]) in tried
         assert len(tried) < len(left)
+
+
+def test_each_dimension_below_one_is_told_with_its_layers_steps_and_share():
+    steps = (0, 10, 20)
+    rows = [
+        *layers_at({step: 0.5 + step / 10 for step in steps}, "two_nn"),
+        *layers_at({step: 3.0 - step / 8 for step in steps}, "levina_bickel", n_layers=4),
+        *layers_at(dict.fromkeys(steps, 0.5), "anisotropy"),  # no dimension
+        *layers_at(dict.fromkeys(steps, math.nan), "local_dimension", reason="none"),
+    ]
+    found = [each for each in described(rows).statements if each.kind == "below 1"]
+    assert {(each.metric, each.layers, each.steps, each.severity) for each in found} == {
+        ("two_nn", tuple(range(6)), (0,), "note"),
+        ("levina_bickel", tuple(range(4)), (20,), "watch"),
+    }
+    assert {each.metric: (each.evidence["lowest"], each.evidence["share"]) for each in found} == {
+        "two_nn": (0.5, 1 / 3),
+        "levina_bickel": (0.5, 1 / 3),
+    }

@@ -97,6 +97,38 @@ def test_a_wait_that_is_too_long_is_not_begun(hub, commit, tmp_path, waits, code
     assert waits == []
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("code", [429, 500, 502, 503, 504, 520])
+def test_a_busy_hub_is_asked_again_for_a_file(hub, commit, tmp_path, code, method):
+    """Also by a server before the hub (520), and whatever the client itself repeats."""
+    hub.fault(f"^{method} .*/resolve/.*safetensors", "status", times=2, code=code)
+    files = Hub().files("lab/model", commit)
+    Hub().download("lab/model", commit, files, tmp_path / "here", unmonitored())
+    assert (tmp_path / "here" / "model.safetensors").stat().st_size == files["model.safetensors"].n_bytes
+
+
+@pytest.mark.parametrize("what", ["refs", "commit", "files", "commits"])
+@pytest.mark.parametrize("kind", ["cut", "truncated", "status"])
+def test_a_listing_that_fails_once_is_asked_for_again(hub, commit, what, kind):
+    hub.fault("/api/", kind, times=1)
+    asked = {"refs": ["lab/model"], "commit": ["lab/model", "main"], "files": ["lab/model", commit]}
+    assert getattr(Hub(), what)(*asked.get(what, ["lab/model"]))
+
+
+@pytest.mark.parametrize("what", ["refs", "commit", "files", "commits"])
+@pytest.mark.parametrize("is_error", [False, True])
+def test_an_answer_without_end_is_not_read_into_memory(hub, commit, monkeypatch, what, is_error):
+    """A listing, or an error's message, of which 5 kB arrive and 5 MB would be unpacked."""
+    monkeypatch.setattr("repdyn.hub.client.MOST_LISTED_BYTES", 10_000)
+    monkeypatch.setattr("repdyn.hub.responses._MOST_ERROR_BYTES", 10_000)
+    hub.fault("/api/", "gzip", after=5_000_000)
+    if is_error:
+        monkeypatch.setattr("httpx2.Response.is_error", True)
+    asked = {"refs": ["lab/model"], "commit": ["lab/model", "main"], "files": ["lab/model", commit]}
+    with pytest.raises(CheckpointError, match="expected answers of at most .* bytes from the hub, got more"):
+        getattr(Hub(), what)(*asked.get(what, ["lab/model"]))
+
+
 def test_a_rate_limit_with_a_long_window(hub, commit, waits):
     hub.fault("/api/", "status", code=429, headers={"ratelimit": '"api";r=0;t=86400'})
     with pytest.raises(CheckpointError, match="the hub asks to wait 86400 seconds"):

@@ -183,3 +183,53 @@ def test_values_without_an_interval_are_judged_where_the_recipe_says_so():
 def test_a_metric_that_was_not_measured():
     with pytest.raises(NotMeasuredError, match="two_nn@no_sink was not measured"):
         judge("phases", measured(lambda number, depth: 1.0), "two_nn@no_sink", phases=("fall",), more=(0.1,))
+
+
+def stages(*values, noise=0.001, **given):
+    return [
+        measured(lambda number, depth, value=value: value, name=f"lab/{place}", steps=(0,), noise=noise, **given)
+        for place, value in enumerate(values)
+    ]
+
+
+def test_stages():
+    settings = {"phases": ("rise", "fall"), "more": (0.0, 0.1)}
+    assert judge("stages", stages(10.0, 12.0, 9.0), **settings) == "shown"
+    assert judge("stages", stages(10.0, 9.5, 8.0), **settings) == "not shown"
+    assert judge("stages", stages(10.0, 12.0, 11.5), **settings) == "not shown"
+    assert judge("stages", stages(10.0, 12.0, 9.0, noise=0.2), **settings) == "cannot be judged"
+    _, evidence = KINDS["stages"](**settings).judge(stages(10.0, 12.0, 9.0), "rank_me")
+    assert evidence.startswith("rise to lab/1 +20%")
+
+
+def test_stages_that_are_missing_or_read_other_tokens():
+    settings = {"phases": ("rise", "fall"), "more": (0.0, 0.1)}
+    with pytest.raises(NotMeasuredError, match="needs 3 models, got 2 in the store"):
+        judge("stages", stages(10.0, 12.0), **settings)
+    models = [*stages(10.0, 12.0), stages(1.0, 1.0, 9.0, probe="f" * 16)[2]]
+    with pytest.raises(CannotBeJudgedError, match="needs models on one probe, got 2"):
+        judge("stages", models, **settings)
+    with pytest.raises(ValueError, match="expected one value of more for each of 2 phases, got 1"):
+        KINDS["stages"](phases=("rise", "fall"), more=(0.1,))
+
+
+def with_control(own, control, **given):
+    one, other = (measured(lambda number, depth, level=level: level, **given) for level in (own, control))
+    return Measured("lab/a", one.frame, control=other)
+
+
+@pytest.mark.parametrize(
+    ("control", "change", "verdict"),
+    [(12.0, "rise", "shown"), (12.0, "fall", "not shown"), (8.0, "fall", "shown"), (10.5, "rise", "not shown")],
+)
+def test_a_control(control, change, verdict):
+    assert judge("control", with_control(10.0, control, noise=0.001), change=change, more=0.1) == verdict
+
+
+def test_a_control_at_another_step_or_none():
+    alone = measured(lambda number, depth: 10.0)
+    with pytest.raises(NotMeasuredError, match="the control was not measured"):
+        judge("control", alone, change="rise", more=0.1)
+    later = Measured("lab/a", alone.frame, control=measured(lambda number, depth: 10.0, steps=STEPS[:-1]))
+    with pytest.raises(CannotBeJudgedError, match="needs one step on both, got"):
+        judge("control", later, change="rise", more=0.1)

@@ -7,6 +7,7 @@ from synthetic_runs import DENSE, fill, make_finished, make_published, make_two_
 
 from repdyn.recipes import evaluate, read_recipe
 from repdyn.recipes.evaluation import count_verdicts
+from repdyn.recipes.figure import draw_recipe
 
 RECIPE = """
 title: A paper
@@ -52,6 +53,25 @@ def test_every_verdict(recipe, store):
     assert found["tasks", ""] == ("not run", "no tasks")
     assert [each.name for each in measured] == ["lab/a", "lab/bert"]
     assert count_verdicts(outcomes) == "2 reproduced, 1 cannot be judged, 3 not run"
+
+
+def test_the_control_of_a_cloud(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        RECIPE.partition("published")[0].replace("metrics: [", "cloud: {control: shuffled}\nmetrics: [")
+        + "published: [{claim: a, source: b, models: [lab/a], metric: two_nn, "
+        "criterion: {kind: control, change: fall, more: 0.1}}]"
+    )
+    recipe = read_recipe(path)
+    lower = {"dimension": lambda step, depth: 1.0 + depth, "design": "shuffled", "probe": "5" * 16}
+    store = fill(tmp_path / "store", make_published("lab/a"))
+    assert verdicts(evaluate(recipe, store)[0])["a", "lab/a"] == ("not run", "the control was not measured")
+    store = fill(tmp_path / "store", make_published("lab/a", **lower))
+    outcomes, measured = evaluate(recipe, store)
+    verdict, ours = verdicts(outcomes)["a", "lab/a"]
+    assert verdict == "reproduced"
+    assert "control/text -" in ours
+    assert draw_recipe(recipe, outcomes, measured) is not None
 
 
 def test_own_runs_are_judged_on_everything(recipe, tmp_path):

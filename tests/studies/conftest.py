@@ -14,6 +14,11 @@ from repdyn.models import build_model
 SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 64}
 
 
+@pytest.fixture(autouse=True)
+def _quick_images(quick_images: None) -> None:
+    """Every study ends in figures; how figures are written is tested with those of runs."""
+
+
 @pytest.fixture
 def save_model(tmp_path: Path) -> Callable[..., Path]:
     """Saves an untrained model, and with it a tokenizer of bytes, in a folder of its own."""

@@ -14,7 +14,9 @@ import pytest
 from hub_server import HubServer
 
 from repdyn.cli import sweep as cli
+from repdyn.cli.sweep_command import main
 from repdyn.store import Store
+from repdyn.text.corpus import builtin_corpus
 
 SCRIPT = Path(__file__).parents[2] / "analyze_checkpoints.py"
 QUICK = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu")
@@ -36,11 +38,13 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     # or it would end this process rather than wait for a download that it has given up
     monkeypatch.setattr(cli, "has_abandoned_threads", lambda: False)
+    # a tenth of the text is more than enough, and tokenized in a tenth of the time
+    monkeypatch.setattr("repdyn.text.source.builtin_corpus", lambda: builtin_corpus().head(50_000))
 
     def command(*arguments: object) -> tuple[int, str, str]:
         given = ["--downloads", str(tmp_path / "downloads"), *QUICK, *map(str, arguments)]
         with pytest.raises(SystemExit) as stop:
-            cli.main(given)
+            main(given)
         assert isinstance(stop.value.code, int)
         return stop.value.code, *capsys.readouterr()
 

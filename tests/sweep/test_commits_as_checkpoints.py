@@ -11,7 +11,7 @@ import pytest
 
 from repdyn import open_store
 from repdyn.cli.audit import main as audit
-from repdyn.cli.sweep import main as sweep
+from repdyn.cli.sweep_command import main as sweep
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
 from repdyn.sweep.plan import selection_notes

@@ -14,6 +14,7 @@ from transformers import AutoModel
 
 from repdyn import open_store
 from repdyn.cli import sweep as cli
+from repdyn.cli.sweep_command import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.store import Store
 from repdyn.tables.costs import copies_line, failure_line
@@ -35,7 +36,7 @@ def command(tmp_path, monkeypatch, capsys) -> Command:
     def command(*arguments: str) -> tuple[int, str, str]:
         quick = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu", "--metrics", "anisotropy")
         with pytest.raises(SystemExit) as stop:
-            cli.main(["lab/model", "--downloads", str(tmp_path / "downloads"), *quick, *arguments])
+            main(["lab/model", "--downloads", str(tmp_path / "downloads"), *quick, *arguments])
         assert isinstance(stop.value.code, int)
         return stop.value.code, *capsys.readouterr()
 

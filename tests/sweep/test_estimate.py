@@ -107,7 +107,7 @@ def test_a_dry_run_states_hours_price_and_assumptions(hub, commits, command):
     assert f"${plan['dollars']:.2f} (download" in lines[start]
     assert [line.strip() for line in lines[start + 1 : start + 6]] == plan["assumptions"]
     assert "download: 0.001 MB/s (--bandwidth)" in lines[start + 1]
-    assert "price: $10 per hour (--price-per-hour)" in lines[start + 5]
+    assert "price: $10.00 per hour (--price-per-hour)" in lines[start + 5]
     # what is measured costs nothing any more
     command("lab/model")
     _, out, _ = command(*given, "--json")

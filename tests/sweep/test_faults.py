@@ -137,13 +137,6 @@ def test_listings_of_a_busy_hub_are_retried(hub, published, monkeypatch, code):
         Hub().refs("lab/model")
 
 
-@pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
-def test_a_busy_hub_is_asked_again_for_the_content_of_a_file(hub, published, store, downloads, code):
-    tasks = published()
-    hub.fault(f"^GET .*{FILE.format(commit=tasks[1].target.commit)}", "status", times=2, code=code)
-    assert sweep(tasks, store, SETTINGS, downloads).measured == tasks
-
-
 @pytest.mark.parametrize("seconds", ["86400", "9" * 400])
 def test_a_hub_that_asks_for_too_long_a_wait_is_reported(hub, published, store, downloads, seconds):
     tasks = published()

@@ -21,6 +21,7 @@ from small import random_tokens
 from repdyn import Probe, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.cli import sweep as cli
+from repdyn.cli.sweep_command import main
 from repdyn.store import Store
 
 N_CHECKPOINTS = 25
@@ -78,7 +79,7 @@ class PublishedCheckpoint:
             patched.setattr(cli, "show_store", lambda *_: None)
             patched.setattr(cli, "write_report", lambda _, path: path)
             with pytest.raises(SystemExit, match="^0$"):
-                cli.main(self.command(store))
+                main(self.command(store))
 
     def on_disk(self) -> int:
         """Bytes in the downloads' folder now; what is removed while it is looked at does not count."""
@@ -91,7 +92,7 @@ class PublishedCheckpoint:
 
 
 @pytest.fixture
-def published(hub: HubServer, tmp_path: Path) -> PublishedCheckpoint:
+def published(hub: HubServer, tmp_path: Path, without_figures: None) -> PublishedCheckpoint:
     return PublishedCheckpoint(hub, tmp_path)
 
 

@@ -12,6 +12,7 @@ from hub_server import HubServer
 from repdyn import open_store
 from repdyn.hub.client import Hub
 from repdyn.store.state_cache import STATES_FOLDER
+from repdyn.store.unfinished import remove_unfinished_files
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.leftovers import remove_leftovers
 from repdyn.utils.ownership import locked_file, temporary_folder
@@ -58,6 +59,16 @@ def test_each_place(tmp_path, temporary, hub):
     assert all(path.exists() for path in kept)
     assert list(temporary.iterdir()) == []
     assert remove_leftovers(store, downloads) == []
+
+
+def test_the_copy_of_a_remote_store(faulty):
+    store = open_store("faulty://host/sweep")
+    state = store.path.parent / "state" / "waiting"
+    state.mkdir(parents=True, exist_ok=True)
+    left = [state / f".repdyn-{HEX}.json", state.parent / f".repdyn-{HEX}.json"]
+    [path.touch() for path in left]
+    assert remove_unfinished_files(store) == [f"removed 2 unfinished files of killed processes: {min(left)}, ..."]
+    assert not any(path.exists() for path in left)
 
 
 @pytest.mark.slow

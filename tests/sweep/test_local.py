@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from repdyn import Probe, measure, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
-from repdyn.cli.sweep import main
+from repdyn.cli.sweep_command import main
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.local import load_lightning
@@ -244,7 +244,7 @@ def test_a_checkpoint_without_weights_is_recorded_and_the_others_are_measured(ru
 
 
 @pytest.mark.slow
-def test_checkpoints_of_a_run_have_its_live_values(tmp_path, probe, command, undrawn):
+def test_checkpoints_of_a_run_have_its_live_values(tmp_path, probe, command, undrawn, without_figures):
     """The command measures bit for bit what the tracker measured."""
     live, saved = tracker(probe, 3), SavePretrainedCheckpoint(3, tmp_path / "run" / "hf_checkpoints")
     trainer(tmp_path, live, saved).fit(tiny_language_model(), batches())
@@ -258,7 +258,9 @@ def test_checkpoints_of_a_run_have_its_live_values(tmp_path, probe, command, und
 
 
 @pytest.mark.slow
-def test_the_loss_and_views_of_a_run_s_checkpoints_are_its_live_ones(tmp_path, probe, command, undrawn):
+def test_the_loss_and_views_of_a_run_s_checkpoints_are_its_live_ones(
+    tmp_path, probe, command, undrawn, without_figures
+):
     metrics = ["anisotropy@last_token", "anisotropy@window_mean", "rank_me@differences", "rank_me@all.normed"]
     live = tracker(probe, 3, metrics=metrics, probe_loss=True)
     saved = SavePretrainedCheckpoint(3, tmp_path / "run" / "hf_checkpoints")
@@ -374,7 +376,7 @@ def test_a_lightning_checkpoint_runs_no_code(lightning):
 
 
 @pytest.mark.slow
-def test_command(run, command):
+def test_command(run, command, quick_images):
     status, out, err = command(run, "--metrics", "two_nn")
     assert status == 0
     store = open_store(run / "sweep")

@@ -63,7 +63,12 @@ def test_a_plan_as_fields(hub, family, selection):
     part = ModelPlan(selection, [*selection.targets[1:], missing], 1, 0, {"step1": "step0"})
     (fields,) = plan_fields([part], Hub())
     assert fields == {
-        **{"model": "lab/model", "checkpoints": ["step0", "step8", "step16"], "waiting": ["step8", "step16", "step9"]},
+        **{
+            "model": "lab/model",
+            "design": None,
+            "checkpoints": ["step0", "step8", "step16"],
+            "waiting": ["step8", "step16", "step9"],
+        },
         **{"done": 1, "failed_before": 0, "download_bytes": 2 * size, "largest_bytes": size},
         **{"same_as": {"step1": "step0"}, "would_fail": ["lab/model step9: the hub has no such revision"]},
     }

@@ -15,13 +15,8 @@ URL = "faulty://host/sweeps"
 
 
 @pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
-    def opened():
-        with monkeypatch.context() as patch:
-            patch.setenv("REPDYN_CACHE", str(tmp_path / "elsewhere"))
-            return open_store(URL)
-
-    return opened
+def elsewhere(elsewhere):
+    return lambda: elsewhere(URL)
 
 
 def values(store):

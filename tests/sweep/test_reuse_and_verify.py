@@ -96,6 +96,20 @@ def test_a_false_value_is_found(published, capsys):
     assert any("layer 1: stored " in line for line in out)
 
 
+def test_the_outcome_as_json(published, capsys):
+    rewrite(
+        published,
+        lambda row: dataclasses.replace(row, value=row.value * 1.01) if (row.layer, row.step) == (1, 8) else row,
+    )
+    status, out = verified(capsys, "mine", "--json")
+    found = {one["step"]: one for one in json.loads("\n".join(out))}
+    assert status == 1
+    assert [found[step]["agrees"] for step in (0, 8)] == [True, False]
+    assert (found[8]["run"], found[8]["reason"]) == ("lab/model", None)
+    assert all("layer 1: stored" in line for line in found[8]["differences"])
+    assert found[8]["largest_difference"] == pytest.approx(0.0099, abs=1e-4)
+
+
 def test_a_checkpoint_that_is_gone_is_a_failure(published, capsys, hub, commits):
     hub.fault(f"{commits[8]}/", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
     hub.repositories["lab/model"].commits.pop(commits[8])

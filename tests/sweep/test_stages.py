@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repdyn import open_store
-from repdyn.cli.sweep import main as sweep
+from repdyn.cli.sweep_command import main as sweep
 from repdyn.tables.runs import measured_runs
 
 SUITE = """title: stages
@@ -22,7 +22,7 @@ models:
 
 
 @pytest.mark.slow
-def test_stages_are_compared_in_order_and_share_no_curve(hub, family, tmp_path, capsys):
+def test_stages_are_compared_in_order_and_share_no_curve(hub, family, tmp_path, capsys, quick_images):
     for name, step in (("lab/m", 0), ("lab/m-SFT", 8), ("lab/m-DPO", 16)):
         hub.publish(name, "main", family[step])
     for step in (8, 16):

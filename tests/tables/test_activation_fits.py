@@ -8,7 +8,7 @@ from scipy.optimize import curve_fit
 from scipy.stats import f as f_distribution
 from synthetic_runs import make_row, to_frame
 
-from repdyn.tables.activation_fits import MIN_STEPS, activation_fits, fit_activations
+from repdyn.tables.activation_fits import MIN_STEPS, activation_fits, fit_activations, fit_layers
 
 STEPS = np.array([0, *(2**k for k in range(10)), *range(1000, 143_001, 1000)], float)
 # A, lambda, gamma, t0, K: of the first layer's median activation in Pythia-410m, as published, and of other shapes
@@ -142,3 +142,12 @@ def test_the_table_of_a_run():
     assert table["peak_step"].to_numpy() == pytest.approx([8070.28, 823_854], rel=1e-3)
     assert table["is_reported"].all()
     assert activation_fits(to_frame(rows[-2:])).empty
+
+
+def test_layers_fitted_together_have_the_fits_that_each_has_alone():
+    layers = [noisy(curve(STEPS, *KNOWN[name]), 0.02, seed) for seed, name in enumerate(KNOWN)]
+    layers[1][3], layers[2][5] = np.nan, np.inf
+    layers += [np.ones_like(STEPS), np.full_like(STEPS, np.nan)]
+    together = fit_layers(STEPS, np.stack(layers))
+    assert together == [fit_activations(STEPS, values) for values in layers]
+    assert [fit is None for fit in together] == [False] * len(KNOWN) + [True, True]

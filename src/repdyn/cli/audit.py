@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from repdyn.utils.arguments import SuggestingParser, at_least
@@ -16,6 +17,7 @@ from repdyn.utils.untrusted_names import printable
 if TYPE_CHECKING:
     from repdyn.hub.client import Hub
     from repdyn.sweep.audit import Finding, History
+    from repdyn.sweep.embedding_audit import EmbeddingStatistics
     from repdyn.sweep.targets import Selection
 
 FAULTY, STOPPED = 1, 3
@@ -25,11 +27,12 @@ _EXAMPLES = """examples:
   repdyn audit pythia bloom my_suite.yaml        all models of suites
   repdyn audit EleutherAI/pythia-12b             a repository, or its address
   repdyn audit olmo2-7b --revisions log          some of its checkpoints
+  repdyn audit pythia-70m --embeddings           some input embeddings too
   repdyn audit pythia-70m --json | jq '.[].findings[].sentence'
 
 It reads names, checksums, sizes and dates, in one request for each checkpoint; their lists are kept, so that a second
-audit asks only for new ones. Exit status: 0 no fault; 1 a fault, or a repository that cannot be listed; 2 invalid
-arguments; 3 no network; 130 interrupted.
+audit asks only for new ones. --embeddings reads about 1 MB of each checkpoint. Exit status: 0 no fault; 1 a fault, or a
+repository that cannot be listed; 2 invalid arguments; 3 no network; 130 interrupted.
 """
 
 
@@ -47,6 +50,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn audit") -> None:
     from repdyn.hub.errors import SweepStoppedError
     from repdyn.sweep.audit import audit
     from repdyn.sweep.audit_text import audit_fields, print_audit
+    from repdyn.sweep.embedding_audit import embedding_findings
     from repdyn.utils.untrusted_names import PrintableConsole
 
     hub_logging.set_verbosity_error()  # the client logs each retried request; final failures are printed here
@@ -54,12 +58,16 @@ def main(arguments: Sequence[str], prog: str = "repdyn audit") -> None:
     try:
         selections, problems = _select(options, hub)
         histories = _list(selections, hub)
+        read = _read_embeddings(selections, histories, hub) if options.embeddings else [([], {}) for _ in histories]
     except SweepStoppedError as error:
         print(printable(redacted(f"stopped: {error}")), file=sys.stderr)
         raise SystemExit(STOPPED) from error
-    audited: list[tuple[History, list[Finding]]] = [(history, audit(history)) for history in histories]
+    audited: list[tuple[History, list[Finding]]] = [
+        (history, audit(history, embedding_findings(*found))) for history, found in zip(histories, read, strict=True)
+    ]
     if wants_records(options):
-        print_records([audit_fields(*each) for each in audited], options, each="findings")
+        fields = [audit_fields(*each, found[0]) for each, found in zip(audited, read, strict=True)]
+        print_records(fields, options, each="findings")
     else:
         for each in audited:
             print_audit(*each, PrintableConsole())
@@ -91,6 +99,12 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         help="all, log (closest to powers of two), every:10, or names or steps separated by commas (default: all)",
     )
     parser.add_argument(
+        "--embeddings",
+        action="store_true",
+        help="read 256 input embeddings of each checkpoint, a few requests for parts of files, and find those that are "
+        "equal or out of line with their neighbours",
+    )
+    parser.add_argument(
         "--timeout", type=at_least(1), default=600, metavar="SECONDS", help="limit of one request (default: 600)"
     )
     add_record_options(parser)
@@ -120,16 +134,34 @@ def _select(options: argparse.Namespace, hub: Hub) -> tuple[list[Selection], lis
 
 def _list(selections: Sequence[Selection], hub: Hub) -> list[History]:
     """List all files, with a progress bar on a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from repdyn.sweep.histories import count_listings, list_histories
     from repdyn.text.corpus import cache_directory
+
+    with _bar("listing files", count_listings(selections)) as advance:
+        folder = cache_directory() / "listings"
+        return list_histories(selections, hub, folder=folder, with_dates=True, listed=advance)
+
+
+def _read_embeddings(
+    selections: Sequence[Selection], histories: Sequence[History], hub: Hub
+) -> list[tuple[list[EmbeddingStatistics], dict[str, str]]]:
+    """Read input embeddings of all checkpoints, with a progress bar on a terminal."""
+    from repdyn.sweep.embedding_audit import checkpoints_to_read, read_statistics
+
+    with _bar("reading embeddings", sum(len(checkpoints_to_read(history)) for history in histories)) as advance:
+        pairs = zip(selections, histories, strict=True)
+        return [read_statistics(selection, history, hub, done=advance) for selection, history in pairs]
+
+
+@contextmanager
+def _bar(text: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show a progress bar on a terminal; yield a function that advances it."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     from repdyn.utils.untrusted_names import PrintableConsole
 
     console = PrintableConsole(stderr=True)
-    columns = (TextColumn("listing files"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        bar = bars.add_task("", total=count_listings(selections))
-        return list_histories(
-            selections, hub, folder=cache_directory() / "listings", with_dates=True, listed=lambda: bars.advance(bar)
-        )
+        task = bars.add_task("", total=total)
+        yield lambda: bars.advance(task)

@@ -130,8 +130,11 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _sweep(recipe: Recipe, store: Path, options: argparse.Namespace) -> int:
-    """Measure the checkpoints of a recipe; return 1 if some failed, and exit if the sweep cannot continue."""
+    """Measure the checkpoints of a recipe by each of its designs, or print the plan; return 1 if some failed, and exit
+    if the sweep cannot continue."""
     from repdyn.cli.sweep import FAILED, leave, run
+    from repdyn.cli.sweep_plan import show_plans
+    from repdyn.hub.client import Hub
     from repdyn.recipes import find_models_of
     from repdyn.sweep.options import parser as sweep_parser
 
@@ -139,7 +142,6 @@ def _sweep(recipe: Recipe, store: Path, options: argparse.Namespace) -> int:
     described: dict[str, Any] = {
         "metrics": list(recipe.metrics),
         "revisions": options.revisions or recipe.revisions,
-        "design": cloud.design,
         "text": cloud.text,
         "sequence_length": cloud.sequence_length,
         "max_vectors": cloud.max_vectors,
@@ -151,10 +153,17 @@ def _sweep(recipe: Recipe, store: Path, options: argparse.Namespace) -> int:
     shared = {name: value for name, value in vars(options).items() if name not in _OF_RECIPE}
     defaults = vars(sweep_parser("repdyn sweep").parse_args([]))
     models = find_models_of(options.models or recipe.models)
-    status = run(argparse.Namespace(**{**defaults, **shared, **described}), models, views=False)
-    if status not in {0, FAILED}:
-        leave(status)
-    return status
+    failed, plans = 0, []
+    sweep_options = argparse.Namespace(**{**defaults, **shared, **described})
+    for design in cloud.designs:
+        sweep_options.design = design
+        status = run(sweep_options, models, views=False, plans=plans)
+        if status not in {0, FAILED}:
+            leave(status)
+        failed = max(failed, status)
+    if options.dry_run:
+        show_plans(plans, Hub(timeout_seconds=options.timeout), sweep_options)
+    return failed
 
 
 def _evaluate(recipe: Recipe, store: Store, options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The command line of analyze_checkpoints.py and ``repdyn sweep``."""
+"""What analyze_checkpoints.py and ``repdyn sweep`` do with their options."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import NoReturn
@@ -14,6 +14,7 @@ from typing import NoReturn
 from huggingface_hub import logging as hub_logging
 from rich.console import Console
 
+from repdyn.cli.sweep_plan import make_plans, show_plans
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import SweepStoppedError
 from repdyn.hub.options import check_device
@@ -29,12 +30,10 @@ from repdyn.sweep.audit import audit
 from repdyn.sweep.audit_text import fault_lines
 from repdyn.sweep.checkpoint import Settings, Task, store_copy
 from repdyn.sweep.downloads import DownloadLimits, Downloads, has_abandoned_threads
-from repdyn.sweep.estimate import Assumptions
 from repdyn.sweep.histories import find_copied_targets, list_histories
 from repdyn.sweep.leftovers import remove_leftovers
 from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_designs, partition_tasks, sweep
-from repdyn.sweep.options import parser as build_parser
-from repdyn.sweep.plan import ModelPlan, plan_fields, print_plan, print_suites, selection_notes, suite_fields
+from repdyn.sweep.plan import ModelPlan, print_suites, selection_notes, suite_fields
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.reuse import reuse
 from repdyn.sweep.sources import Source, find_sources, select_shard, sources_of_models, tasks_of
@@ -46,26 +45,24 @@ from repdyn.utils.redaction import redacted
 from repdyn.utils.untrusted_names import PrintableConsole, printable
 
 FAILED, USAGE_ERROR, STOPPED, INTERRUPTED = 1, 2, 3, 130
-_FILE_WIDTH = 200
 UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 120.0, 10.0
 """How long the end of a sweep waits for the uploads to a remote store."""
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "analyze_checkpoints.py") -> None:
-    """Measure checkpoints, then write figures and a report; a repeated call measures the remaining checkpoints.
-
-    The exit status is explained in --help.
-    """
-    leave(run(build_parser(prog).parse_args(arguments)))
-
-
-def run(options: Namespace, models: Sequence[PublishedModel] | None = None, *, views: bool = True) -> int:
+def run(
+    options: Namespace,
+    models: Sequence[PublishedModel] | None = None,
+    *,
+    views: bool = True,
+    plans: list[ModelPlan] | None = None,
+) -> int:
     """Sweep, and return the exit status; errors are printed.
 
     Args:
         options: every option of a sweep.
         models: what to measure in place of the source or suites that the options name.
         views: write figures, summary and report at the end.
+        plans: where to append what --dry-run would print, for a command that sweeps several times.
     """
     console = PrintableConsole(stderr=True)
     # the client logs each retried request; final failures are printed here
@@ -75,7 +72,7 @@ def run(options: Namespace, models: Sequence[PublishedModel] | None = None, *, v
         signal.signal(signal.SIGTERM, _interrupt)
         # its remarks on a model that works, such as kernels that are not installed, look like errors
         with without_reports():
-            return _run(options, models, console, views)
+            return _run(options, models, console, views, plans)
     except OSError as error:
         if error.errno not in {ENOSPC, EDQUOT}:
             _print(console, f"error: {error}")
@@ -102,7 +99,13 @@ def leave(status: int) -> NoReturn:
     sys.exit(status)
 
 
-def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: Console, views: bool) -> int:
+def _run(
+    options: Namespace,
+    models: Sequence[PublishedModel] | None,
+    console: Console,
+    views: bool,
+    planned: list[ModelPlan] | None,
+) -> int:
     if wants_records(options) and not (options.list_suites or options.dry_run):
         given = "--json" if options.json else "--csv"
         raise ValueError(f"expected {given} with --dry-run or --list-suites, got it alone; add one of them")
@@ -114,7 +117,7 @@ def _run(options: Namespace, models: Sequence[PublishedModel] | None, console: C
     store = open_store(options.store or _default_store(options))
     status = None
     try:
-        status = _sweep_into(store, sources, problems, hub, settings, options, console, views)
+        status = _sweep_into(store, sources, problems, hub, settings, options, console, views, planned)
     finally:
         problem = store.drain(UPLOAD_SECONDS if status is not None else INTERRUPTED_UPLOAD_SECONDS)
         if problem is not None:
@@ -131,6 +134,7 @@ def _sweep_into(
     options: Namespace,
     console: Console,
     views: bool,
+    planned: list[ModelPlan] | None,
 ) -> int:
     """Measure what the store lacks, show what it contains, and return the exit status."""
     for note in (note for source in sources for note in selection_notes(source.selection)):
@@ -138,13 +142,11 @@ def _sweep_into(
     copied = _find_copies(sources, hub, console)
     sources = select_shard(sources, options.shard) if options.shard else sources
     if options.dry_run:
-        plans, without_probe = _plans(sources, copied, store, settings, options)
-        assumptions = Assumptions.from_options(options)
-        if wants_records(options):
-            print_records(plan_fields(plans, hub, assumptions), options)
+        plans, without_probe = make_plans(sources, copied, store, settings, options)
+        if planned is None:
+            show_plans(plans, hub, options)
         else:
-            width = None if sys.stdout.isatty() else _FILE_WIDTH
-            print_plan(plans, hub, PrintableConsole(width=width), assumptions)
+            planned += plans
         return _status([*problems, *without_probe], console)
     every_task, without_probe = tasks_of(sources)
     tasks = [task for task in every_task if task.target not in copied]
@@ -224,27 +226,6 @@ def _find_copies(sources: Sequence[Source], hub: Hub, console: Console) -> dict[
         for line in fault_lines(history, audit(history)):
             _print(console, line, style="yellow")
     return find_copied_targets(selections, histories)
-
-
-def _plans(
-    sources: Sequence[Source], copied: Mapping[Target, str], store: Store, settings: Settings, options: Namespace
-) -> tuple[list[ModelPlan], list[str]]:
-    plans, problems = [], []
-    for source in sources:
-        selection = source.selection
-        same_as = {target.revision: copied[target] for target in selection.targets if target in copied}
-        if not store.folder_of(selection.run).exists():
-            # nothing is done, so the probe is not needed, which may require a download
-            own = [target for target in selection.targets if target not in copied]
-            plans.append(ModelPlan(selection, own, 0, 0, same_as))
-            continue
-        tasks, without_probe = tasks_of([source])
-        tasks = [task for task in tasks if task.target not in copied]
-        task_list = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
-        waiting = [task.target for task in task_list.waiting]
-        plans.append(ModelPlan(selection, waiting, len(task_list.done), len(task_list.failed_before), same_as))
-        problems += without_probe
-    return plans, problems
 
 
 def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace) -> SweepResult:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.diagnosis.insight import Insight
-from repdyn.tables.dimensions import BELOW_ONE, is_below_one
+from repdyn.tables.dimensions import BELOW_ONE, is_dimension
 from repdyn.tables.families import drop_first_comparison, most_common_reason
 from repdyn.tables.numbers import number_text
 from repdyn.tables.runs import spans
@@ -90,7 +90,8 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
         rows: from :func:`repdyn.tables.frames.measurements`.
     """
     last = max(rows["step"].tolist())
-    expected = drop_first_comparison(rows)
+    # the other columns would be copied with each selection of rows
+    expected = drop_first_comparison(rows.loc[:, ["step", "layer", "metric", "value", "reason"]])
     at_end = expected.loc[(expected["step"] == last) & (expected["layer"] > 0)]
     missing = at_end.loc[at_end["value"].isna()]
     if missing.empty:
@@ -117,7 +118,8 @@ def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     Args:
         rows: from :func:`repdyn.tables.frames.measurements`.
     """
-    known = rows.loc[rows["same_window_share"].notna() & (rows["own_window_excluded"] == False)]  # noqa: E712
+    counted = rows["same_window_share"].notna() & (rows["own_window_excluded"] == False)  # noqa: E712
+    known = rows.loc[counted, ["step", "metric", "same_window_share"]]
     if known.empty:
         return
     highest = known.groupby("step")["same_window_share"].max()
@@ -141,13 +143,12 @@ def below_one_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     Args:
         rows: from :func:`repdyn.tables.frames.measurements`.
     """
-    for metric, values in rows.groupby("metric", sort=False):
-        below = values.loc[[is_below_one(str(metric), value) for value in values["value"]]]
-        if below.empty:
-            continue
+    low = rows.loc[rows["value"] < 1, ["metric", "layer", "step", "value"]]
+    for metric in filter(is_dimension, low["metric"].unique()):
+        below = low.loc[low["metric"] == metric]
         layers = tuple(sorted(below["layer"].unique().tolist()))
         steps = tuple(sorted(below["step"].unique().tolist()))
-        lowest, share = float(below["value"].min()), len(below) / len(values)
+        lowest, share = float(below["value"].min()), len(below) / np.count_nonzero(rows["metric"] == metric)
         at = f"at step {steps[0]:,}" if len(steps) == 1 else f"at {len(steps)} steps, the last of them {steps[-1]:,}"
         sentence = (
             f"{metric_title(str(metric))} is below 1 in layers {spans(layers)} {at} (lowest {number_text(lowest)}): "

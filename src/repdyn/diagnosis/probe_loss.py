@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pandas as pd
 
 from repdyn.diagnosis.insight import Insight
-from repdyn.diagnosis.training import MAX_STEPS, MIN_LOSSES
+from repdyn.diagnosis.out_of_line import neighbours_text, others_text
+from repdyn.diagnosis.training import MIN_LOSSES
 from repdyn.store.scalars import LOSS, PROBE_LOSS
 from repdyn.tables.continuity import losses_out_of_line
 from repdyn.tables.frames import scalar
@@ -42,19 +43,18 @@ def _out_of_line(losses: pd.Series, std_errors: pd.Series) -> Iterator[Insight]:
     found = losses_out_of_line(losses, std_errors)
     if not found:
         return
-    largest, others = found[0], sorted(jump.step for jump in found[1:])
+    largest = found[0]
     (before, loss_before), (after, loss_after) = largest.before, largest.after
-    listed = ", ".join(f"{step:,}" for step in others[:MAX_STEPS]) + f" .. ({len(others)})" * (len(others) > MAX_STEPS)
-    also = f" So are those of step{'s' * (len(others) > 1)} {listed}." if others else ""
     last_step, last = int(losses.index[-1]), float(losses.iloc[-1])
     ends = [step for step, end in ((before, losses.index[0]), (after, losses.index[-1])) if step == end]
     where = "".join(f", here or at step {step:,}" for step in ends)
     is_low = largest.loss < min(loss_before, loss_after)
     sentence = (
         f"The loss on the probe is {number_text(largest.loss)} at step {largest.step:,}, out of line with "
-        f"{number_text(loss_before)} at step {before:,} and {number_text(loss_after)} at step {after:,}: "
+        f"{neighbours_text(largest)}: "
         f"{'' if is_low else 'a spike of the training, or '}the weights of another step"
-        f"{where or f' ({number_text(last)} at step {last_step:,})' * is_low}.{also}"
+        f"{where or f' ({number_text(last)} at step {last_step:,})' * is_low}."
+        f"{others_text('So are those of step', found)}"
     )
     evidence = {"loss": largest.loss, "before": loss_before, "after": loss_after, "jump": largest.size, "last": last}
     steps = tuple(sorted(jump.step for jump in found))

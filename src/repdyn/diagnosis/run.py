@@ -12,7 +12,6 @@ import pandas as pd
 from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
 from repdyn.diagnosis.activations import activation_statements
 from repdyn.diagnosis.curves import coupling_statements, course_statements, turn_statements
-from repdyn.diagnosis.embeddings import embedding_statements
 from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
 from repdyn.diagnosis.layers import (
     below_one_statements,
@@ -22,6 +21,7 @@ from repdyn.diagnosis.layers import (
     window_statements,
 )
 from repdyn.diagnosis.loss_correlations import loss_correlations
+from repdyn.diagnosis.out_of_line import embedding_statements, geometry_statements
 from repdyn.diagnosis.probe_loss import probe_loss_statements
 from repdyn.diagnosis.sequences import sequence_statements
 from repdyn.diagnosis.training import (
@@ -140,12 +140,15 @@ def _of_metrics(
     frame: pd.DataFrame, rows: pd.DataFrame, series: dict[tuple[str, str], MetricSeries]
 ) -> Iterator[Insight]:
     loss, finished = loss_of_run(frame), is_finished(rows)
+    is_swept = not finished and scalar(frame, LOSS).empty
     for metric in dict.fromkeys(metric for metric, _ in series):
         chosen = series[metric, _subset_of(metric, series)]
         yield from layer_statements(chosen)
         yield from sequence_statements(chosen)
         if base_name(metric) in DEFAULT_METRICS:
             yield from profile_statements(chosen)
+            if is_swept:
+                yield from geometry_statements(chosen)
         if not finished:
             course = list(course_statements(chosen))
             yield from course

@@ -14,10 +14,12 @@ from threading import Event
 from typing import TypeAlias, TypeVar
 
 import httpx2
-from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub import HfApi, constants, get_session, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.hf_api import RepoFile, RepoFolder
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
 from repdyn.hub.errors import CancelledError, CheckpointError, hub_errors
+from repdyn.hub.responses import MOST_LISTED_BYTES
 from repdyn.hub.transfer import PIECE_BYTES, DownloadMonitor, in_threads, progress_bar, with_retries
 from repdyn.utils.timeout import TimeoutRunner
 
@@ -206,6 +208,27 @@ class Hub:
                 if isinstance(entry, RepoFile)
             }
 
+    def read_range(self, repository: str, commit: str, path: str, start: int, stop: int) -> bytes:
+        """Return the bytes of a file from ``start`` to ``stop``; the rest of it is not sent."""
+        url = hf_hub_url(repository, path, revision=commit, endpoint=self.endpoint)
+        headers = {**build_hf_headers(library_name="repdyn"), "Range": f"bytes={start}-{stop - 1}"}
+
+        def request() -> tuple[int, bytes]:
+            with get_session().stream("GET", url, headers=headers, follow_redirects=True) as response:
+                if response.is_error:
+                    response.read()
+                hf_raise_for_status(response)
+                # a server that knows no ranges sends the whole file
+                return response.status_code, response.read() if response.status_code == 206 else b""
+
+        with hub_errors(f"{repository}@{commit}", self.endpoint):
+            code, content = self._ask(request)
+            if code != 206 or len(content) != stop - start:
+                raise CheckpointError(
+                    f"expected {stop - start:,} bytes of {path} from the hub, got {len(content):,} (status {code})"
+                )
+            return content
+
     def timed_monitor(self) -> DownloadMonitor:
         """Return a monitor that ends a small download when the timeout of this hub is over."""
         return DownloadMonitor(self.timeout_seconds, Event(), lambda n: None)
@@ -217,8 +240,17 @@ class Hub:
             CheckpointError: it is not complete in time, however steadily it arrives.
         """
         monitor = self.timed_monitor()
+
+        def ask(tries: int = _TRIES) -> T:
+            try:
+                return with_retries(request, monitor, MOST_LISTED_BYTES)
+            except (httpx2.ReadError, httpx2.RemoteProtocolError):  # the connection broke off
+                if tries == 1:
+                    raise
+                return ask(tries - 1)
+
         try:
-            return TimeoutRunner(self.timeout_seconds)(ASKING_THE_HUB, lambda: with_retries(request, monitor))
+            return TimeoutRunner(self.timeout_seconds)(ASKING_THE_HUB, ask)
         except TimeoutError as error:
             raise CheckpointError(
                 f"the hub did not complete its answer within --timeout {self.timeout_seconds:g} seconds"

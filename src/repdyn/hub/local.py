@@ -54,6 +54,8 @@ def load_lightning(path: Path) -> nn.Module:
 
 def lightning_content(path: Path) -> dict[str, Any]:
     """Read a Lightning checkpoint: tensors and plain values, no pickled code."""
+    if not path.is_file():
+        raise CheckpointError("expected a regular file, got a folder, a named pipe or a device")
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if not isinstance(content, dict):
         raise CheckpointError(f"expected a Lightning checkpoint, got {type(content).__name__}")

@@ -12,8 +12,12 @@ from huggingface_hub.utils import parse_ratelimit_headers
 
 from repdyn.hub.errors import CheckpointError
 
-BUSY = {408, 429, 500, 502, 503, 504}
-"""Status codes after which a request is repeated."""
+_SLOW_DOWN = {408, 429}
+_FIRST_OF_SERVER = 500
+"""Status codes from here on are errors of the server, or of what stands before it: 520 to 530, for example."""
+MOST_LISTED_BYTES = 128 << 20
+"""Largest size of all pages of a listing."""
+_MOST_ERROR_BYTES = 1 << 20
 _LONGEST_WAIT_SECONDS = 300
 _LONGEST_NUMBER = 9
 _MOST_PAGES = 2000
@@ -21,12 +25,18 @@ _MOST_PAGES = 2000
 _request = threading.local()
 
 
+def is_busy(code: int) -> bool:
+    """Return whether a request is repeated after a status code."""
+    return code in _SLOW_DOWN or code >= _FIRST_OF_SERVER
+
+
 @contextmanager
-def checked_responses(monitor: Callable[[int], None]) -> Iterator[None]:
+def checked_responses(monitor: Callable[[int], None], most_bytes: int | None = None) -> Iterator[None]:
     """Check the responses to the requests that this thread makes in the block.
 
     Args:
         monitor: called at each response with 0; raises an error to end a request that was cancelled or took too long.
+        most_bytes: limit for the content of all responses, after decompression; None where the content goes to a file.
 
     Raises:
         CheckpointError: the hub asks for a longer wait than a sweep grants, or its listing does not end.
@@ -35,11 +45,11 @@ def checked_responses(monitor: Callable[[int], None]) -> Iterator[None]:
     hooks = session.event_hooks
     if _check not in hooks["response"]:
         session.event_hooks = {**hooks, "response": [*hooks["response"], _check]}
-    _request.pages, _request.monitor = set(), monitor
+    _request.pages, _request.monitor, _request.bytes_left = set(), monitor, most_bytes
     try:
         yield
     finally:
-        del _request.pages, _request.monitor
+        del _request.pages, _request.monitor, _request.bytes_left
 
 
 def requested_wait(response: httpx2.Response) -> int | None:
@@ -48,7 +58,7 @@ def requested_wait(response: httpx2.Response) -> int | None:
     Raises:
         CheckpointError: a longer time than a sweep waits for.
     """
-    if response.status_code not in BUSY:
+    if not is_busy(response.status_code):
         return None
     named = response.headers.get("Retry-After", "").strip()
     limits = parse_ratelimit_headers(response.headers) if response.status_code == 429 else None
@@ -70,6 +80,10 @@ def _check(response: httpx2.Response) -> None:
         return
     _request.monitor(0)
     requested_wait(response)
+    if response.is_error:
+        _read(response, _MOST_ERROR_BYTES)
+    elif _request.bytes_left is not None:
+        _request.bytes_left -= _read(response, _request.bytes_left)
     following = response.links.get("next", {}).get("url")
     if following is None:
         return
@@ -77,3 +91,17 @@ def _check(response: httpx2.Response) -> None:
     if following in pages or len(pages) > _MOST_PAGES:
         how = "its pages refer to each other" if following in pages else f"it has more than {_MOST_PAGES:,} pages"
         raise CheckpointError(f"expected a listing that ends from the hub, but {how}: {following:.200}")
+
+
+def _read(response: httpx2.Response, most_bytes: int) -> int:
+    """Read the content of a response, as its client would without a limit, and return its size."""
+    content = bytearray()
+    for piece in response.iter_bytes():
+        content += piece
+        if len(content) > most_bytes:
+            response.close()
+            raise CheckpointError(
+                f"expected answers of at most {most_bytes:,} bytes from the hub, got more: {response.url!s:.200}"
+            )
+    response._content = bytes(content)  # where the client looks for it
+    return len(content)

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 
 from repdyn.hub.client import Files, Hub, total_bytes
 from repdyn.hub.errors import CheckpointError, model_errors
-from repdyn.hub.weights import remote_code_errors
+from repdyn.hub.weights import remote_code_errors, require_regular_files
 from repdyn.utils.quiet import without_reports
 
 _TOKENIZER_FILES = re.compile(
@@ -106,6 +106,7 @@ def load_tokenizer(folder: Path, model: str, *, trust_remote_code: bool) -> PreT
     """
     what = f"the tokenizer of {model}"
     with model_errors(f"{what} does not load"), remote_code_errors(what), without_reports():
+        require_regular_files(folder)
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Event, Lock, Semaphore, Thread
 from typing import Any, TypeVar
 
-from huggingface_hub.errors import HfHubHTTPError
+import httpx2
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from tqdm import tqdm
 
 from repdyn.hub.errors import CancelledError, CheckpointError
-from repdyn.hub.responses import BUSY, checked_responses, requested_wait
+from repdyn.hub.responses import checked_responses, is_busy, requested_wait
 
 _CONNECTIONS = 4
 _LOOKUPS = 8
@@ -44,19 +45,35 @@ class DownloadMonitor:
         self._on_bytes(n_bytes)
 
 
-def with_retries(request: Callable[[], T], monitor: DownloadMonitor) -> T:
-    """Repeat a request while the hub is busy; its client does so for listings, but not for refs and contents."""
+def with_retries(request: Callable[[], T], monitor: DownloadMonitor, most_bytes: int | None = None) -> T:
+    """Repeat a request while the hub is busy; its client does so for listings, but not for refs and contents.
+
+    Args:
+        request: to be made.
+        monitor: ends it.
+        most_bytes: as for :func:`repdyn.hub.responses.checked_responses`.
+    """
     for wait_seconds in _WAITS_SECONDS:
         try:
-            with checked_responses(monitor):
+            with checked_responses(monitor, most_bytes):
                 return request()
-        except HfHubHTTPError as error:
-            if error.response.status_code not in BUSY:
+        except (HfHubHTTPError, LocalEntryNotFoundError) as error:
+            if (response := _busy_response(error)) is None:
                 raise
-            named = requested_wait(error.response)
+            named = requested_wait(response)
             _wait(wait_seconds if named is None else named, monitor)
-    with checked_responses(monitor):
+    with checked_responses(monitor, most_bytes):
         return request()
+
+
+def _busy_response(error: BaseException | None) -> httpx2.Response | None:
+    """Return the response of a busy hub that caused an error, if one did."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, httpx2.Response) and is_busy(response.status_code):
+            return response
+        error = error.__cause__
+    return None
 
 
 def _wait(seconds: float, monitor: DownloadMonitor) -> None:

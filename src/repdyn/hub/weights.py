@@ -127,6 +127,7 @@ def load_model(
         CheckpointError: the files do not load or do not fit into memory, a weight is missing, or one is not finite.
     """
     with model_errors("the checkpoint does not load"):
+        require_regular_files(folder)
         _require_weights_inside(folder)
         _require_memory(folder, loading)
     placement = {"device_map": loading.device_map, "offload_folder": offload_folder} if loading.device_map else {}
@@ -174,6 +175,13 @@ def remote_code_errors(what: str = "it") -> Iterator[None]:
         raise CheckpointError(
             f"{what} needs Python code of its own repository; read that, then allow it with --trust-remote-code"
         ) from error
+
+
+def require_regular_files(folder: Path) -> None:
+    """Check that the files of a folder can be read at once: a named pipe would be waited for."""
+    for path in folder.iterdir():
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise CheckpointError(f"expected regular files, but {path.name} is a named pipe or a device; remove it")
 
 
 def _require_weights_inside(folder: Path) -> None:

@@ -12,7 +12,7 @@ from repdyn.tables import criteria as of_findings
 from repdyn.tables.effects import CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
 from repdyn.tables.findings import findings
 
-Axis: TypeAlias = Literal["depth", "training", "other metric", "width"]
+Axis: TypeAlias = Literal["depth", "training", "other metric", "width", "stage"]
 Judgement: TypeAlias = tuple[Verdict, str]
 """A verdict, and the measured numbers on which it is based."""
 

@@ -1,22 +1,22 @@
-"""Criteria of courses over training, and of values over models."""
+"""Criteria of courses over training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 from scipy.special import stdtrit
 from scipy.stats import spearmanr
 
 from repdyn.recipes.criteria_depth import Axis, BaseCriterion, Judgement
-from repdyn.recipes.measured import Course, Layers, Measured, Step
+from repdyn.recipes.criteria_models import Change, changed_by_more
+from repdyn.recipes.measured import Course, Layers, Measured, Step, blocks_text
 from repdyn.tables import criteria as of_findings
-from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Claim, Effect, conjunction
+from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Effect, conjunction
 
-_LEAST_CHECKPOINTS, _LEAST_MODELS = 5, 3
+_LEAST_CHECKPOINTS = 5
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Phases(BaseCriterion):
     The turning points are the measured steps that make the sum of the changes largest.
     """
 
-    phases: tuple[Literal["rise", "fall"], ...]
+    phases: tuple[Change, ...]
     more: tuple[float, ...]
     layers: Layers = "mean"
 
@@ -41,7 +41,7 @@ class Phases(BaseCriterion):
     @property
     def text(self) -> str:
         parts = [f"{phase} by more than {more:.0%}" for phase, more in zip(self.phases, self.more, strict=True)]
-        return f"Over training, {_blocks(self.layers)}: {', then '.join(parts)}."
+        return f"Over training, {blocks_text(self.layers)}: {', then '.join(parts)}."
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
         course = models[0].course(metric, self.layers)
@@ -53,8 +53,7 @@ class Phases(BaseCriterion):
         for number, (phase, more) in enumerate(zip(self.phases, self.more, strict=True)):
             begin, end = turns[number], turns[number + 1]
             effect = Effect.of(course.values[end], course.values[begin])
-            bounds = {"above": more} if phase == "rise" else {"below": 1 / (1 + more) - 1}
-            claims.append(Claim(f"{phase} to step {course.steps[end]:,}", effect, **bounds))
+            claims.append(changed_by_more(f"{phase} to step {course.steps[end]:,}", effect, phase, more))
         return conjunction(claim.verdict for claim in claims), ", ".join(map(str, claims))
 
 
@@ -85,7 +84,9 @@ class Correlation(BaseCriterion):
 
     @property
     def text(self) -> str:
-        return f"Over checkpoints, Spearman's correlation with {self.other} is {self._bound} ({_blocks(self.layers)})."
+        return (
+            f"Over checkpoints, Spearman's correlation with {self.other} is {self._bound} ({blocks_text(self.layers)})."
+        )
 
     def pairs(self, measured: Measured, metric: str) -> tuple[list[int], list[float], list[float]]:
         """Return the steps at which both have a value, and the values of the other one and of the metric."""
@@ -126,7 +127,7 @@ class Halfway(BaseCriterion):
         low, high = self.steps
         return (
             f"From the first to the last measured step the value changes by at least {self.least:g}, and half of the "
-            f"change is made by a step from {low:,.0f} to {high:,.0f} ({_blocks(self.layers)})."
+            f"change is made by a step from {low:,.0f} to {high:,.0f} ({blocks_text(self.layers)})."
         )
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
@@ -156,7 +157,7 @@ class Between(BaseCriterion):
     @property
     def text(self) -> str:
         low, high = self.bounds
-        return f"At the {self.step} measured step, between {low:g} and {high:g} ({_blocks(self.layers)})."
+        return f"At the {self.step} measured step, between {low:g} and {high:g} ({blocks_text(self.layers)})."
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
         course = models[0].course(metric, self.layers)
@@ -171,43 +172,6 @@ class Between(BaseCriterion):
             return "shown", evidence
         outside = value.value + half < low or value.value - half > high
         return ("not shown" if outside else "cannot be judged"), evidence
-
-
-@dataclass(frozen=True)
-class Scaling(BaseCriterion):
-    """The exponent of a power law of the value in the model's width, over models, between two bounds."""
-
-    exponent: tuple[float, float]
-    layers: Layers = "mean"
-
-    over_models: ClassVar[bool] = True
-
-    @property
-    def axis(self) -> Axis:
-        return "width"
-
-    @property
-    def short(self) -> str:
-        return "exponent {:g} to {:g}".format(*self.exponent)
-
-    @property
-    def text(self) -> str:
-        low, high = self.exponent
-        return (
-            f"Over models, the value at the last step grows as a power of the width with an exponent of {low:g} to "
-            f"{high:g} ({_blocks(self.layers)}; least squares of the logarithms)."
-        )
-
-    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        points = [(each.dim, each.course(metric, self.layers).values[-1].value) for each in models]
-        if len({dim for dim, _ in points}) < _LEAST_MODELS or len(points) < _LEAST_MODELS:
-            raise CannotBeJudgedError(f"needs models of {_LEAST_MODELS} widths, got {len({dim for dim, _ in points})}")
-        if min(value for _, value in points) <= 0:
-            raise CannotBeJudgedError("a power law needs values above 0")
-        log_dim, log_value = np.log(np.array(points, float)).T
-        slope = float(np.polyfit(log_dim, log_value, 1)[0])
-        low, high = self.exponent
-        return ("shown" if low <= slope <= high else "not shown"), f"exponent {slope:.2f} over {len(points)} models"
 
 
 def turning_points(values: Sequence[float], phases: Sequence[str]) -> list[int]:
@@ -241,7 +205,3 @@ def _require_beginning(course: Course, n_steps: int) -> None:
         raise CannotBeJudgedError(f"needs {n_steps} checkpoints, got {len(course.steps)}")
     if first > of_findings.EARLY * last:
         raise CannotBeJudgedError(f"no value before step {first:,} of {last:,}; the course may begin earlier")
-
-
-def _blocks(layers: Layers) -> str:
-    return {"mean": "mean over blocks", "last": "last block"}.get(layers, f"{layers} block of each step")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
+
+import pandas as pd
 
 from repdyn.recipes.criteria import Criterion
 from repdyn.recipes.measured import Measured, NotMeasuredError
@@ -65,7 +67,7 @@ def evaluate(
     names = [model.run for model in about] if runs is None else runs
     if unknown := sorted({*(runs or ())} - {*store.runs()}):
         raise ValueError(f"expected runs of {store.path} ({', '.join(store.runs())}), got {unknown[0]!r}")
-    measured = {name: _measured(recipe, store, name, probe) for name in names}
+    measured = {name: _with_control(recipe, store, _measured(recipe, store, name, probe)) for name in names}
     if probe is not None and not any(isinstance(each, Measured) for each in measured.values()):
         raise ValueError(
             f"expected the beginning of the hash of a probe of {recipe.cloud.design} design, got {probe!r}"
@@ -84,15 +86,30 @@ def count_verdicts(outcomes: Sequence[Outcome]) -> str:
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in order if counts[verdict])
 
 
+def _by_design(store: Store, run: str, design: str) -> dict[str, pd.DataFrame]:
+    """Return the measured rows of a run by the hash of each probe of a design."""
+    return {
+        probe: rows
+        for (_, probe), rows in select(store, [run]).items()
+        if is_measured(rows) and design in design_names(rows)
+    }
+
+
+def _with_control(recipe: Recipe, store: Store, measured: Measured | str) -> Measured | str:
+    """Return measurements with those of the same run on the recipe's control, if there is one probe of it."""
+    if isinstance(measured, str) or recipe.cloud.control is None:
+        return measured
+    found = [*_by_design(store, measured.name, recipe.cloud.control).values()]
+    control = Measured(measured.name, found[0], recipe.by_values) if len(found) == 1 else None
+    return replace(measured, control=control)
+
+
 def _measured(recipe: Recipe, store: Store, run: str, probe: str | None) -> Measured | str:
     """Return the measurements of a run by the recipe's design, or the reason why there are none."""
     if run not in store.runs():
         return "not in the store"
-    by_design = [
-        rows
-        for (_, found), rows in select(store, [run]).items()
-        if found.startswith(probe or "") and is_measured(rows) and recipe.cloud.design in design_names(rows)
-    ]
+    found = _by_design(store, run, recipe.cloud.design)
+    by_design = [rows for name, rows in found.items() if name.startswith(probe or "")]
     if not by_design:
         return f"no checkpoint measured by the {recipe.cloud.design} design"
     if len(by_design) > 1:

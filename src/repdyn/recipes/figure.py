@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from repdyn.figures.charts import Axis, Chart, Line, Panel
 from repdyn.figures.drawing import draw
 from repdyn.recipes.criteria import Criterion
+from repdyn.recipes.criteria_models import Control
 from repdyn.recipes.criteria_training import Between, Correlation
 from repdyn.recipes.evaluation import Outcome, count_verdicts
 from repdyn.recipes.measured import Measured, NotMeasuredError
@@ -42,7 +43,11 @@ def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[
         own = [outcome for outcome in outcomes if outcome.published is published]
         runs = {outcome.run for outcome in own if outcome.verdict != "not run"}
         about = [each for each in measured if each.name in runs or "" in runs]
-        lines = [line for each in about for line in _lines(criterion, published.metric, each, colours[each.name])]
+        lines = [
+            line
+            for place, each in enumerate(about)
+            for line in _lines(criterion, published.metric, each, colours[each.name], place)
+        ]
         if lines:
             title = f"{number}. {criterion.short}\n{count_verdicts(own)}"
             drawn.append((criterion, _panel(title, published, criterion, lines)))
@@ -73,6 +78,7 @@ def _panel(title: str, published: Published, criterion: Criterion, lines: Sequen
         "training": Axis(label="step", log_from=1.0),
         "other metric": Axis(label=_name(criterion.other) if isinstance(criterion, Correlation) else ""),
         "width": Axis(label="width of the layers"),
+        "stage": Axis(label="stage, in the order of the recipe"),
     }[criterion.axis]
     if published.points:
         at, values = zip(*published.points, strict=True)
@@ -85,21 +91,34 @@ def _name(metric: str) -> str:
     return f"{metric_title(base)} ({metric_unit(base)}), {subset_title(subset or 'all')}"
 
 
-def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str) -> list[Line]:
-    """Return the measured lines for a published value on one model; empty if it cannot be drawn."""
+def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str, place: int) -> list[Line]:
+    """Return the measured lines for a published value on one model, the ``place``-th of its models from 0; empty if it
+    cannot be drawn."""
     look: dict[str, Any] = {"colour": colour, "label": measured.name}
     try:
         if criterion.axis == "depth":
             profile = measured.profile(metric, criterion.step)
-            return [Line(x=profile.positions, y=_values(profile.blocks), **look)]
+            lines = [Line(x=profile.positions, y=_values(profile.blocks), **look)]
+            if isinstance(criterion, Control) and measured.control is not None:
+                profile = measured.control.profile(metric, criterion.step)
+                look["label"] = f"{measured.name}, control"
+                lines.append(Line(x=profile.positions, y=_values(profile.blocks), dash="--", **look))
+            return lines
         if isinstance(criterion, Correlation):
             _, x, y = criterion.pairs(measured, metric)
             return [Line(x=x, y=y, dash="none", **look)]
         course = measured.course(metric, criterion.layers)
     except (CannotBeJudgedError, NotMeasuredError):
         return []
-    if criterion.axis == "width":
-        return [Line(x=[measured.dim], y=_values(course.values[-1:]), dash="none", **look)]
+    if criterion.over_models:
+        return [
+            Line(
+                x=[measured.dim if criterion.axis == "width" else place],
+                y=_values(course.values[-1:]),
+                dash="none",
+                **look,
+            )
+        ]
     return [Line(x=course.steps, y=_values(course.values), **look)]
 
 

@@ -50,11 +50,13 @@ class Measured:
         name: of the run.
         frame: all rows, scalars among them.
         by_values: take every value as exact, whatever its standard error; for designs whose batches share windows.
+        control: the same model on the control of the recipe's cloud, if it has one that was measured.
     """
 
     name: str
     frame: pd.DataFrame
     by_values: bool = False
+    control: Measured | None = None
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -126,6 +128,15 @@ class Measured:
         if found.empty:
             raise NotMeasuredError(f"{name} was not measured")
         return found.loc[found["layer"] >= 1]
+
+
+def blocks_text(layers: Layers) -> str:
+    """Describe which blocks make up a value.
+
+    >>> blocks_text("mean"), blocks_text("highest")
+    ('mean over blocks', 'highest block of each step')
+    """
+    return {"mean": "mean over blocks", "last": "last block"}.get(layers, f"{layers} block of each step")
 
 
 def split(name: str) -> tuple[str, str]:

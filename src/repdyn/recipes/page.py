@@ -47,6 +47,7 @@ def _page(recipe: Recipe, outcomes: Sequence[Outcome], figure: Path | None) -> s
         f"sampling: {cloud.design} design, text {cloud.text}, "
         f"{cloud.sequence_length or 'default number of'} tokens in a window, "
         f"{cloud.max_vectors or 'default number of'} vectors",
+        *([f"control: the same by the {cloud.control} design"] if cloud.control else []),
         "values judged as exact, since the design has no intervals"
         if recipe.by_values
         else "ratios judged by their 95% intervals",

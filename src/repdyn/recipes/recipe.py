@@ -21,6 +21,7 @@ from repdyn.metrics import resolve
 from repdyn.probe.content import SUBSETS
 from repdyn.probe.design import DESIGNS, INDEPENDENT
 from repdyn.recipes.criteria import KINDS, Criterion
+from repdyn.recipes.criteria_models import Control
 from repdyn.sweep.histories import models_to_audit
 from repdyn.sweep.suite_entries import Entry, read_folder
 from repdyn.sweep.suites import PublishedModel, find_models
@@ -33,7 +34,7 @@ _KEYS = (
     *("title", "paper", "address", "stated", "models", "revisions", "cloud", "metrics", "judged_by", "differs"),
     "published",
 )
-_CLOUD_KEYS = ("design", "text", "sequence_length", "max_vectors")
+_CLOUD_KEYS = ("design", "text", "sequence_length", "max_vectors", "control")
 _PUBLISHED_KEYS = ("claim", "source", "models", "metric", "criterion", "not_run", "points")
 _PAPER = re.compile(r"\d{4}\.\d{4,5}")
 _JUDGED_BY = Literal["intervals", "values"]
@@ -47,6 +48,12 @@ class Cloud:
     text: str = DEFAULT_TEXT
     sequence_length: int | None = None
     max_vectors: int | None = None
+    control: str | None = None
+    """Name of a second design, as "shuffled", by which everything is measured too."""
+
+    @property
+    def designs(self) -> tuple[str, ...]:
+        return (self.design,) if self.control is None else (self.design, self.control)
 
 
 @dataclass(frozen=True)
@@ -108,8 +115,9 @@ def read_recipe(path: str | Path) -> Recipe:
     if not _PAPER.fullmatch(paper):
         raise entry.error("an arXiv number under paper", paper, "write it in quotes, such as '2311.05928'")
     metrics = tuple(_metric(entry, "metrics", item) for item in entry.items("metrics"))
+    cloud = _cloud(entry)
     published = tuple(
-        _published(Entry(item, _PUBLISHED_KEYS, f"{path}, published value {number}", guide=_GUIDE), metrics)
+        _published(Entry(item, _PUBLISHED_KEYS, f"{path}, published value {number}", guide=_GUIDE), metrics, cloud)
         for number, item in enumerate(entry.items("published"), start=1)
     )
     models = tuple(_relative_to(path, _text(entry, "models", item)) for item in entry.items("models"))
@@ -122,7 +130,7 @@ def read_recipe(path: str | Path) -> Recipe:
         _date(entry),
         models,
         entry.text("revisions") or "all",
-        _cloud(entry),
+        cloud,
         metrics,
         _typed(entry, "judged_by", entry.fields.get("judged_by", "intervals"), _JUDGED_BY) == "values",
         tuple(_text(entry, "differs", item) for item in entry.items("differs")),
@@ -181,12 +189,16 @@ def _relative_to(path: Path, name: str) -> str:
 def _cloud(entry: Entry) -> Cloud:
     cloud = entry.inner(entry.fields.get("cloud", {}), _CLOUD_KEYS, "cloud")
     design, text = cloud.text("design") or INDEPENDENT.name, cloud.text("text") or DEFAULT_TEXT
-    if design not in DESIGNS:
-        raise cloud.error(f"a design among {', '.join(DESIGNS)}", design, "see docs/sampling.md")
-    return Cloud(design, text, cloud.number("sequence_length"), cloud.number("max_vectors"))
+    control = cloud.text("control") or None
+    for name in filter(None, (design, control)):
+        if name not in DESIGNS:
+            raise cloud.error(f"a design among {', '.join(DESIGNS)}", name, "see docs/sampling.md")
+    if control == design:
+        raise cloud.error("another design under control", control, "choose one with which to compare")
+    return Cloud(design, text, cloud.number("sequence_length"), cloud.number("max_vectors"), control)
 
 
-def _published(entry: Entry, metrics: Sequence[str]) -> Published:
+def _published(entry: Entry, metrics: Sequence[str], cloud: Cloud) -> Published:
     claim, source = entry.required("claim"), entry.required("source")
     models = tuple(_text(entry, "models", item) for item in entry.items("models")) if "models" in entry.fields else ()
     if ("criterion" in entry.fields) == ("not_run" in entry.fields):
@@ -196,6 +208,8 @@ def _published(entry: Entry, metrics: Sequence[str]) -> Published:
         return Published(claim, source, models, not_run=entry.required("not_run"))
     metric = _measured_metric(entry, "metric", metrics)
     criterion = _criterion(entry, metrics)
+    if isinstance(criterion, Control) and cloud.control is None:
+        raise entry.error("a cloud with a control for a criterion of this kind", "none", "add control: shuffled")
     points = entry.items("points") if "points" in entry.fields else []
     pairs = tuple(_point(entry, item) for item in points)
     return Published(claim, source, models, metric, criterion, points=pairs)

@@ -22,7 +22,7 @@ _MASKED_AT_ONCE = 16
 
 
 class SentenceLens(NamedTuple):
-    """What each layer predicts at each token of a sentence."""
+    """The predictions of each layer at each token of a sentence."""
 
     ids: tuple[int, ...]
     masked: tuple[int, ...]

@@ -18,8 +18,7 @@ Severity: TypeAlias = Literal["fault", "remark"]
 """A fault makes checkpoints worthless, or values at their steps wrong; a remark need not mean anything."""
 
 _SHARD = re.compile(r"(.*-)(\d+)(-of-)(\d+)(\.\w+)")
-_UNUSUAL = 0.01
-_NO_UPDATE = (0, 1)
+_UNUSUAL, _NO_UPDATE = 0.01, (0, 1)
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Finding:
     severity: Severity
     kind: str
     """"final weights", "identical", "shared file", "missing weights", "missing step", "no update", "main",
-    "frozen file", "size", "date" or "reported"."""
+    "frozen file", "size", "date", "embeddings" or "reported"."""
     sentence: str
     revisions: tuple[str, ...] = ()
     """The checkpoints concerned."""
@@ -126,8 +125,9 @@ def find_copies(history: History) -> list[Copies]:
     return [each for each in found if each.copies]
 
 
-def audit(history: History) -> list[Finding]:
-    """Return what is wrong with a history, faults first; each with the reports of users that mention its steps."""
+def audit(history: History, more: Iterable[Finding] = ()) -> list[Finding]:
+    """Return what is wrong with a history by its files, and what ``more`` was found otherwise, faults first; each with
+    the reports of users that mention its steps."""
     findings = [
         *_copies(history),
         *_no_update(history),
@@ -136,6 +136,7 @@ def audit(history: History) -> list[Finding]:
         *_main(history),
         *_sizes(history),
         *_dates(history),
+        *more,
     ]
     reported = [_with_reports(finding, history.known_faults) for finding in findings]
     wrong = {step for finding in findings if _confirms_reports(finding) for step in finding.steps}
@@ -254,9 +255,7 @@ def _main(history: History) -> Iterator[Finding]:
 
 def _sizes(history: History) -> Iterator[Finding]:
     sizes = {checkpoint.revision: total_bytes(checkpoint.weights) for checkpoint in _readable(history)}
-    if not sizes:
-        return
-    usual = median(sizes.values())
+    usual = median(sizes.values()) if sizes else 0
     unusual: dict[str, list[CheckpointFiles]] = {}
     for checkpoint in _readable(history):
         if abs(sizes[checkpoint.revision] - usual) > _UNUSUAL * usual:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.sweep.audit import Finding, History, find_copies
+from repdyn.sweep.embedding_audit import EmbeddingStatistics, statistics_fields
 
 _STYLES = {"fault": "red", "remark": "dim"}
 
@@ -26,8 +27,10 @@ def print_audit(history: History, findings: Sequence[Finding], console: Console)
         console.print(Padding(table, (0, 0, 0, 2)))
 
 
-def audit_fields(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return what :func:`print_audit` prints, as values of JSON."""
+def audit_fields(
+    history: History, findings: Sequence[Finding], statistics: Sequence[EmbeddingStatistics] = ()
+) -> dict[str, Any]:
+    """Return what :func:`print_audit` prints, and the statistics of the input embeddings, as values of JSON."""
     return {
         "run": history.run,
         "checkpoints": [checkpoint.revision for checkpoint in history.checkpoints],
@@ -35,6 +38,7 @@ def audit_fields(history: History, findings: Sequence[Finding]) -> dict[str, Any
         "faults": _number(findings, "fault"),
         "remarks": _number(findings, "remark"),
         "findings": [finding.as_dict() for finding in findings],
+        "embeddings": statistics_fields(statistics),
     }
 
 

@@ -52,9 +52,13 @@ class Settings:
             task.probe,
             self.loading.dtype,
             token_positions=self.token_positions,
-            probe_loss=self.probe_loss is not False,
+            probe_loss=self.measures_loss(task),
         )
         return task.target.key(task.probe.hash, metrics)
+
+    def measures_loss(self, task: Task) -> bool:
+        """Return whether the loss on the probe is measured, which a probe of inputs other than tokens has not."""
+        return self.probe_loss is not False and task.probe.inputs is None
 
     def is_measured(self, task: Task, store: Store) -> bool:
         """Return whether the store has a task."""
@@ -115,7 +119,7 @@ def measure_checkpoint(
                 probe,
                 settings.metrics,
                 settings.layers,
-                probe_loss=settings.probe_loss is not False,
+                probe_loss=settings.measures_loss(task),
                 token_positions=settings.token_positions,
                 tokens_per_forward=settings.tokens_per_forward,
                 checkpoint=target.checkpoint,
@@ -176,7 +180,7 @@ def _state_cache(task: Task, store: Store, settings: Settings) -> StateCache | N
 def _needs_head(task: Task, settings: Settings) -> bool:
     """Return whether the loss is measured, or a metric reads states through the model's output head."""
     metrics = resolve(settings.metrics, task.probe)
-    return settings.probe_loss is not False or any("output_head" in metric.captures for metric, _ in metrics)
+    return settings.measures_loss(task) or any("output_head" in metric.captures for metric, _ in metrics)
 
 
 def _load(path: Path, loading: Loading, offload_folder: Path, *, with_head: bool) -> nn.Module:

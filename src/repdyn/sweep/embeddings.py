@@ -24,7 +24,10 @@ _NAME, _TENSOR = "input_embeddings.safetensors", "embeddings"
 
 def input_embeddings(model: nn.Module) -> Tensor | None:
     """Return the input embeddings, (n_tokens, dim); None for a model that has none in its memory."""
-    embeddings = model.get_input_embeddings() if isinstance(model, PreTrainedModel) else None
+    try:
+        embeddings = model.get_input_embeddings() if isinstance(model, PreTrainedModel) else None
+    except NotImplementedError:  # a model of sounds, or of two towers
+        return None
     weight = getattr(embeddings, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.device.type == "meta":
         return None

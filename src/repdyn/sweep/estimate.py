@@ -61,7 +61,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What the estimates of a plan rest on."""
+    """The rates and prices that the estimates of a plan are computed from."""
 
     hardware: Hardware
     bandwidth: float
@@ -117,7 +117,8 @@ class Assumptions:
             f"operations for each weight and token, {_ASPECT} times as wide as deep",
             f"each checkpoint: {self.n_tokens:,} tokens, {self.max_vectors:,} vectors of each layer, metrics that take "
             f"{self.kernel_factor:.1f} times the default two",
-            f"price: ${self.price:g} per hour (--price-per-hour), for the hours elapsed; no storage, no retries",
+            f"price: {dollars_text(self.price)} per hour (--price-per-hour), for the hours elapsed; no storage, no "
+            "retries",
         ]
 
     def _seconds(self, weight_bytes: int) -> float:

@@ -84,7 +84,7 @@ def _target(run: str, path: Path, at: Revision) -> Target:
 
 def _fingerprint(path: Path) -> str:
     """Return a digest of file sizes and times, which distinguishes checkpoints saved under the same name."""
-    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
+    files = [path] if not path.is_dir() else sorted(file for file in path.iterdir() if file.suffix in _WEIGHTS)
     stats = [(file.name, file.stat() if file.exists() else file.lstat()) for file in files]  # links may be broken
     stats = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]

@@ -112,8 +112,9 @@ def _add_probe(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--design",
         choices=list(DESIGNS),
-        help="sampling design: independent (few vectors of each of many windows), dense, or paper (the published "
-        f"protocol); see docs/sampling.md (default: {INDEPENDENT.name})",
+        help="sampling design: independent (few vectors of each of many windows), dense, paper (the published "
+        "protocol), or shuffled (as independent, the tokens of each window in random order); see docs/sampling.md "
+        f"(default: {INDEPENDENT.name})",
     )
     group.add_argument(
         "--max-vectors",
@@ -147,7 +148,12 @@ def _add_measuring(group: argparse._ArgumentGroup) -> None:
         help="measure the loss, accuracy and calibration on the probe too, where a model has its output head (default: "
         "yes, except at checkpoints that were measured without it)",
     )
-    group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: detected)')
+    group.add_argument(
+        "--layers",
+        type=_layers,
+        help='name pattern of the blocks, such as "layers.*", or one for each of several stacks, '
+        '"text=text_model.encoder.layers.*,vision=vision_model.encoder.layers.*" (default: detected)',
+    )
     group.add_argument(
         "--token-positions",
         type=_positions,
@@ -237,6 +243,16 @@ def _price(text: str) -> float:
     if not 0 <= price < math.inf:
         raise argparse.ArgumentTypeError(f"expected a price in dollars, such as 2.50, got {text!r}")
     return price
+
+
+def _layers(text: str) -> str | dict[str, str]:
+    """Parse one pattern, or one for each stack as ``stack=pattern``, separated by commas."""
+    if "=" not in text:
+        return text
+    parts = [part.partition("=") for part in text.split(",")]
+    if not all(stack and pattern for stack, _, pattern in parts):
+        raise argparse.ArgumentTypeError(f'expected "stack=pattern,stack=pattern", got {text!r}')
+    return {stack.strip(): pattern.strip() for stack, _, pattern in parts}
 
 
 def _positions(text: str) -> slice:

@@ -31,6 +31,8 @@ class ModelPlan:
     n_failed_before: int
     same_as: Mapping[str, str] = field(default_factory=dict)
     """The checkpoints that are not measured because they have the weights of another one, and its name."""
+    design: str | None = None
+    """Name of the sampling design, if one was asked for."""
 
 
 def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console, assumptions: Assumptions | None = None) -> None:
@@ -49,6 +51,7 @@ def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console, assumptio
     ):
         table.add_column(column, justify="right")
     total, estimates = 0, [Estimate(0.0, 0.0, 0.0)]
+    by_design = len({part.design for part in parts}) > 1
     problems: list[str] = []
     for part in parts:
         sizes = _sizes(part.waiting, hub)
@@ -62,7 +65,7 @@ def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console, assumptio
             if part.waiting:
                 costs = [hours_text(estimates[-1].elapsed), dollars_text(assumptions.dollars(estimates[-1]))]
         table.add_row(
-            escape(part.selection.run),
+            escape(f"{part.selection.run}, {part.design}" if by_design else part.selection.run),
             escape(names),
             *map(str, counts),
             gigabytes(sum(sizes.download)),
@@ -101,6 +104,7 @@ def plan_fields(parts: Sequence[ModelPlan], hub: Hub, assumptions: Assumptions |
         sizes = _sizes(part.waiting, hub)
         of_model: dict[str, Any] = {
             "model": part.selection.run,
+            "design": part.design,
             "checkpoints": [target.revision for target in part.selection.targets],
             "waiting": [target.revision for target in part.waiting],
             "done": part.n_done,

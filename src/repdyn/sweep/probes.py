@@ -21,7 +21,7 @@ from repdyn.hub.tokenizers import (
     load_tokenizer,
     matching_files,
 )
-from repdyn.hub.weights import remote_code_errors
+from repdyn.hub.weights import remote_code_errors, require_regular_files
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, resolve_design
 from repdyn.sweep.suites import PublishedModel
@@ -207,4 +207,5 @@ def _local_config(path: Path, with_code: bool) -> PreTrainedConfig:
 
 def _config(folder: Path, with_code: bool) -> PreTrainedConfig:
     with model_errors("its configuration does not load"), remote_code_errors(), without_reports():
+        require_regular_files(folder)
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=with_code)

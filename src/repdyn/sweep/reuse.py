@@ -19,7 +19,7 @@ CERTIFICATES = "certificates"
 
 @dataclass
 class Reused:
-    """What was taken over."""
+    """The numbers of checkpoints that were reused from a published store, and of those that were not."""
 
     n_taken: int = 0
     n_other_version: int = 0

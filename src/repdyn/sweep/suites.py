@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 from repdyn.hub.revisions import whole_number
 from repdyn.sweep.suite_entries import Entry, read_folder
@@ -115,9 +117,10 @@ def read_suite(path: str | Path) -> Suite:
     return Suite(path.stem, suite.required("title"), suite.required("card"), tuple(models))
 
 
-def shipped_suites() -> dict[str, Suite]:
+@cache
+def shipped_suites() -> Mapping[str, Suite]:
     """Return the suites that are part of the package, by name."""
-    return read_folder(_SHIPPED, read_suite)
+    return MappingProxyType(read_folder(_SHIPPED, read_suite))
 
 
 def find_models(names: Sequence[str]) -> list[PublishedModel]:

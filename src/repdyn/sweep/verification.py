@@ -25,13 +25,16 @@ from repdyn.sweep.targets import Target
 RELATIVE, ABSOLUTE = 1e-3, 1e-6
 """Tolerances: another device, or another version of torch, changes the last digits of float32 states."""
 _IDENTITY = ["stack", "layer", "head", "metric", "subset", "settings"]
+_OF_CHECKPOINT = ["run", "step", "checkpoint", "probe", "layers", "dtype", "revision", "stage", "tokens_seen"]
+_NEEDED = [*_OF_CHECKPOINT, *_IDENTITY, "value"]
 
 
 @dataclass
 class Verified:
     """The outcome for one checkpoint."""
 
-    checkpoint: str
+    run: str
+    step: int
     n_values: int = 0
     largest: float = 0.0
     """The largest relative difference."""
@@ -39,6 +42,11 @@ class Verified:
     """Values beyond the tolerances."""
     failure: str | None = None
     """Why it could not be measured again."""
+
+    @property
+    def checkpoint(self) -> str:
+        """Its run and step, for people."""
+        return f"{self.run} step {self.step}"
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ def find_repeatable(store: Store, loading: Loading) -> tuple[list[Repeatable], l
         store: of sweeps; checkpoints of live runs have no weights to load.
         loading: device and trust in code; the precision is that of the measurement.
     """
-    frame = store.to_pandas()
+    frame = store.to_pandas(columns=_NEEDED)
     measured = frame.loc[frame["layer"].notna() & frame["checkpoint"].notna()]
     found, left = [], []
     for (run, step, checkpoint, probe, *_), rows in measured.groupby(
@@ -105,7 +113,7 @@ def verify(
     outcomes = []
     for number, one in enumerate(chosen):
         store = open_store(folder / str(number))
-        outcome = Verified(f"{one.task.target.run} step {one.task.target.step}")
+        outcome = Verified(one.task.target.run, one.task.target.step)
         report = sweep([one.task], store, one.settings, downloads)
         if report.failed:
             outcome.failure = report.failed[0][1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -90,26 +91,59 @@ def fit_activations(steps: ArrayLike, values: ArrayLike) -> ActivationFit | None
     Returns:
         None for fewer than :data:`MIN_STEPS` finite values, and for values that are all the same.
     """
-    t, y = np.asarray(steps, float), np.asarray(values, float)
-    t, y = t[np.isfinite(y)], y[np.isfinite(y)]
-    if len(y) < MIN_STEPS or np.ptp(y) == 0:
-        return None
-    last, unit, centre = float(t[-1]), float(np.ptp(y)), float(y.mean())
-    rate, offset = _search(t / last, (y - centre) / unit)
-    left_over, log_scale = (float(found[0]) for found in _best_scales(t / last, (y - centre) / unit, rate, offset))
-    shape = _shapes(t / last, rate, offset, np.array([log_scale]))[0]
-    slope = float(np.cov(shape, y, bias=True)[0, 1] / shape.var())
-    gamma = math.exp(log_scale)
-    parameters = (
-        slope * math.exp(float(rate[0] * offset[0])),
-        float(rate[0]) / gamma,
-        gamma / last,
-        gamma * float(offset[0]),
-        centre - slope * float(shape.mean()),
-    )
-    total, freedom = float(np.square((y - centre) / unit).sum()), len(y) - N_PARAMETERS
-    ratio = (total / left_over - 1) * freedom / (N_PARAMETERS - 1) if left_over > 0 else math.inf
-    return ActivationFit(*parameters, 1 - left_over / total, float(fdtrc(N_PARAMETERS - 1, freedom, ratio)), len(y))
+    return fit_layers(steps, np.asarray(values, float)[None])[0]
+
+
+def fit_layers(steps: ArrayLike, values: np.ndarray) -> list[ActivationFit | None]:
+    """Return :func:`fit_activations` of each layer, with what their searches share computed once.
+
+    Args:
+        steps: shape (n_steps,), ascending, >= 0.
+        values: shape (n_layers, n_steps).
+    """
+    t = np.asarray(steps, float)
+    found: list[ActivationFit | None] = [None] * len(values)
+    alike: dict[bytes, list[int]] = {}  # layers with values at the same steps
+    for place, known in enumerate(np.isfinite(values)):
+        if known.sum() >= MIN_STEPS and np.ptp(values[place, known]):
+            alike.setdefault(known.tobytes(), []).append(place)
+    for places in alike.values():
+        known = np.isfinite(values[places[0]])
+        for place, fit in zip(places, _fits(t[known], [values[place, known] for place in places]), strict=True):
+            found[place] = fit
+    return found
+
+
+def _fits(t: np.ndarray, courses: Sequence[np.ndarray]) -> list[ActivationFit]:
+    """Return the fits of several courses over the same steps."""
+    t, last = t / t[-1], float(t[-1])
+    units, centres = [float(np.ptp(y)) for y in courses], [float(y.mean()) for y in courses]
+    scaled = [(y - centre) / unit for y, unit, centre in zip(courses, units, centres, strict=True)]
+    # one rate after another bounds the memory
+    grids = np.empty((len(courses), len(_RATES), len(_OFFSETS)))
+    for row, rate in enumerate(_RATES):
+        curves = _Curves(t, np.full(len(_OFFSETS), rate), _OFFSETS)
+        for place, y in enumerate(scaled):
+            grids[place, row] = curves.best_scales(y)[0]
+    fits = []
+    for y, of_course, grid, centre in zip(scaled, courses, grids, centres, strict=True):
+        rate, offset = _refined(t, y, grid)
+        left_over, log_scale = (float(found[0]) for found in _Curves(t, rate, offset).best_scales(y))
+        shape = _shapes(t, rate, offset, np.array([log_scale]))[0]
+        slope = float(np.cov(shape, of_course, bias=True)[0, 1] / shape.var())
+        gamma = math.exp(log_scale)
+        parameters = (
+            slope * math.exp(float(rate[0] * offset[0])),
+            float(rate[0]) / gamma,
+            gamma / last,
+            gamma * float(offset[0]),
+            centre - slope * float(shape.mean()),
+        )
+        total, freedom = float(np.square(y).sum()), len(y) - N_PARAMETERS
+        ratio = (total / left_over - 1) * freedom / (N_PARAMETERS - 1) if left_over > 0 else math.inf
+        p_value = float(fdtrc(N_PARAMETERS - 1, freedom, ratio))
+        fits.append(ActivationFit(*parameters, 1 - left_over / total, p_value, len(y)))
+    return fits
 
 
 def activation_fits(frame: pd.DataFrame) -> pd.DataFrame:
@@ -138,19 +172,20 @@ def activation_fits(frame: pd.DataFrame) -> pd.DataFrame:
 
 def fits_by_layer(series: MetricSeries) -> dict[int, ActivationFit]:
     """Return the fit of each layer that has one."""
-    fits = {
-        layer: fit_activations(series.steps, values) for layer, values in zip(series.layers, series.values, strict=True)
-    }
-    return {layer: fit for layer, fit in fits.items() if fit is not None}
+    fits = zip(series.layers, fit_layers(series.steps, series.values), strict=True)
+    return {layer: fit for layer, fit in fits if fit is not None}
 
 
-def _search(t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rate and the offset that leave the least sum of squares, each of shape (1,)."""
-    # one rate after another bounds the memory
-    grid = np.stack([_best_scales(t, y, np.full(len(_OFFSETS), rate), _OFFSETS)[0] for rate in _RATES])
+def _refined(t: np.ndarray, y: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rate and the offset that leave the least sum of squares, each of shape (1,).
+
+    Args:
+        t, y: scaled steps and values.
+        grid: sums of squares by rate and offset.
+    """
     row, column = np.unravel_index(grid.argmin(), grid.shape)
     found = minimize(
-        lambda logs: float(_best_scales(t, y, *np.exp(logs[:, None]))[0][0]),
+        lambda logs: float(_Curves(t, *np.exp(logs[:, None])).best_scales(y)[0][0]),
         np.log([_RATES[row], _OFFSETS[column]]),
         method="Nelder-Mead",
         bounds=np.log([(_RATES[0], _RATES[-1]), (_OFFSETS[0], _OFFSETS[-1])]),
@@ -160,23 +195,36 @@ def _search(t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rate, offset
 
 
-def _best_scales(t: np.ndarray, y: np.ndarray, rates: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum of squares that the best curve of each rate and offset leaves, and its log(gamma), shapes (n,)."""
-    fall = np.exp(-rates[:, None] * t)
-    columns = np.stack([fall * np.log(offsets[:, None] + t), fall, np.ones_like(fall)], axis=-1)
-    q, r = np.linalg.qr(columns)
-    with np.errstate(all="ignore"):
-        # back substitution: a triangle that is singular gives no number, which is out of bounds
-        z = np.swapaxes(q, 1, 2) @ y
-        third = z[:, 2] / r[:, 2, 2]
-        second = (z[:, 1] - r[:, 1, 2] * third) / r[:, 1, 1]
-        first = (z[:, 0] - r[:, 0, 1] * second - r[:, 0, 2] * third) / r[:, 0, 0]
-        free = second / first
-    low, high = (_squares_left(y, _shapes(t, rates, offsets, np.full(len(rates), at))) for at in _LOG_SCALES)
-    inside = (free >= _LOG_SCALES[0]) & (free <= _LOG_SCALES[1])
-    log_scales = np.where(inside, free, np.where(low <= high, *_LOG_SCALES))
-    left_over = np.where(inside, _squares_left(y, _shapes(t, rates, offsets, log_scales)), np.minimum(low, high))
-    return np.where(rates * (offsets + t[0]) <= _MAX_DECAYED, left_over, math.inf), log_scales
+class _Curves:
+    """The curves of several rates and offsets, shapes (n,), without what depends on the values."""
+
+    def __init__(self, t: np.ndarray, rates: np.ndarray, offsets: np.ndarray) -> None:
+        self._t, self._rates, self._offsets = t, rates, offsets
+        fall = np.exp(-rates[:, None] * t)
+        columns = np.stack([fall * np.log(offsets[:, None] + t), fall, np.ones_like(fall)], axis=-1)
+        self._q, self._r = np.linalg.qr(columns)
+        self._at_bounds = [_Shapes(_shapes(t, rates, offsets, np.full(len(rates), at))) for at in _LOG_SCALES]
+
+    def best_scales(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sum of squares that the best curve of each rate and offset leaves of y, of mean 0, and its
+        log(gamma), shapes (n,)."""
+        r = self._r
+        with np.errstate(all="ignore"):
+            # back substitution: a triangle that is singular gives no number, which is out of bounds
+            z = np.swapaxes(self._q, 1, 2) @ y
+            third = z[:, 2] / r[:, 2, 2]
+            second = (z[:, 1] - r[:, 1, 2] * third) / r[:, 1, 1]
+            first = (z[:, 0] - r[:, 0, 1] * second - r[:, 0, 2] * third) / r[:, 0, 0]
+            free = second / first
+        low, high = (shapes.squares_left(y) for shapes in self._at_bounds)
+        inside = (free >= _LOG_SCALES[0]) & (free <= _LOG_SCALES[1])
+        log_scales = np.where(inside, free, np.where(low <= high, *_LOG_SCALES))
+        left_over = np.minimum(low, high)
+        if inside.any():
+            shapes = _Shapes(_shapes(self._t, self._rates, self._offsets, log_scales))
+            left_over = np.where(inside, shapes.squares_left(y), left_over)
+        decays_late = self._rates * (self._offsets + self._t[0]) <= _MAX_DECAYED
+        return np.where(decays_late, left_over, math.inf), log_scales
 
 
 def _shapes(t: np.ndarray, rates: np.ndarray, offsets: np.ndarray, log_scales: np.ndarray) -> np.ndarray:
@@ -184,10 +232,17 @@ def _shapes(t: np.ndarray, rates: np.ndarray, offsets: np.ndarray, log_scales: n
     return np.exp(-rates[:, None] * t) * (np.log(offsets[:, None] + t) + log_scales[:, None])
 
 
-def _squares_left(y: np.ndarray, shapes: np.ndarray) -> np.ndarray:
-    """Return the sum of squares of y, of mean 0, that a line on each shape leaves, shape (n,)."""
-    centred = shapes - shapes.mean(axis=1, keepdims=True)
-    squares = np.square(centred).sum(axis=1, keepdims=True)
-    # a shape that is flat explains nothing
-    slopes = np.divide(centred @ y[:, None], squares, out=np.zeros_like(squares), where=squares > 0)
-    return np.square(y - slopes * centred).sum(axis=1)
+class _Shapes:
+    """Curves around their means, shape (n, n_steps)."""
+
+    def __init__(self, shapes: np.ndarray) -> None:
+        self._centred = shapes - shapes.mean(axis=1, keepdims=True)
+        self._squares = np.square(self._centred).sum(axis=1, keepdims=True)
+
+    def squares_left(self, y: np.ndarray) -> np.ndarray:
+        """Return the sum of squares of y, of mean 0, that a line on each shape leaves, shape (n,)."""
+        # a shape that is flat explains nothing
+        slopes = np.divide(
+            self._centred @ y[:, None], self._squares, out=np.zeros_like(self._squares), where=self._squares > 0
+        )
+        return np.square(y - slopes * self._centred).sum(axis=1)

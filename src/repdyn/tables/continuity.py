@@ -24,7 +24,8 @@ def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
     Args:
         rows: measurements of one run on one probe. Values that compare two checkpoints do not count.
     """
-    own = rows.loc[rows["compared_to"].isna() & rows["value"].notna()]
+    # the other columns would be copied with each selection of rows
+    own = rows.loc[rows["compared_to"].isna() & rows["value"].notna(), ["step", *_CELL, "value"]]
     # a quick look first: most steps differ from all others in their extremes
     extremes = own.groupby("step")["value"].agg(["size", "min", "max"])
     own = own.loc[own["step"].isin(extremes.index[extremes.duplicated(keep=False)])]

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 
+from repdyn.probe.design import INPUTS
 from repdyn.store.scalars import LEARNING_RATE, LOSS
 from repdyn.tables import criteria, judging
 from repdyn.tables.criteria import MEANINGS, PAPER, VERSION
@@ -47,6 +48,8 @@ class Finding:
     """Version of the criteria."""
 
 
+_OF_INPUTS = "measured on other inputs than text, which the finding is about"
+
 _Judge: TypeAlias = Callable[[pd.DataFrame, str, str, float | None], Judgement]
 """Takes measurements, a metric, a subset and the step at which the warm-up ends."""
 
@@ -60,14 +63,16 @@ class _JudgedRun:
     warm_up: float | None
     """Step at which the warm-up ends; None if it is not known."""
     failure: str | None
-    """Why its training failed; None if it did not."""
+    """Why it cannot be judged: its training failed, or it was not measured on text; None if it can."""
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> _JudgedRun:
         judged = frame["metric"].isin(JUDGED) & frame["layer"].notna()
         # the other columns are many, and copied by each selection of rows
-        rows = measurements(frame.loc[judged] if bool(judged.any()) else frame).loc[:, judging.COLUMNS]
-        return cls(rows, _warm_up(frame), _failure(frame))
+        rows = measurements(frame.loc[judged] if bool(judged.any()) else frame)
+        of_inputs = "design" in rows and bool((rows["design"] == INPUTS.name).any())
+        failure = _OF_INPUTS if of_inputs else _failure(frame)
+        return cls(rows.loc[:, judging.COLUMNS], _warm_up(frame), failure)
 
 
 def findings(frame: pd.DataFrame) -> list[Finding]:

@@ -126,7 +126,7 @@ def metric_series(rows: pd.DataFrame, frame: pd.DataFrame | None = None) -> dict
     cells = dict(list(rows.loc[:, _COLUMNS].groupby(["metric", "subset"], observed=True)))
     heads = of_heads(frame) if frame is not None else rows.iloc[:0]
     by_head = dict(list(heads.groupby(["metric", "subset"], observed=True))) if len(heads) else {}
-    blocks = rows.loc[rows["layer"] > 0]
+    blocks = rows.loc[rows["layer"] > 0, ["depth", "layer"]]
     layer_depth = float((blocks["depth"] / blocks["layer"]).max()) if len(blocks) else 0.0
     return {
         (metric, subset): MetricSeries(

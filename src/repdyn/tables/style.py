@@ -6,10 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-import matplotlib.style
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.colors import to_hex
 from rich.console import Console
 
 from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
@@ -73,7 +70,9 @@ def styled(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        with matplotlib.style.context(_STYLE):
+        from matplotlib import style  # not for the tables in a terminal
+
+        with style.context(_STYLE):
             return function(*args, **kwargs)
 
     return wrapper
@@ -81,6 +80,9 @@ def styled(function: Callable[P, T]) -> Callable[P, T]:
 
 def shades(colour_map: str, number: int, low: float, high: float) -> list[str]:
     """Return a number of colours of a map at equal distances, between two places of it in [0, 1]."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
     return [to_hex(colour) for colour in colormaps[colour_map](np.linspace(low, high, number))]
 
 

@@ -69,7 +69,7 @@ def print_metrics(console: Console | None = None) -> None:
         table.add_column(no_wrap=True, width=max(len(_range(metric)) for metric in METRICS.values()))
         for metric in METRICS.values():
             if metric.family == family:
-                known = f" (needs a probe with {metric.probe_requires})" if metric.probe_requires else ""
+                known = " (needs a probe with topics)" if metric.probe_requires == "topics" else ""
                 table.add_row(metric.name, plain(f"{metric.meaning}{known}", console), _range(metric))
         console.print(Text(title, style="bold"))
         console.print(table, highlight=False)
@@ -117,8 +117,8 @@ def _needs(metric: Metric) -> str:
     """Return what a metric needs in addition to the layer's states."""
     needed = [text for capture, text in _CAPTURES.items() if capture in metric.captures]
     needed += sorted(metric.captures - _CAPTURES.keys())
-    if metric.probe_requires:
-        needed.append(f"{metric.probe_requires} of the tokens")
+    if metric.probe_requires == "topics":
+        needed.append("topics of the tokens")
     if metric.whole_spectrum:
         needed.append("the whole spectrum")
     if metric.neighbours:

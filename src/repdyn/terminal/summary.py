@@ -43,6 +43,7 @@ MAX_LINES = 36
 _MIN_ROWS, _MAX_ROWS = 3, 13
 _HEADING_LINES = 2
 _MAX_ALERTS = 3
+_OF_MISSING = ("step", "layer", "metric", "subset", "value", "reason", "on_distinct", "n_unique", "n_vectors")
 
 
 def print_summary(
@@ -163,6 +164,8 @@ def _missing(rows: pd.DataFrame) -> Iterator[Text]:
 
     Values that nothing is wrong with, those of few distinct embeddings, are no warning.
     """
+    # the other columns would be copied with each selection of rows
+    rows = rows.loc[:, [*_OF_MISSING]]
     expected = drop_first_comparison(rows)
     embeddings = without_distinct_embeddings(rows)
     expected = expected.drop(expected.index.intersection(embeddings.index))

@@ -115,7 +115,7 @@ def repeatedly(function: Callable[[], None]) -> Iterator[None]:
     ended = threading.Event()
 
     def work() -> None:
-        while not ended.wait(0.05):
+        while not ended.wait(0.2):  # looking for workers among all processes takes a while itself
             function()
 
     thread = threading.Thread(target=work)

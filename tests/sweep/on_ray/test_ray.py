@@ -29,6 +29,7 @@ from ray_helpers import (
 
 from repdyn import Probe, open_store
 from repdyn.cli import sweep as cli
+from repdyn.cli.sweep_command import main
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import SweepStoppedError
 from repdyn.models import build_model
@@ -87,7 +88,7 @@ def test_the_checkpoint_of_a_lost_worker_is_retried_or_recorded_as_failed(
     arguments = {"--probe": tmp_path / "probe.safetensors", "--store": store.path, "--engine": "ray", "--workers": 2}
     arguments |= {"--downloads": tmp_path / "downloads", "--device": "cpu"}
     with repeatedly(kill), pytest.raises(SystemExit) as ended:
-        cli.main(["lab/model", "--no-loss", *(str(part) for pair in arguments.items() for part in pair)])
+        main(["lab/model", "--no-loss", *(str(part) for pair in arguments.items() for part in pair)])
     assert sorted(step for step, _ in killed) == [0, 8, 8]
     assert len({pid for _, pid in killed}) == 3
     assert ended.value.code == cli.FAILED
@@ -206,7 +207,7 @@ def test_interrupted_and_completed_by_the_same_command(
     monkeypatch.setattr(cli, "show_store", lambda *_: None)
     monkeypatch.setattr(cli, "write_report", lambda _, path: path)
     with pytest.raises(SystemExit, match="^0$"):
-        cli.main([*ANALYZE, "--downloads", str(downloads), "--store", str(store.path)])
+        main([*ANALYZE, "--downloads", str(downloads), "--store", str(store.path)])
     printed = capsys.readouterr().err
     assert f"2 of 6 checkpoints are in {store.path} already" in printed
     assert "[4/4] lab/model step" in printed
