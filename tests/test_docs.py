@@ -149,7 +149,7 @@ def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
         "repdyn report docs/runs/finished -o OUT/report.html",
     ],
 )
-def test_quick_commands_run(line, tmp_path, monkeypatch, capsys):
+def test_quick_commands_run(line, tmp_path, monkeypatch, capsys, quick_images):
     from repdyn.cli.main import main
 
     monkeypatch.chdir(ROOT)
