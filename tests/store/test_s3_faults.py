@@ -37,7 +37,6 @@ def test_a_refused_upload_waits(bucket, s3_server, elsewhere, error, message):
     assert message in problem
     assert elsewhere(store.location).runs() == []
     s3_server.faults.clear()
-    store.drain(20)  # which tells of a refusal that was on its way
     assert store.drain(20) is None
     assert elsewhere(store.location).to_pandas().equals(store.to_pandas())
 
@@ -47,6 +46,13 @@ def test_a_refused_reader_is_told(bucket, s3_server, error, message):
     s3_server.fault("^GET", "status", **error)
     with pytest.raises(RefusedError, match=message):
         open_store(f"{bucket}/mine")
+
+
+def test_expired_credentials_at_a_request_whose_answer_has_no_body(bucket, s3_server):
+    store = open_store(f"{bucket}/mine")
+    s3_server.fault("^HEAD", "status", **EXPIRED)
+    with pytest.raises(RefusedError, match="the credentials are probably expired: renew them"):
+        store.remote.file(KEY.filename)
 
 
 @pytest.mark.parametrize(("kind", "options"), INTERRUPTIONS)

@@ -24,6 +24,9 @@ def refusal_of(error: BaseException) -> str | None:
     names = {type(error).__name__, type(error.__cause__).__name__}
     if names & _CREDENTIALS:
         return "set up credentials, such as AWS_PROFILE, gcloud auth application-default login, or hf auth login"
+    if "(400) when calling the headobject" in texts[-1]:
+        # an answer to HEAD has no body, which would say why; S3 answers so to a token that has expired
+        return "the credentials are probably expired: renew them, then repeat the command"
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, PermissionError) or status in {401, 403}:
         if status == 401 or any(word in text for word in _EXPIRED for text in texts):

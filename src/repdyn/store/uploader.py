@@ -26,6 +26,7 @@ class Uploader:
         self._is_due = False
         self._thread: Thread | None = None
         self._pause = FIRST_PAUSE_SECONDS
+        self._drains = 0
         self.error: RemoteError | None = None
         """Why the last attempt failed; None after one that succeeded."""
 
@@ -44,6 +45,7 @@ class Uploader:
         if not self._mirror.waiting():
             return 0
         with self._changed:
+            self._drains += 1
             self.error, self._pause = None, FIRST_PAUSE_SECONDS
         self.wake()
         while waiting := len(self._mirror.waiting()):
@@ -66,6 +68,7 @@ class Uploader:
 
     def _upload(self) -> None:
         error: RemoteError | None = None
+        drains = self._drains
         for one in self._mirror.waiting():
             try:
                 self._mirror.upload(one)
@@ -80,6 +83,8 @@ class Uploader:
         with self._changed:
             if error is not None and self.error is None:
                 log.warning("%s; the rows are kept in %s and uploaded later", error, self._mirror.path)
+            if drains != self._drains:
+                return  # drain() waits for an attempt that begins after it was called, and has asked for one
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if error else FIRST_PAUSE_SECONDS
             self.error = error
             self._changed.notify_all()
