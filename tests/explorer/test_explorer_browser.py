@@ -13,7 +13,7 @@ from repdyn.explorer import theme as looks
 from repdyn.explorer.app import build
 from repdyn.explorer.server import launch
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 __all__ = ["watched_page"]
 

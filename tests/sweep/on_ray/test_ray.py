@@ -39,7 +39,7 @@ from repdyn.sweep.checkpoint import Settings, store_failure
 from repdyn.sweep.loop import partition_tasks
 from repdyn.sweep.ray_engine import sweep_with_ray
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 pytest.importorskip("ray")
 
