@@ -22,7 +22,7 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What the table of runs needs of one file."""
+    """The fields of one file that the table of runs shows."""
 
     step: int
     measured_at: str

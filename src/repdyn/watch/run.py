@@ -42,7 +42,7 @@ _DESCRIBING_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is computed from all rows of a run, and therefore not at every change."""
+    """The status and the means of a run, which take all of its rows to compute and are not renewed at every change."""
 
     status: Status = "unknown"
     reason: str = "Not described yet."
