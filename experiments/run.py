@@ -37,7 +37,6 @@ from experiments.materials import Materials
 from experiments.plan import Plan, Run
 from experiments.train import PROGRESS
 from experiments.workers import LocalWorker, RayWorker, Worker, connect_to_ray
-from repdyn.utils.precision import has_fast_bfloat16
 
 _POLL_SECONDS = 1.0
 _LINE_SECONDS = 60.0
@@ -78,8 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         if options.text is None:
             raise ValueError("expected --text, the text of the plan, got none")
-        if plan.training.get("precision") == "bf16-mixed" and not has_fast_bfloat16():
-            console.print("this machine emulates bfloat16, which takes several times longer than elsewhere")
         with console.status("preparing text, tokenizer and probes"):
             materials.prepare()
         start_worker = _start_worker(options, materials)

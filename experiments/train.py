@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import shutil
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import torch
 from lightning import pytorch as pl
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from benchmarks.machine import processor
 from experiments.materials import Materials
 from experiments.plan import Plan, Run
 from repdyn.callbacks import RepresentationDynamics
@@ -25,7 +25,6 @@ from repdyn.models import LanguageModel
 from repdyn.store.scalars import LOSS
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.notices import silence_notices
-from repdyn.utils.precision import has_fast_bfloat16
 
 CHECKPOINT_EVERY = 100
 PROGRESS = "progress.json"
@@ -101,9 +100,8 @@ def describe_machine() -> dict[str, Any]:
     """Return the machine, the commit and the time as text, by name."""
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return {
-        "machine": platform.processor() or platform.machine(),
+        "machine": processor(),
         "threads": torch.get_num_threads(),
-        "fast_bfloat16": has_fast_bfloat16("cpu"),
         "torch": torch.__version__,
         "commit": commit.stdout.strip() or None,
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
