@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -122,6 +123,81 @@ def test_compact_files_are_published_as_such(faulty, store):
     assert published.to_pandas()["value"].equals(store.to_pandas()["value"])
 
 
+def raw_values(folder):
+    """Return the values as a program reads them that takes every file of a run."""
+    frame = pd.concat([pd.read_parquet(path) for path in sorted(folder.glob("*/step*.parquet"))])
+    return frame.loc[frame["layer"] == 0].sort_values("step")["value"].tolist()
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_joined_files_replace_those_that_were_sent_singly(faulty, store, tmp_path, elsewhere, is_remote):
+    """A single file counts before its part in a compact one, so that an old one would bring old values back."""
+    if is_remote:
+        push(store, "faulty://host/source")
+        store = open_store("faulty://host/source")
+    push(store, URL)
+    copy = tmp_path / "copy"
+    pull(URL, copy)
+    store.write(dataclasses.replace(KEY, probe="p"), [row(probe="p", layer=0, value=50.0)])
+    store.compact("run")
+    store.drain(20)
+    planned = push(store, URL, dry_run=True)
+    pushed = push(store, URL)
+    assert planned.deleted == pushed.deleted == [f"run/step{step:09d}-p-metrics.parquet" for step in (0, 8, 16)]
+    published = elsewhere(URL)
+    assert published.to_pandas()["value"].dropna().tolist() == store.to_pandas()["value"].dropna().tolist()
+    assert raw_values(published.path) == [1.0, 50.0, 17.0]
+    assert pull(URL, copy).deleted == pushed.deleted
+    assert raw_values(copy) == [1.0, 50.0, 17.0]
+    assert push(store, URL).deleted == pull(URL, copy).deleted == []
+
+
+def test_files_that_are_joined_again_or_divided_replace_the_former_ones(faulty, store, tmp_path):
+    copy = tmp_path / "copy"
+    for change in (
+        lambda: store.compact("run"),
+        lambda: store.write(dataclasses.replace(KEY, step=24, probe="p"), [row(step=24, probe="p", layer=0)]),
+        lambda: store.compact("run"),
+        lambda: store.split("run"),
+    ):
+        change()
+        push(store, URL)
+        pull(URL, copy)
+        assert raw_values(open_store(URL).path) == raw_values(copy) == raw_values(store.path)
+    assert len(list(copy.glob("run/*.parquet"))) == 4
+
+
+def test_what_only_the_copy_has_is_kept(faulty, store, tmp_path):
+    """Also where it lies in a file with older values of what the source has."""
+    push(store, URL)
+    copy = tmp_path / "copy"
+    pull(URL, copy)
+    own = dataclasses.replace(KEY, step=32, probe="p")
+    open_store(copy).write(own, [row(step=32, probe="p", layer=0, value=33.0)])
+    for _ in range(2):  # the later generation would count
+        open_store(copy).compact("run")
+        open_store(copy).write(own, [row(step=32, probe="p", layer=0, value=33.0)])
+    open_store(copy).compact("run")
+    store.write(dataclasses.replace(KEY, probe="p"), [row(probe="p", layer=0, value=50.0)])
+    store.compact("run")
+    push(store, URL)
+    assert len(pull(URL, copy).deleted) == 1
+    assert raw_values(copy) == [1.0, 50.0, 17.0, 33.0]
+    assert pull(URL, copy).deleted == []
+
+
+def test_a_push_that_is_killed_before_it_deletes_is_completed_by_the_next(faulty, store, monkeypatch, elsewhere):
+    push(store, URL)
+    store.compact("run")
+    with monkeypatch.context() as patch:
+        patch.setattr("repdyn.publish.sharing._superseded", lambda copy, source: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            push(store, URL)
+    push(store, URL)
+    assert len([path for path in faulty.store if "/run/" in path]) == 1
+    assert elsewhere(URL).steps("run") == [0, 8, 16]
+
+
 def named(store, run, step=8):
     key = dataclasses.replace(KEY, run=run, step=step)
     store.write(key, [row(run=run, step=step, checkpoint=f"EleutherAI/pythia-70m@{'0' * 40}")])
@@ -169,10 +245,10 @@ def test_where_weights_are_is_linked(tmp_path):
 
 def test_pull(faulty, store, tmp_path):
     push(store, URL)
-    copied = pull(URL, tmp_path / "copy")
-    assert len(copied) == 5
+    pulled = pull(URL, tmp_path / "copy")
+    assert (len(pulled.files), pulled.deleted) == (5, [])
     assert open_store(tmp_path / "copy").to_pandas().equals(open_store(URL).to_pandas())
-    assert pull(URL, tmp_path / "copy") == []
+    assert pull(URL, tmp_path / "copy").files == []
     with pytest.raises(ValueError, match="found none at faulty://host/nothing"):
         pull("faulty://host/nothing", tmp_path / "other")
 
@@ -192,7 +268,7 @@ def test_commands(faulty, store, tmp_path, capsys):
     assert (pushed["url"], pushed["sent"], pushed["files"], pushed["current"]) == (URL, True, [], 5)
     assert "/home/me/runs/step0" in pushed["shortened"]
     main(["pull", URL, str(tmp_path / "second"), "--csv"])
-    assert capsys.readouterr().out.startswith("folder,files\n")
+    assert capsys.readouterr().out.startswith("folder,files,deleted\n")
     with pytest.raises(SystemExit) as stop:
         main(["push", str(store.path), "folder"])
     assert stop.value.code == 2

@@ -32,11 +32,12 @@ def main(arguments: Sequence[str], prog: str = "repdyn pull") -> None:
         raise ValueError(f"expected a URL such as hf://datasets/ORG/NAME or s3://bucket/prefix, got {options.url}")
     from repdyn.publish.sharing import pull
 
-    copied = pull(options.url, options.folder)
+    pulled = pull(options.url, options.folder)
     if wants_records(options):
-        print_records([{"folder": str(options.folder), "files": copied}], options)
-    else:
-        print(printable(f"{options.folder}: {len(copied)} new or changed files"))
+        print_records([{"folder": str(options.folder), "files": pulled.files, "deleted": pulled.deleted}], options)
+        return
+    joined = f", {len(pulled.deleted)} deleted, whose rows are in others now" if pulled.deleted else ""
+    print(printable(f"{options.folder}: {len(pulled.files)} new or changed files{joined}"))
 
 
 def build_parser(prog: str) -> argparse.ArgumentParser:

@@ -77,6 +77,7 @@ def _fields(pushed: Pushed, dry_run: bool) -> dict[str, Any]:
         "files": pushed.files,
         "bytes": pushed.n_bytes,
         "current": pushed.n_current,
+        "deleted": pushed.deleted,
         "shortened": [redacted(path) for path in pushed.paths],
     }
 
@@ -86,6 +87,10 @@ def _lines(pushed: Pushed, dry_run: bool) -> list[str]:
     more = len(pushed.files) - len(listed)
     lines = [f"  {name}" for name in listed] + [f"  and {more} more"] * bool(more) if dry_run else []
     lines += [f"shortened: {path}" for path in pushed.paths[:_MAX_LISTED]]
+    if pushed.deleted:
+        lines.append(
+            f"{'would delete' if dry_run else 'deleted'} {len(pushed.deleted)} files whose rows are in others now"
+        )
     verb, size = "would send" if dry_run else "sent", f"{pushed.n_bytes / 1e6:.1f} MB"
     return [
         *lines,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from repdyn.store import Store
 from repdyn.store.mirror import Mirror, is_shared
 from repdyn.store.published import prepare, write_certificate
 from repdyn.store.remote import RemoteStore
+from repdyn.store.run_files import delete_superseded, superseded_files
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.ownership import temporary_folder
 
@@ -26,6 +28,18 @@ class Pushed:
     n_bytes: int = 0
     paths: list[str] = field(default_factory=list)
     """Local paths that are shortened to their last component."""
+    deleted: list[str] = field(default_factory=list)
+    """Files there whose rows are in other files now, since the store was made compact or divided."""
+
+
+@dataclass
+class Pulled:
+    """The files that a pull has changed in a folder."""
+
+    files: list[str]
+    """New and changed ones."""
+    deleted: list[str]
+    """Files whose rows are in other files now."""
 
 
 def push(
@@ -44,7 +58,8 @@ def push(
 
     Args:
         store: any; one that is the local copy of ``url`` is uploaded as it is.
-        url: of the folder, which is created; files in it that the store lacks are kept.
+        url: of the folder, which is created; files in it that the store lacks are kept, unless the store has their
+            rows in another file.
         author: who measured, for the certificate and the citation; nobody is named unless given.
         dry_run: send nothing.
         licence: identifier for the card, such as "cc-by-4.0".
@@ -81,10 +96,10 @@ def _send_card(target: RemoteStore, pushed: Pushed, licence: str | None, author:
         pushed.n_bytes += sum(path.stat().st_size for path in files.values())
 
 
-def pull(url: str, folder: Path) -> list[str]:
-    """Copy a remote store to a folder, and return the names of the new and changed files.
+def pull(url: str, folder: Path) -> Pulled:
+    """Copy a remote store to a folder.
 
-    Files of the folder that the remote store lacks are kept.
+    Files of the folder that the remote store lacks are kept, unless it has their rows in another file.
 
     Raises:
         ValueError: there are no measurements.
@@ -98,7 +113,9 @@ def pull(url: str, folder: Path) -> list[str]:
     copied = [name for name in names if not _same(source.path / name, folder / name)]
     for name in copied:
         _copy(source.path / name, folder / name)
-    return copied
+    superseded = _superseded(folder, source.path)
+    delete_superseded(superseded, lambda path, is_deleted: None)
+    return Pulled(copied, _names(superseded, folder))
 
 
 def _fill(store: Store, mirror: Mirror, pushed: Pushed, author: str | None, dry_run: bool) -> None:
@@ -127,6 +144,24 @@ def _fill(store: Store, mirror: Mirror, pushed: Pushed, author: str | None, dry_
             if not dry_run:
                 mirror.mark(name)
                 _copy(path, mirror.path / name)
+        superseded = _superseded(mirror.path, staged)
+        pushed.deleted = _names(superseded, mirror.path)
+        if not dry_run:
+            delete_superseded(
+                superseded,
+                lambda path, is_deleted: mirror.mark(path.relative_to(mirror.path).as_posix(), is_deleted=is_deleted),
+            )
+
+
+def _superseded(copy: Path, source: Path) -> dict[Path, list[str]]:
+    """Return the files of a copy whose rows its source has in other files, with the parts that the source lacks."""
+    folders = sorted({path.parent.name for path in source.glob("*/step*.parquet")})
+    found = (superseded_files(copy / name, source / name) for name in folders)
+    return {path: names for files in found for path, names in files.items()}
+
+
+def _names(files: Iterable[Path], folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
 def _same(one: Path, other: Path) -> bool:

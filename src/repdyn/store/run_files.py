@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -44,6 +44,8 @@ class RunFiles:
 
     def __init__(self, folder: Path) -> None:
         listed = sorted(folder.glob("step*.parquet"))
+        self.files = {path.name for path in listed}
+        """The names of the files."""
         self.single = {path.name: path for path in listed if not is_compact(path.name)}
         """The files of one checkpoint each, by their names."""
         self.compact: dict[Path, list[str]] = {}
@@ -124,6 +126,46 @@ def with_run_files(folder: Path, read: Callable[[RunFiles], Value]) -> Value:
         with suppress(FileNotFoundError):
             return read(RunFiles(folder))
     return read(RunFiles(folder))
+
+
+def superseded_files(folder: Path, source: Path) -> dict[Path, list[str]]:
+    """Return the files of a copied run whose rows its source has under another file name.
+
+    These are single files that the source has joined, and compact files that it has joined again or divided. In the
+    copy they would count in place of newer rows, or be read twice by other programs.
+
+    Args:
+        folder: of the run in the copy, which has all files of the source.
+        source: folder of the run there.
+
+    Returns:
+        The parts of each file that the source lacks.
+
+    Raises:
+        ValueError: a compact file cannot be read.
+    """
+    theirs, ours = RunFiles(source), RunFiles(folder)
+    joined, known = set(chain(*theirs.compact.values())), set(theirs.names)
+    found: dict[Path, list[str]] = {path: [] for name, path in ours.single.items() if name in joined}
+    for path, names in ours.compact.items():
+        if path.name not in theirs.files and not known.isdisjoint(compact_parts(path)):
+            found[path] = [name for name in names if name not in known]
+    return found
+
+
+def delete_superseded(files: Mapping[Path, Sequence[str]], mark: Callable[[Path, bool], object]) -> None:
+    """Delete files of :func:`superseded_files`; the parts that the source lacks become single files.
+
+    Args:
+        files: with these parts.
+        mark: called before a file is written or deleted, with its path and whether it is deleted.
+    """
+    for path, names in files.items():
+        for name, table in read_parts(path, names, COLUMNS) if names else ():
+            mark(path.with_name(name), False)
+            write_single(path.with_name(name), table)
+        mark(path, True)
+        path.unlink(missing_ok=True)
 
 
 def split_run(folder: Path) -> None:
