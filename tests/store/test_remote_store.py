@@ -223,6 +223,65 @@ def test_files_that_were_joined_are_replaced_everywhere(faulty, elsewhere):
     assert other.to_pandas().equals(before)
 
 
+def test_a_newer_measurement_of_another_machine_is_joined(faulty, elsewhere):
+    here = written(URL, KEY, OTHER)
+    there = elsewhere()
+    here.write(KEY, [row(value=2.0)])
+    assert here.drain(20) is None
+    there.compact("run")
+    assert there.drain(20) is None
+    here.refresh()
+    assert len(list(here.path.rglob("*.parquet"))) == 1
+    assert here.read(KEY)[0].value == there.read(KEY)[0].value == 2.0
+
+
+def test_a_measurement_that_arrives_while_files_are_joined_is_not_deleted(faulty, elsewhere):
+    here = written(URL, KEY, OTHER)
+    there = elsewhere()
+
+    def progress(done, total):
+        if done == 1:
+            here.write(KEY, [row(value=2.0)])
+            assert here.drain(20) is None
+
+    there.compact("run", progress)
+    assert there.drain(20) is None
+    for store in (here, there):
+        store.refresh()
+        assert store.to_pandas()["value"].tolist() == [2.0, 7.25]
+    there.compact("run")
+    assert there.drain(20) is None
+    here.refresh()
+    assert len(list(here.path.rglob("*.parquet"))) == 1
+    assert here.read(KEY)[0].value == 2.0
+
+
+def test_two_machines_do_not_join_the_files_of_a_run_at_once(faulty, elsewhere):
+    here = written(URL, KEY, OTHER)
+    there = elsewhere()
+
+    def progress(done, total):
+        with pytest.raises(BlockingIOError, match=f"expected run in {URL} for this process alone; wait for the other"):
+            there.compact("run")
+
+    assert here.compact("run", progress).files_after == 1
+    # what the first has joined is there when its claim is given back
+    assert there.compact("run") is None
+    assert len(list(there.path.rglob("*.parquet"))) == 1
+
+
+def test_a_run_is_not_joined_at_its_end_where_the_store_does_not_answer(faulty, monkeypatch, caplog):
+    monkeypatch.setattr("repdyn.store.store.COMPACT_FROM", 2)
+    store = written(URL, KEY, OTHER)
+    faulty.faults["pipe_file"] = ConnectionRefusedError("refused")
+    store.compact_at_end("run")
+    assert "run was not made compact" in caplog.text
+    assert f"repdyn compact {URL} does so" in caplog.text
+    faulty.faults.clear()
+    store.compact_at_end("run")
+    assert len(list(store.path.rglob("*.parquet"))) == 1
+
+
 def test_claims_exclude_other_machines(faulty, elsewhere):
     here, there = open_store(URL), elsewhere()
     claim = here.claim(KEY)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from repdyn.publish.card import write_card
 from repdyn.store import Store
+from repdyn.store.copied_files import delete_superseded, superseded_files
 from repdyn.store.mirror import Mirror, is_shared
 from repdyn.store.published import prepare, write_certificate
 from repdyn.store.remote import RemoteStore
-from repdyn.store.run_files import delete_superseded, superseded_files
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.ownership import temporary_folder
 

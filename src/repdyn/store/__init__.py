@@ -10,6 +10,7 @@ published      files without secrets and local paths, with a certificate
 find           ``find_store``, ``find_stores``: the store in the folder of a run, or those below a folder
 keys           ``MeasurementKey``: what a measurement is stored under
 run_files      the files of a run: listed, read, made compact
+copied_files   those of a copy of a run, whose rows are in other files now
 compact_files  the rows of many checkpoints in one file
 parquet_files  one file of a store, checked against the schema
 unfinished     temporary files that killed processes left

@@ -171,12 +171,15 @@ class Mirror:
     def upload(self, one: Waiting) -> None:
         """Upload or delete a file, and remove its marker unless the file has changed meanwhile.
 
+        What another machine has written since it was downloaded is not deleted.
+
         Raises:
             RemoteError: it was not uploaded; it waits on.
         """
         if one.is_deleted:
-            self.remote.delete(one.name)
-            file = None
+            there, file = self.remote.file(one.name), None
+            if there is not None and self._index().get(one.name, there.version) == there.version:
+                self.remote.delete(one.name)
         else:
             try:
                 self.remote.upload(one.name, self.path / one.name)

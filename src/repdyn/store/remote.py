@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +13,14 @@ from repdyn.probe import Probe
 from repdyn.store.keys import MeasurementKey
 from repdyn.store.leases import Claim, acquire, check_conditional
 from repdyn.store.mirror import Mirror
+from repdyn.store.remote_errors import RemoteError
 from repdyn.store.remote_folder import RemoteFolder
 from repdyn.store.schema import Row
-from repdyn.store.store import Store
+from repdyn.store.store import JOINED_SECONDS, Store
 from repdyn.store.uploader import Uploader
 from repdyn.utils.cache import cache_directory
+
+log = logging.getLogger(__name__)
 
 UPLOAD_SECONDS = 120.0
 """How long the end of a sweep or a training waits for the uploads."""
@@ -111,6 +115,15 @@ class RemoteStore(Store):
             local.release()
             return None
         return lease
+
+    def compact_at_end(self, run: str) -> None:
+        """Make a run compact at its end if it has many files, unless the remote store does not answer."""
+        try:
+            if waiting := self._uploader.drain(JOINED_SECONDS):
+                raise RemoteError(f"{waiting} files are not uploaded")
+            super().compact_at_end(run)
+        except (OSError, ValueError) as error:
+            log.warning("%s was not made compact: %s; repdyn compact %s does so", run, error, self.location)
 
     @contextmanager
     def replacing_files(self, run: str) -> Iterator[None]:

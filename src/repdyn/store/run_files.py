@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -60,6 +60,19 @@ class RunFiles:
         """The names of all single files and parts, in ascending order."""
         return sorted(chain(self.single, *self.compact.values()))
 
+    @property
+    def run(self) -> str:
+        """The name of the run, as its rows have it."""
+        return next(iter(self.tables(["run"])))[1]["run"][0].as_py()
+
+    def distinct(self, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the distinct values of columns in the measured rows; unreadable single files are skipped."""
+        found: dict[tuple, dict[str, Any]] = {}
+        for _, table in self.tables(["layer", *columns], skip_unreadable=True):
+            measured = table.filter(table["layer"].is_valid()).group_by(list(columns)).aggregate([])
+            found |= {tuple(row.values()): row for row in measured.to_pylist()}
+        return list(found.values())
+
     def tables(
         self, columns: Sequence[str] = COLUMNS, *, skip_unreadable: bool = False
     ) -> Iterator[tuple[str, pa.Table]]:
@@ -105,6 +118,15 @@ def find_file(folder: Path, name: str) -> Path | None:
     return None
 
 
+def find_failures(folder: Path, step: str, probe: str) -> list[Path]:
+    """Return the files of failed measurements of a step on a probe, as the names of files have both."""
+    # called after each measurement, hence no glob either
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(f"{step}-") and is_failure(entry.name)]
+        return [folder / name for name in names if f"-{probe}-" in name]
+    return []
+
+
 def read_file(folder: Path, name: str) -> pa.Table | None:
     """Return the rows of a run that were written under a name; None if there are none.
 
@@ -126,46 +148,6 @@ def with_run_files(folder: Path, read: Callable[[RunFiles], Value]) -> Value:
         with suppress(FileNotFoundError):
             return read(RunFiles(folder))
     return read(RunFiles(folder))
-
-
-def superseded_files(folder: Path, source: Path) -> dict[Path, list[str]]:
-    """Return the files of a copied run whose rows its source has under another file name.
-
-    These are single files that the source has joined, and compact files that it has joined again or divided. In the
-    copy they would count in place of newer rows, or be read twice by other programs.
-
-    Args:
-        folder: of the run in the copy, which has all files of the source.
-        source: folder of the run there.
-
-    Returns:
-        The parts of each file that the source lacks.
-
-    Raises:
-        ValueError: a compact file cannot be read.
-    """
-    theirs, ours = RunFiles(source), RunFiles(folder)
-    joined, known = set(chain(*theirs.compact.values())), set(theirs.names)
-    found: dict[Path, list[str]] = {path: [] for name, path in ours.single.items() if name in joined}
-    for path, names in ours.compact.items():
-        if path.name not in theirs.files and not known.isdisjoint(compact_parts(path)):
-            found[path] = [name for name in names if name not in known]
-    return found
-
-
-def delete_superseded(files: Mapping[Path, Sequence[str]], mark: Callable[[Path, bool], object]) -> None:
-    """Delete files of :func:`superseded_files`; the parts that the source lacks become single files.
-
-    Args:
-        files: with these parts.
-        mark: called before a file is written or deleted, with its path and whether it is deleted.
-    """
-    for path, names in files.items():
-        for name, table in read_parts(path, names, COLUMNS) if names else ():
-            mark(path.with_name(name), False)
-            write_single(path.with_name(name), table)
-        mark(path, True)
-        path.unlink(missing_ok=True)
 
 
 def split_run(folder: Path) -> None:

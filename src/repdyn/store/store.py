@@ -6,7 +6,6 @@ Files are written atomically; every view can be rebuilt from them, and pandas, D
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -18,7 +17,15 @@ from repdyn.store.compact_files import is_compact
 from repdyn.store.keys import MeasurementKey, folder_name, is_failure, parse_step, quoted, step_name
 from repdyn.store.leases import Claim
 from repdyn.store.parquet_files import is_readable, to_rows, write_single
-from repdyn.store.run_files import Compaction, RunFiles, compact_run, find_file, read_file, split_run, with_run_files
+from repdyn.store.run_files import (
+    Compaction,
+    compact_run,
+    find_failures,
+    find_file,
+    read_file,
+    split_run,
+    with_run_files,
+)
 from repdyn.store.schema import COLUMNS, Row, to_table
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.urls import is_url
@@ -32,6 +39,8 @@ if TYPE_CHECKING:
 
 COMPACT_FROM = 64
 """Number of files from which on a run is made compact at its end."""
+JOINED_SECONDS = 30.0
+"""How long other processes are kept from joining the files of a run again until those just joined are uploaded."""
 
 
 class Store:
@@ -92,15 +101,7 @@ class Store:
 
     def distinct(self, run: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Return the distinct values of columns in the measured rows of a run; unreadable files are skipped."""
-
-        def read(files: RunFiles) -> list[dict[str, Any]]:
-            found: dict[tuple, dict[str, Any]] = {}
-            for _, table in files.tables(["layer", *columns], skip_unreadable=True):
-                measured = table.filter(table["layer"].is_valid()).group_by(list(columns)).aggregate([])
-                found |= {tuple(row.values()): row for row in measured.to_pylist()}
-            return list(found.values())
-
-        return with_run_files(self.folder_of(run), read)
+        return with_run_files(self.folder_of(run), lambda files: files.distinct(columns))
 
     def discard_failures(self, key: MeasurementKey) -> None:
         """Delete the failures recorded for a step and a probe, for any set of metrics and any commit."""
@@ -158,7 +159,7 @@ class Store:
 
     def runs(self) -> list[str]:
         """Return the names of the runs with at least one measured checkpoint."""
-        return sorted(with_run_files(folder, _run_name) for folder in self._folders())
+        return sorted(with_run_files(folder, lambda files: files.run) for folder in self._folders())
 
     def steps(self, run: str) -> list[int]:
         """Return the measured steps of a run in ascending order, without those at which measuring failed.
@@ -212,13 +213,20 @@ class Store:
         Raises:
             BlockingIOError: another process does this at the moment.
             ValueError: a compact file cannot be read.
-            OSError: the folder cannot be written; nothing is lost.
+            OSError: the folder cannot be written, or a remote store does not answer; nothing is lost.
         """
+        claim = self.claim_name(f"compact {run}")
+        if claim is None:
+            raise BlockingIOError(f"expected {run} in {self.location} for this process alone; wait for the other")
         try:
-            with FileLock(self._lock_path(f"compact {run}"), timeout=0), self.replacing_files(run):
-                return compact_run(self.folder_of(run), progress, at_least)
-        except Timeout:
-            raise BlockingIOError(f"expected {run} in {self.path} for this process alone; wait for the other") from None
+            self.refresh(run)
+            with self.replacing_files(run):
+                done = compact_run(self.folder_of(run), progress, at_least)
+            if done is not None:
+                self.drain(JOINED_SECONDS)
+            return done
+        finally:
+            claim.release()
 
     @property
     def plot(self) -> StorePlots:
@@ -259,20 +267,11 @@ class Store:
         return sorted({p.parent for p in self.path.glob("*/step*.parquet")}) if run is None else [self.folder_of(run)]
 
     def _failure_files(self, key: MeasurementKey) -> list[Path]:
-        folder, begin, probe = self.folder_of(key.run), f"{step_name(key.step)}-", f"-{quoted(key.probe)}-"
-        # called after each measurement: far quicker than pathlib's glob in a folder with a thousand files
-        with suppress(FileNotFoundError), os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.name.startswith(begin) and is_failure(entry.name)]
-            return [folder / name for name in names if probe in name]
-        return []
+        return find_failures(self.folder_of(key.run), step_name(key.step), quoted(key.probe))
 
     def _lock_path(self, name: str) -> Path:
         (self.path / ".claims").mkdir(parents=True, exist_ok=True)
         return self.path / ".claims" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
-
-
-def _run_name(files: RunFiles) -> str:
-    return next(iter(files.tables(["run"])))[1]["run"][0].as_py()
 
 
 def open_store(path: str | Path, *, refresh: bool = True) -> Store:
