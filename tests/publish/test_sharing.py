@@ -15,7 +15,9 @@ from repdyn import Probe, open_store
 from repdyn.cli.main import main
 from repdyn.publish.card import write_card
 from repdyn.publish.sharing import pull, push
+from repdyn.store.published import without_paths
 from repdyn.store.remote_errors import RemoteError
+from repdyn.store.schema import FINISHED
 
 URL = "faulty://host/published"
 SECRET = "hf_" + "a" * 30
@@ -218,13 +220,67 @@ def test_a_run_that_is_named_by_a_path(faulty, tmp_path, is_compact):
         assert b"secret" not in content.getvalue()
 
 
-def test_two_runs_that_would_be_one(faulty, tmp_path):
+@pytest.mark.parametrize("steps", [(8, 8), (8, 16)])
+@pytest.mark.parametrize("is_compact", [False, True])
+def test_two_runs_that_would_be_one(faulty, tmp_path, steps, is_compact):
+    """Also where their files have different names, so that they would be merged."""
     store = open_store(tmp_path / "store")
-    named(store, "/home/me/mine")
-    named(store, "/home/you/mine")
-    with pytest.raises(ValueError, match="expected runs that differ in more than their folders, got two called mine"):
+    for run, step in zip(("/home/me/mine", "/home/you/mine"), steps, strict=True):
+        named(store, run, step)
+        named(store, run, 100)
+        if is_compact:
+            store.compact(run)
+    message = "expected runs that differ in more than their folders, got two called mine: /home/me/mine and /home/you"
+    with pytest.raises(ValueError, match=message):
         push(store, URL)
     assert faulty.store == {}
+
+
+PATHS = {
+    r"C:\Users\me\run\step0": "step0",
+    r"D:\\my disk\\run": "run",  # as a message quotes it
+    "/secret.txt": "secret.txt",
+    "/a b/c d/e": "e",
+    "../../home/me/y": "y",
+    "~/x": "x",
+    "~me/x": "x",
+    "//server/me/x": "x",
+    r"\\server\me\x": "x",
+    "file:///home/me/x": "x",
+    "/home/o'me/(old) x/y": "y",
+    "./home/me/x/": "x",
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_path_of_this_machine_is_sent(faulty, tmp_path, path):
+    """Neither as a checkpoint nor in a message, a setting or the name of a run."""
+    store = open_store(tmp_path / "store")
+    key = dataclasses.replace(KEY, run=path)
+    reason = f"cannot read {path}: tried {path}, '{path}'"
+    settings = json.dumps({"file": path})
+    rows = [row(run=path, checkpoint=path, reason=reason, value=float("nan"), settings=settings, same_as=path)]
+    store.write(key, rows)
+    pushed = push(store, URL)
+    (published,) = open_store(URL).read(dataclasses.replace(key, run=PATHS[path]))
+    assert (published.checkpoint, published.same_as) == (PATHS[path], PATHS[path])
+    assert published.reason == f"cannot read {PATHS[path]}: tried {PATHS[path]}, '{PATHS[path]}'"
+    assert json.loads(published.settings) == {"file": PATHS[path]}
+    assert pushed.paths == [path]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://hub.example/a(b)/c/d and tokens/s, 1/2, a / b, and/or, EleutherAI/pythia-70m",
+        "lab/m@0123456/sub/folder",
+        "h[0]/mlp and blocks(1)/x",
+        r"^model\.layers\.\d+$",
+        "a...b, ..., /",
+    ],
+)
+def test_what_is_no_path_stays(text):
+    assert without_paths(text) == text
 
 
 def test_steps_that_were_set_aside_stay_here(faulty, store):
@@ -241,6 +297,24 @@ def test_where_weights_are_is_linked(tmp_path):
     text = write_card(store, tmp_path / "card", URL)[0].read_text()
     assert "[EleutherAI/pythia-70m](https://huggingface.co/EleutherAI/pythia-70m)" in text
     assert "| mine | GPT | live | 1 | 8 | 2 |" in text
+
+
+def test_the_card_of_finished_models(tmp_path):
+    store = open_store(tmp_path / "store")
+    rows = [row(step=0, layer=layer, depth=layer / 2, stage=FINISHED, value=1.0 + layer) for layer in range(3)]
+    store.write(dataclasses.replace(KEY, step=0), rows)
+    assert [path.name for path in write_card(store, tmp_path / "card", URL)] == ["README.md", "preview.png"]
+    assert (tmp_path / "card" / "preview.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_that_is_a_link_is_not_pulled_into(faulty, store, tmp_path):
+    push(store, URL)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "run").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="expected a folder for the run 'run' in .*, got a symbolic link"):
+        pull(URL, tmp_path / "copy")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_pull(faulty, store, tmp_path):
@@ -293,7 +367,7 @@ def test_a_dataset_with_its_card(datasets, store, tmp_path, monkeypatch):
     assert 'repdyn.open_store("hf://datasets/me/sweep")' in text
     assert "/home/me" not in text
     assert files["preview.png"].startswith(b"\x89PNG")
-    assert "![Mean over layers of one run](preview.png)" in text
+    assert "![Geometry of the layers of one run](preview.png)" in text
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "elsewhere"))
     frame = open_store("hf://datasets/me/sweep").to_pandas()
     assert frame["value"].dropna().tolist() == store.to_pandas()["value"].dropna().tolist()

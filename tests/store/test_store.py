@@ -262,3 +262,17 @@ def test_a_store_is_readable_after_a_killed_write(tmp_path):
         process.wait()
         frame = open_store(tmp_path / "store").to_pandas()
         assert set(frame.groupby("step").size()) == {2000}
+
+
+def test_a_run_whose_folder_is_a_link_is_not_written_through(tmp_path):
+    store = open_store(tmp_path / "store")
+    for step in (0, 8):
+        store.write(dataclasses.replace(KEY, step=step), [row(step=step)])
+    store.folder_of("run").rename(tmp_path / "elsewhere")
+    store.folder_of("run").symlink_to(tmp_path / "elsewhere")
+    before = sorted(path.name for path in (tmp_path / "elsewhere").iterdir())
+    for change in (lambda: store.write(KEY, [row()]), lambda: store.compact("run"), lambda: store.split("run")):
+        with pytest.raises(ValueError, match="expected a folder for the run 'run' in .*, got a symbolic link"):
+            change()
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == before
+    assert store.steps("run") == [0, 8]  # reading follows it

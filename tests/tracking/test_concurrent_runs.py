@@ -107,3 +107,14 @@ def test_steps_that_were_gone_back_from_are_not_written_again(train, tmp_path, s
         shutil.rmtree(tmp_path / "mine")
         tracked.step()
     assert tracked.store.steps("mine") == [0, 1, 4]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "warn"])
+def test_a_run_whose_folder_is_a_link_is_not_written_through(train, tmp_path, on_error):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "mine").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="expected a folder for the run 'mine' in .*, got a symbolic link"):
+        train(on_error=on_error)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert run_claims._held == {}

@@ -10,10 +10,10 @@ import pandas as pd
 import yaml
 
 from repdyn.figures.files import save
-from repdyn.figures.run import mean_over_layers
+from repdyn.figures.run import mean_over_layers, profile_over_depth
 from repdyn.store import Store
 from repdyn.tables.designs import sampling
-from repdyn.tables.frames import measurements, metrics_of, subsets_of
+from repdyn.tables.frames import is_finished, measurements, metrics_of, subsets_of
 
 PREVIEW = "preview.png"
 _PREVIEWED = ("two_nn", "anisotropy")
@@ -80,7 +80,7 @@ def _text(rows: pd.DataFrame, url: str, licence: str | None, author: str | None,
         "# Geometry of transformer layers",
         "",
         "Measurements of the geometry of every layer of transformer models, one row for each value, made with repdyn.",
-        *(["", f"![Mean over layers of one run]({PREVIEW})"] if has_preview else []),
+        *(["", f"![Geometry of the layers of one run]({PREVIEW})"] if has_preview else []),
         "",
         "| run | model | weights | checkpoints | steps | layers |",
         "|---|---|---|---|---|---|",
@@ -160,7 +160,9 @@ def _preview(frame: pd.DataFrame, folder: Path) -> list[Path]:
     one = frame.loc[(frame["run"] == run) & (frame["probe"] == probe)]
     metrics = metrics_of(measurements(one))
     chosen = [metric for metric in _PREVIEWED if metric in metrics] or metrics[:1]
-    written = save({PREVIEW.removesuffix(".png"): mean_over_layers(one, chosen)}, folder)
+    # a finished model has no steps
+    figure = profile_over_depth(one, chosen[0]) if is_finished(measurements(one)) else mean_over_layers(one, chosen)
+    written = save({PREVIEW.removesuffix(".png"): figure}, folder)
     return [path for path in written if path.name == PREVIEW]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from repdyn.publish.card import write_card
 from repdyn.store import Store
 from repdyn.store.copied_files import delete_superseded, superseded_files
+from repdyn.store.keys import own_folder
 from repdyn.store.mirror import Mirror, is_shared
 from repdyn.store.published import prepare, write_certificate
 from repdyn.store.remote import RemoteStore
@@ -102,7 +103,7 @@ def pull(url: str, folder: Path) -> Pulled:
     Files of the folder that the remote store lacks are kept, unless it has their rows in another file.
 
     Raises:
-        ValueError: there are no measurements.
+        ValueError: there are no measurements, or the folder has a symbolic link in place of a run's folder.
         OSError: the remote store cannot be read, or the folder cannot be written.
     """
     source = RemoteStore(url)
@@ -110,6 +111,8 @@ def pull(url: str, folder: Path) -> Pulled:
     names = sorted(source.mirror.local_files())
     if not names:
         raise ValueError(f"expected a store with measurements, found none at {source.location}; check the URL")
+    for run in {Path(name).parent for name in names}:
+        own_folder(folder / run)
     copied = [name for name in names if not _same(source.path / name, folder / name)]
     for name in copied:
         _copy(source.path / name, folder / name)
@@ -127,8 +130,9 @@ def _fill(store: Store, mirror: Mirror, pushed: Pushed, author: str | None, dry_
         raise ValueError(f"expected a store with measurements, found none in {store.location}")
     with temporary_folder("push") as staged:
         paths: set[str] = set()
+        runs: dict[str, str] = {}
         for name in names:
-            prepare(store.path / name, staged, name, paths)
+            prepare(store.path / name, staged, name, paths, runs)
         sent = sorted(path.relative_to(staged).as_posix() for path in staged.rglob("*.parquet"))
         write_certificate(staged, sent, author)
         pushed.paths = sorted(paths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 _FAILED = "failed"
 """Suffix of the name of a file with the rows of a failed measurement."""
@@ -49,6 +49,20 @@ def folder_name(run: str) -> str:
     # quoted names contain no plus sign, so no other run has this folder
     digest = hashlib.sha256(run.encode()).hexdigest()[:_DIGEST_DIGITS]
     return f"{folder[: _MAX_NAME_BYTES - 1 - _DIGEST_DIGITS]}+{digest}"
+
+
+def own_folder(folder: Path) -> Path:
+    """Return the folder of a run for something to be written to it.
+
+    Raises:
+        ValueError: it is a symbolic link, so that the files of another place would be changed.
+    """
+    if folder.is_symlink():
+        raise ValueError(
+            f"expected a folder for the run {unquote(folder.name)!r} in {folder.parent}, got a symbolic link, "
+            f"{folder}, through which nothing is written; replace it by a folder, or give another --store"
+        )
+    return folder
 
 
 def quoted(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from repdyn.store.compact_files import is_compact
-from repdyn.store.keys import MeasurementKey, folder_name, is_failure, parse_step, quoted, step_name
+from repdyn.store.keys import MeasurementKey, folder_name, is_failure, own_folder, parse_step, quoted, step_name
 from repdyn.store.leases import Claim
 from repdyn.store.parquet_files import is_readable, to_rows, write_single
 from repdyn.store.run_files import (
@@ -79,11 +79,11 @@ class Store:
         """Write the rows of one checkpoint atomically; those under the same key are replaced.
 
         Raises:
-            ValueError: there are no rows.
+            ValueError: there are no rows, or the folder of the run is a symbolic link.
         """
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
-        target = self.path / key.filename
+        target = own_folder(self.folder_of(key.run)) / Path(key.filename).name
         write_single(target, to_table(rows))
         return target
 
@@ -111,7 +111,7 @@ class Store:
     def split(self, run: str) -> None:
         """Write the measurements of a run to a file each again, the inverse of :meth:`compact`."""
         with self.replacing_files(run):
-            split_run(self.folder_of(run))
+            split_run(own_folder(self.folder_of(run)))
 
     def replacing_files(self, run: str) -> AbstractContextManager[None]:
         """Return a context in which files of a run are moved, joined or divided: a remote store does the same."""
@@ -212,7 +212,7 @@ class Store:
 
         Raises:
             BlockingIOError: another process does this at the moment.
-            ValueError: a compact file cannot be read.
+            ValueError: a compact file cannot be read, or the folder is a symbolic link.
             OSError: the folder cannot be written, or a remote store does not answer; nothing is lost.
         """
         claim = self.claim_name(f"compact {run}")
@@ -221,7 +221,7 @@ class Store:
         try:
             self.refresh(run)
             with self.replacing_files(run):
-                done = compact_run(self.folder_of(run), progress, at_least)
+                done = compact_run(own_folder(self.folder_of(run)), progress, at_least)
             if done is not None:
                 self.drain(JOINED_SECONDS)
             return done

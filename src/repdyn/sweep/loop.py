@@ -9,6 +9,7 @@ from itertools import groupby
 
 from repdyn.hub.errors import CheckpointError, OutOfBoundsError, SweepStoppedError
 from repdyn.store import Store
+from repdyn.store.keys import own_folder
 from repdyn.store.leases import Claim
 from repdyn.store.state_cache import STATES_FOLDER
 from repdyn.sweep.checkpoint import Settings, Task, copied_from, is_comparing, measure_checkpoint, store_failure
@@ -69,7 +70,7 @@ def check_comparable(tasks: Iterable[Task], store: Store, settings: Settings) ->
             folder is a symbolic link.
     """
     for run, targets in groupby(tasks, lambda task: task.target.run):
-        _require_own_folder(run, store)
+        own_folder(store.folder_of(run))
         rows = store.distinct(run, ("layers", "dtype", "checkpoint"))
         dtype = settings.loading.dtype
         expected = {
@@ -88,15 +89,6 @@ def check_comparable(tasks: Iterable[Task], store: Store, settings: Settings) ->
                     f"expected one {what} for the run {run!r}, got {value!r}, but {store.location} has it with "
                     f"{', '.join(map(repr, sorted(stored[what])))}; give another --store, or another --name"
                 )
-
-
-def _require_own_folder(run: str, store: Store) -> None:
-    folder = store.folder_of(run)
-    if folder.is_symlink():
-        raise ValueError(
-            f"expected a folder for the run {run!r} in {store.path}, got a symbolic link, {folder}, through which "
-            "nothing is written; replace it by a folder, or give another --store"
-        )
 
 
 def describe_other_designs(tasks: Iterable[Task], store: Store) -> list[str]:
@@ -138,7 +130,7 @@ def sweep(
             run is a symbolic link.
     """
     for run in {task.target.run for task in tasks}:
-        _require_own_folder(run, store)
+        own_folder(store.folder_of(run))
     display = display or ProgressDisplay(len(tasks), shown=False)
     report = SweepResult()
     with _exclusive_if_comparing(tasks, store, settings):

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store, open_store
+from repdyn.store.keys import own_folder
 from repdyn.store.remote_errors import RefusedError, RemoteError
 from repdyn.store.schema import Row
 from repdyn.store.unfinished import remove_unfinished_files
@@ -66,7 +67,8 @@ class RowBuffer:
             The name of the run, with a number ("name-2") under "number", or if another process has it.
 
         Raises:
-            ValueError: the store holds another run of this name, and ``existing`` is "refuse".
+            ValueError: the store holds another run of this name, and ``existing`` is "refuse"; or the folder of the run
+                is a symbolic link.
             OSError: it cannot be written.
         """
         store = self._store
@@ -79,6 +81,11 @@ class RowBuffer:
             await_run(store, run)
         elif answers or existing == "number":  # a store that does not answer is not waited for again
             run = claim_new(store, run, self.steps, is_numbered=existing == "number")
+        try:
+            own_folder(store.folder_of(run))
+        except ValueError:
+            release_run(store, run)
+            raise
         stored = bool(self.steps(run))
         if stored and not resumed and existing == "replace":
             self.go_back(run, -1)
