@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from repdyn.store import Store, open_store, remote_folder, uploader
+from repdyn.store import Store, open_store, remote_folder, remote_requests, uploader
 
 if TYPE_CHECKING:
     from dataset_server import DatasetServer
@@ -82,7 +82,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Fau
     FaultyFileSystem.clear_instance_cache()
     conditional = remote_folder._CREATES_CONDITIONALLY | {"faulty"}
     monkeypatch.setattr(remote_folder, "_CREATES_CONDITIONALLY", conditional)
-    monkeypatch.setattr(remote_folder, "WAITS_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(remote_requests, "WAITS_SECONDS", (0.01, 0.01))
     monkeypatch.setattr(uploader, "FIRST_PAUSE_SECONDS", 0.05)
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
     yield FaultyFileSystem

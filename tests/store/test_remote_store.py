@@ -13,7 +13,7 @@ from remote_fixtures import FaultyFileSystem
 from stored_rows import KEY, row
 
 from repdyn import Probe, open_store
-from repdyn.store import find_store, find_stores, leases, remote_folder
+from repdyn.store import find_store, find_stores, leases, remote_requests
 from repdyn.store.mirror import is_shared
 from repdyn.store.remote_errors import RefusedError, RemoteError
 
@@ -94,6 +94,98 @@ def test_discarded_failures_are_deleted_remotely(faulty, elsewhere):
     assert KEY in elsewhere()
 
 
+def test_a_failure_that_a_killed_process_has_discarded_does_not_come_back(faulty, elsewhere):
+    store = open_store(URL)
+    store.write(KEY.failed, [row(layer=None, reason="no")])
+    store.write(KEY, [row()])
+    assert store.drain(20) is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pathlib.Path.unlink", lambda *_, **__: 1 / 0)
+        patch.setattr(store._uploader, "wake", lambda: None)
+        with pytest.raises(ZeroDivisionError):
+            store.discard_failures(KEY)
+    for _ in range(3):
+        again = open_store(URL)
+        assert again.drain(20) is None
+    assert KEY.failed not in again
+    assert KEY.failed not in elsewhere()
+    assert KEY in again
+
+
+def test_a_damaged_record_of_what_waits_is_named_and_in_the_way_of_nothing_later(faulty, elsewhere):
+    store = written()
+    marker = store.mirror.path.parent / "state" / "waiting" / "bad.json"
+    marker.write_text("{")
+    store.write(OTHER, [row(step=16)])
+    problem = store.drain(5)
+    assert f"cannot read {marker}" in problem
+    assert "delete it" in problem
+    with pytest.raises(RefusedError, match="delete it"):
+        open_store(URL)
+    marker.unlink()
+    assert store.drain(20) is None
+    assert OTHER in elsewhere()
+
+
+def test_a_request_that_takes_long_is_said_once(faulty, monkeypatch, caplog):
+    monkeypatch.setattr(remote_requests, "NOTICE_SECONDS", 0.1)
+    store = written()
+    assert caplog.text == ""
+    faulty.faults["find"] = 0.3
+    for _ in range(2):
+        store.refresh()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"listing at {URL}: no answer for 0.1 s; it is tried up to 3 times, for 100 s each"
+    ]
+    faulty.faults.clear()
+    store.refresh()
+    faulty.faults["find"] = 0.3
+    store.refresh()
+    assert len(caplog.records) == 2
+
+
+def test_what_is_written_to_the_hub_is_committed_together(datasets, elsewhere):
+    datasets.create("me/sweep")
+    url = "hf://datasets/me/sweep"
+    store = open_store(url)
+    store.write(KEY.failed, [row(layer=None, reason="no")])
+    for step in range(0, 48, 8):
+        key = dataclasses.replace(KEY, step=step)
+        claim = store.claim(key)
+        store.write(key, [row(step=step)])
+        store.discard_failures(key)
+        claim.release()
+    assert store.drain(30) is None
+    assert len(datasets.commits) <= 2  # the first as soon as there is something
+    n_before = len(datasets.commits)
+    before = elsewhere(url).to_pandas()
+    assert len(before) == 6
+    store.compact("run")
+    assert store.drain(30) is None
+    assert len(datasets.commits) == n_before + 1
+    assert len(datasets.files("me/sweep")) == 1
+    other = elsewhere(url)
+    assert other.to_pandas().equals(before)
+    assert len(list(other.path.rglob("*.parquet"))) == 1
+
+
+def test_a_file_that_another_machine_has_committed_meanwhile_is_not_deleted(datasets, elsewhere):
+    datasets.create("me/sweep")
+    url = "hf://datasets/me/sweep"
+    here = written(url, KEY, OTHER)
+    there = elsewhere(url)
+
+    def progress(done, total):
+        if done == 1:
+            here.write(KEY, [row(value=2.0)])
+            assert here.drain(20) is None
+
+    there.compact("run", progress)
+    assert there.drain(20) is None
+    there.refresh()
+    assert there.to_pandas()["value"].tolist() == [2.0, 7.25]
+
+
 def test_probes_are_shared(faulty, elsewhere):
     import torch
 
@@ -172,7 +264,7 @@ def test_a_refused_upload_is_not_repeated(faulty):
 
 
 def test_a_slow_server_is_given_up(faulty, monkeypatch):
-    monkeypatch.setattr(remote_folder, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(remote_requests, "REQUEST_SECONDS", 0.05)
     faulty.faults["find"] = 1.0
     with pytest.raises(RemoteError, match=r"listing at .* failed 3 times: no answer in 0.05 s"):
         open_store(URL)

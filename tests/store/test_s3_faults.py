@@ -8,7 +8,7 @@ import pytest
 from stored_rows import KEY, row
 
 from repdyn import open_store
-from repdyn.store import remote_folder, uploader
+from repdyn.store import remote_requests, uploader
 from repdyn.store.remote_errors import RefusedError, RemoteError
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ INTERRUPTIONS = [("refused", {}), ("status", {"status": 503}), ("status", {"stat
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
-    monkeypatch.setattr(remote_folder, "WAITS_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(remote_requests, "WAITS_SECONDS", (0.01, 0.01))
     monkeypatch.setattr(uploader, "FIRST_PAUSE_SECONDS", 0.1)
 
 
@@ -78,7 +78,7 @@ def test_downloads_that_are_cut(bucket, s3_server, elsewhere):
 
 
 def test_a_server_that_says_nothing(bucket, s3_server, monkeypatch):
-    monkeypatch.setattr(remote_folder, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(remote_requests, "REQUEST_SECONDS", 0.2)
     s3_server.fault("^GET", "slow", seconds=1.0)
     with pytest.raises(RemoteError, match=r"no answer in 0\.2 s"):
         open_store(f"{bucket}/mine")

@@ -92,7 +92,7 @@ def _send_card(target: RemoteStore, pushed: Pushed, licence: str | None, author:
         return
     with temporary_folder("card") as folder:
         files = {path.name: path for path in write_card(target, folder, target.location, licence, author)}
-        target.remote.upload_many(files)
+        target.remote.change(files)
         pushed.files += files
         pushed.n_bytes += sum(path.stat().st_size for path in files.values())
 

@@ -6,6 +6,9 @@ mirror         the copy: what is new is downloaded, what is written is uploaded
 uploader       uploads in the background
 leases         claims among machines
 remote_folder  listing, downloads and uploads through fsspec, with retries
+remote_requests  their time limits and repetitions
+hub_commits    commits to the Hugging Face hub
+waiting_files  what is to be uploaded
 published      files without secrets and local paths, with a certificate
 find           ``find_store``, ``find_stores``: the store in the folder of a run, or those below a folder
 keys           ``MeasurementKey``: what a measurement is stored under

@@ -9,12 +9,10 @@ A process may be killed at any time: a marker is removed only after its upload, 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 from uuid import uuid4
@@ -22,6 +20,7 @@ from uuid import uuid4
 from filelock import FileLock
 
 from repdyn.store.remote_folder import RemoteFile, RemoteFolder
+from repdyn.store.waiting_files import Waiting, WaitingFiles
 from repdyn.utils.atomic_files import write_atomically
 
 Item = TypeVar("Item")
@@ -52,17 +51,6 @@ def is_shared(name: str) -> bool:
     return ending == ".parquet" and folder not in {"exports", "figures", "claims"}
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A file that is to be uploaded, or deleted remotely."""
-
-    name: str
-    is_deleted: bool
-    marker: Path
-    token: str
-    """Differs for each change of the file."""
-
-
 class Mirror:
     """A local copy of the files of a remote store.
 
@@ -76,7 +64,14 @@ class Mirror:
         name = PurePosixPath(remote.shown.partition("://")[2]).name or "store"
         self.path = folder / name
         self._state = folder / STATE_FOLDER
-        self._markers = self._state / "waiting"
+        self._waiting = WaitingFiles(self._state / "waiting", self.path)
+        self.mark = self._waiting.mark
+        self.waiting = self._waiting.all
+
+    @property
+    def has_commits(self) -> bool:
+        """Whether each upload makes a commit, so that what waits should be uploaded at once."""
+        return self.remote.has_commits
 
     @property
     def identity(self) -> str:
@@ -148,26 +143,6 @@ class Mirror:
         finally:
             self._save_index(index)
 
-    def mark(self, name: str, *, is_deleted: bool = False) -> None:
-        """Record that a file is to be uploaded, or deleted remotely; called before it is changed."""
-        content = {"name": name, "is_deleted": is_deleted, "token": uuid4().hex}
-        marker = self._markers / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
-        write_atomically(marker, lambda temporary: temporary.write_text(json.dumps(content)))
-
-    def waiting(self) -> list[Waiting]:
-        """Return what is to be uploaded or deleted, in the order in which it was marked."""
-        found = []
-        for marker in self._markers.glob("[!.]*.json"):
-            try:
-                content, marked = json.loads(marker.read_text()), marker.stat().st_mtime_ns
-            except FileNotFoundError:
-                continue  # uploaded by another process
-            one = Waiting(content["name"], content["is_deleted"], marker, content["token"])
-            # a marker without a file is that of a process killed before it wrote
-            if one.is_deleted or (self.path / one.name).exists():
-                found.append((marked, one.name, one))
-        return [one for _, _, one in sorted(found, key=lambda each: each[:2])]
-
     def upload(self, one: Waiting) -> None:
         """Upload or delete a file, and remove its marker unless the file has changed meanwhile.
 
@@ -177,8 +152,9 @@ class Mirror:
             RemoteError: it was not uploaded; it waits on.
         """
         if one.is_deleted:
+            self._discard(one)
             there, file = self.remote.file(one.name), None
-            if there is not None and self._index().get(one.name, there.version) == there.version:
+            if there is not None and self._is_as_known(there, self._index()):
                 self.remote.delete(one.name)
         else:
             try:
@@ -187,6 +163,44 @@ class Mirror:
                 return  # deleted since; its new marker says so
             file = self.remote.file(one.name)
         self._settle(one, file)
+
+    def upload_all(self) -> None:
+        """Upload and delete everything that waits, in one commit where there are commits.
+
+        Raises:
+            RemoteError: the first that failed; the others have been tried.
+        """
+        waiting = self.waiting()
+        if self.has_commits:
+            return self._commit(waiting)
+        # what is deleted may have been replaced by what is uploaded
+        for is_deleted in (False, True):
+            _in_parallel(self.upload, [one for one in waiting if one.is_deleted is is_deleted], "uploading")
+
+    def _commit(self, waiting: list[Waiting]) -> None:
+        if not waiting:
+            return
+        added = {one.name: self.path / one.name for one in waiting if not one.is_deleted}
+        gone = [one for one in waiting if one.is_deleted]
+        for one in gone:
+            self._discard(one)
+        there, index = self.remote.files() if gone else {}, self._index()
+        deleted = [one.name for one in gone if one.name in there and self._is_as_known(there[one.name], index)]
+        self.remote.change(added, deleted)
+        there = self.remote.files() if added else {}
+        for one in waiting:
+            self._settle(one, None if one.is_deleted else there.get(one.name))
+
+    def _discard(self, one: Waiting) -> None:
+        """Delete a file here too if its process was killed before it did so."""
+        with self._waiting.if_unchanged(one) as unchanged:
+            if unchanged and one.is_discarded:
+                (self.path / one.name).unlink(missing_ok=True)
+
+    @staticmethod
+    def _is_as_known(file: RemoteFile, index: dict[str, str]) -> bool:
+        """Return whether no other machine has written a file since this one has read or written it."""
+        return index.get(file.name, file.version) == file.version
 
     def _settle(self, one: Waiting, file: RemoteFile | None) -> None:
         """Record an upload, and remove its marker unless the file has changed meanwhile."""
@@ -197,31 +211,9 @@ class Mirror:
             else:
                 index[one.name] = file.version
             self._save_index(index)
-            try:
-                unchanged = json.loads(one.marker.read_text())["token"] == one.token
-            except FileNotFoundError:
-                return
+        with self._waiting.if_unchanged(one) as unchanged:
             if unchanged:
                 one.marker.unlink(missing_ok=True)
-
-    def upload_all(self) -> None:
-        """Upload and delete everything that waits.
-
-        Raises:
-            RemoteError: the first that failed; the others have been tried.
-        """
-        waiting = self.waiting()
-        if self.remote.has_commits and waiting:
-            added = {one.name: self.path / one.name for one in waiting if not one.is_deleted}
-            self.remote.upload_many(added)
-            there = self.remote.files()
-            for one in waiting:
-                if one.name in added:
-                    self._settle(one, there.get(one.name))
-            waiting = [one for one in waiting if one.is_deleted]
-        # what is deleted may have been replaced by what is uploaded
-        for is_deleted in (False, True):
-            _in_parallel(self.upload, [one for one in waiting if one.is_deleted is is_deleted], "uploading")
 
     def _index(self) -> dict[str, str]:
         try:

@@ -13,7 +13,7 @@ from repdyn.probe import Probe
 from repdyn.store.keys import MeasurementKey
 from repdyn.store.leases import Claim, acquire, check_conditional
 from repdyn.store.mirror import Mirror
-from repdyn.store.remote_errors import RemoteError
+from repdyn.store.remote_errors import RefusedError, RemoteError
 from repdyn.store.remote_folder import RemoteFolder
 from repdyn.store.schema import Row
 from repdyn.store.store import JOINED_SECONDS, Store
@@ -77,7 +77,7 @@ class RemoteStore(Store):
     def discard_failures(self, key: MeasurementKey) -> None:
         before = self._failure_files(key)
         for path in before:
-            self.mirror.mark(path.relative_to(self.path).as_posix(), is_deleted=True)
+            self.mirror.mark(path.relative_to(self.path).as_posix(), is_deleted=True, is_discarded=True)
         super().discard_failures(key)
         if before:
             self._uploader.wake()
@@ -97,7 +97,8 @@ class RemoteStore(Store):
         except BaseException:
             claim.release()
             raise
-        return _UploadedClaim(claim, self._uploader)
+        # without claims among machines no other one waits for the rows, and a commit for each would be too many
+        return _UploadedClaim(claim, self._uploader) if self.remote.creates_conditionally else claim
 
     def claim_name(self, name: str) -> Claim | None:
         local = super().claim_name(name)
@@ -144,7 +145,10 @@ class RemoteStore(Store):
         Args:
             seconds: at most.
         """
-        left = self._uploader.drain(seconds)
+        try:
+            left = self._uploader.drain(seconds)
+        except RefusedError as error:
+            return str(error)
         if not left:
             return None
         reason = self._uploader.error or f"they took more than {seconds:g} s"
@@ -163,5 +167,7 @@ class _UploadedClaim:
         self._uploader = uploader
 
     def release(self) -> None:
-        self._uploader.drain(UPLOAD_SECONDS)
-        self._claim.release()
+        try:
+            self._uploader.drain(UPLOAD_SECONDS)
+        finally:
+            self._claim.release()

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from repdyn.store.remote_errors import RefusedError, RemoteError, brief, refusal_of
+from repdyn.store.hub_commits import commit
+from repdyn.store.remote_errors import RefusedError, brief
+from repdyn.store.remote_requests import Requests
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.redaction import redacted
-from repdyn.utils.timeout import TimeoutRunner
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 T = TypeVar("T")
-
-FILES_PER_COMMIT = 500
-REQUEST_SECONDS = 300.0
-"""How long one request, or the transfer of one file, may take."""
-WAITS_SECONDS = (0.5, 2.0, 8.0)
-"""Pauses before a failed request is repeated; up to a quarter longer, so that many workers do not return at once."""
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 # where a file needs a folder to lie in
@@ -33,7 +26,6 @@ _WITH_FOLDERS = {"file", "local", "ftp", "sftp", "ssh", "smb"}
 _CREATES_CONDITIONALLY = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory", "file", "local"}
 # fields of a listing that change with a file's content, the strongest first
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "mtime", "LastModified", "last_modified", "created")
-_UNCHANGED = (FileNotFoundError, FileExistsError)
 
 
 @dataclass(frozen=True)
@@ -52,17 +44,16 @@ class RemoteFolder:
 
     Args:
         url: of the folder, which need not exist.
-        seconds: how long one request, or the transfer of one file, may take.
 
     Raises:
         ValueError: no filesystem of this name, or the package for it is not installed.
     """
 
-    def __init__(self, url: str, seconds: float | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self.shown = redacted(self.url)
         self.protocol = url.partition("://")[0].partition("::")[0]
-        self._seconds = REQUEST_SECONDS if seconds is None else seconds
+        self._requests = Requests(self.shown, self._reopen)
 
     @property
     def creates_conditionally(self) -> bool:
@@ -119,7 +110,7 @@ class RemoteFolder:
             if (got := temporary.stat().st_size) != file.size:
                 raise OSError(f"expected {file.size} bytes, got {got}")
 
-        self._attempt(f"downloading {file.name}", lambda: write_atomically(target, fetch))
+        self._attempt(f"downloading {file.name}", lambda: write_atomically(target, fetch), is_transfer=True)
 
     def upload(self, name: str, source: Path) -> None:
         """Upload a file in place of any of this name.
@@ -130,44 +121,31 @@ class RemoteFolder:
         """
         if not source.exists():
             raise FileNotFoundError(source)
-        self._write(f"uploading {name}", lambda: self._filesystem.put_file(str(source), self._prepared(name)))
+        self._write(
+            f"uploading {name}",
+            lambda: self._filesystem.put_file(str(source), self._prepared(name)),
+            is_transfer=True,
+        )
 
     @property
     def has_commits(self) -> bool:
         """Whether each upload makes a commit, so that many files should go into one."""
         return self.protocol == "hf" and not self.url.startswith("hf://buckets/")
 
-    def upload_many(self, files: Mapping[str, Path]) -> None:
-        """Upload files by name, in as few commits as possible where there are commits.
+    def change(self, added: Mapping[str, Path], deleted: Sequence[str] = ()) -> None:
+        """Upload files by name, then delete others that are there, in as few commits as possible where there are any.
 
         Raises:
-            RemoteError: not all were uploaded.
+            RemoteError: not all were uploaded and deleted.
         """
         if not self.has_commits:
-            for name, source in files.items():
+            for name, source in added.items():
                 self.upload(name, source)
+            for name in deleted:
+                self.delete(name)
             return
-        names = sorted(files)
-        for first in range(0, len(names), FILES_PER_COMMIT):
-            some = {name: files[name] for name in names[first : first + FILES_PER_COMMIT]}
-            self._write(f"committing {len(some)} files", partial(self._commit, some))
-
-    def _commit(self, files: Mapping[str, Path]) -> None:
-        from huggingface_hub import CommitOperationAdd, HfFileSystem
-        from huggingface_hub.hf_file_system import HfFileSystemResolvedRepositoryPath
-
-        filesystem = self._filesystem
-        place = filesystem.resolve_path(self._opened[1]) if isinstance(filesystem, HfFileSystem) else None
-        if not isinstance(filesystem, HfFileSystem) or not isinstance(place, HfFileSystemResolvedRepositoryPath):
-            raise TypeError(f"expected a repository of the Hugging Face hub, got {self.shown}")
-        inside = f"{place.path_in_repo}/" if place.path_in_repo else ""
-        filesystem._api.create_commit(
-            place.repo_id,
-            [CommitOperationAdd(f"{inside}{name}", str(path)) for name, path in files.items()],
-            commit_message=f"Add {len(files)} files measured with repdyn",
-            repo_type=place.repo_type,
-            revision=place.revision,
-        )
+        what = f"committing {len(added) + len(deleted)} files"
+        self._write(what, lambda: commit(*self._opened, added, deleted), is_transfer=True)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a small file in place of any of this name."""
@@ -251,9 +229,13 @@ class RemoteFolder:
         name = path.removeprefix(self._opened[1]).lstrip("/")
         return RemoteFile(name, int(info.get("size") or 0), f"{info.get('size')} {version}")
 
-    def _write(self, what: str, function: Callable[[], object]) -> None:
+    def _attempt(self, what: str, function: Callable[[], T], *, is_transfer: bool = False) -> T:
+        _ = self._filesystem  # a missing package is an error of its own
+        return self._requests(what, function, is_transfer=is_transfer)
+
+    def _write(self, what: str, function: Callable[[], object], *, is_transfer: bool = False) -> None:
         try:
-            self._attempt(what, function)
+            self._attempt(what, function, is_transfer=is_transfer)
         except FileNotFoundError as error:
             raise self._missing(error) from error
 
@@ -262,30 +244,3 @@ class RemoteFolder:
             f"expected an existing bucket or repository at {self.shown}, got: {brief(error)}; create it, or check "
             "the URL"
         )
-
-    def _attempt(self, what: str, function: Callable[[], T]) -> T:
-        """Return what ``function()`` returns, after up to four attempts.
-
-        Raises:
-            FileNotFoundError, FileExistsError: as raised.
-            RefusedError: credentials, permissions.
-            RemoteError: the last attempt failed too.
-        """
-        _ = self._filesystem  # a missing package is an error of its own
-        waits = iter(WAITS_SECONDS)
-        while True:
-            try:
-                return TimeoutRunner(self._seconds)(what, function)
-            except _UNCHANGED:
-                raise
-            except Exception as error:
-                if refusal := refusal_of(error):
-                    self._reopen()
-                    raise RefusedError(f"{what} at {self.shown} was refused: {brief(error)}; {refusal}") from error
-                if (wait := next(waits, None)) is None:
-                    reason = f"no answer in {self._seconds:g} s" if isinstance(error, TimeoutError) else brief(error)
-                    raise RemoteError(
-                        f"{what} at {self.shown} failed {len(WAITS_SECONDS) + 1} times: {reason}; check the "
-                        "connection, then repeat the command"
-                    ) from error
-                time.sleep(wait * random.uniform(1, 1.25))

@@ -15,6 +15,10 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
 """Pauses between attempts while the network is down; they double."""
+COMMIT_SECONDS = 60.0
+"""Shortest time between two commits, of which the Hugging Face hub accepts some hundred in an hour."""
+_MAX_FAILURES = 3
+"""Number of files that fail one after another until the rest waits for the next attempt."""
 
 
 class Uploader:
@@ -27,6 +31,9 @@ class Uploader:
         self._thread: Thread | None = None
         self._pause = FIRST_PAUSE_SECONDS
         self._drains = 0
+        self._n_draining = 0
+        self._next_commit = 0.0
+        self._failed: set[str] = set()
         self.error: RemoteError | None = None
         """Why the last attempt failed; None after one that succeeded."""
 
@@ -40,21 +47,30 @@ class Uploader:
             self._changed.notify_all()
 
     def drain(self, seconds: float) -> int:
-        """Wait until everything is uploaded, an upload is refused, or the time is over; return how many files wait."""
+        """Wait until everything is uploaded, an upload is refused, or the time is over; return how many files wait.
+
+        Raises:
+            RefusedError: it cannot be read what waits.
+        """
         deadline = time.monotonic() + seconds
         if not self._mirror.waiting():
             return 0
         with self._changed:
             self._drains += 1
+            self._n_draining += 1
             self.error, self._pause = None, FIRST_PAUSE_SECONDS
         self.wake()
-        while waiting := len(self._mirror.waiting()):
-            left = deadline - time.monotonic()
-            if left <= 0 or isinstance(self.error, RefusedError):
-                return waiting
+        try:
+            while waiting := len(self._mirror.waiting()):
+                left = deadline - time.monotonic()
+                if left <= 0 or isinstance(self.error, RefusedError):
+                    return waiting
+                with self._changed:
+                    self._changed.wait(min(left, 0.2))
+            return 0
+        finally:
             with self._changed:
-                self._changed.wait(min(left, 0.2))
-        return 0
+                self._n_draining -= 1
 
     def _run(self) -> None:
         while True:
@@ -63,28 +79,65 @@ class Uploader:
                     # what failed is tried again; without a failure there is nothing to do until the next call
                     if not self._changed.wait(self._pause if self.error else None):
                         break
+                while not self._n_draining and (left := self._next_commit - time.monotonic()) > 0:
+                    self._changed.wait(left)
                 self._is_due = False
-            self._upload()
+                drains = self._drains
+            error: RemoteError | None = None
+            try:
+                error = self._upload(drains)
+            except Exception as failure:  # a full disk, say: the thread must go on
+                error = _as_remote(failure)
+                self._report(error, drains)
+            with self._changed:
+                if drains == self._drains:
+                    self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if error else FIRST_PAUSE_SECONDS
+                    self.error = error
+                self._changed.notify_all()
 
-    def _upload(self) -> None:
-        error: RemoteError | None = None
-        drains = self._drains
-        for one in self._mirror.waiting():
+    def _upload(self, drains: int) -> RemoteError | None:
+        """Upload what waits, and return the first error of a single file.
+
+        Raises:
+            RefusedError: further uploads would be refused as well.
+        """
+        waiting = self._mirror.waiting()
+        if self._mirror.has_commits:
+            if waiting:
+                self._next_commit = time.monotonic() + COMMIT_SECONDS
+                self._mirror.upload_all()
+            return None
+        errors: dict[str, RemoteError] = {}
+        n_in_a_row = 0
+        # what failed before is in no other's way
+        for one in sorted(waiting, key=lambda each: (each.is_deleted, each.name in self._failed)):
+            if one.is_deleted and errors:
+                break  # what is to take its place may not be uploaded
             try:
                 self._mirror.upload(one)
-            except RemoteError as failure:
-                error = failure
-                break
-            except Exception as failure:  # a full disk, say: the thread must go on
-                error = RemoteError(redacted(str(failure)))
-                break
-            with self._changed:
-                self._changed.notify_all()
+            except RefusedError:
+                raise
+            except Exception as failure:
+                errors[one.name] = _as_remote(failure)
+                self._report(errors[one.name], drains)
+                n_in_a_row += 1
+                if n_in_a_row == _MAX_FAILURES:
+                    break
+            else:
+                n_in_a_row = 0
+                with self._changed:
+                    self._changed.notify_all()
+        self._failed = set(errors)
+        return next(iter(errors.values()), None)
+
+    def _report(self, error: RemoteError, drains: int) -> None:
         with self._changed:
-            if error is not None and self.error is None:
+            if self.error is None:
                 log.warning("%s; the rows are kept in %s and uploaded later", error, self._mirror.path)
-            if drains != self._drains:
-                return  # drain() waits for an attempt that begins after it was called, and has asked for one
-            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if error else FIRST_PAUSE_SECONDS
-            self.error = error
-            self._changed.notify_all()
+            if drains == self._drains:  # otherwise drain() waits for an attempt that began after it was called
+                self.error = error
+                self._changed.notify_all()
+
+
+def _as_remote(error: Exception) -> RemoteError:
+    return error if isinstance(error, RemoteError) else RemoteError(redacted(str(error)))
