@@ -363,13 +363,23 @@ def test_two_machines_do_not_join_the_files_of_a_run_at_once(faulty, elsewhere):
 
 
 def test_a_run_is_not_joined_at_its_end_where_the_store_does_not_answer(faulty, monkeypatch, caplog):
-    monkeypatch.setattr("repdyn.store.store.COMPACT_FROM", 2)
+    for module in ("store", "remote"):
+        monkeypatch.setattr(f"repdyn.store.{module}.COMPACT_FROM", 2)
+    monkeypatch.setattr("repdyn.store.remote.JOINED_SECONDS", 0.5)
+    monkeypatch.setattr("repdyn.store.remote.END_SECONDS", 0.5)
     store = written(URL, KEY, OTHER)
-    faulty.faults["pipe_file"] = ConnectionRefusedError("refused")
-    store.compact_at_end("run")
-    assert "run was not made compact" in caplog.text
-    assert f"repdyn compact {URL} does so" in caplog.text
-    faulty.faults.clear()
+    for method, fault in {"pipe_file": ConnectionRefusedError("refused"), "find": 3.0, "put_file": 3.0}.items():
+        caplog.clear()
+        faulty.faults[method] = fault
+        store.write(KEY, [row()])
+        started = time.monotonic()
+        store.compact_at_end("run")
+        assert time.monotonic() - started < 2.5
+        assert "run was not made compact" in caplog.text
+        assert f"repdyn compact {URL} does so" in caplog.text
+        faulty.faults.clear()
+        time.sleep(3 * (fault == 3.0))  # until what has been given up has ended
+        assert store.drain(20) is None
     store.compact_at_end("run")
     assert len(list(store.path.rglob("*.parquet"))) == 1
 

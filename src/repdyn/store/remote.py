@@ -7,6 +7,7 @@ import logging
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from repdyn.probe import Probe
@@ -16,14 +17,17 @@ from repdyn.store.mirror import Mirror
 from repdyn.store.remote_errors import RefusedError, RemoteError
 from repdyn.store.remote_folder import RemoteFolder
 from repdyn.store.schema import Row
-from repdyn.store.store import JOINED_SECONDS, Store
+from repdyn.store.store import COMPACT_FROM, JOINED_SECONDS, Store
 from repdyn.store.uploader import Uploader
 from repdyn.utils.cache import cache_directory
+from repdyn.utils.timeout import TimeoutRunner
 
 log = logging.getLogger(__name__)
 
 UPLOAD_SECONDS = 120.0
 """How long the end of a sweep or a training waits for the uploads."""
+END_SECONDS = 5.0
+"""How long the last rows of a run may take to be uploaded if its files are to be joined."""
 _DIGEST_DIGITS = 20
 
 
@@ -119,10 +123,13 @@ class RemoteStore(Store):
 
     def compact_at_end(self, run: str) -> None:
         """Make a run compact at its end if it has many files, unless the remote store does not answer."""
+        if len(list(self.folder_of(run).glob("step*.parquet"))) < COMPACT_FROM:
+            return
+        join = partial(super().compact_at_end, run)
         try:
-            if waiting := self._uploader.drain(JOINED_SECONDS):
-                raise RemoteError(f"{waiting} files are not uploaded")
-            super().compact_at_end(run)
+            if self._uploader.error or self._uploader.drain(END_SECONDS):
+                raise RemoteError("not all of its files are uploaded")
+            TimeoutRunner(2 * JOINED_SECONDS)("joining files", join)
         except (OSError, ValueError) as error:
             log.warning("%s was not made compact: %s; repdyn compact %s does so", run, error, self.location)
 
