@@ -317,6 +317,14 @@ def test_a_folder_that_is_a_link_is_not_pulled_into(faulty, store, tmp_path):
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+def test_a_file_in_place_of_the_folder(faulty, store, tmp_path):
+    push(store, URL)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match=r"expected a folder for the copy, got the file .*/file; name another one"):
+        pull(URL, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_pull(faulty, store, tmp_path):
     push(store, URL)
     pulled = pull(URL, tmp_path / "copy")

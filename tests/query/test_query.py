@@ -151,6 +151,40 @@ def test_without_duckdb(store, monkeypatch):
         store.sql("select * from rows")
 
 
+@pytest.mark.parametrize(("sql", "n"), [("", 0), (" ; ", 0), ("-- nothing", 0), ("select 1; select 2", 2)])
+def test_one_statement(store, sql, n):
+    with pytest.raises(ValueError, match=f"^expected one statement such as select run from runs, got {n}: "):
+        store.sql(sql)
+    assert store.sql("select ';' as x; -- one")["x"].tolist() == [";"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("select * from runz", "Table with name runz does not exist! Did you mean runs?"),
+        ("select * from qqqqqq", "Table with name qqqqqq does not exist!\n"),
+        ("select valu from rows", 'Referenced column "valu" not found in FROM clause! Did you mean value?'),
+    ],
+)
+def test_what_is_suggested_exists(store, sql, said):
+    with pytest.raises(ValueError, match="in the SQL of DuckDB") as raised:
+        store.sql(sql)
+    assert said in str(raised.value)
+    assert "duckdb_" not in str(raised.value)
+
+
+@pytest.mark.parametrize("query", ["select run from runs", "FROM rows"])
+def test_a_query_behind_the_stores_is_noticed(store, capsys, query):
+    for first in (str(store.path), "s3://bucket/sweeps", "missing"):
+        with pytest.raises(SystemExit, match="^2$"):
+            main(["query", first, query])
+        message = f"expected the query before the stores, got {first!r} first; repdyn query '{query}' {first}"
+        assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="^2$"):
+        main(["query", str(store.path)])
+    assert "repdyn query 'select * from runs'" in capsys.readouterr().err
+
+
 SQL = "select run, last_step, metrics, null as nothing, 1.5 as half from runs order by run"
 
 

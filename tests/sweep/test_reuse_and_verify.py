@@ -51,6 +51,16 @@ def test_published_rows_are_taken_and_the_rest_is_measured(published, hub, comma
     assert json.loads(certificate.read_text())["author"] == "A. Name"
 
 
+@pytest.mark.parametrize("is_compact", [False, True])
+def test_rows_under_another_name_are_taken(faulty, hub, commits, command, is_compact):
+    assert command("lab/model", "--store", "mine", "--revisions", "step0,step8", "--name", "other")[0] == 0
+    if is_compact:
+        open_store("mine").compact("other")
+    _, _, err = command("lab/model", "--store", "theirs", "--revisions", "step0,step8", "--reuse", "mine")
+    assert lines(err)[0] == "2 checkpoints are taken from mine"
+    assert open_store("theirs").steps("lab/model") == [0, 8]
+
+
 @pytest.mark.parametrize("options", [("--metrics", "two_nn"), ("--layers", "*.layers.*"), ("--dtype", "bfloat16")])
 def test_rows_of_other_settings_are_not_taken(published, command, options):
     _, _, err = command("lab/model", "--store", "theirs", "--revisions", "step0", "--reuse", URL, *options)

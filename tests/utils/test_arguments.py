@@ -52,8 +52,9 @@ def test_a_mistyped_choice_or_option(capsys, arguments, message):
         (["wsh"], "kitchen: error: expected a command, got 'wsh'; did you mean 'wash'?"),
         ([], "kitchen: error: expected a command, got none; there are wash, peel"),
         (["wash", "--wth"], "kitchen: error: unrecognized arguments: --wth; did you mean --with?"),
+        (["peel", "--with"], "kitchen: error: unrecognized arguments: --with; see --help"),
     ],
-    ids=["mistyped", "none", "option"],
+    ids=["mistyped", "none", "option", "option of another"],
 )
 def test_a_mistyped_command(capsys, arguments, message):
     assert refused(with_commands(), capsys, *arguments) == message

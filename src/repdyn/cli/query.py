@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from repdyn.utils.arguments import SuggestingParser
 from repdyn.utils.records import add_record_options, print_records, wants_records
-from repdyn.utils.urls import path_or_url
+from repdyn.utils.urls import is_url, path_or_url
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +30,7 @@ profiles (a row for each layer and subset of a checkpoint, with a column for eac
 An undefined value is NULL.
 """
 _FILE_WIDTH = 10_000
+_QUERY = re.compile(r"\s*(select|with|from|describe|summarize|show|pivot)\s", re.IGNORECASE)
 
 
 def main(arguments: Sequence[str], prog: str = "repdyn query") -> None:
@@ -37,6 +40,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn query") -> None:
         ValueError: there is no store with measurements, or the query is wrong.
     """
     options = build_parser(prog).parse_args(arguments)
+    _check_order(options.sql, options.stores)
     from repdyn.query import query
     from repdyn.store import find_stores
 
@@ -69,6 +73,18 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     )
     add_record_options(parser)
     return parser
+
+
+def _check_order(sql: str, stores: Sequence[str | Path]) -> None:
+    """Check that the query is the first argument.
+
+    Raises:
+        ValueError: it is a store, or a store is a query.
+    """
+    later = next((str(store) for store in stores if _QUERY.match(str(store)) and not Path(store).exists()), None)
+    if later or is_url(sql) or Path(sql or "-").exists():
+        order = f"{shlex.quote(later or 'select * from runs')} {shlex.quote(sql)}"
+        raise ValueError(f"expected the query before the stores, got {sql!r} first; repdyn query {order}")
 
 
 def _plain(record: dict) -> dict:

@@ -103,9 +103,12 @@ def pull(url: str, folder: Path) -> Pulled:
     Files of the folder that the remote store lacks are kept, unless it has their rows in another file.
 
     Raises:
-        ValueError: there are no measurements, or the folder has a symbolic link in place of a run's folder.
+        ValueError: there are no measurements, the folder is a file, or it has a symbolic link in place of that of a
+            run.
         OSError: the remote store cannot be read, or the folder cannot be written.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"expected a folder for the copy, got the file {folder}; name another one")
     source = RemoteStore(url)
     source.refresh()
     names = sorted(source.mirror.local_files())

@@ -12,6 +12,7 @@ import pyarrow as pa
 from repdyn.query import views
 from repdyn.store import Store
 from repdyn.store.schema import COLUMNS
+from repdyn.utils.arguments import closest
 
 VIEWS = {
     "rows": "a row for each value: the columns of the store, and store, its path",
@@ -20,6 +21,10 @@ VIEWS = {
 }
 """What the views contain, by their names."""
 _STORE = "store"
+_UNKNOWN = {
+    r"""Table with name "?(\w+)"? does not exist!(\nDid you mean .*)?""": tuple(VIEWS),
+    r"""Referenced column "(\w+)" not found in FROM clause!(\nCandidate bindings: .*)?""": (_STORE, *COLUMNS),
+}
 _WITHOUT_COLUMNS = r"(^|\()\s*(from|describe|summarize|show|table)\b"
 
 
@@ -42,16 +47,33 @@ def query(stores: Sequence[Store], sql: str) -> pd.DataFrame:
     """
     duckdb = _duckdb()
     with duckdb.connect() as connection:
-        connection.register("rows", _rows(stores, _columns_in(sql)))
         try:
+            n_statements = len(connection.extract_statements(sql))
+            if n_statements != 1:
+                raise ValueError(f"expected one statement such as select run from runs, got {n_statements}: {sql!r}")
+            connection.register("rows", _rows(stores, _columns_in(sql)))
             for name, create in {"runs": views.RUNS, "profiles": views.profiles}.items():
                 if _names(sql, name):
                     connection.execute(create if isinstance(create, str) else create(connection))
             return connection.execute(sql).df()
         except duckdb.Error as error:
             raise ValueError(
-                f"expected a query over {', '.join(VIEWS)} in the SQL of DuckDB: {str(error).strip()}"
+                f"expected a query over {', '.join(VIEWS)} in the SQL of DuckDB: {_suggesting(str(error).strip())}"
             ) from error
+
+
+def _suggesting(message: str) -> str:
+    """Return a message of DuckDB with suggestions from the views and columns that there are, rather than from its own.
+
+    >>> _suggesting('Table with name rnus does not exist!\\nDid you mean "duckdb_indexes"?')
+    'Table with name rnus does not exist! Did you mean runs?'
+    """
+    for pattern, known in _UNKNOWN.items():
+        if found := re.search(pattern, message):
+            close = closest(found[1], known)
+            hint = f" Did you mean {close}?" if close else ""
+            return message[: found.start()] + found[0].partition("\n")[0] + hint + message[found.end() :]
+    return message
 
 
 def _rows(stores: Sequence[Store], columns: Sequence[str]) -> pa.Table:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from repdyn.store import MeasurementKey, Store, read_rows
+from repdyn.store import MeasurementKey, Store
+from repdyn.store.parquet_files import to_rows
+from repdyn.store.run_files import read_file, with_run_files
 from repdyn.store.schema import Row
 from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.utils.atomic_files import write_atomically
@@ -43,12 +45,12 @@ def reuse(tasks: Iterable[Task], store: Store, published: Store, settings: Setti
         published: where they are looked for, under any name of the run.
         settings: of the sweep.
     """
-    reused, current = Reused(), version("repdyn")
+    reused, current, places = Reused(), version("repdyn"), _places(published)
     for task in tasks:
         if task.target.path is not None or not task.target.commit:
             continue
         key = settings.key(task)
-        rows = _published_rows(task, key, published)
+        rows = _published_rows(task, key, places)
         if not rows:
             continue
         if any(row.repdyn_version != current for row in rows):
@@ -62,16 +64,25 @@ def reuse(tasks: Iterable[Task], store: Store, published: Store, settings: Setti
     return reused
 
 
-def _published_rows(task: Task, key: MeasurementKey, published: Store) -> list[Row]:
-    """Return the rows of one task; none if there are none, or they are of another checkpoint."""
-    name = key.filename.rpartition("/")[2]
-    found = [published.read(key)] if key in published else []
-    for path in sorted(published.path.glob(f"*/{name}")):
+def _places(published: Store) -> dict[str, list[Path]]:
+    """Return the folders of runs that have rows under a name, single or in a compact file; unreadable ones are left."""
+    places: dict[str, list[Path]] = {}
+    for folder in sorted({path.parent for path in published.path.glob("*/step*.parquet")}):
         with suppress(ValueError):  # what cannot be read is measured
-            found.append(read_rows(path))
-    for rows in found:
-        if all(row.checkpoint == task.target.origin and row.probe == task.probe.hash for row in rows):
-            return rows
+            for name in with_run_files(folder, lambda files: files.names):
+                places.setdefault(name, []).append(folder)
+    return places
+
+
+def _published_rows(task: Task, key: MeasurementKey, places: dict[str, list[Path]]) -> list[Row]:
+    """Return the rows of one task; none if there are none, or they are of another checkpoint."""
+    folder, _, name = key.filename.rpartition("/")
+    for place in sorted(places.get(name, ()), key=lambda path: path.name != folder):
+        with suppress(ValueError):  # what cannot be read is measured
+            table = read_file(place, name)
+            rows = [] if table is None else to_rows(table)
+            if rows and all(row.checkpoint == task.target.origin and row.probe == task.probe.hash for row in rows):
+                return rows
     return []
 
 

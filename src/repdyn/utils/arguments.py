@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
@@ -82,6 +83,11 @@ class SuggestingParser(argparse.ArgumentParser):
     def __init__(self, *, choice: str = "a choice", **settings: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, **settings})
         self._choice = choice
+        self._given: list[str] = []
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         chosen = next((action for action in self._actions if action.choices and not action.option_strings), None)
@@ -93,10 +99,10 @@ class SuggestingParser(argparse.ArgumentParser):
         super().error(message)
 
     def _options(self) -> list[str]:
-        """Return the options of this parser and of its subcommands."""
+        """Return the options of this parser and of the subcommand that was given."""
         choices = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-        parsers = [self, *(parser for commands in choices for parser in commands.values())]
-        return [option for parser in parsers for option in parser._option_string_actions]
+        given = [commands[word] for commands in choices for word in self._given if word in commands][:1]
+        return [option for parser in (self, *given) for option in parser._option_string_actions]
 
     def _choice_message(self, message: str, metavar: str, choices: list[str]) -> str:
         there_are = f"there are {', '.join(choices)}"
