@@ -45,5 +45,6 @@ def save_with_markup(save_model: Callable[..., Path], name: str, family: str, **
 
 def load_folders(*folders: Path | str, **changes: object) -> list[LoadedModel]:
     defaults = {"revisions": (), "tokenizer": None, "device": "cpu", "dtype": "float32", "trust_remote_code": False}
+    defaults["timeout"] = 60
     options = argparse.Namespace(models=list(map(str, folders)), **{**defaults, **changes})
     return list(load_models(options, release=False, with_heads=True))

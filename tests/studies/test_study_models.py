@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import time
 
 import pytest
 import torch
@@ -132,6 +133,16 @@ def test_what_is_fetched_stays(save_model, hub):
     sent = hub.bytes_sent
     assert names("lab/small") == ["lab/small"]
     assert hub.bytes_sent - sent < 20_000  # listings alone
+
+
+@pytest.mark.parametrize("what", ["/api/", "safetensors"])
+def test_a_hub_that_drips_ends_with_the_timeout(save_model, hub, what):
+    hub.publish("lab/small", "main", save_model())
+    hub.fault(what, "slow", bytes_per_second=20)
+    started = time.monotonic()
+    with pytest.raises(CheckpointError, match="--timeout 1 seconds"):
+        names("lab/small", "--timeout", "1")
+    assert time.monotonic() - started < 10
 
 
 def test_a_tokenizer_of_another_repository(save_model, hub):

@@ -4,6 +4,7 @@ import hashlib
 import io
 import socket
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +41,8 @@ class Server(BaseHTTPRequestHandler):
 
     def do_GET(self):
         type(self).requests += 1
+        if self.path in {"/drips.zip", "/answer.zip"}:
+            return self._drip()
         if self.path not in self.bodies:
             self.send_error(404)
             return
@@ -48,6 +51,16 @@ class Server(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if self.path == "/cut.zip" else body)
+
+    def _drip(self) -> None:
+        """Send a byte now and then, of the file or of the answer's first lines."""
+        self.wfile.write(b"HTTP/1.0 200 OK\r\n" + (b"\r\n" if self.path == "/drips.zip" else b"X-Words: "))
+        try:
+            for _ in range(200):
+                self.wfile.write(b"a")
+                time.sleep(0.02)
+        except ConnectionError:
+            return
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -96,6 +109,20 @@ def test_a_failed_download_raises_and_leaves_no_file(
 ):
     with pytest.raises(error, match=message):
         enwik8_corpus(url=f"{address}/{file}")
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("file", ["drips.zip", "answer.zip"])
+def test_a_server_that_sends_a_byte_now_and_then(address: str, cache: Path, monkeypatch: pytest.MonkeyPatch, file: str):
+    monkeypatch.setattr(enwik8, "_TIMEOUT_SECONDS", 0.25)
+    monkeypatch.setattr(enwik8, "_TOTAL_SECONDS", 0.5)
+    started = time.monotonic()
+    said = r"\d+ bytes in 0\.5 s" if file == "drips.zip" else r"no answer in 0\.5 s"
+    with pytest.raises(
+        ConnectionError, match=rf"cannot download enwik8 from http.*\({said}.*\); download it elsewhere"
+    ):
+        enwik8_corpus(url=f"{address}/{file}")
+    assert time.monotonic() - started < 3
     assert list(cache.iterdir()) == []
 
 

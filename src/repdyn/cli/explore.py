@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from repdyn.hub.options import add_loading_options, revision_names
+from repdyn.hub.options import add_loading_options, add_timeout_option, revision_names
 from repdyn.utils.addresses import is_loopback, port_number
 from repdyn.utils.arguments import SuggestingParser, at_least
 
@@ -80,6 +80,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     )
     group = parser.add_argument_group("how models are loaded")
     add_loading_options(group)
+    add_timeout_option(group)
     group.add_argument("--layers", help='name pattern of the blocks, such as "layers.*" (default: found)')
     group = parser.add_argument_group("what is shown")
     group.add_argument(

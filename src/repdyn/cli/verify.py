@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from repdyn.hub.options import add_timeout_option
 from repdyn.utils.arguments import SuggestingParser, at_least
 from repdyn.utils.ownership import temporary_folder
 from repdyn.utils.records import add_record_options, print_records, wants_records
@@ -116,7 +117,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=at_least(0), help="of the choice (default: another one each time)")
     parser.add_argument("--relative", type=_tolerance, default=1e-3, help="tolerance (default: %(default)g)")
     parser.add_argument("--absolute", type=_tolerance, default=1e-6, help="tolerance (default: %(default)g)")
-    parser.add_argument("--timeout", type=at_least(1), default=3600, metavar="SECONDS", help="limit of one download")
+    add_timeout_option(parser)
     parser.add_argument("--device", default="cpu", help="device to run models on (default: %(default)s)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run Python code that comes with a model")
     add_record_options(parser)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 
+from repdyn.utils.arguments import at_least
+
 DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -30,6 +32,17 @@ def add_loading_options(parser: argparse._ActionsContainer, *, dtype: str | None
         help=f"precision of the weights; auto keeps the one they were saved in (default: {default})",
     )
     parser.add_argument("--trust-remote-code", action="store_true", help="run Python code that comes with a model")
+
+
+def add_timeout_option(parser: argparse._ActionsContainer) -> None:
+    """Add ``--timeout``."""
+    parser.add_argument(
+        "--timeout",
+        type=at_least(1),
+        default=3600,
+        metavar="SECONDS",
+        help="limit of one download or listing (default: %(default)s)",
+    )
 
 
 def revision_names(text: str) -> tuple[str, ...]:

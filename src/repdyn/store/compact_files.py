@@ -22,11 +22,12 @@ import pyarrow.parquet as pq
 
 from repdyn.store.parquet_files import read_table
 from repdyn.store.schema import SCHEMA
+from repdyn.utils.ownership import locked_file
 
 ROWS_PER_FILE = 1_000_000
 """Number of rows from which on a compact file is complete."""
 TEMPORARY = ".compact-"
-"""Beginning of the name of a file that is being written; it remains if the process is killed."""
+"""Beginning of the name of a file that is being written; it remains if the process is killed, and is locked before."""
 _ROWS_PER_GROUP = 100_000
 """Number of rows from which on a row group is complete, the smallest unit that is read."""
 _MARK = "-compact-"
@@ -96,7 +97,7 @@ def write_compact(folder: Path, parts: Iterator[tuple[str, pa.Table]], generatio
         The path of the file and the names of its parts.
     """
     temporary, sizes = folder / f"{TEMPORARY}{uuid4().hex}.parquet", {}
-    try:
+    with locked_file(temporary):  # otherwise it would be taken for that of a killed process
         with pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer:
             waiting: list[pa.Table] = []
             for name, table in parts:
@@ -115,8 +116,6 @@ def write_compact(folder: Path, parts: Iterator[tuple[str, pa.Table]], generatio
         steps = f"{first}-{last.removeprefix('step')}"
         target = folder / f"{steps}{_MARK}{generation:06d}-{_digest(temporary)}.parquet"
         temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
     return target, list(sizes)
 
 

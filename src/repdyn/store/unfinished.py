@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from repdyn.store.compact_files import TEMPORARY
 from repdyn.store.mirror import STATE_FOLDER
 from repdyn.store.state_cache import STATES_FOLDER
 from repdyn.store.store import Store
 from repdyn.utils.atomic_files import TEMPORARY_FILE
 from repdyn.utils.ownership import remove_abandoned_files
 
-_PLACES = (".repdyn-*", "*/.repdyn-*", f"*/{STATES_FOLDER}/**/.repdyn-*")
+_PLACES = (".repdyn-*", "*/.repdyn-*", f"*/{TEMPORARY}*", f"*/{STATES_FOLDER}/**/.repdyn-*")
+_JOINED = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{32}\.parquet")
 
 
 def remove_unfinished_files(store: Store) -> list[str]:
@@ -22,8 +25,10 @@ def remove_unfinished_files(store: Store) -> list[str]:
     found = {path for place in _PLACES for path in store.path.glob(place)}
     if store.location != str(store.path):  # a copy of a remote store, with its state beside it
         found |= {*(store.path.parent / STATE_FOLDER).glob("**/.repdyn-*")}
-    named = sorted(path for path in found if TEMPORARY_FILE.fullmatch(path.name))
-    return describe_removed(remove_abandoned_files(named), "unfinished file")
+    named = sorted(path for path in found if TEMPORARY_FILE.fullmatch(path.name) or _JOINED.fullmatch(path.name))
+    # what a link leads to is not this store's
+    own = [path for path in named if not path.parent.is_symlink()]
+    return describe_removed(remove_abandoned_files(own), "unfinished file")
 
 
 def describe_removed(paths: list[Path], one: str, several: str = "") -> list[str]:

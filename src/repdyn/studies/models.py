@@ -22,9 +22,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
 from repdyn.hub.local import checkpoints_folder
-from repdyn.hub.options import add_loading_options, check_device, revision_names
+from repdyn.hub.options import add_loading_options, add_timeout_option, check_device, revision_names
 from repdyn.hub.tokenizers import context_length, has_tokenizer, load_tokenizer, tokenizer_files
-from repdyn.hub.transfer import unmonitored
 from repdyn.hub.weights import Loading, choose_files, load_model
 from repdyn.text.corpus import cache_directory
 
@@ -100,6 +99,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, fewest: Literal[0, 1] 
         help="branches, tags or commits of each repository without one of its own (default: main); a run's checkpoints",
     )
     add_loading_options(group)
+    add_timeout_option(group)
 
 
 def load_models(
@@ -108,7 +108,7 @@ def load_models(
     """Load the models that the options name, one at a time, in their order.
 
     Args:
-        options: models, revisions, tokenizer, device, dtype, trust_remote_code; as on the command line.
+        options: models, revisions, tokenizer, device, dtype, trust_remote_code, timeout; as on the command line.
         release: remove a model's weights from memory as soon as the next one is requested, even if something still
             refers to it: a study keeps its results, never the model.
         with_heads: load the language-modelling head of each model that has one.
@@ -122,7 +122,9 @@ def load_models(
     check_device(options.device)
     loading = Loading(options.device, options.dtype, None, options.trust_remote_code)
     for name, source in sources.items():
-        model_folder, tokenizer_folder = _folders(name, source, options.tokenizer, with_code=loading.trust_remote_code)
+        hub = Hub(timeout_seconds=options.timeout)
+        with_code = loading.trust_remote_code
+        model_folder, tokenizer_folder = _folders(name, source, options.tokenizer, hub, with_code=with_code)
         try:
             whole = cast(PreTrainedModel, load_model(model_folder, loading, with_head=with_heads))
         except CheckpointError as error:
@@ -188,9 +190,8 @@ def _distinct_tails(folders: Sequence[Path]) -> dict[Path, str]:
     return tails
 
 
-def _folders(name: str, source: _Source, tokenizer: str | None, *, with_code: bool) -> tuple[Path, Path]:
+def _folders(name: str, source: _Source, tokenizer: str | None, hub: Hub, *, with_code: bool) -> tuple[Path, Path]:
     """Return the folders of the model and its tokenizer, downloaded if necessary."""
-    hub = Hub()
     try:
         model = source.folder or _fetch(hub, str(source.place), source.revision, weights=True, with_code=with_code)
         if tokenizer is None:
@@ -217,7 +218,7 @@ def _fetch(hub: Hub, repository: str, revision: str, *, weights: bool, with_code
     if cached := hub.cached(repository, commit, chosen):
         return cached
     folder = cache_directory() / "models" / quote(repository, safe="") / commit
-    hub.download(repository, commit, chosen, folder, unmonitored())
+    hub.download(repository, commit, chosen, folder, hub.timed_monitor())
     return folder
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repdyn.capture.token_states import positions_from
-from repdyn.hub.options import add_loading_options
+from repdyn.hub.options import add_loading_options, add_timeout_option
 from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
 from repdyn.probe.word_classes import CLASS_OPTIONS, CLASSES
@@ -192,13 +192,7 @@ def add_running(group: argparse._ArgumentGroup) -> None:
         default=_default_downloads(),
         help="folder of the weights until they are measured (default: %(default)s)",
     )
-    group.add_argument(
-        "--timeout",
-        type=at_least(1),
-        default=3600,
-        metavar="SECONDS",
-        help="limit of one download or listing (default: %(default)s)",
-    )
+    add_timeout_option(group)
     group.add_argument("--engine", choices=["serial", "ray"], default="serial", help="(default: %(default)s)")
     group.add_argument(
         "--workers",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 import urllib.error
 import urllib.request
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import IO
 
@@ -14,10 +15,14 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from repdyn.text.corpus import ENWIK8_BYTES, Corpus, cache_directory, enwik8_name, read_corpus
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.redaction import redacted
+from repdyn.utils.timeout import TimeoutRunner
 
 ENWIK8_URL = "http://mattmahoney.net/dc/enwik8.zip"
 _CHUNK_BYTES = 1 << 18
 _TIMEOUT_SECONDS = 30
+"""How long the server may be silent."""
+_TOTAL_SECONDS = 3600
+"""How long the download may take in all: 36 MB at 10 kB/s."""
 _ALTERNATIVE = "download it elsewhere and give its path"
 
 
@@ -55,17 +60,21 @@ def download(url: str, path: Path) -> None:
 
 
 def _download(url: str, file: IO[bytes]) -> None:
+    deadline = time.monotonic() + _TOTAL_SECONDS
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     try:
         with (
-            urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response,
+            _answer(url) as response,
             Progress(*columns, TimeRemainingColumn()) as progress,
         ):
             expected = int(response.headers["Content-Length"]) if response.headers["Content-Length"] else None
             task = progress.add_task("enwik8", total=expected)
             received = 0
-            while chunk := response.read(_CHUNK_BYTES):
+            # what has arrived: read() would wait for the whole chunk, however slowly it comes
+            while chunk := response.read1(_CHUNK_BYTES):
                 file.write(chunk)
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{received:,} bytes in {_TOTAL_SECONDS:g} s")
                 received += len(chunk)
                 progress.advance(task, len(chunk))
     except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
@@ -76,6 +85,15 @@ def _download(url: str, file: IO[bytes]) -> None:
             f"the download of enwik8 from {url} ended after {received:,} of {expected:,} bytes; "
             f"retry, or {_ALTERNATIVE}"
         )
+
+
+def _answer(url: str) -> HTTPResponse:
+    """Return the answer of the server, whose first lines may not take for ever either."""
+    seconds = 2 * _TIMEOUT_SECONDS
+    try:
+        return TimeoutRunner(seconds)("answering", lambda: urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS))
+    except TimeoutError:
+        raise TimeoutError(f"no answer in {seconds:g} s") from None
 
 
 def _read_verified(path: Path, origin: str | Path, remedy: str) -> Corpus:
