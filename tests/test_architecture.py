@@ -41,7 +41,7 @@ ALLOWED = {
     "recipes": {"figures", "metrics", "probe", "report", "store", "sweep", "tables", "text", "utils"},
     "studies": {"capture", "figures", "hub", "kernels", "probe", "store", "tables", "text", "utils"},
     "explorer": {"capture", "hub", "kernels", "studies", "tables", "utils"},
-    "query": {"store"},
+    "query": {"store", "utils"},
     "watch": {"alerts", "diagnosis", "report", "store", "tables", "utils"},
 }
 # What a store is asked for is imported when it is asked: its plots and insights, which are views of it.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 from sweep.conftest import lines, weights_fetched
 
-from repdyn import open_store
+from repdyn import Probe, open_store
 from repdyn.cli.main import main
+from repdyn.hub.weights import Loading
 from repdyn.publish.sharing import push
-from repdyn.store import read_rows
+from repdyn.store import Store, read_rows
+from repdyn.store.parquet_files import write_single
 from repdyn.store.schema import to_table
+from repdyn.sweep.verification import choose, find_candidates
 
 pytestmark = pytest.mark.slow
 URL = "faulty://host/published"
@@ -90,9 +94,70 @@ def test_a_true_store_is_verified(published, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "another"))
     status, out = verified(capsys, URL, "--relative", "0")
     assert status == 0, out
-    assert len(out) == 3
-    assert all("all agree; largest relative difference 0.0e+00" in line for line in out[:2])
-    assert out[2] == "2 of 2 checkpoints measured again; tolerances: relative 0, absolute 1e-06"
+    assert len(out) == 6
+    assert all("all agree; largest relative difference 0.0e+00" in line for line in out[:4:2])
+    assert all(re.fullmatch(r"  measured by A\. Name with repdyn [^;]*, 20\d\d-\d\d-\d\d", line) for line in out[1:4:2])
+    assert out[4] == "2 of 2 checkpoints measured again; tolerances: relative 0, absolute 1e-06"
+    assert out[5] == "certificates: 2 of 2 files have a certified checksum by A. Name"
+
+
+def test_a_file_with_another_content_than_certified_is_found(published, command, hub, capsys):
+    command("lab/model", "--store", "theirs", "--revisions", "step0,step8", "--reuse", URL)
+    store = open_store("theirs")
+    status, out = verified(capsys, "theirs", "--sample", "1")
+    assert (status, out[-1]) == (0, "certificates: 2 of 2 files have a certified checksum by A. Name")
+    step = 8 if "step 0" in out[0] else 0
+    (path,) = store.path.glob(f"*/step{step:09d}-*.parquet")
+    write_single(path, to_table([dataclasses.replace(row, seconds=row.seconds + 1) for row in read_rows(path)]))
+    with pytest.raises(SystemExit, match="^1$"):
+        main(["verify", "theirs", "--json"])
+    said = capsys.readouterr()
+    assert f"other content than certified: lab%2Fmodel/step{step:09d}-" in said.err
+    found = {one["step"]: one for one in json.loads(said.out)}
+    assert [found[each]["agrees"] for each in (0, 8)] == [True, True]
+    assert [found[each]["certified"] for each in (step, 8 - step)] == [False, True]
+    assert [found[each]["authors"] for each in (step, 8 - step)] == [[], ["A. Name"]]
+    store.compact("lab/model")
+    status, out = verified(capsys, "theirs")
+    assert (status, out[-1]) == (
+        0,
+        "certificates: 0 of 1 files have a certified checksum by A. Name; 1 have none, they were written or joined later",
+    )
+
+
+def test_a_damaged_certificate_is_named(published, capsys):
+    (published.path / "certificates").mkdir()
+    (published.path / "certificates" / "x.json").write_text('{"sha256": []}')
+    with pytest.raises(SystemExit, match="^2$"):
+        main(["verify", "mine"])
+    assert "expected a certificate of a push, cannot read mine/certificates/x.json" in capsys.readouterr().err
+
+
+def test_only_the_probes_and_rows_of_the_sample_are_read(tmp_path, monkeypatch, small_probe):
+    from stored_rows import KEY, row
+
+    store = open_store(tmp_path / "store")
+    store.save_probe(small_probe)
+    for run in ("lab/a", "lab/b"):
+        for step in range(20):
+            key = dataclasses.replace(KEY, run=run, step=step, probe=small_probe.hash)
+            checkpoint = f"lab/m@{step:040d}"
+            changes = {"run": run, "step": step, "probe": small_probe.hash, "checkpoint": checkpoint}
+            store.write(key, [row(layer=layer, tokens_seen=None, **changes) for layer in range(3)])
+    loaded, read = [], []
+    load, to_pandas = Probe.load, Store.to_pandas
+    monkeypatch.setattr(Probe, "load", lambda path: loaded.append(path) or load(path))
+    monkeypatch.setattr(Store, "to_pandas", lambda *given, **kept: read.append(given[1]) or to_pandas(*given, **kept))
+    candidates, left = find_candidates(store)
+    assert (len(candidates), left, loaded) == (40, [], [])
+    chosen, left = choose(candidates, store, Loading(), sample=4, seed=1)
+    assert (len(chosen), left, len(loaded)) == (4, [], 1)
+    assert len(read) == len(set(read))
+    for one in chosen:
+        assert one.rows["layer"].tolist() == [0, 1, 2]
+        assert set(one.rows["step"]) == {one.task.target.step}
+    again, _ = choose(candidates, store, Loading(), sample=4, seed=1)
+    assert [one.task.target for one in again] == [one.task.target for one in chosen]
 
 
 def test_a_false_value_is_found(published, capsys):

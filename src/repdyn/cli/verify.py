@@ -17,6 +17,7 @@ from repdyn.utils.untrusted_names import printable
 from repdyn.utils.urls import path_or_url
 
 if TYPE_CHECKING:
+    from repdyn.sweep.certificates import Certificate
     from repdyn.sweep.verification import Verified
 
 DISAGREES, STOPPED = 1, 3
@@ -26,7 +27,8 @@ _EXAMPLES = """examples:
   repdyn verify sweeps --seed 0 --relative 1e-5     the same choice each time, on the same machine
 
 The weights are downloaded as for a sweep. A value agrees if it differs by at most ABSOLUTE + RELATIVE * |value|. Exit
-status: 0 all agree; 1 a value differs, or a checkpoint could not be measured; 2 invalid arguments; 3 no network.
+status: 0 all agree; 1 a value differs, a checkpoint could not be measured, or a file has another checksum than its
+certificate; 2 invalid arguments; 3 no network.
 """
 _MAX_LISTED = 10
 
@@ -44,16 +46,19 @@ def main(arguments: Sequence[str], prog: str = "repdyn verify") -> None:
     from repdyn.hub.options import check_device
     from repdyn.hub.weights import Loading
     from repdyn.store import find_store
+    from repdyn.sweep.certificates import check_certificates
     from repdyn.sweep.downloads import DownloadLimits, Downloads
     from repdyn.sweep.leftovers import remove_leftovers
-    from repdyn.sweep.verification import find_repeatable, verify
+    from repdyn.sweep.verification import choose, find_candidates, verify
     from repdyn.utils.cache import cache_directory
 
     check_device(options.device)
     store = find_store(options.store)
     loading = Loading(device=options.device, trust_remote_code=options.trust_remote_code)
-    repeatable, left = find_repeatable(store, loading)
-    if not repeatable:
+    candidates, left = find_candidates(store)
+    chosen, others = choose(candidates, store, loading, sample=options.sample, seed=options.seed)
+    if not chosen:
+        left += others
         reason = left[0] if left else "it has live runs alone, whose weights it does not name"
         raise ValueError(f"expected checkpoints that can be measured again in {store.location}: {reason}")
     hub = Hub(timeout_seconds=options.timeout)
@@ -61,33 +66,57 @@ def main(arguments: Sequence[str], prog: str = "repdyn verify") -> None:
     downloads = Downloads(hub, limits)
     for line in remove_leftovers(store, downloads):
         print(printable(line), file=sys.stderr)
-    settings = {name: getattr(options, name) for name in ("sample", "seed", "relative", "absolute")}
+    certified = check_certificates(store)
     try:
         with temporary_folder("verify") as folder:
-            outcomes = verify(repeatable, downloads, folder, **settings)
+            outcomes = verify(chosen, downloads, folder, relative=options.relative, absolute=options.absolute)
     except SweepStoppedError as error:
         print(printable(redacted(f"stopped: {error}")), file=sys.stderr)
         raise SystemExit(STOPPED) from error
+    origins = [_origin(outcome, certified.of_checkpoint(store, outcome.run, outcome.step)) for outcome in outcomes]
     if wants_records(options):
-        print_records([_fields(outcome) for outcome in outcomes], options)
+        print_records([_fields(outcome) | origin for outcome, origin in zip(outcomes, origins, strict=True)], options)
     else:
-        _print(outcomes)
+        _print(outcomes, origins)
         print(
-            f"{len(outcomes)} of {len(repeatable)} checkpoints measured again; tolerances: relative "
+            f"{len(outcomes)} of {len(candidates)} checkpoints measured again; tolerances: relative "
             f"{options.relative:g}, absolute {options.absolute:g}"
         )
-    if any(outcome.failure or outcome.differences for outcome in outcomes):
+        print(printable(f"certificates: {certified.described}"))
+    for name in certified.changed[:_MAX_LISTED]:
+        print(printable(f"other content than certified: {name}"), file=sys.stderr)
+    if certified.changed or any(outcome.failure or outcome.differences for outcome in outcomes):
         raise SystemExit(DISAGREES)
 
 
-def _print(outcomes: Sequence[Verified]) -> None:
-    for outcome in outcomes:
+def _origin(outcome: Verified, certificates: Sequence[Certificate | None]) -> dict[str, Any]:
+    """Return who measured a checkpoint, with which versions and when."""
+    versions = outcome.rows[["repdyn_version", "torch_version", "transformers_version"]].drop_duplicates()
+    return {
+        "certified": bool(certificates) and None not in certificates,
+        "authors": sorted({redacted(one.author) for one in certificates if one is not None and one.author}),
+        "measured_with": [
+            f"repdyn {one[0]}, torch {one[1]}, transformers {one[2]}" for one in versions.itertuples(index=False)
+        ],
+        "measured_at": max(outcome.rows["measured_at"]),
+    }
+
+
+def _print(outcomes: Sequence[Verified], origins: Sequence[dict[str, Any]]) -> None:
+    for outcome, origin in zip(outcomes, origins, strict=True):
         if outcome.failure:
             line = f"not measured: {outcome.failure}"
         else:
             verdict = f"{len(outcome.differences)} differ" if outcome.differences else "all agree"
             line = f"{outcome.n_values} values, {verdict}; largest relative difference {outcome.largest:.1e}"
         print(printable(redacted(f"{outcome.checkpoint}: {line}")))
+        by = f" by {', '.join(origin['authors'])}" if origin["authors"] else ""
+        certified = "" if origin["certified"] else "; not certified"
+        print(
+            printable(
+                f"  measured{by} with {'; '.join(origin['measured_with'])}, {origin['measured_at'][:10]}{certified}"
+            )
+        )
         for difference in outcome.differences[:_MAX_LISTED]:
             print(printable(f"  {difference}"))
 

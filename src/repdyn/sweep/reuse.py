@@ -34,7 +34,7 @@ class Reused:
 
 
 def reuse(tasks: Iterable[Task], store: Store, published: Store, settings: Settings) -> Reused:
-    """Copy the rows of tasks from a published store, as they are, together with its certificates.
+    """Copy the rows of tasks from a published store, as they are, together with their probes and its certificates.
 
     Rows are taken if they are of the same commit of the same repository, probe, metrics, settings, layers and
     precision, and were measured with this version of repdyn. They keep the time and the versions of their measurement.
@@ -56,6 +56,7 @@ def reuse(tasks: Iterable[Task], store: Store, published: Store, settings: Setti
         if any(row.repdyn_version != current for row in rows):
             reused.n_other_version += 1
             continue
+        store.save_probe(task.probe)
         store.write(key, [replace(row, run=key.run) for row in rows])
         store.discard_failures(key)
         reused.n_taken += 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from repdyn.sweep.targets import Target
 RELATIVE, ABSOLUTE = 1e-3, 1e-6
 """Tolerances: another device, or another version of torch, changes the last digits of float32 states."""
 _IDENTITY = ["stack", "layer", "head", "metric", "subset", "settings"]
-_OF_CHECKPOINT = ["run", "step", "checkpoint", "probe", "layers", "dtype", "revision", "stage", "tokens_seen"]
-_NEEDED = [*_OF_CHECKPOINT, *_IDENTITY, "value"]
+_OF_CHECKPOINT = ["step", "checkpoint", "probe", "layers", "dtype"]
+_DESCRIBED = [*_OF_CHECKPOINT, "revision", "stage", "tokens_seen"]
+MEASURED_BY = ["repdyn_version", "torch_version", "transformers_version", "measured_at"]
+"""Columns that say when and with which versions a row was measured."""
 
 
 @dataclass
@@ -35,6 +38,8 @@ class Verified:
 
     run: str
     step: int
+    rows: pd.DataFrame
+    """What the store has of it."""
     n_values: int = 0
     largest: float = 0.0
     """The largest relative difference."""
@@ -50,6 +55,20 @@ class Verified:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A measured checkpoint whose weights and probe are there."""
+
+    target: Target
+    described: Mapping[str, Any]
+    """Its columns in the store."""
+
+    @property
+    def checkpoint(self) -> str:
+        """Its run and step, for people."""
+        return f"{self.target.run} step {self.target.step}"
+
+
+@dataclass(frozen=True)
 class Repeatable:
     """A measured checkpoint with everything needed to measure it again."""
 
@@ -58,62 +77,92 @@ class Repeatable:
     rows: pd.DataFrame
 
 
-def find_repeatable(store: Store, loading: Loading) -> tuple[list[Repeatable], list[str]]:
-    """Return the measured checkpoints that can be measured again, and why others cannot.
+def find_candidates(store: Store) -> tuple[list[Candidate], list[str]]:
+    """Return the measured checkpoints that can perhaps be measured again, and why others cannot.
 
     Args:
         store: of sweeps; checkpoints of live runs have no weights to load.
-        loading: device and trust in code; the precision is that of the measurement.
     """
-    frame = store.to_pandas(columns=_NEEDED)
-    measured = frame.loc[frame["layer"].notna() & frame["checkpoint"].notna()]
     found, left = [], []
-    for (run, step, checkpoint, probe, *_), rows in measured.groupby(
-        ["run", "step", "checkpoint", "probe", "layers", "dtype"]
-    ):
-        target = _target(rows)
-        name = f"{run} step {step}"
-        path = store.probe_path(str(probe))
-        if target is None:
-            left.append(f"{name}: its weights are not at {checkpoint}")
-        elif not path.exists():
-            left.append(f"{name}: the store lacks the probe {probe}")
-        elif repeatable := _settings(Task(target, Probe.load(path)), rows, loading):
-            found.append(repeatable)
-        else:
-            left.append(f"{name}: its metrics compare it with another checkpoint")
+    for run in store.runs():
+        described = {tuple(row[name] for name in _OF_CHECKPOINT): row for row in store.distinct(run, _DESCRIBED)}
+        swept = [row for row in described.values() if row["checkpoint"] is not None]
+        for row in sorted(swept, key=lambda row: [str(row[name]) for name in _OF_CHECKPOINT]):
+            name, target = f"{run} step {row['step']}", _target(run, row)
+            if target is None:
+                left.append(f"{name}: its weights are not at {row['checkpoint']}")
+            elif not store.probe_path(row["probe"]).exists():
+                left.append(f"{name}: the store lacks the probe {row['probe']}")
+            else:
+                found.append(Candidate(target, row))
     return found, left
 
 
+def choose(
+    candidates: Sequence[Candidate], store: Store, loading: Loading, *, sample: int = 3, seed: int | None = None
+) -> tuple[list[Repeatable], list[str]]:
+    """Return a random sample of the checkpoints, and why some that were drawn are not in it.
+
+    Args:
+        candidates: from :func:`find_candidates`; the probes and rows of those drawn alone are read.
+        store: that they are in.
+        loading: device and trust in code; the precision is that of the measurement.
+        sample: number of checkpoints, if there are as many.
+        seed: of the choice; None for another one each time.
+
+    Raises:
+        ValueError: a probe or file cannot be read.
+    """
+    chosen: list[Repeatable] = []
+    left: list[str] = []
+    probes: dict[str, Probe] = {}
+
+    @lru_cache(maxsize=4)
+    def rows_of(run: str) -> pd.DataFrame:
+        return store.to_pandas(run, columns=[*_DESCRIBED, *MEASURED_BY, *_IDENTITY, "value"])
+
+    for one in random.Random(seed).sample(candidates, len(candidates)):
+        if len(chosen) == sample:
+            break
+        probe = one.described["probe"]
+        if probe not in probes:
+            probes[probe] = Probe.load(store.probe_path(probe))
+        frame = rows_of(one.target.run)
+        is_one = frame["layer"].notna()
+        for name in _OF_CHECKPOINT:
+            is_one &= frame[name] == one.described[name]
+        repeatable = _settings(Task(one.target, probes[probe]), frame.loc[is_one], loading)
+        if repeatable:
+            chosen.append(repeatable)
+        else:
+            left.append(f"{one.checkpoint}: its metrics compare it with another checkpoint")
+    return chosen, left
+
+
 def verify(
-    repeatable: Sequence[Repeatable],
+    chosen: Sequence[Repeatable],
     downloads: Downloads,
     folder: Path,
     *,
-    sample: int = 3,
-    seed: int | None = None,
     relative: float = RELATIVE,
     absolute: float = ABSOLUTE,
 ) -> list[Verified]:
-    """Measure a random sample again and compare each value.
+    """Measure checkpoints again and compare each value.
 
     Args:
-        repeatable: from :func:`find_repeatable`.
+        chosen: from :func:`choose`.
         downloads: downloads the weights, and deletes them afterwards.
         folder: for the new rows.
-        sample: number of checkpoints.
-        seed: of the choice; None for another one each time.
         relative, absolute: a value agrees if it differs by at most ``absolute + relative * |value|``, or both are
             undefined.
 
     Raises:
         SweepStoppedError: no connection, or no space on the disk.
     """
-    chosen = random.Random(seed).sample(list(repeatable), min(sample, len(repeatable)))
     outcomes = []
     for number, one in enumerate(chosen):
         store = open_store(folder / str(number))
-        outcome = Verified(one.task.target.run, one.task.target.step)
+        outcome = Verified(one.task.target.run, one.task.target.step, one.rows)
         report = sweep([one.task], store, one.settings, downloads)
         if report.failed:
             outcome.failure = report.failed[0][1]
@@ -123,15 +172,14 @@ def verify(
     return outcomes
 
 
-def _target(rows: pd.DataFrame) -> Target | None:
-    first = rows.iloc[0]
-    origin, tokens = str(first["checkpoint"]), first["tokens_seen"]
+def _target(run: str, row: Mapping[str, Any]) -> Target | None:
+    origin = str(row["checkpoint"])
     described = {
-        "run": str(first["run"]),
-        "step": int(first["step"]),
-        "revision": str(first["revision"] or ""),
-        "tokens_seen": None if pd.isna(tokens) else int(tokens),
-        "stage": None if pd.isna(first["stage"]) else str(first["stage"]),
+        "run": run,
+        "step": int(row["step"]),
+        "revision": row["revision"] or "",
+        "tokens_seen": row["tokens_seen"],
+        "stage": row["stage"],
     }
     if Path(origin).is_absolute():
         return Target(**described, path=Path(origin)) if Path(origin).exists() else None
