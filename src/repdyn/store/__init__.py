@@ -13,6 +13,7 @@ run_files      the files of a run: listed, read, made compact
 compact_files  the rows of many checkpoints in one file
 parquet_files  one file of a store, checked against the schema
 unfinished     temporary files that killed processes left
+row_filter     conditions on rows, and what names of folders and files say of them
 frame          the rows of several files as one data frame
 schema         ``Row``: one value with everything needed to interpret it
 state_cache    ``StateCache``: hidden states of the previous checkpoint on disk, for metrics that compare checkpoints

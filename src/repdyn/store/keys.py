@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 _FAILED = "failed"
 """Suffix of the name of a file with the rows of a failed measurement."""
@@ -49,6 +49,16 @@ def folder_name(run: str) -> str:
     # quoted names contain no plus sign, so no other run has this folder
     digest = hashlib.sha256(run.encode()).hexdigest()[:_DIGEST_DIGITS]
     return f"{folder[: _MAX_NAME_BYTES - 1 - _DIGEST_DIGITS]}+{digest}"
+
+
+def run_of(folder: str) -> str | None:
+    """Return the name of the run whose folder has this name; None if the name was too long to be kept whole.
+
+    >>> run_of(folder_name("lab/a")), run_of(folder_name("a" * 300))
+    ('lab/a', None)
+    """
+    run = unquote(folder)
+    return run if run and folder_name(run) == folder else None
 
 
 def quoted(name: str) -> str:
