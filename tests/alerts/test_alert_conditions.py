@@ -1,6 +1,7 @@
 """Conditions of alerts on synthetic series, step by step and over a whole run."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -231,6 +232,30 @@ def test_alerts_depend_only_on_the_steps_so_far(profiles):
     evaluator = AlertEvaluator(every)
     live = [alert for step in range(len(profiles)) for alert in evaluator.update(frame.loc[frame["step"] == step])]
     assert [repr(alert) for alert in live] == [repr(alert) for alert in whole]
+
+
+def test_rows_give_the_alerts_of_their_data_frame():
+    state = np.random.RandomState(0)
+    values = [0.1, 0.3, 1.0, 8.0, math.nan]
+    frames, plain = AlertEvaluator(RULES), AlertEvaluator(RULES)
+    found = []
+    for step in range(40):
+        rows = [
+            make_row(step=step, layer=layer, metric=metric, stack=stack, subset=subset, head=head, value=value, std=0.1)
+            for metric in ("two_nn", "anisotropy", "token_change")
+            for stack in (None, "encoder")
+            for subset in ("all", "no_sink")
+            for layer, head in ((2, None), (0, None), (1, None), (1, 0))
+            for value in [float(state.choice(values))]
+        ]
+        missing = {"value": math.nan, "reason": "constant cloud"}
+        rows += [replace(row, **missing) for row in rows[:1]] if step % 3 == 0 else []
+        rows = [replace(row, compared_to=0) if row.metric == "token_change" else row for row in rows]
+        rows += [make_scalar(step, float(state.choice(values))), *make_failures(step)][: step % 3]
+        live = plain.update_with_rows(rows)
+        assert repr(live) == repr(frames.update(to_frame(rows)))
+        found += live
+    assert {alert.rule for alert in found} >= {rule.name for rule in RULES} - {"profile jumps"}
 
 
 def test_against_a_naive_reference():

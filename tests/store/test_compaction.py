@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -126,9 +127,60 @@ def test_a_damaged_compact_file_is_an_error(store, where):
     content = bytearray(path.read_bytes())
     content[int(where * len(content))] ^= 1
     path.write_bytes(content)
-    for read in (store.to_pandas, lambda: store.steps("run"), lambda: at(30) in store, lambda: store.compact("run")):
+    reads = [store.to_pandas, lambda: at(30) in store, lambda: store.compact("run")]
+    if where > 0.9:  # in the index of the steps
+        reads.append(lambda: store.steps("run"))
+    for read in reads:
         with pytest.raises(ValueError, match="to have the content that its name states, got another; move it away"):
             read()
+
+
+def test_steps_are_listed_from_the_index_alone(store, monkeypatch):
+    steps = store.steps("run")
+    store.compact("run")
+    path = next(path for path in store.folder_of("run").glob("*-compact-*"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 5] ^= 1
+    path.write_bytes(content)
+    assert store.steps("run") == steps
+    assert store.runs() == ["run"]
+    with pytest.raises(ValueError, match="to have the content that its name states"):
+        store.to_pandas("run", columns=["step"])
+
+
+def test_every_flipped_bit_of_the_index_is_noticed(store):
+    """An index that names another step would have it measured again."""
+    store.compact("run")
+    path = next(path for path in store.folder_of("run").glob("*-compact-*"))
+    whole, names = path.read_bytes(), list(compact_parts(path))
+    first = whole.index(b"repdyn.parts")
+    for place in range(first, min(first + 400, len(whole)), 3):
+        content = bytearray(whole)
+        content[place] ^= 1
+        path.write_bytes(content)
+        compact_files._parts.cache_clear()  # the clock of files is not that fast
+        with suppress(ValueError):
+            assert list(compact_parts(path)) == names  # the bit was in what other programs read
+    compact_files._parts.cache_clear()
+    path.write_bytes(whole)
+    assert list(compact_parts(path)) == names
+
+
+def test_an_early_compact_file_without_a_digest_of_its_index(store, monkeypatch):
+    steps, frame = store.steps("run"), store.to_pandas()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(compact_files, "_DIGEST_OF_PARTS", "unknown")
+        store.compact("run")
+    compact_files._parts.cache_clear()
+    path = next(path for path in store.folder_of("run").glob("*-compact-*"))
+    assert compact_files._DIGEST_OF_PARTS.encode() not in pq.read_metadata(path).metadata
+    assert store.steps("run") == steps
+    pd.testing.assert_frame_equal(store.to_pandas(), frame)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="to have the content that its name states"):
+        store.steps("run")
 
 
 def test_two_processes_do_not_compact_at_once(store):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from repdyn.alerts.conditions import CONDITIONS
 from repdyn.alerts.rules import RULES, Rule
-from repdyn.alerts.series import COLUMNS, Course, Past, SeriesKey, courses
+from repdyn.alerts.series import COLUMNS, Course, Past, SeriesKey, StoredRow, courses, courses_of_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,9 +77,16 @@ class AlertEvaluator:
         Returns:
             Alerts in the order of :func:`find_alerts`.
         """
+        return self._evaluate(courses(frame))
+
+    def update_with_rows(self, rows: Iterable[StoredRow]) -> list[Alert]:
+        """Evaluate the rules on the rows of a step as :meth:`update` does, without a data frame of them."""
+        return self._evaluate(courses_of_rows(rows))
+
+    def _evaluate(self, observed: Iterable[tuple[SeriesKey, Course]]) -> list[Alert]:
         found = [
             (alert.step, rule_index, alert)
-            for key, now in courses(frame)
+            for key, now in observed
             for past in [self._past(key, now)]
             for rule_index, rule in self._rules_for(key)
             for alert in _alerts(rule, key, now, past)

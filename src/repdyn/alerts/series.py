@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,31 @@ HISTORY = 8
 """Largest number of earlier changes with which a change of a profile is compared."""
 MIN_STDS = 2.0
 """Distance beyond which two values differ, in standard deviations of their difference."""
+
+
+class StoredRow(Protocol):
+    """The fields of :class:`repdyn.store.schema.Row` that a course is taken from."""
+
+    @property
+    def metric(self) -> str: ...
+    @property
+    def subset(self) -> str | None: ...
+    @property
+    def stack(self) -> str | None: ...
+    @property
+    def layer(self) -> int | None: ...
+    @property
+    def head(self) -> int | None: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def std(self) -> float: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def compared_to(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -180,8 +205,27 @@ def courses(frame: pd.DataFrame) -> Iterator[tuple[SeriesKey, Course]]:
     order = np.argsort(number, kind="stable")
     columns = _Columns.of(rows)
     for members in np.split(order, np.flatnonzero(np.diff(number[order])) + 1) if len(rows) else ():
-        metric, subset, stack = rows[_KEY].iloc[members[0]]
+        metric, subset, stack = (rows[name].iat[members[0]] for name in _KEY)
         yield SeriesKey(str(metric), _text(subset), _text(stack)), columns.course(members)
+
+
+def courses_of_rows(rows: Iterable[StoredRow]) -> Iterator[tuple[SeriesKey, Course]]:
+    """Yield what :func:`courses` does, from few rows: a data frame of them takes most of the time."""
+    found: dict[SeriesKey, list[StoredRow]] = {}
+    for row in rows:
+        if row.head is None and not (row.layer is None and row.reason is not None):
+            found.setdefault(SeriesKey(row.metric, row.subset, row.stack), []).append(row)
+    for key, members in found.items():
+        columns = _Columns(
+            np.array([row.step for row in members]),
+            np.array([-1 if row.layer is None else row.layer for row in members]),
+            np.array([row.value for row in members], float),
+            np.array([row.std for row in members], float),
+            np.array([row.reason for row in members], object),
+            np.array([row.reason is not None for row in members]),
+            np.array([row.compared_to is not None for row in members]),
+        )
+        yield key, columns.course(np.arange(len(members)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,17 +1,24 @@
-"""A DuckDB connection with the rows of stores, reading no more columns than the query names."""
+"""A DuckDB connection with the rows of stores, of which it reads what a query needs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from repdyn.query import views
 from repdyn.store import Store
-from repdyn.store.schema import COLUMNS
+from repdyn.store.frame import read_frame
+from repdyn.store.parquet_files import encoded_schema
+from repdyn.store.row_filter import RowFilter
+from repdyn.store.schema import COLUMNS, SCHEMA
 from repdyn.utils.arguments import closest
 
 VIEWS = {
@@ -25,7 +32,7 @@ _UNKNOWN = {
     r"""Table with name "?(\w+)"? does not exist!(\nDid you mean .*)?""": tuple(VIEWS),
     r"""Referenced column "(\w+)" not found in FROM clause!(\nCandidate bindings: .*)?""": (_STORE, *COLUMNS),
 }
-_WITHOUT_COLUMNS = r"(^|\()\s*(from|describe|summarize|show|table)\b"
+_SCHEMA = encoded_schema(pa.schema([pa.field(_STORE, pa.string()), *(field.with_nullable(True) for field in SCHEMA)]))
 
 
 def query(stores: Sequence[Store], sql: str) -> pd.DataFrame:
@@ -45,18 +52,20 @@ def query(stores: Sequence[Store], sql: str) -> pd.DataFrame:
         >>> int(frame["last"][0])
         4000
     """
-    duckdb = _duckdb()
+    duckdb, rows = _duckdb(), _Rows(stores)
     with duckdb.connect() as connection:
+        connection.register("rows", rows)
         try:
             n_statements = len(connection.extract_statements(sql))
             if n_statements != 1:
                 raise ValueError(f"expected one statement such as select run from runs, got {n_statements}: {sql!r}")
-            connection.register("rows", _rows(stores, _columns_in(sql)))
             for name, create in {"runs": views.RUNS, "profiles": views.profiles}.items():
-                if _names(sql, name):
+                if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
                     connection.execute(create if isinstance(create, str) else create(connection))
             return connection.execute(sql).df()
         except duckdb.Error as error:
+            if rows.error is not None:
+                raise rows.error from None
             raise ValueError(
                 f"expected a query over {', '.join(VIEWS)} in the SQL of DuckDB: {_suggesting(str(error).strip())}"
             ) from error
@@ -76,29 +85,56 @@ def _suggesting(message: str) -> str:
     return message
 
 
-def _rows(stores: Sequence[Store], columns: Sequence[str]) -> pa.Table:
-    tables = []
-    for store in stores:
+class _Rows(ds.Dataset):
+    """The rows of stores as a dataset of Arrow: DuckDB asks it for the columns and rows that a query needs.
+
+    Args:
+        stores: each with files of measurements.
+
+    Raises:
+        ValueError: one of them has none.
+    """
+
+    def __init__(self, stores: Sequence[Store]) -> None:  # that of Arrow is for subclasses in C++ alone
+        if empty := [store for store in stores if not store.folders()]:
+            raise ValueError(f"expected a store with measurements, found none in {empty[0].path}")
+        self.error: Exception | None = None
+        """Why files could not be read, which DuckDB tells as text alone."""
+        self._stores = stores
+
+    @property
+    def schema(self) -> pa.Schema:
+        return _SCHEMA
+
+    def scanner(
+        self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **options: Any
+    ) -> ds.Scanner:
+        """Return a scanner over columns of the rows that meet a condition, as any dataset of Arrow does.
+
+        Raises:
+            ValueError: a file cannot be read.
+        """
+        condition = RowFilter(filter, _SCHEMA)
+        asked = {*(_SCHEMA.names if columns is None else columns), *condition.columns}
+        needed = [name for name in COLUMNS if name in asked] or ["run"]  # rows are counted by some column
+        try:
+            tables = [self._read(store, needed, condition) for store in self._stores]
+        except (ValueError, OSError) as error:
+            self.error = error
+            raise
+        return ds.InMemoryDataset(pa.concat_tables(tables)).scanner(columns=columns, filter=filter, **options)
+
+    @staticmethod
+    def _read(store: Store, columns: Sequence[str], condition: RowFilter) -> pa.Table:
+        schema = pa.schema([_SCHEMA.field(name) for name in (_STORE, *columns)])
+        name = {_STORE: str(store.path)}
+        frame = read_frame(store.folders(), columns, condition) if condition.possible([name]) else None
+        if frame is None:
+            return schema.empty_table()
         # undefined values become NULL, so that aggregates leave them out
-        table = pa.Table.from_pandas(store.to_pandas(columns=columns, categorical=True), preserve_index=False)
-        name = pa.array([str(store.path)] * len(table)).dictionary_encode()
-        tables.append(table.add_column(0, _STORE, name))
-    return pa.concat_tables(tables, promote_options="permissive")
-
-
-def _columns_in(sql: str) -> list[str]:
-    """Return the columns that a query may need: those it names, or all if it has a star or only names of views."""
-    # a star but that of count(*), a product's among them, and what begins without a list of columns
-    if "*" in re.sub(r"\(\s*\*\s*\)", "", sql) or re.search(_WITHOUT_COLUMNS, sql, re.IGNORECASE):
-        return list(COLUMNS)
-    needed = {name for name in COLUMNS if _names(sql, name)}
-    for view, used in views.USED_COLUMNS.items():
-        needed |= used if _names(sql, view) else set()
-    return [name for name in COLUMNS if name in needed] or ["run"]
-
-
-def _names(sql: str, name: str) -> bool:
-    return re.search(rf"\b{name}\b", sql, re.IGNORECASE) is not None
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        store_names = pa.DictionaryArray.from_arrays(np.zeros(len(frame), np.int32), [name[_STORE]])
+        return table.add_column(0, _STORE, store_names).cast(schema)
 
 
 def _duckdb() -> ModuleType:

@@ -7,43 +7,49 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import duckdb
 
+# Without aggregates of distinct values, which DuckDB computes even where a query has no use for them.
 RUNS = """
 create view runs as
+with checkpoints as (
+    select
+        store, run, probe, step,
+        any_value(model) filter (layer is not null) as model,
+        any_value(causal) as causal,
+        any_value(parameters) as parameters,
+        any_value(design) filter (layer is not null) as design,
+        max(tokens_seen) as tokens_seen,
+        max(layer) as blocks,
+        list_distinct(list(metric) filter (layer is not null)) as metrics,
+        count(*) filter (layer is not null and value is null) as undefined,
+        count(layer) > 0 as is_measured,
+        count(*) filter (layer is null and value is null and reason is not null and same_as is null) > 0 as is_failed,
+        count(same_as) > 0 as is_copied,
+        max(measured_at) as measured_at
+    from rows
+    group by store, run, probe, step
+)
 select
     store, run, probe,
-    any_value(model) filter (layer is not null) as model,
+    any_value(model) as model,
     any_value(causal) as causal,
     any_value(parameters) as parameters,
-    any_value(design) filter (layer is not null) as design,
-    min(step) filter (layer is not null) as first_step,
-    max(step) filter (layer is not null) as last_step,
-    count(distinct step) filter (layer is not null) as checkpoints,
+    any_value(design) as design,
+    min(step) filter (is_measured) as first_step,
+    max(step) filter (is_measured) as last_step,
+    count(*) filter (is_measured) as checkpoints,
     max(tokens_seen) as tokens_seen,
-    max(layer) as blocks,
-    list(distinct metric order by metric) filter (layer is not null) as metrics,
-    count(*) filter (layer is not null and value is null) as undefined,
-    count(distinct step) filter (layer is null and value is null and reason is not null and same_as is null)
-        as failed_checkpoints,
-    count(distinct step) filter (same_as is not null) as copied_checkpoints,
+    max(blocks) as blocks,
+    list_sort(list_distinct(flatten(list(metrics)))) as metrics,
+    sum(undefined)::bigint as undefined,
+    count(*) filter (is_failed) as failed_checkpoints,
+    count(*) filter (is_copied) as copied_checkpoints,
     max(measured_at) as measured_at
-from rows
+from checkpoints
 group by store, run, probe
 order by store, run, probe
 """
 
 _CHECKPOINT = "store, run, probe, model, step, tokens_seen, stage, layers, stack"
-
-USED_COLUMNS = {
-    "runs": {
-        *("run", "probe", "model", "causal", "parameters", "design", "step", "tokens_seen", "layer", "metric", "value"),
-        *("reason", "same_as", "measured_at"),
-    },
-    "profiles": {
-        *("run", "probe", "model", "step", "tokens_seen", "stage", "layers", "stack", "layer", "depth", "subset"),
-        *("metric", "value", "head", "settings"),
-    },
-}
-"""Columns of the rows that each view is made of."""
 
 
 def profiles(connection: duckdb.DuckDBPyConnection) -> str:

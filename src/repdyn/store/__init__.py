@@ -17,6 +17,7 @@ copied_files   those of a copy of a run, whose rows are in other files now
 compact_files  the rows of many checkpoints in one file
 parquet_files  one file of a store, checked against the schema
 unfinished     temporary files that killed processes left
+row_filter     conditions on rows, and what names of folders and files say of them
 frame          the rows of several files as one data frame
 schema         ``Row``: one value with everything needed to interpret it
 state_cache    ``StateCache``: hidden states of the previous checkpoint on disk, for metrics that compare checkpoints

@@ -31,7 +31,9 @@ TEMPORARY = ".compact-"
 _ROWS_PER_GROUP = 100_000
 """Number of rows from which on a row group is complete, the smallest unit that is read."""
 _MARK = "-compact-"
-_PARTS = b"repdyn.parts"
+_PARTS = "repdyn.parts"
+_DIGEST_OF_PARTS = "repdyn.parts.sha256"
+"""Name of the digest of the index in the metadata; files of early versions lack it."""
 _DIGEST_DIGITS = 32
 
 
@@ -48,41 +50,59 @@ def generation_of(path: Path) -> int:
 def compact_parts(path: Path) -> Mapping[str, range]:
     """Return the rows of each part of a compact file, by the name of the part.
 
+    Of the content no more is read than the index of the parts, which has a digest of its own.
+
+    Raises:
+        FileNotFoundError: the file is gone.
+        ValueError: the index cannot be read, or is not what was written.
+    """
+    return _parts(path, *_state(path))
+
+
+def check_content(path: Path) -> None:
+    """Check the content of a compact file, once in a process for each state of the file.
+
+    Raises:
+        FileNotFoundError: the file is gone.
+        ValueError: its content is not what was written.
+    """
+    _check_content(path, *_state(path))
+
+
+def read_parts(
+    path: Path, names: Iterable[str], columns: Sequence[str], *, encoded: bool = False
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the names and the tables of some parts of a compact file; row groups without any are not read.
+
+    Texts are left as dictionaries if they are to be ``encoded``.
+
     Raises:
         FileNotFoundError: the file is gone.
         ValueError: it cannot be read, or its content is not what was written.
     """
-    stat = path.stat()
-    return _checked_parts(path, stat.st_mtime_ns, stat.st_size)
-
-
-def read_parts(path: Path, names: Iterable[str], columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the names and the tables of some parts of a compact file; row groups without any are not read.
-
-    Raises:
-        FileNotFoundError: the file is gone.
-        ValueError: it cannot be read.
-    """
+    check_content(path)
     parts, wanted = compact_parts(path), set(names)
     for index, group in enumerate(_row_groups(path)):
         inside = [name for name, rows in parts.items() if name in wanted and rows.start in group]
         if inside:
-            table = read_table(path, columns, row_group=index)
+            table = read_table(path, columns, row_group=index, encoded=encoded)
             yield from ((name, table.slice(parts[name].start - group.start, len(parts[name]))) for name in inside)
 
 
 def read_blocks(path: Path, names: Sequence[str], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of some parts of a compact file, as few and large tables; texts may be dictionaries.
+    """Yield the rows of some parts of a compact file, as few and large tables with texts as dictionaries.
 
     Raises:
         FileNotFoundError: the file is gone.
-        ValueError: it cannot be read.
+        ValueError: it cannot be read, or its content is not what was written.
     """
+    if names:
+        check_content(path)
     if len(names) == len(compact_parts(path)):
         groups = range(len(_row_groups(path)))
         yield from (read_table(path, columns, row_group=index, encoded=True) for index in groups)
     elif names:
-        yield pa.concat_tables(table for _, table in read_parts(path, names, columns))
+        yield pa.concat_tables(table for _, table in read_parts(path, names, columns, encoded=True))
 
 
 def write_compact(folder: Path, parts: Iterator[tuple[str, pa.Table]], generation: int) -> tuple[Path, list[str]]:
@@ -109,7 +129,8 @@ def write_compact(folder: Path, parts: Iterator[tuple[str, pa.Table]], generatio
                 if is_complete:
                     break
             _write_row_group(writer, waiting)
-            writer.add_key_value_metadata({_PARTS.decode(): json.dumps(list(sizes.items()))})
+            index = json.dumps(list(sizes.items()))
+            writer.add_key_value_metadata({_PARTS: index, _DIGEST_OF_PARTS: _digest_of_text(index.encode())})
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         first, last = (name.partition("-")[0].removesuffix(".parquet") for name in (min(sizes), max(sizes)))
@@ -127,20 +148,37 @@ def _write_row_group(writer: pq.ParquetWriter, tables: list[pa.Table]) -> None:
         tables.clear()
 
 
-@lru_cache(maxsize=256)
-def _checked_parts(path: Path, mtime_ns: int, size: int) -> Mapping[str, range]:
-    """Check the digest and read the index, once for each state of a file: its time and size are part of the key."""
-    del mtime_ns, size
+# The time and the size of a file are arguments so that a changed file is read again.
+
+
+@lru_cache(maxsize=4096)
+def _parts(path: Path, mtime_ns: int, size: int) -> Mapping[str, range]:
     if path.is_fifo():  # whoever writes to it would be waited for
         raise ValueError(f"expected a compact file of a store, got a named pipe, {path}; move it away")
-    if _digest(path) != path.stem.rpartition("-")[2]:
-        raise ValueError(f"expected {path} to have the content that its name states, got another; move it away")
     try:
-        sizes = json.loads(pq.read_metadata(path).metadata[_PARTS])
-    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        metadata = pq.read_metadata(path).metadata
+        index = metadata[_PARTS.encode()]
+        if metadata.get(_DIGEST_OF_PARTS.encode(), b"").decode() != _digest_of_text(index):
+            _check_content(path, mtime_ns, size)
+        sizes = json.loads(index)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        _check_content(path, mtime_ns, size)  # damaged, more often than written by another program
         raise ValueError(f"expected a compact file of a store, cannot read {path}: {error}; move it away") from error
     ends = accumulate((n_rows for _, n_rows in sizes), initial=0)
     return MappingProxyType({name: range(*rows) for (name, _), rows in zip(sizes, pairwise(ends), strict=True)})
+
+
+@lru_cache(maxsize=4096)
+def _check_content(path: Path, mtime_ns: int, size: int) -> None:
+    if _digest(path) != path.stem.rpartition("-")[2]:
+        raise ValueError(f"expected {path} to have the content that its name states, got another; move it away")
+
+
+def _state(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_size
 
 
 def _row_groups(path: Path) -> list[range]:
@@ -152,3 +190,7 @@ def _row_groups(path: Path) -> list[range]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGEST_DIGITS]
+
+
+def _digest_of_text(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from repdyn.store.run_files import has_files
 from repdyn.store.store import Store, open_store
 from repdyn.utils.urls import is_url
 
@@ -57,12 +58,7 @@ def find_stores(path: str | Path) -> list[Store]:
 
 def _has_measurements(folder: Path) -> bool:
     """Return whether a folder has one with files of measurements; it is read no further than to the first of them."""
-    return any(
-        entry.name.startswith("step") and entry.name.endswith(".parquet")
-        for inside in _entries(folder)
-        if inside.is_dir()
-        for entry in _entries(inside.path)
-    )
+    return any(inside.is_dir() and has_files(Path(inside.path)) for inside in _entries(folder))
 
 
 def _stores_below(folder: Path, depth: int) -> Iterator[Path]:

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from repdyn.store.run_files import with_run_files
+from repdyn.store.row_filter import EVERY_ROW, RowFilter, folders_left
+from repdyn.store.run_files import RunFiles, with_run_files
 from repdyn.store.schema import COLUMNS, SCHEMA, too_few_distinct
 
-# Columns that identify a measurement; the newest of several rows that agree in them counts.
-_IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset", "settings", "probe"]
+IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset", "settings", "probe"]
+"""Columns that identify a measurement; the newest of several rows that agree in them counts."""
 _ORDER = ["run", "step", "stack", "metric", "subset", "layer", "head"]
 _CHECKPOINT = ["run", "step", "probe"]
 # Columns by which rows of early versions are found that have too few distinct vectors for a value.
@@ -36,26 +36,36 @@ def columns_to_read(columns: Sequence[str]) -> list[str]:
     if unknown := [name for name in columns if name not in COLUMNS]:
         raise ValueError(f"expected columns of a store, got {unknown[0]!r}; there are {', '.join(COLUMNS)}")
     judged = _SAMPLE if {"value", "std", "reason"}.intersection(columns) else []
-    needed = {*columns, *_IDENTITY, "measured_at", "same_as", *judged}
+    needed = {*columns, *IDENTITY, "measured_at", "same_as", *judged}
     return [name for name in COLUMNS if name in needed]
 
 
-def read_frame(folders: Iterable[Path], columns: Sequence[str], metrics: Sequence[str] | None) -> pd.DataFrame | None:
-    """Return the rows in the folders of runs as :func:`as_frame` does; None if there are no files.
+def read_frame(
+    folders: Iterable[Path], columns: Sequence[str], condition: RowFilter = EVERY_ROW
+) -> pd.DataFrame | None:
+    """Return the rows in the folders of runs as :func:`as_frame` does; None if there is no file to be read.
+
+    Files of runs and steps that contradict the condition are not read. Rows that do not meet it may be among those
+    returned, unless the condition is about :data:`IDENTITY` alone.
 
     Raises:
         ValueError: a name is not a column, or a file cannot be read.
     """
     needed = columns_to_read(columns)
     found: list[tuple[bool, pa.Table]] = []
-    for folder in folders:
-        found += with_run_files(folder, lambda files: [(fails, encoded(rows)) for fails, rows in files.blocks(needed)])
+
+    def read(files: RunFiles) -> list[tuple[bool, pa.Table]]:
+        files.keep(condition)
+        return [(fails, encoded(rows)) for fails, rows in files.blocks(needed)]
+
+    for folder in folders_left(folders, condition):
+        found += with_run_files(folder, read)
     if not found:
         return None
     failed = [table for fails, table in found if fails]
     measured = [table for fails, table in reversed(found) if not fails]
     del found  # each is forgotten as soon as it is joined to the others
-    return as_frame((measured.pop() for _ in range(len(measured))), failed, columns=columns, metrics=metrics)
+    return as_frame((measured.pop() for _ in range(len(measured))), failed, columns=columns, condition=condition)
 
 
 def as_frame(
@@ -63,7 +73,7 @@ def as_frame(
     failed: Iterable[pa.Table] = (),
     *,
     columns: Sequence[str] = COLUMNS,
-    metrics: Sequence[str] | None = None,
+    condition: RowFilter = EVERY_ROW,
 ) -> pd.DataFrame:
     """Return rows as views use them, sorted by run, step, stack, metric, subset, layer and head.
 
@@ -76,17 +86,20 @@ def as_frame(
             out: a process may be killed before it deletes the file. A checkpoint that was found to be a copy after it
             was measured loses its values.
         columns: of the frame; the tables need those of :func:`columns_to_read`.
-        metrics: names of the metrics and scalars to keep; all unless given.
+        condition: on the rows to keep; one that is about other columns than :data:`IDENTITY` is disregarded, since it
+            may hold for a row and not for the newer one that takes its place.
     """
+    if not set(condition.columns).issubset(IDENTITY):
+        condition = EVERY_ROW
     failures, times, parts = list(failed), [], _Joined()
     for table in measured:
         if failures:
             times.append(_measurement_times(table))
-        parts.add(_of_metrics(table, metrics))
+        parts.add(condition.apply(table))
     if failures:
         left = _not_replaced(pa.concat_tables(map(_decoded, failures)), times)
         parts.remove(left.filter(left["same_as"].is_valid()).select(_CHECKPOINT).to_pandas())
-        parts.add(_of_metrics(left, metrics))
+        parts.add(condition.apply(left))
     return _in_order(to_pandas(parts.table()), columns)
 
 
@@ -166,12 +179,6 @@ class _Joined:
         return pa.concat_tables(tables).unify_dictionaries()
 
 
-def _of_metrics(table: pa.Table, metrics: Sequence[str] | None) -> pa.Table:
-    if metrics is None:
-        return table
-    return table.filter(pc.field("metric").cast(pa.string()).isin(list(metrics)))
-
-
 def encoded(table: pa.Table) -> pa.Table:
     """Return the table with its texts as dictionaries, which take a tenth of the memory."""
     for place, field in enumerate(table.schema):
@@ -213,7 +220,7 @@ def _in_order(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     order = np.argsort(ordering, kind="stable")
     if bool((np.diff(ordering[order]) == 0).any()):
         # in several files, or of several probes or settings
-        identity, time = _numbered(frame, _IDENTITY), _codes(pd.Series(frame["measured_at"]))
+        identity, time = _numbered(frame, IDENTITY), _codes(pd.Series(frame["measured_at"]))
         newest = ~pd.Series(identity).loc[by_time := np.argsort(time, kind="stable")].duplicated(keep="last")
         kept = np.sort(by_time[newest.to_numpy()])
         order = kept[np.argsort(ordering[kept], kind="stable")]

@@ -65,6 +65,16 @@ def own_folder(folder: Path) -> Path:
     return folder
 
 
+def run_of(folder: str) -> str | None:
+    """Return the name of the run whose folder has this name; None if the name was too long to be kept whole.
+
+    >>> run_of(folder_name("lab/a")), run_of(folder_name("a" * 300))
+    ('lab/a', None)
+    """
+    run = unquote(folder)
+    return run if run and folder_name(run) == folder else None
+
+
 def quoted(name: str) -> str:
     """Percent-encode a name for use in a file name: ASCII without separators.
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from repdyn.store.compact_files import (
     ROWS_PER_FILE,
     TEMPORARY,
+    check_content,
     compact_parts,
     generation_of,
     is_compact,
@@ -24,12 +25,33 @@ from repdyn.store.compact_files import (
 )
 from repdyn.store.keys import is_failure
 from repdyn.store.parquet_files import read_table, write_single
+from repdyn.store.row_filter import RowFilter, files_left
 from repdyn.store.schema import COLUMNS
 
 _LISTINGS = 5
 """Largest number of times that files are listed because some of them went away."""
 
 Value = TypeVar("Value")
+
+
+def has_files(folder: Path) -> bool:
+    """Return whether a folder has files of a run; it is read no further than to the first of them."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        return any(entry.name.startswith("step") and entry.name.endswith(".parquet") for entry in entries)
+    return False
+
+
+def run_name(folder: Path) -> str | None:
+    """Return the name of the run with files in a folder, as its rows have it; None if it has no files.
+
+    Raises:
+        ValueError: the first file cannot be read.
+    """
+    for _ in range(_LISTINGS):
+        path = min(folder.glob("step*.parquet"), default=None)
+        with suppress(FileNotFoundError):  # made compact since
+            return None if path is None else read_table(path, ["run"], row_group=0)["run"][0].as_py()
+    return None
 
 
 class RunFiles:
@@ -43,6 +65,7 @@ class RunFiles:
     """
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         listed = sorted(folder.glob("step*.parquet"))
         self.files = {path.name for path in listed}
         """The names of the files."""
@@ -60,11 +83,6 @@ class RunFiles:
         """The names of all single files and parts, in ascending order."""
         return sorted(chain(self.single, *self.compact.values()))
 
-    @property
-    def run(self) -> str:
-        """The name of the run, as its rows have it."""
-        return next(iter(self.tables(["run"])))[1]["run"][0].as_py()
-
     def distinct(self, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Return the distinct values of columns in the measured rows; unreadable single files are skipped."""
         found: dict[tuple, dict[str, Any]] = {}
@@ -72,6 +90,11 @@ class RunFiles:
             measured = table.filter(table["layer"].is_valid()).group_by(list(columns)).aggregate([])
             found |= {tuple(row.values()): row for row in measured.to_pylist()}
         return list(found.values())
+
+    def keep(self, condition: RowFilter) -> None:
+        """Forget the files and parts whose names tell that none of their rows meets a condition."""
+        self.single = {name: self.single[name] for name in files_left(self.folder, list(self.single), condition)}
+        self.compact = {path: files_left(self.folder, names, condition) for path, names in self.compact.items()}
 
     def tables(
         self, columns: Sequence[str] = COLUMNS, *, skip_unreadable: bool = False
@@ -114,7 +137,10 @@ def find_file(folder: Path, name: str) -> Path | None:
     # far quicker than pathlib's glob in a folder with a thousand files
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         compact = [folder / entry.name for entry in entries if is_compact(entry.name)]
-        return next((path for path in sorted(compact, key=generation_of)[::-1] if name in compact_parts(path)), None)
+        for path in sorted(compact, key=generation_of, reverse=True):
+            if name in compact_parts(path):
+                check_content(path)
+                return path
     return None
 
 
@@ -197,6 +223,8 @@ def compact_run(
     for left_over in folder.glob(f"{TEMPORARY}*"):
         left_over.unlink(missing_ok=True)
     files, unreadable, joined = RunFiles(folder), [], set()
+    for path in files.compact:
+        check_content(path)
     single = {name: path for name, path in files.single.items() if not is_failure(name)}
     incomplete = {path: names for path, names in files.compact.items() if _n_rows(path) < ROWS_PER_FILE}
     total = len(single) + sum(map(len, incomplete.values()))

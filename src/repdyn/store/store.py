@@ -13,19 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from repdyn.store import run_files
 from repdyn.store.compact_files import is_compact
 from repdyn.store.keys import MeasurementKey, folder_name, is_failure, own_folder, parse_step, quoted, step_name
 from repdyn.store.leases import Claim
 from repdyn.store.parquet_files import is_readable, to_rows, write_single
-from repdyn.store.run_files import (
-    Compaction,
-    compact_run,
-    find_failures,
-    find_file,
-    read_file,
-    split_run,
-    with_run_files,
-)
+from repdyn.store.row_filter import of_metrics
 from repdyn.store.schema import COLUMNS, Row, to_table
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.urls import is_url
@@ -72,7 +65,7 @@ class Store:
             ValueError: a file with the rows of many checkpoints cannot be read.
         """
         path = self.path / key.filename
-        found = find_file(path.parent, path.name)
+        found = run_files.find_file(path.parent, path.name)
         return found is not None and (is_compact(found.name) or is_readable(found))
 
     def write(self, key: MeasurementKey, rows: Sequence[Row]) -> Path:
@@ -94,14 +87,14 @@ class Store:
             ValueError: there are none, or the file cannot be read.
         """
         path = self.path / key.filename
-        table = read_file(path.parent, path.name)
+        table = run_files.read_file(path.parent, path.name)
         if table is None:
             raise ValueError(f"expected rows of {key.run} at step {key.step} in {self.path}, found none")
         return to_rows(table)
 
     def distinct(self, run: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Return the distinct values of columns in the measured rows of a run; unreadable files are skipped."""
-        return with_run_files(self.folder_of(run), lambda files: files.distinct(columns))
+        return run_files.with_run_files(self.folder_of(run), lambda files: files.distinct(columns))
 
     def discard_failures(self, key: MeasurementKey) -> None:
         """Delete the failures recorded for a step and a probe, for any set of metrics and any commit."""
@@ -111,7 +104,7 @@ class Store:
     def split(self, run: str) -> None:
         """Write the measurements of a run to a file each again, the inverse of :meth:`compact`."""
         with self.replacing_files(run):
-            split_run(own_folder(self.folder_of(run)))
+            run_files.split_run(own_folder(self.folder_of(run)))
 
     def replacing_files(self, run: str) -> AbstractContextManager[None]:
         """Return a context in which files of a run are moved, joined or divided: a remote store does the same."""
@@ -152,6 +145,10 @@ class Store:
     def folder_of(self, run: str) -> Path:
         return self.path / folder_name(run)
 
+    def folders(self, run: str | None = None) -> list[Path]:
+        """Return the folders of all runs that have files, in ascending order, or that of one run."""
+        return sorted(filter(run_files.has_files, self.path.glob("*/"))) if run is None else [self.folder_of(run)]
+
     def alerts_path(self, run: str) -> Path:
         """Return the path of the alert rules of a run."""
         former = self.folder_of(run) / "alarms.yaml"  # the name in stores of early versions
@@ -159,7 +156,7 @@ class Store:
 
     def runs(self) -> list[str]:
         """Return the names of the runs with at least one measured checkpoint."""
-        return sorted(with_run_files(folder, lambda files: files.run) for folder in self._folders())
+        return sorted(name for folder in self.folders() if (name := run_files.run_name(folder)) is not None)
 
     def steps(self, run: str) -> list[int]:
         """Return the measured steps of a run in ascending order, without those at which measuring failed.
@@ -167,7 +164,7 @@ class Store:
         Raises:
             ValueError: a file has no step in its name.
         """
-        names = with_run_files(self.folder_of(run), lambda files: files.names)
+        names = run_files.with_run_files(self.folder_of(run), lambda files: files.names)
         return sorted({parse_step(self.folder_of(run) / name) for name in names if not is_failure(name)})
 
     def to_pandas(
@@ -194,7 +191,7 @@ class Store:
         """
         from repdyn.store.frame import read_frame, with_strings  # with pandas, which no tracker waits for
 
-        frame = read_frame(self._folders(run), COLUMNS if columns is None else columns, metrics)
+        frame = read_frame(self.folders(run), COLUMNS if columns is None else columns, of_metrics(metrics))
         if frame is None:
             of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
@@ -202,7 +199,7 @@ class Store:
 
     def compact(
         self, run: str, progress: Callable[[int, int], object] = lambda done, total: None, *, at_least: int = 2
-    ) -> Compaction | None:
+    ) -> run_files.Compaction | None:
         """Join the files of a run into few, which changes nothing of what is read; None if there is nothing to join.
 
         Args:
@@ -221,7 +218,7 @@ class Store:
         try:
             self.refresh(run)
             with self.replacing_files(run):
-                done = compact_run(own_folder(self.folder_of(run)), progress, at_least)
+                done = run_files.compact_run(own_folder(self.folder_of(run)), progress, at_least)
             if done is not None:
                 self.drain(JOINED_SECONDS)
             return done
@@ -262,12 +259,8 @@ class Store:
 
         return store_html(self)
 
-    def _folders(self, run: str | None = None) -> list[Path]:
-        """Return the folders of all runs that have files, in ascending order, or that of one run."""
-        return sorted({p.parent for p in self.path.glob("*/step*.parquet")}) if run is None else [self.folder_of(run)]
-
     def _failure_files(self, key: MeasurementKey) -> list[Path]:
-        return find_failures(self.folder_of(key.run), step_name(key.step), quoted(key.probe))
+        return run_files.find_failures(self.folder_of(key.run), step_name(key.step), quoted(key.probe))
 
     def _lock_path(self, name: str) -> Path:
         (self.path / ".claims").mkdir(parents=True, exist_ok=True)

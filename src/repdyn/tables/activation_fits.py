@@ -128,8 +128,9 @@ def _fits(t: np.ndarray, courses: Sequence[np.ndarray]) -> list[ActivationFit]:
     fits = []
     for y, of_course, grid, centre in zip(scaled, courses, grids, centres, strict=True):
         rate, offset = _refined(t, y, grid)
-        left_over, log_scale = (float(found[0]) for found in _Curves(t, rate, offset).best_scales(y))
-        shape = _shapes(t, rate, offset, np.array([log_scale]))[0]
+        curve = _Curves(t, rate, offset)
+        left_over, log_scale = (float(found[0]) for found in curve.best_scales(y))
+        shape = curve.shapes(np.array([log_scale]))[0]
         slope = float(np.cov(shape, of_course, bias=True)[0, 1] / shape.var())
         gamma = math.exp(log_scale)
         parameters = (
@@ -199,11 +200,15 @@ class _Curves:
     """The curves of several rates and offsets, shapes (n,), without what depends on the values."""
 
     def __init__(self, t: np.ndarray, rates: np.ndarray, offsets: np.ndarray) -> None:
-        self._t, self._rates, self._offsets = t, rates, offsets
-        fall = np.exp(-rates[:, None] * t)
-        columns = np.stack([fall * np.log(offsets[:, None] + t), fall, np.ones_like(fall)], axis=-1)
+        self._decays_late = rates * (offsets + t[0]) <= _MAX_DECAYED
+        self._fall, self._rise = np.exp(-rates[:, None] * t), np.log(offsets[:, None] + t)
+        columns = np.stack([self._fall * self._rise, self._fall, np.ones_like(self._fall)], axis=-1)
         self._q, self._r = np.linalg.qr(columns)
-        self._at_bounds = [_Shapes(_shapes(t, rates, offsets, np.full(len(rates), at))) for at in _LOG_SCALES]
+        self._at_bounds = [_Shapes(self.shapes(np.full(len(rates), at))) for at in _LOG_SCALES]
+
+    def shapes(self, log_scales: np.ndarray) -> np.ndarray:
+        """Return ``exp(-lambda gamma t) * log(gamma t + t0)`` for log(gamma) of shape (n,), shape (n, n_steps)."""
+        return self._fall * (self._rise + log_scales[:, None])
 
     def best_scales(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the sum of squares that the best curve of each rate and offset leaves of y, of mean 0, and its
@@ -221,15 +226,8 @@ class _Curves:
         log_scales = np.where(inside, free, np.where(low <= high, *_LOG_SCALES))
         left_over = np.minimum(low, high)
         if inside.any():
-            shapes = _Shapes(_shapes(self._t, self._rates, self._offsets, log_scales))
-            left_over = np.where(inside, shapes.squares_left(y), left_over)
-        decays_late = self._rates * (self._offsets + self._t[0]) <= _MAX_DECAYED
-        return np.where(decays_late, left_over, math.inf), log_scales
-
-
-def _shapes(t: np.ndarray, rates: np.ndarray, offsets: np.ndarray, log_scales: np.ndarray) -> np.ndarray:
-    """Return ``exp(-lambda gamma t) * log(gamma t + t0)``, shape (n, n_steps)."""
-    return np.exp(-rates[:, None] * t) * (np.log(offsets[:, None] + t) + log_scales[:, None])
+            left_over = np.where(inside, _Shapes(self.shapes(log_scales)).squares_left(y), left_over)
+        return np.where(self._decays_late, left_over, math.inf), log_scales
 
 
 class _Shapes:

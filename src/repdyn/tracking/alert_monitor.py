@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from repdyn.alerts import AlertEvaluator, Rule, stored_rules, write_rules
 from repdyn.alerts.evaluation import ALERT_COLUMNS
 from repdyn.publish.loggers import log_alerts
@@ -18,6 +16,7 @@ from repdyn.store.schema import Row, to_table
 from repdyn.tables.alert_text import alert_lines
 
 if TYPE_CHECKING:
+    import pandas as pd
     from lightning.pytorch.loggers import Logger
 
 log = logging.getLogger(__name__)
@@ -69,9 +68,7 @@ class AlertMonitor:
         if self._read_history is not None:
             stored, self._read_history = self._read_history(), None
             self._evaluator.update(stored.loc[stored["step"] < step])
-        # far quicker than the whole rows through Arrow
-        columns = {name: [getattr(row, name) for row in rows] for name in ALERT_COLUMNS}
-        found = self._evaluator.update(pd.DataFrame(columns))
+        found = self._evaluator.update_with_rows(rows)
         lines = [f"{self._origin}{line}" for line in alert_lines(found)]
         self._unpublished = [line for line in lines if line not in self._logged]
         self._logged = set(lines)
