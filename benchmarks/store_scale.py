@@ -2,10 +2,11 @@
 
     OMP_NUM_THREADS=1 python benchmarks/store_scale.py --store FOLDER
     OMP_NUM_THREADS=1 python benchmarks/store_scale.py --checkpoints 100 --layers 13 --only to_pandas alerts
+    OMP_NUM_THREADS=1 python benchmarks/store_scale.py --runs 1000 --checkpoints 2 --layers 4 --metrics 3 --only lookup
 
-The store is made up: one run with many metrics on all tokens at each layer, and a loss. It is written through the
-store itself, once: with --store it is kept, and found again by the next call. It has a file for each checkpoint, as
-that of a process that was killed; with --compact it is what a run leaves that has ended.
+The store is made up: one run, or several, with many metrics on all tokens at each layer, and a loss. It is written
+through the store itself, once: with --store it is kept, and found again by the next call. It has a file for each
+checkpoint, as that of a process that was killed; with --compact it is what a run leaves that has ended.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ COMMANDS = {
     "to_pandas": "from repdyn import open_store; open_store({store!r}).to_pandas()",
     "runs and steps": "from repdyn import open_store; s = open_store({store!r}); [s.steps(run) for run in s.runs()]",
     "query": "from repdyn.cli.main import main; main(['query', 'select run, last_step from runs', {store!r}])",
+    "lookup": (
+        "from repdyn import open_store; "
+        "open_store({store!r}).sql(\"select value from rows where run = '{run}' and step = {last}\")"
+    ),
     "one metric": "from repdyn import open_store; open_store({store!r}).plot.heatmap('two_nn')",
     "insights": "from repdyn.cli.main import main; main(['insights', {store!r}, '--json'])",
     "alerts": "from repdyn.cli.main import main; main(['alerts', {store!r}, '--json'])",
@@ -44,20 +49,23 @@ COMMANDS = {
 }
 """Python programs by the name of what they do."""
 
+# not ru_maxrss, which begins with the memory of the process that started this one
 _MEASURED = """
-import contextlib, json, os, resource, sys, time
+import contextlib, json, os, re, sys, time
 started = time.perf_counter()
 with contextlib.redirect_stdout(open(os.devnull, "w")), contextlib.suppress(SystemExit):
     exec(sys.argv[1])
 seconds = time.perf_counter() - started
-print(json.dumps([seconds, time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6]))
+worked, kilobytes = time.process_time(), re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]
+print(json.dumps([seconds, worked, int(kilobytes) / 1e6]))
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, help="keep the store here (default: a temporary folder)")
-    parser.add_argument("--checkpoints", type=int, default=1000, help="of the run (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=1, help="in the store (default: %(default)s)")
+    parser.add_argument("--checkpoints", type=int, default=1000, help="of each run (default: %(default)s)")
     parser.add_argument("--layers", type=int, default=50, help="embedding output among them (default: %(default)s)")
     parser.add_argument("--metrics", type=int, default=35, help="the first so many (default: %(default)s)")
     parser.add_argument("--compact", action="store_true", help="join the files of the store first")
@@ -67,34 +75,36 @@ def main() -> None:
     print(f"{about['machine']}, threads: {about['threads']}, {about['versions']}, {about['date']}")
     with tempfile.TemporaryDirectory() as folder:
         store, metrics = open_store(options.store or Path(folder) / "store"), list(METRICS.values())[: options.metrics]
-        fill(store, options.checkpoints, options.layers, metrics)
-        if options.compact:
-            store.compact("large")
+        runs = ["large"] if options.runs == 1 else [f"lab/small-{number}" for number in range(options.runs)]
+        for run in tqdm(runs, desc="writing", unit="run", disable=None if len(runs) > 1 else True):
+            fill(store, run, options.checkpoints, options.layers, metrics)
+            if options.compact:
+                store.compact(run)
         files = list(store.path.rglob("*.parquet"))
         print(
-            f"{options.checkpoints} checkpoints x {options.layers} layers x {len(metrics)} metrics, {len(files)} files "
-            f"of {sum(path.stat().st_size for path in files) / 1e6:.0f} MB"
+            f"{options.runs} x {options.checkpoints} checkpoints x {options.layers} layers x {len(metrics)} metrics, "
+            f"{len(files)} files of {sum(path.stat().st_size for path in files) / 1e6:.0f} MB"
         )
         for line in measure(store, options.only, Path(folder)):
             print(line)
 
 
-def fill(store: Store, n_checkpoints: int, n_layers: int, metrics: list[Metric]) -> None:
-    """Write the checkpoints that the store does not have yet."""
+def fill(store: Store, run: str, n_checkpoints: int, n_layers: int, metrics: list[Metric]) -> None:
+    """Write the checkpoints of a run that the store does not have yet."""
     on_all = [(metric, "all") for metric in metrics]
-    for step in tqdm(range(0, 10 * n_checkpoints, 10), desc="writing", unit="checkpoint", disable=None):
-        key = MeasurementKey("large", step, PROBE, SETTINGS)
+    for step in tqdm(range(0, 10 * n_checkpoints, 10), desc="writing", unit="checkpoint", leave=False, disable=None):
+        key = MeasurementKey(run, step, PROBE, SETTINGS)
         if key not in store:
-            checkpoint = made_checkpoint("large", step)
+            checkpoint = made_checkpoint(run, step)
             store.write(key, made_rows(checkpoint, on_all, n_layers, last=10 * n_checkpoints))
 
 
 def measure(store: Store, names: list[str], folder: Path) -> Iterator[str]:
     """Yield a line for each command: seconds on the clock, seconds that a core worked, gigabytes."""
-    (run,) = store.runs()
+    run, steps = store.runs()[0], store.steps(store.runs()[0])
     given = {"store": str(store.path), "out": str(folder), "run": run, "probe": PROBE, "settings": SETTINGS}
     for name in names:
-        program = COMMANDS[name].format(**given, steps=store.steps(run))
+        program = COMMANDS[name].format(**given, steps=steps, last=steps[-1])
         done = subprocess.run(
             [sys.executable, "-c", _MEASURED, program], capture_output=True, text=True, check=False, cwd=folder
         )
