@@ -213,6 +213,26 @@ def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, m
     assert names == {"2026-01-02_03-04-05", *(f"2026-01-02_03-04-05_{number}" for number in range(2, 9))}
 
 
+def test_without_a_home_directory_the_other_loggers_are_used(tmp_path, monkeypatch):
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    wandb.teardown()  # it looks for the directory once in each process
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.delenv("HOME")
+    run = Run(folder=str(tmp_path))
+    with pytest.warns(UserWarning, match="W&B is left out: it needs a home directory, and this user has none; set HOM"):
+        loggers = run.build_loggers(run.new_folder())
+    assert [type(logger).__name__ for logger in loggers] == ["CSVLogger", "TensorBoardLogger"]
+
+
+def test_a_trainer_that_cannot_be_built_leaves_no_folder(tmp_path, train_here):
+    quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), "--run.loggers", "[]"]
+    with pytest.raises(ValueError, match="nonsense"):
+        train_here(*quickstart, "--trainer.accelerator", "nonsense", cwd=tmp_path)
+    assert list((tmp_path / "runs" / "quickstart").iterdir()) == []
+
+
 @pytest.mark.process
 def test_too_small_a_text_says_what_is_needed(tmp_path, train_here):
     quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *TINY, "--run.loggers", "[]"]
