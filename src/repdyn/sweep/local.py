@@ -62,7 +62,7 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
 
 
 def _incomplete(folder: Path) -> dict[Path, Revision]:
-    """Return the entries of a folder that look like checkpoints without a ``config.json``: broken links, for example."""
+    """Return the entries of a folder that look like checkpoints without a ``config.json``, such as broken links."""
     found = {path: parse_revision(path.name, DEFAULT_PATTERN) for path in sorted(folder.glob("[!.]*"))}
     complete = {path.parent for path in folder.glob("[!.]*/config.json")}
     return {
