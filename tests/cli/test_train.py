@@ -201,6 +201,7 @@ def test_resume_from_the_last_checkpoint(tmp_path, train_here, without_figures):
         train_here("fit", *TINY[:8], "--ckpt_path", str(last), cwd=tmp_path)
 
 
+@pytest.mark.once
 @pytest.mark.process
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
     started = datetime(2026, 1, 2, 3, 4, 5)

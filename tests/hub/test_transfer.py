@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,15 @@ def test_a_busy_hub_is_asked_again_for_a_file(hub, commit, tmp_path, code, metho
     files = Hub().files("lab/model", commit)
     Hub().download("lab/model", commit, files, tmp_path / "here", unmonitored())
     assert (tmp_path / "here" / "model.safetensors").stat().st_size == files["model.safetensors"].n_bytes
+
+
+def test_a_file_that_the_hub_gives_no_checksum_of_is_not_used(hub, commit, tmp_path):
+    listed = Hub().files("lab/model", commit)["config.json"]
+    bare = {"config.json": replace(listed, sha256=None, oid="")}
+    with pytest.raises(
+        CheckpointError, match=r"expected a checksum of config.json from the hub, got none, so its cont"
+    ):
+        Hub().download("lab/model", commit, bare, tmp_path / "here", unmonitored())
 
 
 @pytest.mark.parametrize("what", ["refs", "commit", "files", "commits"])

@@ -42,6 +42,36 @@ def test_every_view_writes_inside_the_folder_asked_for(tmp_path, command, field)
     assert all(path.is_relative_to(output) or path.is_relative_to(store) for path in written)
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["figures"], "figures"),
+        (["figures"], "figures/comparison"),
+        (["export", "--to", "csv"], "exports"),
+        (["export", "--to", "csv"], "exports/csv"),
+        (["compact"], ".claims"),
+    ],
+    ids=str,
+)
+def test_a_link_in_a_store_leads_no_view_out_of_it(tmp_path, command, name, capsys):
+    store, outside = stored(tmp_path / "store"), tmp_path / "outside"
+    outside.mkdir()
+    link = store / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(outside)
+    with pytest.raises(SystemExit) as stop:
+        main([command[0], str(store), *command[1:]])
+    assert stop.value.code == 2
+    assert f"expected no symbolic link out of {store}, got {link}, through which nothing is" in capsys.readouterr().err
+    assert list(outside.iterdir()) == []
+
+
+def test_a_store_may_be_reached_through_a_link(tmp_path, capsys):
+    (tmp_path / "link").symlink_to(stored(tmp_path / "store"))
+    main(["export", str(tmp_path / "link"), "--to", "csv"])
+    assert list((tmp_path / "store" / "exports").rglob("metrics.csv"))
+
+
 @given(st.text(st.characters(codec=None)))
 def test_a_stem_is_one_part_of_a_path(name):
     stem = safe_file_name(name)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from repdyn.store.compact_files import is_compact
-from repdyn.store.keys import MeasurementKey, folder_name, is_failure, parse_step, quoted, step_name
+from repdyn.store.keys import MeasurementKey, folder_name, is_failure, own_folder, parse_step, quoted, step_name
 from repdyn.store.leases import Claim
 from repdyn.store.parquet_files import is_readable, to_rows, write_single
 from repdyn.store.run_files import Compaction, RunFiles, compact_run, find_file, read_file, split_run, with_run_files
@@ -267,8 +267,8 @@ class Store:
         return []
 
     def _lock_path(self, name: str) -> Path:
-        (self.path / ".claims").mkdir(parents=True, exist_ok=True)
-        return self.path / ".claims" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
+        (folder := own_folder(self.path, ".claims", deep=False)).mkdir(parents=True, exist_ok=True)
+        return folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
 
 
 def _run_name(files: RunFiles) -> str:
