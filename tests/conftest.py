@@ -37,9 +37,13 @@ _SERVERS = {"hub", "s3_server", "datasets"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests of processes and servers once more if they fail: time limits are exceeded where a machine is busy."""
+    """Run tests of processes and servers once more if they fail: time limits are exceeded where a machine is busy.
+
+    Those marked ``once`` are not: a loss or a difference in one of two attempts is one.
+    """
     for item in items:
-        if item.get_closest_marker("process") or _SERVERS & set(getattr(item, "fixturenames", ())):
+        has_limits = item.get_closest_marker("process") or _SERVERS & set(getattr(item, "fixturenames", ()))
+        if has_limits and not item.get_closest_marker("once"):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

@@ -26,7 +26,7 @@ ALLOWED = {
     "metrics": {"capture", "kernels", "probe", "store"},
     "measurement": {"capture", "kernels", "metrics", "probe", "store", "utils"},
     "alerts": {"metrics", "utils"},
-    "tables": {"alerts", "kernels", "metrics", "probe", "store"},
+    "tables": {"alerts", "kernels", "metrics", "probe", "store", "utils"},
     "diagnosis": {"alerts", "metrics", "store", "tables", "utils"},
     "figures": {"alerts", "kernels", "metrics", "store", "tables", "utils"},
     "terminal": {"alerts", "diagnosis", "metrics", "store", "tables", "utils"},

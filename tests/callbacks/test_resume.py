@@ -173,6 +173,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.once
 @pytest.mark.process
 def test_ctrl_c_leaves_a_usable_run(tmp_path):
     root = str(tmp_path / "run")

@@ -43,6 +43,7 @@ def outcome(folder: Path, case: str) -> Any:
     return told
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("strategy", cases.STRATEGIES)
 def test_training_is_bit_identical(folder, strategy):
     ranks = outcome(folder, strategy)
@@ -55,6 +56,7 @@ def test_training_is_bit_identical(folder, strategy):
     assert set(frame.loc[frame["layer"].notna(), "module"]) == {f"network.blocks.{i}" for i in range(3)}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("step", [2, 4])
 def test_two_ranks_give_the_numbers_of_one_process(folder, step):
     outcome(folder, "saved")
@@ -67,6 +69,7 @@ def test_two_ranks_give_the_numbers_of_one_process(folder, step):
     np.testing.assert_array_equal(found["std"], expected["std"])
 
 
+@pytest.mark.once
 def test_a_run_that_goes_on_repeats_nothing(folder):
     outcome(folder, "resumed")
     store = open_store(folder / "store")

@@ -201,6 +201,7 @@ def test_resume_from_the_last_checkpoint(tmp_path, train_here, without_figures):
         train_here("fit", *TINY[:8], "--ckpt_path", str(last), cwd=tmp_path)
 
 
+@pytest.mark.once
 @pytest.mark.process
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
     started = datetime(2026, 1, 2, 3, 4, 5)
@@ -211,6 +212,26 @@ def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, m
     assert all(folder.is_dir() for folder in folders)
     names = {folder.name for folder in folders}
     assert names == {"2026-01-02_03-04-05", *(f"2026-01-02_03-04-05_{number}" for number in range(2, 9))}
+
+
+def test_without_a_home_directory_the_other_loggers_are_used(tmp_path, monkeypatch):
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    wandb.teardown()  # it looks for the directory once in each process
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.delenv("HOME")
+    run = Run(folder=str(tmp_path))
+    with pytest.warns(UserWarning, match="W&B is left out: it needs a home directory, and this user has none; set HOM"):
+        loggers = run.build_loggers(run.new_folder())
+    assert [type(logger).__name__ for logger in loggers] == ["CSVLogger", "TensorBoardLogger"]
+
+
+def test_a_trainer_that_cannot_be_built_leaves_no_folder(tmp_path, train_here):
+    quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), "--run.loggers", "[]"]
+    with pytest.raises(ValueError, match="nonsense"):
+        train_here(*quickstart, "--trainer.accelerator", "nonsense", cwd=tmp_path)
+    assert list((tmp_path / "runs" / "quickstart").iterdir()) == []
 
 
 @pytest.mark.process

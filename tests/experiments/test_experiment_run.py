@@ -142,6 +142,7 @@ def test_a_mistyped_argument_is_named(plan_file, tmp_path, capsys, arguments, me
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process
 def test_an_interrupted_experiment_goes_on_as_if_nothing_had_happened(plan_file, materials, tmp_path, capsys):

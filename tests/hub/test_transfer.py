@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,15 @@ def test_pages_that_refer_to_each_other(hub, commit, monkeypatch, what, pages):
     assert len(hub.requests) <= 21
 
 
+def in_utf_8(header: str) -> str:
+    """Return a header's text as the server must be given it, which sends Latin-1."""
+    return header.encode().decode("latin-1")
+
+
 @pytest.mark.parametrize("code", [429, 503])
-@pytest.mark.parametrize(("seconds", "shown"), [("86400", "86400"), ("9" * 400, "999999999999...")])
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [("86400", "86400"), ("9" * 400, "999999999999..."), (in_utf_8("٣٠١"), "301")]
+)
 @pytest.mark.parametrize("what", ["refs", "commit", "tree", "HEAD", "GET"])
 def test_a_wait_that_is_too_long_is_not_begun(hub, commit, tmp_path, waits, code, seconds, shown, what):
     files = Hub().files("lab/model", commit)
@@ -97,6 +105,19 @@ def test_a_wait_that_is_too_long_is_not_begun(hub, commit, tmp_path, waits, code
     assert waits == []
 
 
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+@pytest.mark.parametrize(("seconds", "lines"), [(200, 1), (5, 0)])
+def test_a_long_wait_is_announced_in_one_line(hub, commit, tmp_path, monkeypatch, caplog, method, seconds, lines):
+    """Also where four files wait at the same time."""
+    monkeypatch.setattr("repdyn.hub.responses._announced_until", 0.0)
+    monkeypatch.setattr("repdyn.hub.transfer._wait", lambda *_: None)
+    files = Hub().files("lab/model", commit)
+    hub.fault(f"^{method} .*/resolve/", "status", code=429, times=4, headers={"Retry-After": str(seconds)})
+    Hub().download("lab/model", commit, files, tmp_path / "here", unmonitored())
+    announced = [record.getMessage() for record in caplog.records if record.name == "repdyn.hub.responses"]
+    assert announced == [f"the hub asks to wait {seconds} seconds before the next request (429)"] * lines
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504, 520])
 def test_a_busy_hub_is_asked_again_for_a_file(hub, commit, tmp_path, code, method):
@@ -105,6 +126,15 @@ def test_a_busy_hub_is_asked_again_for_a_file(hub, commit, tmp_path, code, metho
     files = Hub().files("lab/model", commit)
     Hub().download("lab/model", commit, files, tmp_path / "here", unmonitored())
     assert (tmp_path / "here" / "model.safetensors").stat().st_size == files["model.safetensors"].n_bytes
+
+
+def test_a_file_that_the_hub_gives_no_checksum_of_is_not_used(hub, commit, tmp_path):
+    listed = Hub().files("lab/model", commit)["config.json"]
+    bare = {"config.json": replace(listed, sha256=None, oid="")}
+    with pytest.raises(
+        CheckpointError, match=r"expected a checksum of config.json from the hub, got none, so its cont"
+    ):
+        Hub().download("lab/model", commit, bare, tmp_path / "here", unmonitored())
 
 
 @pytest.mark.parametrize("what", ["refs", "commit", "files", "commits"])

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from repdyn import Probe, measure, open_store
-from repdyn.hub import weights
+from repdyn.hub import memory
 from repdyn.hub.client import Hub, RemoteFile
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.local import load_lightning
@@ -95,23 +107,106 @@ def test_pickled_weights_give_the_same_model(family, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("asked", "got"), [("auto", torch.bfloat16), ("float32", torch.float32)])
 def test_precision_is_the_published_one_unless_another_is_asked_for(family, asked, got):
-    from transformers import AutoModelForCausalLM
-
     folder = family[8]
     AutoModelForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
     assert load_model(folder, Loading(dtype=asked)).dtype == got
 
 
 def test_memory_is_counted_in_the_precision_that_is_asked_for(family, monkeypatch):
-    from transformers import AutoModelForCausalLM
-
     folder = family[8]
     AutoModelForCausalLM.from_pretrained(folder).to(torch.bfloat16).save_pretrained(folder)
     available = int(1.5 * (folder / "model.safetensors").stat().st_size)
-    monkeypatch.setattr(weights.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
     load_model(folder, Loading())
     with pytest.raises(CheckpointError, match="out of memory: its weights take 0.0 GB in float32, and 0.0 GB are free"):
         load_model(folder, Loading(dtype="float32"))
+
+
+def with_configuration(folder: Path, **changes: object) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+@pytest.fixture
+def no_model_is_allocated(monkeypatch) -> None:
+    for auto_class in (AutoModel, AutoModelForCausalLM):
+        monkeypatch.setattr(auto_class, "from_pretrained", lambda *_, **__: pytest.fail("weights were allocated"))
+
+
+@pytest.mark.parametrize("with_head", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [{"vocab_size": 20_000_000}, {"hidden_size": 2048, "intermediate_size": 8192}, {"num_hidden_layers": 40}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_configuration_of_a_larger_model_is_refused_before_that_is_allocated(
+    family, no_model_is_allocated, changes, with_head
+):
+    refused = (
+        r"describes GPTNeoX\w+ with [\d,]+ weights, and its files hold [\d,]+ bytes, too few for them; config.json"
+    )
+    with pytest.raises(CheckpointError, match=refused):
+        load_model(with_configuration(family[8], **changes), Loading(), with_head=with_head)
+
+
+def test_buffers_that_the_files_do_not_hold_are_counted_before_they_are_allocated(
+    tmp_path, monkeypatch, no_model_is_allocated
+):
+    """The causal masks of GPT-Neo take the square of its context, in each layer."""
+    attention = [[["global", "local"], 2]]
+    sizes = {"hidden_size": 16, "num_layers": 4, "num_heads": 2, "vocab_size": 64, "max_position_embeddings": 4096}
+    GPTNeoForCausalLM(GPTNeoConfig(attention_types=attention, **sizes)).save_pretrained(tmp_path)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=60_000_000))
+    with pytest.raises(CheckpointError, match="out of memory: its weights take 0.1 GB in their own precision, and 0.1"):
+        load_model(tmp_path, Loading())
+
+
+@pytest.mark.parametrize(("quantised", "fits"), [(False, False), (True, True)])
+def test_quantised_files_hold_several_weights_in_a_byte(quantised, fits):
+    with torch.device("meta"):
+        model = torch.nn.Linear(1000, 1000, bias=False)
+    with nullcontext() if fits else pytest.raises(CheckpointError, match="describes Linear with 1,000,000 weights"):
+        memory.require_weights_for(model, 250_000, quantised=quantised)
+
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 64}
+T5 = {"d_model": 16, "d_ff": 32, "d_kv": 8, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "vocab_size": 64}
+
+
+@pytest.mark.parametrize("with_head", [False, True])
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (lambda: LlamaForCausalLM(LlamaConfig(**SMALL)), {"num_hidden_layers": 0}),
+        (lambda: LlamaModel(LlamaConfig(**SMALL)), {"num_hidden_layers": 0}),
+        (lambda: T5ForConditionalGeneration(T5Config(**T5)), {"num_decoder_layers": 0}),
+        (lambda: T5ForConditionalGeneration(T5Config(**T5)), {"num_layers": 0}),
+    ],
+    ids=["Llama", "Llama without a head", "decoder of T5", "encoder of T5"],
+)
+def test_a_configuration_without_any_layer_of_a_stack(tmp_path, make, changes, with_head):
+    make().save_pretrained(tmp_path)
+    load_model(tmp_path, Loading(), with_head=with_head)
+    with pytest.raises(CheckpointError, match=r"has blocks that its configuration lacks, \d+ weights such as "):
+        load_model(with_configuration(tmp_path, **changes), Loading(), with_head=with_head)
+
+
+def test_a_weight_that_a_block_of_the_model_does_not_need_is_left_out(tmp_path):
+    """Older versions saved buffers with each block."""
+    LlamaForCausalLM(LlamaConfig(**SMALL)).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(
+        weights | {"model.layers.1.self_attn.old": torch.ones(2)}, tmp_path / "model.safetensors", {"format": "pt"}
+    )
+    assert load_model(tmp_path, Loading())
+
+
+@pytest.mark.parametrize("name", ["num_layers", "num_decoder_layers"])
+def test_too_many_layers_of_any_stack_are_not_built(tmp_path, no_model_is_allocated, name):
+    T5ForConditionalGeneration(T5Config(**T5)).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="has 1000000000 layers, more than the 10000 that are supported"):
+        load_model(with_configuration(tmp_path, **{name: 10**9}), Loading())
 
 
 def test_a_pooler_that_was_never_trained_does_not_matter(tmp_path):
@@ -159,8 +254,6 @@ def test_remote_code_is_not_run_unless_asked_for(family, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_both_stacks_of_an_encoder_decoder_come_through_a_sweep(tmp_path):
-    from transformers import T5Config, T5ForConditionalGeneration
-
     torch.manual_seed(0)
     config = T5Config(vocab_size=260, d_model=16, d_ff=32, d_kv=8, num_layers=2, num_decoder_layers=3, num_heads=2)
     model = T5ForConditionalGeneration(config).eval()

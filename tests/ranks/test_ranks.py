@@ -42,6 +42,7 @@ def alone(**settings: Any) -> list[list[Any]]:
     return json.loads(json.dumps(cases.values(measure(cases.fresh(), cases.PROBE, **settings).rows)))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("shares", cases.BATCHES)
 def test_two_ranks_give_the_numbers_of_one_to_the_last_bit(folder, shares):
     assert outcome(folder, f"shared {shares}") == alone(tokens_per_forward=cases.BATCHES[shares])
@@ -135,6 +136,7 @@ def test_training_is_bit_identical(folder, kind):
     assert ranks[0][0]["losses"] != ranks[1][0]["losses"]  # each rank has data of its own
 
 
+@pytest.mark.once
 def test_every_strategy_tracks_the_same(folder):
     """The same training four times: the weights differ in their last bits, and so may the values."""
     frames = {kind: open_store(folder / "store").to_pandas(kind) for kind in ("ddp", "compiled ddp", "fsdp", "fsdp2")}

@@ -6,6 +6,7 @@ import base64
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,10 +20,11 @@ from repdyn import Probe, open_store
 from repdyn.cli.train import TrainCLI
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.tokens import encode, load_tokenizer
+from repdyn.hub import memory
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.local import load_lightning
-from repdyn.hub.pickled import memory_of_file
+from repdyn.hub.memory import memory_of_file
 from repdyn.hub.weights import Loading, load_model
 from repdyn.models import LanguageModel
 from repdyn.store import MeasurementKey
@@ -166,6 +168,29 @@ def test_a_lightning_checkpoint_of_a_few_bytes_that_would_fill_the_memory(tmp_pa
     with pytest.raises(
         CheckpointError, match=r"last.ckpt holds .* bytes, and its tensors would take [\d,]{14,}: their"
     ):
+        load_lightning(path)
+
+
+def test_a_lightning_checkpoint_whose_tensors_all_share_their_values(tmp_path):
+    """Each tensor lies within its storage, and the storage within the file; together they take 150 times as much."""
+    given = dict(tiny_language_model(hidden_size=64, n_layers=100).hparams)
+    with torch.device("meta"):
+        sizes = {name: value.shape for name, value in LanguageModel(**given).state_dict().items()}
+    one = torch.zeros(max(shape.numel() for shape in sizes.values()))
+    shared = {name: one[: shape.numel()].view(shape) for name, shape in sizes.items()}
+    path = lightning_file(tmp_path / "last.ckpt", hyper_parameters=given, state_dict=shared)
+    with pytest.raises(CheckpointError, match=r"and its tensors would take [\d,]{10,}: their values are repeated"):
+        load_lightning(path)
+    torch.save({name: one[: shape.numel()].view(shape) for name, shape in sizes.items()}, tmp_path / "weights.bin")
+    with pytest.raises(CheckpointError, match=r"and its tensors would take [\d,]{10,}: their values are repeated"):
+        memory_of_file(tmp_path / "weights.bin")
+
+
+def test_a_lightning_checkpoint_larger_than_the_memory(tmp_path, monkeypatch):
+    path = lightning_file(tmp_path / "last.ckpt")
+    assert load_lightning(path)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    with pytest.raises(CheckpointError, match="out of memory: its weights take 0.0 GB in their own precision, and 0.0"):
         load_lightning(path)
 
 

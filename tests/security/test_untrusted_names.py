@@ -1,5 +1,6 @@
 """Names of metrics, subsets and folders lead to no file outside of the folder asked for, and no terminal obeys them."""
 
+import argparse
 import io
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from stored_rows import row
 from repdyn import open_store
 from repdyn.cli.main import main
 from repdyn.store import MeasurementKey
+from repdyn.utils.records import print_records
 from repdyn.utils.untrusted_names import PrintableConsole, printable, safe_file_name
 
 OUTSIDE = "x/../../../../y"
@@ -38,6 +40,36 @@ def test_every_view_writes_inside_the_folder_asked_for(tmp_path, command, field)
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.is_relative_to(output) for path in written)
     assert all(path.is_relative_to(output) or path.is_relative_to(store) for path in written)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["figures"], "figures"),
+        (["figures"], "figures/comparison"),
+        (["export", "--to", "csv"], "exports"),
+        (["export", "--to", "csv"], "exports/csv"),
+        (["compact"], ".claims"),
+    ],
+    ids=str,
+)
+def test_a_link_in_a_store_leads_no_view_out_of_it(tmp_path, command, name, capsys):
+    store, outside = stored(tmp_path / "store"), tmp_path / "outside"
+    outside.mkdir()
+    link = store / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(outside)
+    with pytest.raises(SystemExit) as stop:
+        main([command[0], str(store), *command[1:]])
+    assert stop.value.code == 2
+    assert f"expected no symbolic link out of {store}, got {link}, through which nothing is" in capsys.readouterr().err
+    assert list(outside.iterdir()) == []
+
+
+def test_a_store_may_be_reached_through_a_link(tmp_path, capsys):
+    (tmp_path / "link").symlink_to(stored(tmp_path / "store"))
+    main(["export", str(tmp_path / "link"), "--to", "csv"])
+    assert list((tmp_path / "store" / "exports").rglob("metrics.csv"))
 
 
 @given(st.text(st.characters(codec=None)))
@@ -80,6 +112,47 @@ def test_no_command_prints_a_control_character(tmp_path, command, capsys, recwar
     shown = "".join([*capsys.readouterr(), *(str(warning.message) for warning in recwarn)])
     assert "cod.exe" in shown
     assert all(character.isprintable() or character in "\n\t\N{NO-BREAK SPACE}" for character in shown)
+
+
+FORGED = "run\nFORGED: all checkpoints measured\tand more"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["figures"],
+        ["insights"],
+        ["alerts"],
+        ["compact"],
+        ["query", "select run, metric, subset from rows"],
+        ["query", "select run, metric, subset from rows", "--csv"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("several", [False, True], ids=["one run", "several runs"])
+def test_no_name_prints_a_line_of_its_own(tmp_path, command, several, capsys):
+    everywhere = dict.fromkeys(("run", "subset", "stack", "model", "module", "revision"), FORGED)
+    folder = stored(tmp_path / "store", **everywhere, metric=f"two{FORGED}")
+    if several:
+        stored(folder, **everywhere | {"run": f"other{FORGED}"}, metric="two_nn")
+    main(
+        [command[0], *command[1:2], str(folder), *command[2:]]
+        if "query" in command
+        else [command[0], str(folder), *command[1:]]
+    )
+    shown = "".join(capsys.readouterr())
+    assert "FORGED" in shown
+    assert not any(line.lstrip().startswith("FORGED") for line in shown.splitlines())
+    assert "\t" not in shown
+
+
+@pytest.mark.parametrize("text", [HOSTILE, FORGED])
+def test_csv_has_no_control_character(text, capsys):
+    print_records([{"run": text, "list": [text], "value": 1.5}], argparse.Namespace(csv=True))
+    shown = capsys.readouterr().out
+    assert shown.count("\n") == 2
+    assert all(character.isprintable() for line in shown.splitlines() for character in line)
 
 
 def test_an_error_message_has_no_control_character(tmp_path, capsys):

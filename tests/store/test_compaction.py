@@ -284,6 +284,7 @@ while True:
 """
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process
 def test_killed_at_random_moments(tmp_path):

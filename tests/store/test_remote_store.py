@@ -499,6 +499,7 @@ def check_killed_writers(url, elsewhere, tmp_path, environment, kill_after, n_st
     assert len(list(store.path.rglob("*.parquet"))) == n_steps  # no failure came back
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.timeout(600)
@@ -506,6 +507,7 @@ def test_killed_at_any_moment_a_store_on_s3_ends_as_an_undisturbed_one(bucket, s
     check_killed_writers(f"{bucket}/sweep", elsewhere, tmp_path, s3_environment, (1, 6), 40)
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.timeout(600)

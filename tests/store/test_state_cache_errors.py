@@ -189,6 +189,7 @@ for number in range(10**6):
 """
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process
 def test_killed_while_saving(tmp_path):

@@ -186,6 +186,7 @@ def test_the_newer_of_two_publications_of_a_step_counts(tmp_path):
     assert (store.steps("run"), older in store, "aaaaaaaaaaaa" in older.filename) == ([8], True, True)
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_claim_is_exclusive_and_ends_with_its_process(tmp_path):
@@ -227,6 +228,34 @@ def test_a_failure_that_a_later_measurement_replaced_is_not_shown(tmp_path):
     assert store.to_pandas()["reason"].notna().sum() == 1
 
 
+def test_a_failure_is_replaced_by_its_own_measurement_whatever_the_clock_says(tmp_path):
+    store = open_store(tmp_path)
+    failure = row(layer=None, value=math.nan, reason="out of memory", measured_at="2026-01-01T00:00:05.000+00:00")
+    store.write(KEY.failed, [failure, dataclasses.replace(failure, metric="surprisal")])
+    store.write(KEY, [row(measured_at="2026-01-01T00:00:04.000+00:00")])
+    assert store.to_pandas()["reason"].isna().all()
+    store.write(dataclasses.replace(KEY, step=KEY.step + 1), [row(step=KEY.step + 1)])
+    store.compact(KEY.run)
+    assert store.to_pandas()["reason"].isna().all()
+
+
+def test_a_copy_stays_one_beside_its_own_measurement(tmp_path):
+    store = open_store(tmp_path)
+    store.write(KEY, [row()])
+    store.write(KEY.failed, [row(layer=None, value=math.nan, reason="a copy", same_as="step0")])
+    assert store.to_pandas()["same_as"].tolist() == ["step0"]
+
+
+def test_a_failure_stays_where_only_other_metrics_are_measured_later(tmp_path):
+    store = open_store(tmp_path)
+    failure = row(layer=None, value=math.nan, reason="no head", measured_at="2026-01-01T00:00:00.000+00:00")
+    failures = [dataclasses.replace(failure, metric=name) for name in ("surprisal", "two_nn")]
+    store.write(dataclasses.replace(KEY, metrics="with head").failed, failures)
+    store.write(KEY, [row(metric="two_nn", measured_at="2026-01-01T00:00:01.000+00:00")])
+    frame = store.to_pandas()
+    assert frame.loc[frame["reason"].notna(), "metric"].tolist() == ["surprisal"]
+
+
 def test_a_failed_write_leaves_no_file(tmp_path):
     store = open_store(tmp_path)
     with pytest.raises(Exception, match="int64|integer|convert"):
@@ -247,6 +276,7 @@ for step in itertools.count():
 """
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_store_is_readable_after_a_killed_write(tmp_path):

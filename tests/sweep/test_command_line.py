@@ -173,6 +173,7 @@ def test_no_space_for_the_rows(commits, command, monkeypatch):
 # as a process
 
 
+@pytest.mark.once
 @pytest.mark.process
 def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp_path):
     store, downloads = open_store(tmp_path / "sweeps"), tmp_path / "c" / "downloads"

@@ -102,6 +102,7 @@ def test_plans_and_suites_as_json(hub, commits, command):
 # shared out
 
 
+@pytest.mark.once
 def test_shards_measure_every_checkpoint_once(hub, commits, command, shown):
     for shard, revisions in (("1/2", ["step0", "step16"]), ("2/2", ["step8"])):
         status, _, err = command("lab/model", "--shard", shard)

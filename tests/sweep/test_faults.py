@@ -304,9 +304,9 @@ def test_out_of_memory(published, store, downloads, monkeypatch, error):
 def test_weights_larger_than_the_memory_are_not_loaded(published, store, downloads, monkeypatch):
     from types import SimpleNamespace
 
-    from repdyn.hub import weights
+    from repdyn.hub import memory
 
-    monkeypatch.setattr(weights.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     report = sweep(published()[:1], store, SETTINGS, downloads)
     assert (
         "out of memory: its weights take 0.0 GB in their own precision, and 0.0 GB are free; try --dtype bfloat16"

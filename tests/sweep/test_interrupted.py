@@ -109,6 +109,7 @@ def watch(process: subprocess.Popen, published: PublishedCheckpoint, until: Call
     return peak
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process
 def test_killed_twice_at_random_and_finished(published, tmp_path):

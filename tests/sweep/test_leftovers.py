@@ -74,6 +74,7 @@ def test_the_copy_of_a_remote_store(faulty):
     assert not any(path.exists() for path in left)
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_sweep_killed_while_its_probe_is_made(hub: HubServer, commits, start, command, temporary):

@@ -142,6 +142,47 @@ def test_a_step_without_a_configuration_is_a_failure(run, command, undrawn, step
     assert command(run, "--metrics", "two_nn")[0] == 0
 
 
+def without_configuration(source: Path, folder: Path) -> Path:
+    shutil.copytree(source, folder)
+    (folder / "config.json").unlink()
+    return folder
+
+
+def test_incomplete_steps_beside_a_final_model_or_a_lightning_file(run, lightning, tmp_path):
+    complete = run / "hf_checkpoints" / "step8"
+    shutil.copytree(complete, tmp_path / "output")
+    without_configuration(complete, tmp_path / "output" / "checkpoint-500")
+    assert names(tmp_path / "output") == [("output", 0), ("checkpoint-500", 500)]
+    without_configuration(complete, lightning / "step0")
+    assert names(lightning) == [("step0", 0), ("epoch=0-step=2.ckpt", 2), ("epoch=0-step=4.ckpt", 4)]
+
+
+@pytest.mark.slow
+def test_broken_links_and_files_named_as_a_step_are_failures(run, command, undrawn):
+    folder = run / "hf_checkpoints"
+    (folder / "step24").symlink_to(run / "nowhere")
+    (folder / "checkpoint-32").write_text("no folder")
+    status, _, err = command(run, "--metrics", "two_nn")
+    assert status == 1
+    assert [line.split()[3] for line in err.splitlines() if "not measured" in line] == ["step24:", "checkpoint-32:"]
+    assert open_store(run / "sweep").steps("run/hf_checkpoints") == [0, 8, 16]
+
+
+def test_folders_that_only_mention_a_step_end_nothing(run):
+    for name in ("step24-logs", "eval_step24_results", "2024", "step24.txt"):
+        (run / "hf_checkpoints" / name).mkdir()
+    assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16)]
+
+
+def test_several_incomplete_checkpoints_of_a_step_are_one_failure(run):
+    folder = run / "hf_checkpoints"
+    for name in ("step24", "checkpoint-24", "run-step24", "checkpoint-8"):
+        without_configuration(folder / "step8", folder / name)
+    assert names(run) == [("step0", 0), ("step8", 8), ("step16", 16), ("checkpoint-24", 24)]
+    others = [f"{name} (incomplete, and another has its step)" for name in ("checkpoint-8", "run-step24", "step24")]
+    assert ignored_models(run, find_checkpoints(run, "run")) == others
+
+
 @pytest.mark.slow
 def test_the_head_is_loaded_for_metrics_that_read_through_it(run, measured, probe, tmp_path):
     metrics = ("lens_kl", "lens_agreement")

@@ -208,6 +208,29 @@ def test_the_context_is_that_of_the_newest_checkpoint_with_a_configuration_that_
         hub_probe(*chosen(model()), text, Hub())
 
 
+def test_one_configuration_or_tokenizer_at_a_time_is_on_the_disk(hub, save, text, monkeypatch):
+    """The disk budget applies to each, so that what was tried in vain must be gone."""
+    for step in (1, 2, 3):
+        folder = save(f"step{step}", tokens=tokenizer())
+        if step > 1:
+            (folder / "config.json").write_text("{}")
+        hub.publish("lab/model", f"step{step}", folder)
+    hub.publish("lab/model", "main", save("main", tokens=tokenizer(), context=None))
+    hub.fault("main/tokenizer_config.json", "status", code=404)
+    fetched, download = [], Hub.download
+
+    def watched(self, repository, commit, files, folder, monitor):
+        root = next(parent for parent in folder.parents if parent.name.startswith("repdyn-probe-"))
+        fetched.append((sorted(files), [path.name for path in root.rglob("*") if path.is_file()]))
+        download(self, repository, commit, files, folder, monitor)
+
+    monkeypatch.setattr(Hub, "download", watched)
+    hub_probe(*chosen(model()), text, Hub())
+    assert [names for names, _ in fetched[:3]] == [["config.json"]] * 3
+    assert len(fetched) >= 4
+    assert [there for _, there in fetched] == [[]] * len(fetched)
+
+
 @pytest.mark.parametrize(
     ("context", "of_tokenizer", "asked", "expected"),
     [

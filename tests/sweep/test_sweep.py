@@ -46,6 +46,7 @@ def geometry(store, run="lab/model"):
     return frame[frame["layer"].notna()].drop(columns=NOT_COMPARED).reset_index(drop=True)
 
 
+@pytest.mark.once
 def test_published_checkpoints_have_the_values_of_the_same_local_files(hub, family, tasks, probe, tmp_path):
     store = open_store(tmp_path / "store")
     report = sweep(tasks, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
@@ -185,6 +186,7 @@ def test_files_in_the_cache_of_the_hub_are_used_and_not_deleted(hub, tasks, tmp_
     assert list((tmp_path / "hub_cache").rglob("model.safetensors"))
 
 
+@pytest.mark.once
 def test_only_folders_of_killed_processes_are_deleted(tasks, tmp_path):
     """Other files in the folder, including lock files of other programs, are never deleted."""
     own = tmp_path / "d" / "repdyn-downloads"

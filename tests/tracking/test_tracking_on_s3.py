@@ -103,6 +103,7 @@ print("done", tracker.store.drain(60))
 """
 
 
+@pytest.mark.once
 @pytest.mark.process
 @pytest.mark.timeout(600)
 def test_killed_at_any_moment_it_ends_as_an_undisturbed_one(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from repdyn.utils.arguments import SuggestingParser
 from repdyn.utils.records import add_record_options, print_records, wants_records
-from repdyn.utils.untrusted_names import printable
+from repdyn.utils.untrusted_names import in_one_line
 from repdyn.utils.urls import path_or_url
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _compact(store: Store, run: str) -> Compaction | None:
     """Make a run compact, with a progress bar on a terminal."""
     from tqdm import tqdm
 
-    with tqdm(desc=printable(run), unit="file", disable=None, leave=False) as bar:
+    with tqdm(desc=in_one_line(run), unit="file", disable=None, leave=False) as bar:
 
         def advance(done: int, total: int) -> None:
             bar.total = total
@@ -93,12 +93,12 @@ def _compact(store: Store, run: str) -> Compaction | None:
 
 def _print(run: str, done: Compaction | None) -> None:
     if done is None:
-        print(printable(f"{run}: nothing to join"))
+        print(in_one_line(f"{run}: nothing to join"))
         return
     sizes = f"{done.bytes_before / 1e6:.1f} MB, now {done.bytes_after / 1e6:.1f} MB"
-    print(printable(f"{run}: {done.files_before} files of {sizes} in {done.files_after}"))
+    print(in_one_line(f"{run}: {done.files_before} files of {sizes} in {done.files_after}"))
     for reason in done.unreadable:
-        print(printable(f"left as it is: {reason}"))
+        print(in_one_line(f"left as it is: {reason}"))
 
 
 def _fields(done: Compaction | None) -> dict[str, Any]:

@@ -111,13 +111,13 @@ def _print_table(frame: pd.DataFrame) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from repdyn.utils.untrusted_names import PrintableConsole, printable
+    from repdyn.utils.untrusted_names import PrintableConsole, in_one_line
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name, column in frame.items():
-        table.add_column(Text(printable(str(name))), justify="right" if column.dtype.kind in "iuf" else "left")
+        table.add_column(Text(in_one_line(str(name))), justify="right" if column.dtype.kind in "iuf" else "left")
     for values in frame.itertuples(index=False):
-        table.add_row(*(Text(printable(_cell(_plain_value(value)))) for value in values))
+        table.add_row(*(Text(in_one_line(_cell(_plain_value(value)))) for value in values))
     PrintableConsole(width=None if sys.stdout.isatty() else _FILE_WIDTH).print(table)
 
 

@@ -111,13 +111,21 @@ class Run:
         if "tensorboard" in self.loggers:
             loggers.append(TensorBoardLogger(**place, sub_dir="tensorboard"))
         if "wandb" in self.loggers:
-            folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder if its own does not exist yet
-            name = f"{self.name}/{folder.name}"
-            offline = not self.wandb_online
+            loggers += self._wandb_loggers(folder)
+        return loggers
+
+    def _wandb_loggers(self, folder: Path) -> list[Logger]:
+        folder.mkdir(parents=True, exist_ok=True)  # W&B takes a temporary folder if its own does not exist yet
+        offline = not self.wandb_online
+        try:
             # online it prints the address of the run; set up first, as Lightning passes it an option it warns of
             wandb.setup(wandb.Settings(silent=offline, mode="offline" if offline else "online"))
-            loggers.append(WandbLogger(name, folder, project=self.wandb_project, offline=offline))
-        return loggers
+        except RuntimeError as error:
+            if "home directory" not in str(error):
+                raise
+            warnings.warn("W&B is left out: it needs a home directory, and this user has none; set HOME", stacklevel=2)
+            return []
+        return [WandbLogger(f"{self.name}/{folder.name}", folder, project=self.wandb_project, offline=offline)]
 
 
 class TrainCLI(LightningCLI):
@@ -194,12 +202,17 @@ class TrainCLI(LightningCLI):
         given = self._get(self.config_init, "trainer")
         if given["enable_progress_bar"] is False:  # Lightning rejects a progress bar beside it
             self._parser(self.subcommand).callback_keys.remove("progress")
-        folder = run.new_folder()
-        loggers = given["logger"] if given["logger"] is not None else run.build_loggers(folder)
-        root = given["default_root_dir"] or str(folder)
         if run.auto_precision and given["precision"] is None:
             kwargs["precision"] = "bf16-mixed" if has_fast_bfloat16(given["accelerator"]) else "32-true"
-        return super().instantiate_trainer(logger=loggers, default_root_dir=root, **kwargs)
+        folder = run.new_folder()
+        try:
+            loggers = given["logger"] if given["logger"] is not None else run.build_loggers(folder)
+            root = given["default_root_dir"] or str(folder)
+            return super().instantiate_trainer(logger=loggers, default_root_dir=root, **kwargs)
+        except BaseException:
+            with suppress(OSError):  # only an empty folder is removed
+                folder.rmdir()
+            raise
 
     @rank_zero_only
     def before_fit(self) -> None:

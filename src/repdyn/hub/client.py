@@ -117,7 +117,7 @@ def _validated_size(n_bytes: object) -> int:
 def _require_intact(path: Path, file: RemoteFile) -> None:
     """Check the content of a file, of which the client checks only the length."""
     if not file.digest:
-        return
+        raise CheckpointError(f"expected a checksum of {path.name} from the hub, got none, so its content is not used")
     name = "git blob" if file.sha256 is None else "sha256"
     with path.open("rb") as content:
         if file.sha256 is None:

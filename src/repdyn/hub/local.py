@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from repdyn.hub.errors import CheckpointError, model_errors
-from repdyn.hub.pickled import memory_of
+from repdyn.hub.memory import memory_of, require_free_memory
 from repdyn.hub.weights import MAX_LAYERS
 from repdyn.models import LanguageModel
 
@@ -38,7 +38,8 @@ def load_lightning(path: Path) -> nn.Module:
     """
     with model_errors(f"{path} does not load as a checkpoint of repdyn.models.LanguageModel"):
         content = lightning_content(path)
-        memory_of(content["state_dict"].values(), path)
+        needed = memory_of(content["state_dict"].values(), path)
+        require_free_memory(needed, "their own precision", "free some, or measure on a machine with more")
         # not load_from_checkpoint, with which the file chooses what is called with its hyperparameters
         given = {name: content["hyper_parameters"][name] for name in _ARGUMENTS if name in content["hyper_parameters"]}
         if (n_layers := given.get("n_layers", 0)) > MAX_LAYERS:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,7 +24,13 @@ _LONGEST_WAIT_SECONDS = 300
 _LONGEST_NUMBER = 9
 _MOST_PAGES = 2000
 
+_LONG_WAIT_SECONDS = 10
+"""Waits from here on are announced."""
+
 _request = threading.local()
+_announcing = threading.Lock()
+_announced_until = 0.0
+log = logging.getLogger(__name__)
 
 
 def is_busy(code: int) -> bool:
@@ -64,8 +72,9 @@ def requested_wait(response: httpx2.Response) -> int | None:
     limits = parse_ratelimit_headers(response.headers) if response.status_code == 429 else None
     if limits is not None and limits.remaining == 0:
         named = str(limits.reset_in_seconds)
-    if not (named.isascii() and named.isdecimal()):
+    if not named.isdecimal():
         return None
+    named = "".join(str(int(digit)) for digit in named)  # the client reads those of any script
     if len(named) > _LONGEST_NUMBER or int(named) > _LONGEST_WAIT_SECONDS:
         raise CheckpointError(
             f"the hub asks to wait {named:.12}{'...' if len(named) > 12 else ''} seconds before the next request "
@@ -79,7 +88,7 @@ def _check(response: httpx2.Response) -> None:
     if pages is None:  # a request of another program part
         return
     _request.monitor(0)
-    requested_wait(response)
+    _announce(requested_wait(response) or 0, response)
     if response.is_error:
         _read(response, _MOST_ERROR_BYTES)
     elif _request.bytes_left is not None:
@@ -91,6 +100,17 @@ def _check(response: httpx2.Response) -> None:
     if following in pages or len(pages) > _MOST_PAGES:
         how = "its pages refer to each other" if following in pages else f"it has more than {_MOST_PAGES:,} pages"
         raise CheckpointError(f"expected a listing that ends from the hub, but {how}: {following:.200}")
+
+
+def _announce(seconds: int, response: httpx2.Response) -> None:
+    """Log a long wait, once for all requests that wait at the same time: nothing else is printed meanwhile."""
+    global _announced_until
+    now = time.monotonic()
+    with _announcing:
+        if seconds < _LONG_WAIT_SECONDS or now + seconds < _announced_until + _LONG_WAIT_SECONDS:
+            return
+        _announced_until = now + seconds
+    log.warning("the hub asks to wait %d seconds before the next request (%d)", seconds, response.status_code)
 
 
 def _read(response: httpx2.Response, most_bytes: int) -> int:

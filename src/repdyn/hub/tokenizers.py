@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,7 @@ def fetch_tokenizer(model: str, folders: Sequence[HubFolder], hub: Hub, destinat
                 return folder.fetch(tokenizer_files(files, with_code=with_code), hub, destination)
             tried.append(f"{folder} has none")
         except CheckpointError as error:  # many repositories of checkpoints have no main branch
+            shutil.rmtree(destination, ignore_errors=True)  # takes space, and is not to be mixed with another's files
             tried.append(str(error))
     raise CheckpointError(
         f"expected a tokenizer for {model}, found none: {'; '.join(tried)}; name the repository that has it with "

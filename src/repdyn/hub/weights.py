@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
-from safetensors import safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -23,9 +23,9 @@ from transformers import (
     PreTrainedModel,
 )
 
-from repdyn.hub.client import Files, RemoteFile
+from repdyn.hub.client import Files, RemoteFile, total_bytes
 from repdyn.hub.errors import CheckpointError, model_errors
-from repdyn.hub.pickled import memory_of_file
+from repdyn.hub.memory import memory_of_model, memory_of_weights, require_free_memory, require_weights_for
 from repdyn.utils.quiet import without_reports
 
 # The first format that a commit has is used. Pickles are only read with weights_only=True.
@@ -41,7 +41,8 @@ _AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")
 _CAUSAL_HEAD = re.compile(r".*(ForCausalLM|LMHeadModel)")
 _MASKED_HEAD = re.compile(r".*ForMaskedLM|BertForPreTraining")
 
-_NUMBER = re.compile(r"\.\d+(?=\.)")
+_NUMBER = re.compile(r"\.(\d+)(?=\.)")
+_LAYERS = re.compile(r"(?!max_).*layers?")
 
 MAX_LAYERS = 10_000
 """Largest number of layers that is built: a larger one is an error of the configuration, and would fill the memory."""
@@ -129,7 +130,9 @@ def load_model(
     with model_errors("the checkpoint does not load"):
         require_regular_files(folder)
         _require_weights_inside(folder)
-        _require_memory(folder, loading)
+        here = {path.name: RemoteFile(path.stat().st_size, None) for path in folder.iterdir()}
+        chosen = choose_files(here)
+        _require_memory(sum(memory_of_weights(folder / name, DTYPES.get(loading.dtype)) for name in chosen), loading)
     placement = {"device_map": loading.device_map, "offload_folder": offload_folder} if loading.device_map else {}
     with model_errors("the checkpoint does not load"), remote_code_errors(), without_reports():
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=loading.trust_remote_code)
@@ -138,6 +141,7 @@ def load_model(
         _require_few_layers(config)
         # "auto" is the precision in which a live run measures.
         auto_class = _auto_class(config) if with_head else AutoModel
+        _require_size(auto_class, config, total_bytes(chosen), loading)
         model, report = auto_class.from_pretrained(
             folder,
             config=config,
@@ -214,9 +218,17 @@ def _check_no_remote_code(config: PreTrainedConfig) -> None:
 
 
 def _require_few_layers(config: PreTrainedConfig) -> None:
-    n_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
-    if isinstance(n_layers, int) and n_layers > MAX_LAYERS:
+    if (n_layers := max(_numbers_of_layers(config.to_dict()), default=0)) > MAX_LAYERS:
         raise CheckpointError(f"its configuration has {n_layers} layers, more than the {MAX_LAYERS} that are supported")
+
+
+def _numbers_of_layers(settings: Mapping[str, Any]) -> Iterator[int]:
+    """Return how many layers the stacks of a model have, those of nested configurations included."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _numbers_of_layers(value)
+        elif isinstance(value, int) and _LAYERS.fullmatch(name):
+            yield value
 
 
 def _preferred_weights(names: list[str]) -> list[str]:
@@ -225,31 +237,23 @@ def _preferred_weights(names: list[str]) -> list[str]:
     return whole or names
 
 
-def _require_memory(folder: Path, loading: Loading) -> None:
-    """Check that the model fits into memory: Linux would kill the process otherwise."""
-    here = {path.name: RemoteFile(path.stat().st_size, None) for path in folder.iterdir()}
-    needed = sum(_bytes_in_memory(folder / name, loading.dtype) for name in choose_files(here))
-    available = psutil.virtual_memory().available
-    if needed > available and loading.device_map is None:
+def _require_memory(n_bytes: float, loading: Loading) -> None:
+    if loading.device_map is None:
         precision = "their own precision" if loading.dtype == "auto" else loading.dtype
-        raise CheckpointError(
-            f"out of memory: its weights take {needed / 1e9:.1f} GB in {precision}, and {available / 1e9:.1f} GB are "
-            "free; try --dtype bfloat16 or --device-map auto"
-        )
+        require_free_memory(n_bytes, precision, "try --dtype bfloat16 or --device-map auto")
 
 
-def _bytes_in_memory(path: Path, dtype: str) -> float:
-    """Return the memory that the weights of a file take in a precision; 0 for other files."""
-    if path.suffix == ".bin":
-        return memory_of_file(path)
-    if path.suffix != ".safetensors":
-        return 0
-    growth = 1.0
-    if dtype != "auto":
-        with model_errors(f"{path.name} does not load"), safe_open(path, framework="pt") as weights:
-            stored = next((weights.get_tensor(name).dtype for name in weights.keys()), torch.float32)  # noqa: SIM118
-            growth = DTYPES[dtype].itemsize / stored.itemsize
-    return growth * path.stat().st_size
+def _require_size(auto_class: Any, config: PreTrainedConfig, n_bytes: int, loading: Loading) -> None:
+    """Check the model that the configuration describes against its files and the memory, before it is allocated."""
+    if loading.trust_remote_code:
+        return  # such code allocates what it wants, and need not run on the meta device
+    quantised = getattr(config, "quantization_config", None) is not None
+    with torch.device("meta"):
+        model = auto_class.from_config(deepcopy(config))
+    require_weights_for(model, n_bytes, quantised=quantised)
+    if not quantised:  # of a quantised model, only the files tell the size
+        # where no precision is named, a weight takes two bytes at least
+        _require_memory(memory_of_model(model, DTYPES.get(loading.dtype) or config.dtype or torch.float16), loading)
 
 
 def _require_every_weight(model: PreTrainedModel, missing: Iterable[str], mismatched: Iterable[object]) -> None:
@@ -265,11 +269,18 @@ def _require_every_weight(model: PreTrainedModel, missing: Iterable[str], mismat
 def _require_every_block(model: PreTrainedModel, unexpected: Iterable[str]) -> None:
     """Check that the model has all blocks of the checkpoint: with fewer in its configuration the others are ignored."""
 
-    def position_free(name: str) -> str:
-        return _NUMBER.sub(".#", name.removeprefix(f"{model.base_model_prefix}."))
+    def short(name: str) -> str:
+        return name.removeprefix(f"{model.base_model_prefix}.")
 
-    known = {position_free(name) for name, _ in model.named_parameters()}
-    if cut_off := sorted(name for name in unexpected if _NUMBER.search(name) and position_free(name) in known):
+    known = {_NUMBER.sub(".#", short(name)) for name, _ in model.named_parameters()}
+    lists = {short(name): len(module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+
+    def is_of_a_block(name: str) -> bool:
+        # a list may be empty, so that no other block has a weight of this name
+        beyond = (int(at[1]) >= lists.get(name[: at.start()], math.inf) for at in _NUMBER.finditer(name))
+        return any(beyond) or _NUMBER.sub(".#", name) in known
+
+    if cut_off := sorted(name for name in unexpected if _NUMBER.search(name) and is_of_a_block(short(name))):
         raise CheckpointError(
             f"the checkpoint has blocks that its configuration lacks, {len(cut_off)} weights such as {cut_off[0]}; "
             "the model would be cut off without notice"

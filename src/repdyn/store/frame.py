@@ -18,6 +18,7 @@ IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset
 """Columns that identify a measurement; the newest of several rows that agree in them counts."""
 _ORDER = ["run", "step", "stack", "metric", "subset", "layer", "head"]
 _CHECKPOINT = ["run", "step", "probe"]
+_METRIC = [*_CHECKPOINT, "metric"]
 # Columns by which rows of early versions are found that have too few distinct vectors for a value.
 _SAMPLE = ["value", "design", "on_distinct", "n_unique", "n_vectors"]
 _LARGEST_KEY = 2**62
@@ -82,9 +83,8 @@ def as_frame(
     Args:
         measured: tables of measurements; if two hold the same measurement, the newer one counts. A generator can be
             given, so that each table is reduced before the next is read.
-        failed: tables of failed measurements, and of copies. A failure at a checkpoint that was measured later is left
-            out: a process may be killed before it deletes the file. A checkpoint that was found to be a copy after it
-            was measured loses its values.
+        failed: tables of failed measurements, and of copies. The failure of a metric that was measured later at the
+            checkpoint is left out. A checkpoint that was found to be a copy after it was measured loses its values.
         columns: of the frame; the tables need those of :func:`columns_to_read`.
         condition: on the rows to keep; one that is about other columns than :data:`IDENTITY` is disregarded, since it
             may hold for a row and not for the newer one that takes its place.
@@ -193,18 +193,18 @@ def _decoded(table: pa.Table) -> pa.Table:
 
 
 def _measurement_times(table: pa.Table) -> pa.Table:
-    """Return the time of the last measurement of a layer at each checkpoint."""
-    of_layers = _decoded(table.select([*_CHECKPOINT, "layer", "measured_at"])).filter(table["layer"].is_valid())
-    return of_layers.group_by(_CHECKPOINT).aggregate([("measured_at", "max")])
+    """Return the time of the last measurement of each metric at each checkpoint."""
+    of_layers = _decoded(table.select([*_METRIC, "layer", "measured_at"])).filter(table["layer"].is_valid())
+    return of_layers.group_by(_METRIC).aggregate([("measured_at", "max")])
 
 
 def _not_replaced(failures: pa.Table, times: Sequence[pa.Table]) -> pa.Table:
-    """Return the failures at checkpoints that were not measured later."""
+    """Return the failures of metrics that were not measured later at the same checkpoint."""
     if not times:
         return failures
-    found = pa.concat_tables(times).to_pandas().groupby(_CHECKPOINT)["measured_at_max"].max().rename("replaced_at")
-    rows = failures.select([*_CHECKPOINT, "measured_at"]).to_pandas()
-    replaced = rows.join(found, on=_CHECKPOINT)["replaced_at"].fillna("") >= rows["measured_at"]
+    found = pa.concat_tables(times).to_pandas().groupby(_METRIC)["measured_at_max"].max().rename("replaced_at")
+    rows = failures.select([*_METRIC, "measured_at"]).to_pandas()
+    replaced = rows.join(found, on=_METRIC)["replaced_at"].fillna("") >= rows["measured_at"]
     return failures.filter(pa.array(~replaced.to_numpy(bool)))
 
 

@@ -92,6 +92,32 @@ def is_failure(name: str) -> bool:
     return name.endswith(f"-{_FAILED}.parquet")
 
 
+def measured_name(name: str) -> str:
+    """Return the name of the file that replaces the one of a failed measurement."""
+    return f"{name.removesuffix(f'-{_FAILED}.parquet')}.parquet"
+
+
+def own_folder(parent: Path, name: str, *, deep: bool = True) -> Path:
+    """Return the path of a folder in a store, for files that nobody named another folder for.
+
+    Args:
+        parent: the store, or the folder for its views.
+        name: of the folder, which may be missing.
+        deep: check what is in the folder too.
+
+    Raises:
+        ValueError: a symbolic link, which may come from others, leads out of ``parent``.
+    """
+    folder, inside = parent / name, parent.resolve()
+    for path in (folder, *(folder.rglob("*") if deep else ())):
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise ValueError(
+                f"expected no symbolic link out of {parent}, got {path}, through which nothing is written; remove it, "
+                "or name another folder for figures and exports with -o"
+            )
+    return folder
+
+
 def step_name(step: int) -> str:
     """Return how the name of each file of a step begins.
 

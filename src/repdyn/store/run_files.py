@@ -23,7 +23,7 @@ from repdyn.store.compact_files import (
     read_parts,
     write_compact,
 )
-from repdyn.store.keys import is_failure
+from repdyn.store.keys import is_failure, measured_name
 from repdyn.store.parquet_files import read_table, write_single
 from repdyn.store.row_filter import RowFilter, files_left
 from repdyn.store.schema import COLUMNS
@@ -118,10 +118,18 @@ class RunFiles:
         """Yield all rows as few and large tables, with texts as dictionaries or not, and whether these are failed
         measurements.
 
+        Failures for which the measurement of the same key exists are left out: a process may be killed before it
+        deletes their file. Columns must include ``same_as``, by which copies are kept.
+
         Raises:
             ValueError, FileNotFoundError: as :meth:`tables`.
         """
-        yield from ((is_failure(name), read_table(path, columns, encoded=True)) for name, path in self.single.items())
+        names = set(self.names)
+        for name, path in self.single.items():
+            table = read_table(path, columns, encoded=True)
+            if is_failure(name) and measured_name(name) in names:
+                table = table.filter(table["same_as"].is_valid())
+            yield is_failure(name), table
         for path, names in self.compact.items():
             yield from ((False, table) for table in read_blocks(path, names, columns))
 

@@ -263,8 +263,8 @@ class Store:
         return run_files.find_failures(self.folder_of(key.run), step_name(key.step), quoted(key.probe))
 
     def _lock_path(self, name: str) -> Path:
-        (self.path / ".claims").mkdir(parents=True, exist_ok=True)
-        return self.path / ".claims" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
+        (folder := own_folder(self.path, ".claims", deep=False)).mkdir(parents=True, exist_ok=True)
+        return folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
 
 
 def open_store(path: str | Path, *, refresh: bool = True) -> Store:

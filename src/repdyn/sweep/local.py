@@ -8,12 +8,15 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
+from repdyn.hub.client import RemoteFile
 from repdyn.hub.errors import CheckpointError, model_errors
 from repdyn.hub.local import LIGHTNING, checkpoints_folder, lightning_content, model_folders
 from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, parse_revision, whole_number
+from repdyn.hub.weights import weight_files
 from repdyn.store.schema import FINISHED
 from repdyn.sweep.targets import Target
 
+_STEP = re.compile(r"(step|checkpoint)[-_]?\d+")
 _LAST = re.compile(r"last(-v\d+)?")
 _WEIGHTS = {".safetensors", ".bin", ".json", LIGHTNING}
 
@@ -21,11 +24,12 @@ _WEIGHTS = {".safetensors", ".bin", ".json", LIGHTNING}
 def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     """Return the checkpoints in a folder, by ascending step.
 
-    A checkpoint is a subfolder with a ``config.json`` and its step in the name (``step512``, ``checkpoint-512``). Next
-    to such subfolders, those without a ``config.json`` count too, so that a sweep reports them. Where there are none,
-    Lightning files (``last.ckpt``) of :class:`repdyn.models.LanguageModel` are used, which contain their step. A folder
-    with a ``config.json`` but without such subfolders, or a single file, is one checkpoint; without a step in its name
-    it is a finished model.
+    A checkpoint is a subfolder with a ``config.json`` and its step in the name (``step512``, ``checkpoint-512``). A
+    folder with a ``config.json`` but without such subfolders, or a single file, is one checkpoint; without a step in
+    its name it is a finished model. Where there is neither, Lightning files (``last.ckpt``) of
+    :class:`repdyn.models.LanguageModel` are used, which contain their step. Next to any of these, incomplete
+    checkpoints of other steps count too, so that a sweep reports them: what has such a name, or has a step in its name
+    and holds weights, but no ``config.json``.
 
     Args:
         folder: folder of the checkpoints, or of a run with a subfolder ``hf_checkpoints``.
@@ -37,12 +41,12 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     """
     folder = checkpoints_folder(Path(folder))
     revisions = {path: revision for path in model_folders(folder) if (revision := _revision(path))}
-    revisions |= _incomplete(folder, {revision.step for revision in revisions.values()})
     if not revisions and ((folder / "config.json").exists() or folder.suffix == LIGHTNING):
         revisions = {folder: _revision(folder) or Revision(folder.resolve().name, 0, stage=FINISHED)}
     if not revisions:
         revisions = {path: revision for path in _lightning_files(folder) if (revision := _revision(path))}
-    _validate_names(revisions)
+    incomplete = _incomplete(folder)
+    _validate_names([*revisions, *incomplete])
     if not revisions:
         raise ValueError(
             "expected checkpoints (folders such as step512 with a config.json, or Lightning's .ckpt files) in "
@@ -52,22 +56,36 @@ def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
     for one, other in pairwise(paths):
         if revisions[one].step == revisions[other].step:
             raise ValueError(f"expected one checkpoint for each step, got {one} and {other}; sweep them separately")
-    return [_target(run, path, revisions[path]) for path in paths]
+    by_step = {at.step: path for path, at in [*reversed(incomplete.items()), *revisions.items()]}
+    revisions |= incomplete
+    return [_target(run, by_step[step], revisions[by_step[step]]) for step in sorted(by_step)]
 
 
-def _incomplete(folder: Path, steps: set[int]) -> dict[Path, Revision]:
-    """Return the subfolders of other steps than these without a ``config.json``; none where there are no steps."""
-    found = {path: _revision(path) for path in sorted(folder.glob("[!.]*")) if steps and path.is_dir()}
-    return {path: at for path, at in found.items() if at and at.step not in steps}
+def _incomplete(folder: Path) -> dict[Path, Revision]:
+    """Return the entries of a folder that look like checkpoints without a ``config.json``, such as broken links."""
+    found = {path: parse_revision(path.name, DEFAULT_PATTERN) for path in sorted(folder.glob("[!.]*"))}
+    complete = {path.parent for path in folder.glob("[!.]*/config.json")}
+    return {
+        path: at
+        for path, at in found.items()
+        if at and path not in complete and (_STEP.fullmatch(path.name) or _holds_weights(path))
+    }
+
+
+def _holds_weights(path: Path) -> bool:
+    return path.is_dir() and bool(weight_files({file.name: RemoteFile(0, None) for file in path.iterdir()}))
 
 
 def ignored_models(folder: str | Path, targets: Iterable[Target]) -> list[str]:
-    """Return the names of models in a folder that are not used as checkpoints, such as those without a step."""
+    """Return the names of models in a folder that are not used as checkpoints: those without a step, for example."""
     folder = checkpoints_folder(Path(folder))
     used = {target.path for target in targets}
     own = [folder] if (folder / "config.json").exists() else []
     files = [] if any(path and path.suffix == LIGHTNING for path in used) else sorted(folder.glob(f"[!.]*{LIGHTNING}"))
-    return [path.name for path in (*own, *model_folders(folder), *files) if path not in used]
+    incomplete = [
+        f"{path.name} (incomplete, and another has its step)" for path in _incomplete(folder) if path not in used
+    ]
+    return [path.name for path in (*own, *model_folders(folder), *files) if path not in used] + incomplete
 
 
 def _validate_names(paths: Iterable[Path]) -> None:

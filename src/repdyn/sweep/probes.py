@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,6 +191,7 @@ def _tokenizer_folders(model: PublishedModel, newest: Sequence[Target]) -> list[
 
 
 def _hub_config(newest: Sequence[Target], hub: Hub, folder: Path, with_code: bool) -> PreTrainedConfig:
+    """Return the configuration of the newest checkpoint that has one; its files do not stay on the disk."""
     errors = []
     for target in newest:
         source = HubFolder(target.repository, target.commit, target.subfolder)
@@ -198,6 +200,8 @@ def _hub_config(newest: Sequence[Target], hub: Hub, folder: Path, with_code: boo
             return _config(source.fetch(files, hub, folder / target.commit), with_code)
         except CheckpointError as error:
             errors.append(f"{target.revision}: {error}")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     raise CheckpointError(f"expected a checkpoint with a loadable configuration, got none: {'; '.join(errors)}")
 
 

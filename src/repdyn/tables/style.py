@@ -12,6 +12,7 @@ from rich.console import Console
 from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
 from repdyn.metrics.names import base_name, settings_in_words
 from repdyn.probe.views import view_of
+from repdyn.utils.untrusted_names import in_one_line
 
 SUBSET_LABELS = {
     "all": "all tokens",
@@ -144,5 +145,6 @@ def of_stack(name: str, stack: str | None) -> str:
 
 
 def plain(text: str, console: Console) -> str:
-    """Return the text as this terminal can print it: in ASCII where anything else would raise."""
+    """Return the text of one line as this terminal can print it: in ASCII where anything else would raise."""
+    text = in_one_line(text)
     return text.replace("±", "+-").encode("ascii", "replace").decode() if console.options.ascii_only else text

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from repdyn.utils.untrusted_names import in_one_line
+
 
 def filled(column: pd.Series, text: str) -> pd.Series:
     """Return a column with a text in place of missing values; the categories of a categorical stay sorted.
@@ -29,6 +31,22 @@ def concatenated(frames: Sequence[pd.DataFrame], *, ignore_index: bool = False) 
         for frame in frames
     ]
     return pd.concat(alike, ignore_index=ignore_index)
+
+
+def in_lines_of_their_own(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with the line breaks and tabs in its texts written as escape sequences, for a terminal."""
+    texts = [name for name in frame if _is_categorical(frame, name) or frame[name].dtype == object]
+    return frame.assign(**{name: _escaped(frame[name]) for name in texts})
+
+
+def _escaped(column: pd.Series) -> pd.Series:
+    is_categorical = isinstance(column.dtype, pd.CategoricalDtype)
+    known = column.cat.categories if is_categorical else column.dropna().unique()
+    escaped = {name: shown for name in known if isinstance(name, str) and (shown := in_one_line(name)) != name}
+    if not escaped:
+        return column
+    texts = column.astype(object).replace(escaped)
+    return texts.astype(pd.CategoricalDtype(sorted(texts.dropna().unique()), ordered=True)) if is_categorical else texts
 
 
 def counted(column: pd.Series) -> pd.Series:

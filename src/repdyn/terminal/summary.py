@@ -35,6 +35,7 @@ from repdyn.tables.frames import (
 )
 from repdyn.tables.losses import probe_loss_line
 from repdyn.tables.style import KINDS, of_stack, plain
+from repdyn.tables.texts import in_lines_of_their_own
 from repdyn.terminal.layer_table import MAX_CURVES, curves_of, layer_table
 from repdyn.terminal.metric_lines import measures_more_than_default, print_every_metric
 from repdyn.utils.untrusted_names import PrintableConsole
@@ -78,6 +79,7 @@ def print_summary(
         ValueError: rows of several runs, models, probes or stacks, or none.
     """
     console = console or PrintableConsole()
+    frame = in_lines_of_their_own(frame)
     rows = measurements(frame)
     unicode = not console.options.ascii_only
     before = [*_head(rows), *_loss(frame), Text()]

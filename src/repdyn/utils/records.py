@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from repdyn.utils.untrusted_names import in_one_line
+
 
 def add_record_options(parser: argparse._ActionsContainer, when: str = "") -> None:
     """Add --json and --csv, of which one may be given; see :func:`print_records`.
@@ -74,11 +76,18 @@ def _rows(record: Mapping[str, Any], each: str | None) -> list[dict[str, Any]]:
 
 
 def _print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows as CSV with a header; lists and dictionaries as JSON, missing values as empty cells."""
+    """Print rows as CSV with a header; lists and dictionaries as JSON, missing values as empty cells.
+
+    Control and invisible characters are escape sequences, as :func:`in_one_line` writes them.
+    """
     writer = csv.DictWriter(sys.stdout, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     for row in rows:
         values = json_values(dict(row))
-        writer.writerow(
-            {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in values.items()}
-        )
+        writer.writerow({name: _cell(value) for name, value in values.items()})
+
+
+def _cell(value: Any) -> Any:
+    """Return what a CSV holds of a value; a name in it may hold characters that a terminal would obey."""
+    value = json.dumps(value) if isinstance(value, list | dict) else value
+    return in_one_line(value) if isinstance(value, str) else value

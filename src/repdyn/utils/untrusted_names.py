@@ -45,6 +45,17 @@ def printable(text: str) -> str:
     )
 
 
+def in_one_line(text: str) -> str:
+    """Return a text as :func:`printable` does, its line breaks and tabs as escape sequences too.
+
+    A name with a line break would print a line of its own, which looks like one of the program.
+
+    >>> in_one_line("run\\nerror: disk full")
+    'run\\\\nerror: disk full'
+    """
+    return "".join(ascii(character)[1:-1] if character in "\n\t" else character for character in printable(text))
+
+
 class PrintableConsole(Console):
     """A rich console that writes control characters of a text as escape sequences; its own styles are kept."""
 

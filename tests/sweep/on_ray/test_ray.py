@@ -44,6 +44,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.process]
 pytest.importorskip("ray")
 
 
+@pytest.mark.once
 def test_two_workers_store_the_same_rows_and_failures_as_one_process(cluster, hub, tasks, store, options, tmp_path):
     hub.fault(f"{tasks[3].target.commit}/model", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
     observed: list[dict[int, int]] = []
@@ -65,6 +66,7 @@ def test_two_workers_store_the_same_rows_and_failures_as_one_process(cluster, hu
     assert remaining_files(tmp_path / "downloads") == []
 
 
+@pytest.mark.once
 def test_the_checkpoint_of_a_lost_worker_is_retried_or_recorded_as_failed(
     cluster, hub, published, store, probe, tmp_path, monkeypatch, capsys
 ):
@@ -182,6 +184,7 @@ def analyze(environment: dict[str, str], hub: HubServer, folder: Path) -> subpro
     )
 
 
+@pytest.mark.once
 @pytest.mark.process
 def test_interrupted_and_completed_by_the_same_command(
     cluster, environment, hub, published, tmp_path, monkeypatch, capsys
