@@ -18,7 +18,7 @@ card: here
 models:
   - {{name: mine, repository: lab/model, revisions: 'step(?P<step>[0-9]+)'}}
 known_faults:
-  - {{models: [mine], steps: [0, 8], what: the same weights, report: '{REPORT}'}}
+  - {{models: [mine], steps: [0, 8], kind: copies, what: the same weights, report: '{REPORT}'}}
 """
 Run = Callable[..., tuple[int, str, str]]
 

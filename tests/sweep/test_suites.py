@@ -87,8 +87,8 @@ def test_pythia():
         tokens_per_step=2**21,
         expected=PYTHIA,
         known_faults=(
-            KnownFault((0, 1), "the same weights", "https://github.com/EleutherAI/pythia/issues/83"),
-            KnownFault((0, 2), "the same weights", "https://github.com/EleutherAI/pythia/issues/198"),
+            KnownFault((0, 1), "copies", "the same weights", "https://github.com/EleutherAI/pythia/issues/83"),
+            KnownFault((0, 2), "copies", "the same weights", "https://github.com/EleutherAI/pythia/issues/198"),
         ),
     )
     assert all(model.expected == PYTHIA for model in suite.models)
@@ -100,6 +100,7 @@ def test_faults_that_users_reported(models):
     assert [fault.steps for fault in models["olmo2-7b"].known_faults] == [(101000, 175000, 300000)]
     assert [fault.steps for fault in models["bloom-560m"].known_faults] == [(10000, 500000)]
     assert models["pythia-1b"].known_faults[0].steps == (116000,)
+    assert [fault.kind for fault in models["pythia-12b"].known_faults] == ["mixed", "missing", "copies", "copies"]
     assert [fault.what for fault in models["pythia-410m-seed9"].known_faults] == ["missing weights"]
     page = (ROOT / "docs" / "suites.md").read_text()
     assert all(f"]({fault.report})" in page for model in models.values() for fault in model.known_faults)

@@ -139,8 +139,7 @@ def audit(history: History, more: Iterable[Finding] = ()) -> list[Finding]:
         *more,
     ]
     reported = [_with_reports(finding, history.known_faults) for finding in findings]
-    wrong = {step for finding in findings if _confirms_reports(finding) for step in finding.steps}
-    unseen = [_not_seen(fault, history) for fault in history.known_faults if wrong.isdisjoint(fault.steps)]
+    unseen = [_not_seen(fault, history, findings) for fault in history.known_faults]
     return sorted([*reported, *filter(None, unseen)], key=lambda finding: finding.severity != "fault")
 
 
@@ -280,20 +279,20 @@ def _dates(history: History) -> Iterator[Finding]:
         yield _finding("remark", "date", early, f"{len(early)} uploaded before an earlier step: {{names}}")
 
 
-def _confirms_reports(finding: Finding) -> bool:
-    return finding.severity == "fault" or finding.kind == "no update"
-
-
 def _with_reports(finding: Finding, known: Sequence[KnownFault]) -> Finding:
-    if not _confirms_reports(finding):
-        return finding
-    reports = dict.fromkeys(fault.report for fault in known if set(fault.steps) & set(finding.steps))
+    reports = dict.fromkeys(fault.report for fault in known if fault.is_shown_by(finding.kind, finding.steps))
     return replace(finding, reports=tuple(reports))
 
 
-def _not_seen(fault: KnownFault, history: History) -> Finding | None:
+def _not_seen(fault: KnownFault, history: History, findings: Sequence[Finding]) -> Finding | None:
+    """Return the checkpoints of a reported fault that no finding shows, if there are any."""
+    shown = [finding for finding in findings if fault.is_shown_by(finding.kind, finding.steps)]
+    seen = {step for finding in shown for step in finding.steps}
+    originals = {finding.same_as for finding in shown}
     concerned = [checkpoint for checkpoint in history.checkpoints if checkpoint.step in fault.steps]
-    if not concerned:
+    unseen = [each for each in concerned if each.step not in seen and each.revision not in originals]
+    if not unseen:
         return None
-    sentence = f"users reported {fault.what} for {{names}}, which these files do not show"
-    return _finding("remark", "reported", concerned, sentence, reports=(fault.report,))
+    which = "show only at the other steps reported" if seen else "do not show"
+    sentence = f"users reported {fault.what} for {{names}}, which these files {which}"
+    return _finding("remark", "reported", unseen, sentence, reports=(fault.report,))
