@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hub_fixtures import save_again
 from hub_server import HubServer
 from transformers import AutoModel
 
@@ -165,3 +166,18 @@ def test_a_mixture_is_measured_and_named(hub, family, command, tmp_path):
     (found,) = open_store("sweeps").insights()
     (statement,) = [each for each in found.statements if each.kind == "repeated embeddings"]
     assert statement.steps == (8, 16)
+
+
+def test_a_copy_that_only_its_values_show_is_said_at_the_end(hub, family, command, tmp_path):
+    for revision, folder in {
+        "step0": family[0],
+        "step8": family[8],
+        "step16": save_again(family[8], tmp_path / "again"),
+    }.items():
+        hub.publish("lab/model", revision, folder)
+    status, _, err = command()
+    assert status == 0
+    assert err.endswith(
+        "lab/model: Steps 8 and 16 have the same values to the last bit: copies of one checkpoint, or no update of the "
+        "weights in between.\n"
+    )

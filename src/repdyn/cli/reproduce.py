@@ -172,7 +172,10 @@ def _evaluate(recipe: Recipe, store: Store, options: argparse.Namespace) -> int:
 
     runs = store.runs() if options.runs == [] else options.runs
     outcomes, measured = evaluate(recipe, store, options.models, options.hash, runs)
-    page = _write(recipe, outcomes, measured, options.output or store.output)
+    doubts = _doubts(store, measured)
+    page = _write(recipe, outcomes, measured, doubts, options.output or store.output)
+    for doubt in doubts:
+        print(printable(doubt), file=sys.stderr)
     if wants_records(options):
         print_records([_fields(recipe, outcome) for outcome in outcomes], options)
     else:
@@ -182,7 +185,22 @@ def _evaluate(recipe: Recipe, store: Store, options: argparse.Namespace) -> int:
     return 0 if judged and set(judged) == {"reproduced"} else NOT_REPRODUCED
 
 
-def _write(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured], folder: Path) -> Path:
+def _doubts(store: Store, measured: Sequence[Measured]) -> list[str]:
+    """Return what is said of steps that repeat another one or are out of line, in the runs that were judged."""
+    from repdyn.diagnosis import continuity_statements
+
+    probes = {(each.name, each.rows["probe"].iloc[0]) for each in measured}
+    stated = [
+        f"{run}: {statement.sentence}"
+        for name, probe in sorted(probes)
+        for run, statement in continuity_statements(store, [name], probe)
+    ]
+    return list(dict.fromkeys(stated))
+
+
+def _write(
+    recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured], doubts: Sequence[str], folder: Path
+) -> Path:
     from repdyn.figures.files import save
     from repdyn.recipes.figure import draw_recipe
     from repdyn.recipes.page import write_page
@@ -190,7 +208,7 @@ def _write(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measu
     figure = draw_recipe(recipe, outcomes, measured)
     files = save({recipe.name: figure}, folder) if figure is not None else []
     folder.mkdir(parents=True, exist_ok=True)
-    return write_page(recipe, outcomes, folder / f"{recipe.name}.html", files[0] if files else None)
+    return write_page(recipe, outcomes, folder / f"{recipe.name}.html", files[0] if files else None, doubts)
 
 
 def _print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome]) -> None:

@@ -15,6 +15,7 @@ from huggingface_hub import logging as hub_logging
 from rich.console import Console
 
 from repdyn.cli.sweep_plan import make_plans, show_plans
+from repdyn.diagnosis import continuity_statements
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import SweepStoppedError
 from repdyn.hub.options import check_device
@@ -248,6 +249,8 @@ def _show(sources: Sequence[Source], store: Store, options: Namespace, console: 
                 store.compact_at_end(run)
             show_store(store, runs)
             print(printable(f"report: {write_report(store, store.output / PAGE)}"))
+            for run, statement in continuity_statements(store, runs):
+                _print(console, f"{run}: {statement.sentence}", style="yellow")
     except Exception as error:  # a failing view must not hide the outcome of the measurements
         _print(console, f"the measurements are stored, but cannot be shown: {redacted(str(error))}")
         return False

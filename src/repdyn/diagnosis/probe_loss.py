@@ -16,7 +16,7 @@ from repdyn.tables.numbers import number_text
 
 
 def probe_loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
-    """Yield how far the loss on the probe fell in a run without training losses, and the steps where it is out of line.
+    """Yield how far the loss on the probe fell in a run without training losses.
 
     Args:
         frame: all rows of one run on one probe, scalars among them.
@@ -24,7 +24,6 @@ def probe_loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     losses = scalar(frame, PROBE_LOSS)
     if len(losses) >= MIN_LOSSES and scalar(frame, LOSS).empty:
         yield from _fall(losses)
-    yield from _out_of_line(losses, _std_errors(frame))
 
 
 def _fall(losses: pd.Series) -> Iterator[Insight]:
@@ -39,8 +38,14 @@ def _fall(losses: pd.Series) -> Iterator[Insight]:
         yield Insight("note", "loss", sentence, steps=(int(steps[0]), int(steps[-1])), evidence=evidence, weight=0.2)
 
 
-def _out_of_line(losses: pd.Series, std_errors: pd.Series) -> Iterator[Insight]:
-    judged = losses_out_of_line(losses, std_errors)
+def out_of_line_statements(frame: pd.DataFrame) -> Iterator[Insight]:
+    """Yield the steps whose loss on the probe is out of line.
+
+    Args:
+        frame: all rows of one run on one probe, scalars among them.
+    """
+    losses = scalar(frame, PROBE_LOSS)
+    judged = losses_out_of_line(losses, _std_errors(frame))
     yield from too_many_statements(judged, "The loss on the probe", "loss out of line")
     if not judged.found:
         return
