@@ -8,7 +8,8 @@ import pytest
 
 from repdyn.hub.client import Hub
 from repdyn.sweep.audit import Finding, audit
-from repdyn.sweep.histories import count_listings, list_histories, models_to_audit
+from repdyn.sweep.checkpoint import ForeignWeights
+from repdyn.sweep.histories import count_listings, find_foreign_targets, list_histories, models_to_audit
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import Selection, Target, select_targets
 
@@ -67,6 +68,20 @@ def test_the_first_file_of_the_end(publish):
     (finding,) = findings()
     assert described([finding]) == [("shared file", ("step50000", "step58000"), "step143000")]
     assert finding.files == ("pytorch_model-00001-of-00003.bin",)
+
+
+def test_which_checkpoints_are_mixtures(publish):
+    """Those with files of the end that a later one lacks; a file that all have from some step on is not trained."""
+    publish("step0", {"model-00001-of-00002.safetensors": "a0", "model-00002-of-00002.safetensors": "b0"})
+    publish("step1", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b1"})
+    publish("step2", {"model-00001-of-00002.safetensors": "a1", "model-00002-of-00002.safetensors": "b2"})
+    publish("step4", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b3"})
+    publish("step143000", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b4"})
+    selections = [select_targets(PYTHIA, Hub(), "all")]
+    found = find_foreign_targets(selections, list_histories(selections, Hub()))
+    assert {target.revision: foreign for target, foreign in found.items()} == {
+        "step1": ForeignWeights("step143000", in_part=True)
+    }
 
 
 def test_no_update_at_the_start_and_missing_weights(publish):

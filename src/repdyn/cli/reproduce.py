@@ -87,7 +87,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn reproduce") -> None:
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
     """Return a parser with every option of the command."""
-    from repdyn.sweep.options import add_forward_options, add_running
+    from repdyn.sweep.options import add_costs, add_forward_options, add_running
 
     parser = SuggestingParser(
         prog=prog,
@@ -126,6 +126,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     add_record_options(parser)
     add_forward_options(parser.add_argument_group("measurement, as for repdyn sweep"))
     add_running(parser.add_argument_group("execution, as for repdyn sweep"))
+    add_costs(parser.add_argument_group("what --dry-run assumes for its estimate"))
     return parser
 
 

@@ -22,9 +22,11 @@ select
     max(layer) as blocks,
     list(distinct metric order by metric) filter (layer is not null) as metrics,
     count(*) filter (layer is not null and value is null) as undefined,
-    count(distinct step) filter (layer is null and value is null and reason is not null and same_as is null)
+    count(distinct step) filter (layer is null and value is null and reason is not null
+        and same_as is null and mixed_with is null)
         as failed_checkpoints,
     count(distinct step) filter (same_as is not null) as copied_checkpoints,
+    count(distinct step) filter (mixed_with is not null) as mixed_checkpoints,
     max(measured_at) as measured_at
 from rows
 group by store, run, probe
@@ -36,7 +38,7 @@ _CHECKPOINT = "store, run, probe, model, step, tokens_seen, stage, layers, stack
 USED_COLUMNS = {
     "runs": {
         *("run", "probe", "model", "causal", "parameters", "design", "step", "tokens_seen", "layer", "metric", "value"),
-        *("reason", "same_as", "measured_at"),
+        *("reason", "same_as", "mixed_with", "measured_at"),
     },
     "profiles": {
         *("run", "probe", "model", "step", "tokens_seen", "stage", "layers", "stack", "layer", "depth", "subset"),

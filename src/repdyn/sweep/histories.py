@@ -11,7 +11,8 @@ from repdyn.hub.errors import CheckpointError
 from repdyn.hub.listings import Commit, list_commits
 from repdyn.hub.revisions import DEFAULT_PATTERN
 from repdyn.hub.weights import choose_files, weight_files
-from repdyn.sweep.audit import CheckpointFiles, History, find_copies
+from repdyn.sweep.audit import CheckpointFiles, Finding, History, audit, find_copies
+from repdyn.sweep.checkpoint import ForeignWeights
 from repdyn.sweep.suites import PublishedModel, find_models, shipped_suites
 from repdyn.sweep.targets import Selection, Target
 
@@ -44,17 +45,30 @@ def count_listings(selections: Sequence[Selection]) -> int:
     return len({(each.repository, each.commit) for selection in selections for each in _to_list(selection)})
 
 
-def find_copied_targets(selections: Sequence[Selection], histories: Sequence[History]) -> dict[Target, str]:
-    """Return the targets with the weights of another checkpoint of their history, and its name.
+def find_foreign_targets(selections: Sequence[Selection], histories: Sequence[History]) -> dict[Target, ForeignWeights]:
+    """Return the targets with the weights, or single files, of another checkpoint of their history.
 
-    A sweep does not measure them: their values would be those of another step.
+    A sweep does not measure them: their values would be those of another step, or of none. Files that all checkpoints
+    have from some step to the end are their own, as of weights that are no longer trained.
     """
-    copied = {}
+    foreign = {}
     for selection, history in zip(selections, histories, strict=True):
         by_name = {target.revision: target for target in selection.targets}
-        for group in find_copies(history):
-            copied |= {by_name[copy.revision]: group.same_as for copy in group.copies}
-    return copied
+        copied = {copy.revision: group.same_as for group in find_copies(history) for copy in group.copies}
+        foreign |= {by_name[name]: ForeignWeights(owner) for name, owner in copied.items()}
+        own = [each for each in history.checkpoints if each.weights and each.revision not in copied]
+        for finding in audit(history):
+            if finding.kind == "shared file" and finding.same_as is not None:
+                mixture = ForeignWeights(finding.same_as, in_part=True)
+                foreign |= {by_name[name]: mixture for name in _mixed(finding, own)}
+    return foreign
+
+
+def _mixed(finding: Finding, own: Sequence[CheckpointFiles]) -> list[str]:
+    """Return the checkpoints of a finding with files of the end that a later one of those with own weights lacks."""
+    lacking = [each.step for each in own if each.revision not in (*finding.revisions, finding.same_as)]
+    last = max(lacking, default=-1)
+    return [name for name, step in zip(finding.revisions, finding.steps, strict=True) if step < last]
 
 
 def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
