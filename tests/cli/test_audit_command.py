@@ -171,4 +171,5 @@ def test_without_network(hub, run):
     hub.server_close()
     status, out, err = run("lab/model")
     assert (status, out) == (3, "")
-    assert err.startswith("stopped: ")
+    assert err.startswith("stopped: no connection to ")
+    assert "stored" not in err

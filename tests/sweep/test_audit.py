@@ -149,6 +149,12 @@ def test_missing_weights_and_steps():
     assert {finding.severity for finding in found} == {"fault"}
 
 
+def test_a_missing_step_of_a_description_that_is_not_verified_is_a_remark():
+    finding = one(audit(history(at(0, "z"), at(1, "y"), missing_steps=(2,), unverified="the steps")))
+    assert (finding.severity, finding.kind, finding.steps) == ("remark", "missing step", (2,))
+    assert finding.sentence == "described, but not on the hub: 2; not verified: the steps"
+
+
 def test_other_sizes_and_dates_are_remarks():
     steps = (at(0, "a", day=3), at(1, "b", day=5), at(2, "c", day=4), at(4, "d", n_bytes=2 * 10**9, day=6))
     sizes, dates = audit(history(*steps))

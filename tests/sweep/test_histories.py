@@ -142,14 +142,23 @@ def test_nothing_is_listed_without_something_to_compare(hub, publish, tmp_path):
     assert len(hub.requests) == n_requests
 
 
-def test_names_of_models():
+def test_names_of_models(tmp_path):
     endpoint = "https://hub.example"
     assert [model.name for model in models_to_audit("pythia-70m-d*", endpoint)] == ["pythia-70m-deduped"]
     assert [model.name for model in models_to_audit("EleutherAI/pythia-70m", endpoint)] == ["pythia-70m"]
     assert len(models_to_audit("allenai/OLMo-2-0425-1B", endpoint)) == 4
     address = f"{endpoint}/lab/model/tree/step0?x=y"
     assert [model.repository for model in models_to_audit(address, endpoint)] == ["lab/model"]
-    with pytest.raises(ValueError, match=r"begins with https://hub\.example/, got 'https://elsewhere/lab/model'"):
+    with pytest.raises(
+        ValueError,
+        match=r"begins with https://hub\.example/ or https://huggingface\.co/, got 'https://elsewhere/lab/model'",
+    ):
         models_to_audit("https://elsewhere/lab/model", endpoint)
+    address = "https://huggingface.co/lab/model/tree/main"  # of which the endpoint may be a mirror
+    assert [model.repository for model in models_to_audit(address, endpoint)] == ["lab/model"]
     with pytest.raises(ValueError, match="did you mean"):
         models_to_audit("pythia-70n", endpoint)
+    with pytest.raises(ValueError, match=r"or a hub repository such as EleutherAI/pythia-70m, got '/lab/model'$"):
+        models_to_audit("/lab/model", endpoint)
+    with pytest.raises(ValueError, match="; a folder of this machine is measured by repdyn sweep FOLDER$"):
+        models_to_audit(str(tmp_path), endpoint)

@@ -17,7 +17,7 @@ from rich.console import Console
 from repdyn.cli.sweep_plan import make_plans, show_plans
 from repdyn.diagnosis import continuity_statements
 from repdyn.hub.client import Hub
-from repdyn.hub.errors import SweepStoppedError
+from repdyn.hub.errors import NoConnectionError, SweepStoppedError
 from repdyn.hub.options import check_device
 from repdyn.hub.weights import Loading
 from repdyn.metrics import resolve
@@ -84,7 +84,9 @@ def run(
         _print(console, f"error: {error}")
         return USAGE_ERROR
     except SweepStoppedError as error:
-        _print(console, f"stopped: {error}")
+        goes_on = isinstance(error, NoConnectionError) and not options.dry_run
+        how = "; what is measured is stored, and the same command goes on from there" if goes_on else ""
+        _print(console, f"stopped: {error}{how}")
         return STOPPED
     except KeyboardInterrupt:
         _print(console, "stopped; completed measurements are stored, and the same command continues the sweep")

@@ -65,6 +65,8 @@ class History:
     missing_steps: tuple[int, ...] = ()
     """Steps that the description promises."""
     known_faults: tuple[KnownFault, ...] = ()
+    unverified: str | None = None
+    """What of the description no page of the publisher states."""
 
 
 @dataclass(frozen=True)
@@ -229,8 +231,9 @@ def _missing(history: History) -> Iterator[Finding]:
         yield _finding("fault", "missing weights", checkpoints, f"{{names}}: {problem}")
     if history.missing_steps:
         steps = shorten_list([str(step) for step in history.missing_steps])
-        sentence = f"described, but not on the hub: {steps}"
-        yield Finding("fault", "missing step", sentence, steps=history.missing_steps)
+        doubt = f"; not verified: {history.unverified}" if history.unverified else ""
+        sentence = f"described, but not on the hub: {steps}{doubt}"
+        yield Finding("remark" if doubt else "fault", "missing step", sentence, steps=history.missing_steps)
 
 
 def _missing_shards(weights: Files) -> str | None:
@@ -287,12 +290,10 @@ def _with_reports(finding: Finding, known: Sequence[KnownFault]) -> Finding:
 def _not_seen(fault: KnownFault, history: History, findings: Sequence[Finding]) -> Finding | None:
     """Return the checkpoints of a reported fault that no finding shows, if there are any."""
     shown = [finding for finding in findings if fault.is_shown_by(finding.kind, finding.steps)]
-    seen = {step for finding in shown for step in finding.steps}
-    originals = {finding.same_as for finding in shown}
-    concerned = [checkpoint for checkpoint in history.checkpoints if checkpoint.step in fault.steps]
-    unseen = [each for each in concerned if each.step not in seen and each.revision not in originals]
+    seen = {name for finding in shown for name in (*finding.revisions, finding.same_as)}
+    unseen = [each for each in history.checkpoints if each.step in fault.steps and each.revision not in seen]
     if not unseen:
         return None
-    which = "show only at the other steps reported" if seen else "do not show"
-    sentence = f"users reported {fault.what} for {{names}}, which these files {which}"
+    shows = "show only at the other steps reported" if seen else "do not show"
+    sentence = f"users reported {fault.what} for {{names}}, which these files {shows}"
     return _finding("remark", "reported", unseen, sentence, reports=(fault.report,))

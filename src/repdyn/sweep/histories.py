@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,9 @@ from repdyn.sweep.audit import CheckpointFiles, Finding, History, audit, find_co
 from repdyn.sweep.checkpoint import ForeignWeights
 from repdyn.sweep.suites import PublishedModel, find_models, shipped_suites
 from repdyn.sweep.targets import Selection, Target
+
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_HUGGING_FACE = "https://huggingface.co"
 
 
 def list_histories(
@@ -77,22 +81,33 @@ def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
     Args:
         name: a suite, a model, a pattern or a file as for :func:`repdyn.sweep.suites.find_models`; a hub repository
             such as "EleutherAI/pythia-70m"; or its address.
-        endpoint: address of the hub.
+        endpoint: address of the hub, such as a mirror; addresses of the Hugging Face hub mean repositories there.
 
     Raises:
-        ValueError: a name that is unknown, or an address of another hub.
+        ValueError: a name that is unknown or is none of a repository, or an address of another hub.
     """
-    address = f"{endpoint.rstrip('/')}/"
     if name.startswith(("http://", "https://")):
-        if not name.startswith(address):
-            raise ValueError(f"expected an address that begins with {address}, got {name!r}; set HF_ENDPOINT")
-        repository = "/".join(name.removeprefix(address).split("?")[0].split("/")[:2])
+        repository = _repository_at(name, endpoint)
     elif "/" not in name or name.endswith((".yaml", ".yml")):
         return find_models([name])
     else:
         repository = name
+    if not _REPOSITORY.fullmatch(repository):
+        local = "; a folder of this machine is measured by repdyn sweep FOLDER" if Path(name).exists() else ""
+        raise ValueError(
+            f"expected a suite, a model of one, or a hub repository such as EleutherAI/pythia-70m, got {name!r}{local}"
+        )
     known = [model for suite in shipped_suites().values() for model in suite.models if model.repository == repository]
     return known or [PublishedModel(repository, "", repository, repository, DEFAULT_PATTERN)]
+
+
+def _repository_at(address: str, endpoint: str) -> str:
+    """Return the repository of a page of the hub, or of the one that it may be a mirror of."""
+    hubs = [f"{hub.rstrip('/')}/" for hub in dict.fromkeys((endpoint, _HUGGING_FACE))]
+    for hub in hubs:
+        if address.startswith(hub):
+            return "/".join(address.removeprefix(hub).split("?")[0].split("/")[:2])
+    raise ValueError(f"expected an address that begins with {' or '.join(hubs)}, got {address!r}; set HF_ENDPOINT")
 
 
 def _to_list(selection: Selection) -> list[Target]:
@@ -115,6 +130,7 @@ def _history(selection: Selection, found: Mapping[Commit, Files | CheckpointErro
         files(selection.main),
         selection.missing_steps,
         selection.known_faults,
+        selection.unverified,
     )
 
 
