@@ -16,6 +16,7 @@ import pytest
 import torch
 from hub_server import HubServer
 from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.models import build_model
@@ -86,6 +87,14 @@ def save_family(folder: Path, steps: Iterable[int]) -> dict[int, Path]:
     for step, path in folders.items():
         shutil.copytree(_saved_checkpoint(step), path)
     return folders
+
+
+def save_again(folder: Path, copy: Path) -> Path:
+    """Copy a checkpoint whose file of weights has the same values, but other metadata and so another checksum."""
+    shutil.copytree(folder, copy)
+    path = copy / "model.safetensors"
+    save_file(load_file(path), path, metadata={"format": "pt", "saved": "again"})
+    return copy
 
 
 @cache

@@ -18,7 +18,7 @@ card: here
 models:
   - {{name: mine, repository: lab/model, revisions: 'step(?P<step>[0-9]+)'}}
 known_faults:
-  - {{models: [mine], steps: [0, 8], what: the same weights, report: '{REPORT}'}}
+  - {{models: [mine], steps: [0, 8], kind: copies, what: the same weights, report: '{REPORT}'}}
 """
 Run = Callable[..., tuple[int, str, str]]
 
@@ -171,4 +171,5 @@ def test_without_network(hub, run):
     hub.server_close()
     status, out, err = run("lab/model")
     assert (status, out) == (3, "")
-    assert err.startswith("stopped: ")
+    assert err.startswith("stopped: no connection to ")
+    assert "stored" not in err

@@ -60,12 +60,21 @@ def test_steps_above_the_others_may_be_spikes():
     assert "a spike of the training, or the weights of another step." in spike.sentence
 
 
-def test_beside_an_end_either_of_both_may_be_wrong():
+def test_a_wrong_end_beside_a_step_that_jumps():
     (statement,) = of_kind(described({**LOSSES, 0: 3.0}), "loss out of line")
-    assert statement.steps == (1,)
-    assert statement.sentence.endswith(
-        "out of line with 3 at step 0 and 9 at step 2: a spike of the training, or the weights of another step, here or "
-        "at step 0."
+    assert statement.steps == (0,)
+    assert statement.sentence == (
+        "The loss on the probe is 3 at step 0, out of line with 9.5 at step 1 and 9 at step 2: the weights of another step "
+        "(3 at step 8,192)."
+    )
+
+
+def test_too_many_steps_out_of_line():
+    (statement,) = of_kind(described({**LOSSES, 4: 3.0, 8: 3.0, 16: 3.0}), "loss out of line")
+    assert (statement.severity, statement.steps) == ("note", ())
+    assert statement.sentence == (
+        "The loss on the probe would be out of line at more than a sixth of the steps: not judged, since nothing tells "
+        "which steps are wrong."
     )
 
 

@@ -233,6 +233,17 @@ def test_a_model_spread_over_memory_and_disk_gives_the_same_numbers(family, plac
     assert [row.parameters for row in spread.rows] == [row.parameters for row in whole.rows]
 
 
+def test_a_model_that_only_another_package_loads(family):
+    """As those of DataDecide are stored."""
+    folder = family[8]
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "hf_olmo"}))
+    with pytest.raises(
+        CheckpointError, match="^the checkpoint loads only with hf_olmo, .*audited, with repdyn audit, but"
+    ):
+        load_model(folder, Loading())
+
+
 def test_remote_code_is_not_run_unless_asked_for(family, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     folder = family[8]

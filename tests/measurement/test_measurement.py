@@ -203,7 +203,7 @@ def test_resolve():
         ),
         (
             ["two_nn@sinks"],
-            "expected a subset among all, no_sink, no_massive, last_token, window_mean, differences, got 'sinks' for two_nn; classes of words come with",
+            "expected a subset among all, no_sink, no_massive, last_token, window_mean, differences, got 'sinks' for two_nn; did you mean 'no_sink'\\? classes of words come with",
         ),
         ("two_nn", r'expected a sequence of metrics such as \("anisotropy", "two_nn"\), or "all", got \'two_nn\''),
         ([], "expected a sequence of metrics"),

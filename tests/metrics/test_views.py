@@ -169,6 +169,11 @@ def test_memory_and_other_values_do_not_change():
         ("sink_rate@window_mean", "on all tokens|on a subset of tokens"),
         ("token_cosine_attention@all.normed", "the final norm follows the last block"),
         ("two_nn@first_token", "expected a subset among all, no_sink, no_massive, last_token"),
+        ("two_nn@lasttoken", "got 'lasttoken' for two_nn; did you mean 'last_token'[?]"),
+        (
+            "two_nn@lasttoken.normed",
+            "did you mean 'last_token.normed'[?] .* after the final norm, as in last_token.normed",
+        ),
         ("cka_previous@last_token", "on all tokens"),
     ],
 )

@@ -82,8 +82,10 @@ def test_own_runs_are_judged_on_everything(recipe, tmp_path):
     assert found["flat", "my/run"][0] == "not reproduced", "its profile is a bell"
     assert found["rank", "my/run"] == ("not run", "two_nn@no_sink was not measured")
     assert [each.name for each in measured] == ["my/run"]
-    with pytest.raises(ValueError, match=r"expected runs of .* \(my/run\), got 'lab/a'"):
+    with pytest.raises(ValueError, match=r"expected a run of .*, got 'lab/a'; it has my/run"):
         evaluate(recipe, store, runs=["lab/a"])
+    with pytest.raises(ValueError, match=r"got 'my/rum'; did you mean 'my/run'\?"):
+        evaluate(recipe, store, runs=["my/run", "my/rum"])
 
 
 def test_a_flat_profile_is_no_bell(recipe, tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hub_fixtures import save_again
 from huggingface_hub import constants
 from synthetic_runs import fill, make_published
 
@@ -92,6 +93,7 @@ def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
     for text in ("Half of everything is &lt;known&gt;", "there are no labels", "everything is small", "2026-11-23"):
         assert text in page
     assert "data:image/png;base64," in page
+    assert "in doubt" not in page
     assert not re.search(r"(src|href)=\"(?!data:|https://arxiv\.org/abs/2311\.05928)", page)
 
     # nothing is asked of the hub a second time
@@ -116,8 +118,11 @@ def test_a_recipe_with_a_control(published, recipe, command, tmp_path):
         ("independent", ["step8"]),
         ("shuffled", ["step8"]),
     ]
-    _, out, _ = command(*given, "--dry-run")
+    _, out, _ = command(*given, "--dry-run", "--hardware", "cpu", "--bandwidth", "1MB", "--price-per-hour", "7")
     assert "lab/model, shuffled" in out
+    assert "download: 1 MB/s" in out
+    assert "measurement: one processor core" in out
+    assert "price: $7.00 per hour" in out
     assert out.count("to download in total") == 1
     status, out, _ = command(*given)
     store = open_store(tmp_path / "reproductions" / "small")
@@ -126,6 +131,19 @@ def test_a_recipe_with_a_control(published, recipe, command, tmp_path):
     assert re.search(r"lab/model +not reproduced +[0-9.]+ against [0-9.]+: control/text ", out)
     page = (store.output / "small.html").read_text()
     assert "control: the same by the shuffled design" in page
+
+
+def test_checkpoints_in_doubt(hub, family, recipe, command, tmp_path):
+    hub.publish("lab/model", "step0", family[0])
+    hub.publish("lab/model", "step8", family[8])
+    hub.publish("lab/model", "step16", save_again(family[8], tmp_path / "again"))
+    _, out, err = command(recipe, "--downloads", tmp_path / "downloads", "--device", "cpu")
+    doubt = "lab/model: Steps 8 and 16 have the same values to the last bit: "
+    assert doubt in err
+    assert doubt not in out
+    page = (tmp_path / "reproductions" / "small" / "small.html").read_text()
+    assert "Checkpoints in doubt" in page
+    assert doubt in page
 
 
 def test_no_checkpoint_at_all(hub, published, recipe, command, tmp_path):

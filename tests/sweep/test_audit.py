@@ -149,6 +149,12 @@ def test_missing_weights_and_steps():
     assert {finding.severity for finding in found} == {"fault"}
 
 
+def test_a_missing_step_of_a_description_that_is_not_verified_is_a_remark():
+    finding = one(audit(history(at(0, "z"), at(1, "y"), missing_steps=(2,), unverified="the steps")))
+    assert (finding.severity, finding.kind, finding.steps) == ("remark", "missing step", (2,))
+    assert finding.sentence == "described, but not on the hub: 2; not verified: the steps"
+
+
 def test_other_sizes_and_dates_are_remarks():
     steps = (at(0, "a", day=3), at(1, "b", day=5), at(2, "c", day=4), at(4, "d", n_bytes=2 * 10**9, day=6))
     sizes, dates = audit(history(*steps))
@@ -161,17 +167,40 @@ def test_the_first_two_steps_may_be_the_same():
     """A live run whose learning rate starts at zero has the same weights at steps 0 and 1."""
     steps = (at(0, "a"), at(1, "a"), at(2, "c"))
     assert find_copies(history(*steps)) == []
-    finding = one(audit(history(*steps, known_faults=(KnownFault((0, 1), "the same weights", "https://a"),))))
+    finding = one(audit(history(*steps, known_faults=(KnownFault((0, 1), "copies", "the same weights", "https://a"),))))
     assert (finding.severity, finding.kind, finding.reports) == ("remark", "no update", ("https://a",))
     assert one(audit(history(at(0, "a"), at(1, "a"), at(2, "a"), at(4, "b")))).kind == "identical"
     assert one(audit(history(at(0, "a"), at(1, "a")))).kind == "final weights"
 
 
 def test_reports_of_users():
-    known = (KnownFault((1, 2), "the same weights", "https://a"), KnownFault((4,), "missing weights", "https://b"))
+    known = (KnownFault((1, 2), "copies", "the same", "https://a"), KnownFault((4,), "missing", "none", "https://b"))
     steps = (at(1, "a"), at(2, "a"), at(4, "c"))
     fault, remark = audit(history(*steps, known_faults=known))
     assert (fault.kind, fault.reports) == ("identical", ("https://a",))
     assert (remark.severity, remark.kind, remark.reports) == ("remark", "reported", ("https://b",))
-    assert remark.sentence == "users reported missing weights for step4, which these files do not show"
+    assert remark.sentence == "users reported none for step4, which these files do not show"
     assert audit(history(steps[0], known_faults=known[1:])) == []  # step 4 is not audited
+
+
+def test_a_report_belongs_to_findings_of_its_kind():
+    """Pythia-12b has steps with a shard of the end, and weights were missing there before."""
+    mixed, missing = (
+        KnownFault((2, 4), "mixed", "the final weights in one file", "https://mixed"),
+        KnownFault((1, 2), "missing", "missing weights", "https://missing"),
+    )
+    steps = [at(step, sharded(f"first {8 if step == 2 else step}", f"second {step}")) for step in (1, 2, 4, 8)]
+    found = audit(history(*steps, known_faults=(mixed, missing)))
+    assert [(finding.kind, finding.steps, finding.reports) for finding in found] == [
+        ("shared file", (2,), ("https://mixed",)),
+        ("reported", (4,), ("https://mixed",)),
+        ("reported", (1, 2), ("https://missing",)),
+    ]
+    assert found[1].sentence == (
+        "users reported the final weights in one file for step4, which these files show only at the other steps reported"
+    )
+
+
+def test_the_checkpoint_that_others_copy_is_seen_too():
+    known = (KnownFault((1, 4), "copies", "the same weights", "https://a"),)
+    assert one(audit(history(at(1, "c"), at(2, "b"), at(4, "c"), known_faults=known))).steps == (1,)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hub_fixtures import save_again
 from hub_server import HubServer
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForCausalLM
 
 from repdyn import open_store
 from repdyn.cli import sweep as cli
@@ -165,3 +166,59 @@ def test_a_mixture_is_measured_and_named(hub, family, command, tmp_path):
     (found,) = open_store("sweeps").insights()
     (statement,) = [each for each in found.statements if each.kind == "repeated embeddings"]
     assert statement.steps == (8, 16)
+
+
+def test_a_copy_that_only_its_values_show_is_said_at_the_end(hub, family, command, tmp_path):
+    for revision, folder in {
+        "step0": family[0],
+        "step8": family[8],
+        "step16": save_again(family[8], tmp_path / "again"),
+    }.items():
+        hub.publish("lab/model", revision, folder)
+    status, _, err = command()
+    assert status == 0
+    assert err.endswith(
+        "lab/model: Steps 8 and 16 have the same values to the last bit: copies of one checkpoint, or no update of the "
+        "weights in between.\n"
+    )
+
+
+def test_a_mixture_of_two_checkpoints_has_no_values(hub, family, command, tmp_path):
+    """As in Pythia-12b: step 8 was measured before one of its files became that of the end."""
+    sharded = {step: tmp_path / "sharded" / str(step) for step in (0, 8, 12, 16)}
+    for step, folder in sharded.items():
+        AutoModelForCausalLM.from_pretrained(family[8 if step == 12 else step]).save_pretrained(
+            folder, max_shard_size="9KB"
+        )
+        byte_tokenizer().save_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(sharded[12])
+    for weights in model.parameters():
+        weights.data += 0.01
+    model.save_pretrained(sharded[12], max_shard_size="9KB")
+    for step, folder in sharded.items():
+        hub.publish("lab/model", f"step{step}", folder)
+    assert command()[0] == 0
+    assert set(values(open_store("sweeps")).values()) == {None}
+
+    first = min(path.name for path in sharded[16].glob("*.safetensors"))
+    shutil.copyfile(sharded[16] / first, sharded[8] / first)
+    hub.publish("lab/model", "step8", sharded[8])
+    _, out, err = command("--dry-run")
+    assert "mixtures of two checkpoints, which are not downloaded: 1" in out
+    _, out, _ = command("--dry-run", "--json")
+    assert json.loads(out)[0]["mixed_with"] == {"step8": "step16"}
+    n_requests = len(hub.requests)
+    status, _, err = command()
+    assert status == 0
+    assert "the final weights, those of step16, in 1 of" in err
+    assert not [path for _, path in hub.requests[n_requests:] if path.endswith(".safetensors")]
+    frame = open_store("sweeps").to_pandas()
+    assert sorted(measurements(frame)["step"].unique()) == [0, 12, 16]
+    assert failure_line(frame) is None
+    assert copies_line(frame) == "1 checkpoint has single files of another one and no values: step 8 of step16"
+    (run,) = (
+        open_store("sweeps")
+        .sql("select failed_checkpoints, mixed_checkpoints, checkpoints from runs")
+        .to_dict("records")
+    )
+    assert run == {"failed_checkpoints": 0, "mixed_checkpoints": 1, "checkpoints": 3}

@@ -8,7 +8,8 @@ import pytest
 
 from repdyn.hub.client import Hub
 from repdyn.sweep.audit import Finding, audit
-from repdyn.sweep.histories import count_listings, list_histories, models_to_audit
+from repdyn.sweep.checkpoint import ForeignWeights
+from repdyn.sweep.histories import count_listings, find_foreign_targets, list_histories, models_to_audit
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import Selection, Target, select_targets
 
@@ -69,6 +70,20 @@ def test_the_first_file_of_the_end(publish):
     assert finding.files == ("pytorch_model-00001-of-00003.bin",)
 
 
+def test_which_checkpoints_are_mixtures(publish):
+    """Those with files of the end that a later one lacks; a file that all have from some step on is not trained."""
+    publish("step0", {"model-00001-of-00002.safetensors": "a0", "model-00002-of-00002.safetensors": "b0"})
+    publish("step1", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b1"})
+    publish("step2", {"model-00001-of-00002.safetensors": "a1", "model-00002-of-00002.safetensors": "b2"})
+    publish("step4", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b3"})
+    publish("step143000", {"model-00001-of-00002.safetensors": "a2", "model-00002-of-00002.safetensors": "b4"})
+    selections = [select_targets(PYTHIA, Hub(), "all")]
+    found = find_foreign_targets(selections, list_histories(selections, Hub()))
+    assert {target.revision: foreign for target, foreign in found.items()} == {
+        "step1": ForeignWeights("step143000", in_part=True)
+    }
+
+
 def test_no_update_at_the_start_and_missing_weights(publish):
     for step in (0, 1, 2):
         publish(f"step{step}", "initial")
@@ -127,14 +142,23 @@ def test_nothing_is_listed_without_something_to_compare(hub, publish, tmp_path):
     assert len(hub.requests) == n_requests
 
 
-def test_names_of_models():
+def test_names_of_models(tmp_path):
     endpoint = "https://hub.example"
     assert [model.name for model in models_to_audit("pythia-70m-d*", endpoint)] == ["pythia-70m-deduped"]
     assert [model.name for model in models_to_audit("EleutherAI/pythia-70m", endpoint)] == ["pythia-70m"]
     assert len(models_to_audit("allenai/OLMo-2-0425-1B", endpoint)) == 4
     address = f"{endpoint}/lab/model/tree/step0?x=y"
     assert [model.repository for model in models_to_audit(address, endpoint)] == ["lab/model"]
-    with pytest.raises(ValueError, match=r"begins with https://hub\.example/, got 'https://elsewhere/lab/model'"):
+    with pytest.raises(
+        ValueError,
+        match=r"begins with https://hub\.example/ or https://huggingface\.co/, got 'https://elsewhere/lab/model'",
+    ):
         models_to_audit("https://elsewhere/lab/model", endpoint)
+    address = "https://huggingface.co/lab/model/tree/main"  # of which the endpoint may be a mirror
+    assert [model.repository for model in models_to_audit(address, endpoint)] == ["lab/model"]
     with pytest.raises(ValueError, match="did you mean"):
         models_to_audit("pythia-70n", endpoint)
+    with pytest.raises(ValueError, match=r"or a hub repository such as EleutherAI/pythia-70m, got '/lab/model'$"):
+        models_to_audit("/lab/model", endpoint)
+    with pytest.raises(ValueError, match="; a folder of this machine is measured by repdyn sweep FOLDER$"):
+        models_to_audit(str(tmp_path), endpoint)

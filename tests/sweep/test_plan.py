@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from repdyn.hub.client import Hub
+from repdyn.sweep.checkpoint import ForeignWeights
 from repdyn.sweep.plan import (
     ModelPlan,
     gigabytes,
@@ -60,7 +61,7 @@ def test_a_plan_as_fields(hub, family, selection):
     files = ("model.safetensors", "config.json", "generation_config.json")
     size = sum((family[0] / name).stat().st_size for name in files)
     missing = Target("lab/model", 9, "step9", repository="lab/model", missing_reason="the hub has no such revision")
-    part = ModelPlan(selection, [*selection.targets[1:], missing], 1, 0, {"step1": "step0"})
+    part = ModelPlan(selection, [*selection.targets[1:], missing], 1, 0, {"step1": ForeignWeights("step0")})
     (fields,) = plan_fields([part], Hub())
     assert fields == {
         **{
@@ -70,7 +71,11 @@ def test_a_plan_as_fields(hub, family, selection):
             "waiting": ["step8", "step16", "step9"],
         },
         **{"done": 1, "failed_before": 0, "download_bytes": 2 * size, "largest_bytes": size},
-        **{"same_as": {"step1": "step0"}, "would_fail": ["lab/model step9: the hub has no such revision"]},
+        **{
+            "same_as": {"step1": "step0"},
+            "mixed_with": {},
+            "would_fail": ["lab/model step9: the hub has no such revision"],
+        },
     }
 
 

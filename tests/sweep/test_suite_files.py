@@ -267,28 +267,48 @@ known_faults:
 def test_known_faults(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
-        f"{FAULTY}  - {{models: ['m-*'], steps: [1, 0], what: the same weights, report: https://a}}\n"
-        "  - {models: [m-b], steps: ['2..4:2', 7], what: missing weights, report: https://b}\n"
+        f"{FAULTY}  - {{models: ['m-*'], steps: [1, 0], kind: copies, what: the same weights, report: https://a}}\n"
+        "  - {models: [m-b], steps: ['2..4:2', 7], kind: missing, what: missing weights, report: https://b}\n"
     )
     first, second = read_suite(path).models
-    everywhere = KnownFault((0, 1), "the same weights", "https://a")
+    everywhere = KnownFault((0, 1), "copies", "the same weights", "https://a")
     assert first.known_faults == (everywhere,)
-    assert second.known_faults == (everywhere, KnownFault((2, 4, 7), "missing weights", "https://b"))
+    assert second.known_faults == (everywhere, KnownFault((2, 4, 7), "missing", "missing weights", "https://b"))
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
         (
-            "models: [m-c], steps: [1], what: x, report: https://a",
+            "models: [m-c], steps: [1], kind: mixed, what: x, report: https://a",
             "expected models of this suite, or patterns of their",
         ),
-        ("models: [m-a], steps: [10], what: x, report: https://a", "expected steps of m-a in FILE, known fault 1, got"),
-        ("models: [m-a], what: x, report: https://a", "expected the key steps in FILE, known fault 1, got 'none'"),
-        ("models: [m-a], steps: [1], report: https://a", "expected the key what in FILE, known fault 1, got None"),
-        ("models: [m-a], steps: [1], what: x, report: a", "expected the address of a report in FILE, known fault 1"),
-        ("steps: [1], what: x, report: https://a", "expected models of this suite, or patterns of their names"),
-        ("models: [m-a], step: [1]", "expected keys among models, steps, what, report in FILE, known fault 1"),
+        (
+            "models: [m-a], steps: [10], kind: mixed, what: x, report: https://a",
+            "expected steps of m-a in FILE, known fault 1, got",
+        ),
+        (
+            "models: [m-a], kind: mixed, what: x, report: https://a",
+            "expected the key steps in FILE, known fault 1, got 'none'",
+        ),
+        (
+            "models: [m-a], steps: [1], kind: mixed, report: https://a",
+            "expected the key what in FILE, known fault 1, got None",
+        ),
+        (
+            "models: [m-a], steps: [1], kind: mixed, what: x, report: a",
+            "expected the address of a report in FILE, known fault 1",
+        ),
+        ("models: [m-a], steps: [1], what: x, report: https://a", "expected the key kind in FILE, known fault 1, got"),
+        (
+            "models: [m-a], steps: [1], kind: mix, what: x, report: https://a",
+            "expected a kind of copies, mixed, missing, order in FILE, known fault 1, got 'mix'; choose one",
+        ),
+        (
+            "steps: [1], kind: mixed, what: x, report: https://a",
+            "expected models of this suite, or patterns of their names",
+        ),
+        ("models: [m-a], step: [1]", "expected keys among models, steps, kind, what, report in FILE, known fault 1"),
     ],
 )
 def test_invalid_known_faults(tmp_path, fault, message):

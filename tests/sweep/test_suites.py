@@ -38,7 +38,7 @@ def test_a_shipped_suite_loads_and_documents_its_command(name):
     assert (suite.name, bool(suite.title), suite.card.startswith("https://")) == (name, True, True)
     lines = (FOLDER / f"{name}.yaml").read_text().splitlines()
     command = re.fullmatch(
-        r"# python analyze_checkpoints.py --suite '?([\w.*-]+)'?(?: --revisions (\S+))?(?: --trust-remote-code)?",
+        r"# (?:python analyze_checkpoints.py --suite|repdyn audit) '?([\w.*-]+)'?(?: --revisions (\S+))?(?: --trust-remote-code)?",
         lines[0],
     )
     assert command
@@ -87,8 +87,8 @@ def test_pythia():
         tokens_per_step=2**21,
         expected=PYTHIA,
         known_faults=(
-            KnownFault((0, 1), "the same weights", "https://github.com/EleutherAI/pythia/issues/83"),
-            KnownFault((0, 2), "the same weights", "https://github.com/EleutherAI/pythia/issues/198"),
+            KnownFault((0, 1), "copies", "the same weights", "https://github.com/EleutherAI/pythia/issues/83"),
+            KnownFault((0, 2), "copies", "the same weights", "https://github.com/EleutherAI/pythia/issues/198"),
         ),
     )
     assert all(model.expected == PYTHIA for model in suite.models)
@@ -100,6 +100,7 @@ def test_faults_that_users_reported(models):
     assert [fault.steps for fault in models["olmo2-7b"].known_faults] == [(101000, 175000, 300000)]
     assert [fault.steps for fault in models["bloom-560m"].known_faults] == [(10000, 500000)]
     assert models["pythia-1b"].known_faults[0].steps == (116000,)
+    assert [fault.kind for fault in models["pythia-12b"].known_faults] == ["mixed", "missing", "copies", "copies"]
     assert [fault.what for fault in models["pythia-410m-seed9"].known_faults] == ["missing weights"]
     page = (ROOT / "docs" / "suites.md").read_text()
     assert all(f"]({fault.report})" in page for model in models.values() for fault in model.known_faults)
@@ -158,6 +159,8 @@ PUBLISHED_NAMES = [
     ("apertus-70B", "longctx-step50", None, None, None),
     ("apertus-70B-longctx", "longctx-step1700", 1700, None, "longctx"),
     ("apertus-8B-longctx", "step50000-tokens210B", None, None, None),
+    ("datadecide-dolma1_7-1B", "step69369-seed-default", 69369, None, None),
+    ("datadecide-c4-6M", "step1250-seed-large-aux-2", None, None, None),
     ("pico-decoder-tiny", "Saving HF Model -- Step 0", 0, 0, None),
     ("pico-decoder-large", "Saving HF Model -- Step 125000", 125000, 262144000000, None),
     ("pico-decoder-tiny", "Saving Fabric Checkpoint -- Step 1000", None, None, None),
@@ -296,6 +299,8 @@ def test_stages_are_runs_whose_names_are_in_order(names):
 def test_what_is_not_verified_is_said(models):
     assert models["olmo3-7b-stage2"].unverified == "the steps"
     assert models["pythia-70m"].unverified is None
+    assert models["alias-gpt2-small-x21"].unverified is None
+    assert models["arwen-gpt2-medium-x21"].unverified.startswith("that medium has checkpoints before the last")
     assert models["pico-decoder-tiny"].branch == "pico-decoder-tiny-1"
     assert models["pico-decoder-large"].unverified == "the name of the branch, taken to be as that of tiny"
     assert models["OLMo-2-0425-1B-post-rlvr1"].checked_against == (

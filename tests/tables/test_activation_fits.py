@@ -1,13 +1,17 @@
 """The published formula of the largest activation: courses with known parameters, and courses without it."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import curve_fit
 from scipy.stats import f as f_distribution
-from synthetic_runs import make_row, to_frame
+from synthetic_runs import fill, make_row, to_frame
 
+from repdyn.publish.results import show_run
+from repdyn.report import write_report
 from repdyn.tables.activation_fits import MIN_STEPS, activation_fits, fit_activations, fit_layers
 
 STEPS = np.array([0, *(2**k for k in range(10)), *range(1000, 143_001, 1000)], float)
@@ -142,6 +146,28 @@ def test_the_table_of_a_run():
     assert table["peak_step"].to_numpy() == pytest.approx([8070.28, 823_854], rel=1e-3)
     assert table["is_reported"].all()
     assert activation_fits(to_frame(rows[-2:])).empty
+    assert list(activation_fits(to_frame(rows[-2:]))) == list(table)
+
+
+def test_the_table_is_in_the_report_and_beside_the_figures(tmp_path, monkeypatch, quick_images):
+    rows = [
+        make_row(step=int(step), layer=layer, depth=layer / 3, metric="largest_activation", value=float(value), std=0.0)
+        for layer, name in ((1, "early peak"), (3, "no peak yet"))
+        for step, value in zip(STEPS, curve(STEPS, *KNOWN[name]), strict=True)
+    ]
+    store = fill(tmp_path / "store", rows)
+    page = write_report(store, tmp_path / "page.html").read_text()
+    assert "<summary>Largest activation over training</summary>" in page
+    assert page.count('<th scope="row">1</th>') + page.count('<th scope="row">3</th>') == 2
+    written = show_run(store, store.runs()[0])
+    (path,) = [path for path in written if path.suffix == ".csv"]
+    assert path.name == "activation_fits.csv"
+    table = pd.read_csv(path)
+    pd.testing.assert_frame_equal(table, activation_fits(store.to_pandas()), check_dtype=False)
+
+    other = fill(tmp_path / "other", [replace(row, metric="norm") for row in rows])
+    assert "Largest activation over training" not in write_report(other, tmp_path / "other.html").read_text()
+    assert not [path for path in show_run(other, other.runs()[0]) if path.suffix == ".csv"]
 
 
 def test_layers_fitted_together_have_the_fits_that_each_has_alone():

@@ -87,7 +87,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn reproduce") -> None:
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
     """Return a parser with every option of the command."""
-    from repdyn.sweep.options import add_forward_options, add_running
+    from repdyn.sweep.options import add_costs, add_forward_options, add_running
 
     parser = SuggestingParser(
         prog=prog,
@@ -126,6 +126,7 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
     add_record_options(parser)
     add_forward_options(parser.add_argument_group("measurement, as for repdyn sweep"))
     add_running(parser.add_argument_group("execution, as for repdyn sweep"))
+    add_costs(parser.add_argument_group("what --dry-run assumes for its estimate"))
     return parser
 
 
@@ -172,7 +173,10 @@ def _evaluate(recipe: Recipe, store: Store, options: argparse.Namespace) -> int:
 
     runs = store.runs() if options.runs == [] else options.runs
     outcomes, measured = evaluate(recipe, store, options.models, options.hash, runs)
-    page = _write(recipe, outcomes, measured, options.output or store.output)
+    doubts = _doubts(store, measured)
+    page = _write(recipe, outcomes, measured, doubts, options.output or store.output)
+    for doubt in doubts:
+        print(printable(doubt), file=sys.stderr)
     if wants_records(options):
         print_records([_fields(recipe, outcome) for outcome in outcomes], options)
     else:
@@ -182,7 +186,22 @@ def _evaluate(recipe: Recipe, store: Store, options: argparse.Namespace) -> int:
     return 0 if judged and set(judged) == {"reproduced"} else NOT_REPRODUCED
 
 
-def _write(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured], folder: Path) -> Path:
+def _doubts(store: Store, measured: Sequence[Measured]) -> list[str]:
+    """Return what is said of steps that repeat another one or are out of line, in the runs that were judged."""
+    from repdyn.diagnosis import continuity_statements
+
+    probes = {(each.name, each.rows["probe"].iloc[0]) for each in measured}
+    stated = [
+        f"{run}: {statement.sentence}"
+        for name, probe in sorted(probes)
+        for run, statement in continuity_statements(store, [name], probe)
+    ]
+    return list(dict.fromkeys(stated))
+
+
+def _write(
+    recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured], doubts: Sequence[str], folder: Path
+) -> Path:
     from repdyn.figures.files import save
     from repdyn.recipes.figure import draw_recipe
     from repdyn.recipes.page import write_page
@@ -190,7 +209,7 @@ def _write(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measu
     figure = draw_recipe(recipe, outcomes, measured)
     files = save({recipe.name: figure}, folder) if figure is not None else []
     folder.mkdir(parents=True, exist_ok=True)
-    return write_page(recipe, outcomes, folder / f"{recipe.name}.html", files[0] if files else None)
+    return write_page(recipe, outcomes, folder / f"{recipe.name}.html", files[0] if files else None, doubts)
 
 
 def _print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome]) -> None:

@@ -15,8 +15,9 @@ from huggingface_hub import logging as hub_logging
 from rich.console import Console
 
 from repdyn.cli.sweep_plan import make_plans, show_plans
+from repdyn.diagnosis import continuity_statements
 from repdyn.hub.client import Hub
-from repdyn.hub.errors import SweepStoppedError
+from repdyn.hub.errors import NoConnectionError, SweepStoppedError
 from repdyn.hub.options import check_device
 from repdyn.hub.weights import Loading
 from repdyn.metrics import resolve
@@ -28,9 +29,9 @@ from repdyn.store import Store, find_store, open_store
 from repdyn.store.remote_errors import RemoteError
 from repdyn.sweep.audit import audit
 from repdyn.sweep.audit_text import fault_lines
-from repdyn.sweep.checkpoint import Settings, Task, store_copy
+from repdyn.sweep.checkpoint import ForeignWeights, Settings, Task, store_foreign
 from repdyn.sweep.downloads import DownloadLimits, Downloads, has_abandoned_threads
-from repdyn.sweep.histories import find_copied_targets, list_histories
+from repdyn.sweep.histories import find_foreign_targets, list_histories
 from repdyn.sweep.leftovers import remove_leftovers
 from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_designs, partition_tasks, sweep
 from repdyn.sweep.plan import ModelPlan, print_suites, selection_notes, suite_fields
@@ -83,7 +84,9 @@ def run(
         _print(console, f"error: {error}")
         return USAGE_ERROR
     except SweepStoppedError as error:
-        _print(console, f"stopped: {error}")
+        goes_on = isinstance(error, NoConnectionError) and not options.dry_run
+        how = "; what is measured is stored, and the same command goes on from there" if goes_on else ""
+        _print(console, f"stopped: {error}{how}")
         return STOPPED
     except KeyboardInterrupt:
         _print(console, "stopped; completed measurements are stored, and the same command continues the sweep")
@@ -139,17 +142,17 @@ def _sweep_into(
     """Measure what the store lacks, show what it contains, and return the exit status."""
     for note in (note for source in sources for note in selection_notes(source.selection)):
         _print(console, note)
-    copied = _find_copies(sources, hub, console)
+    foreign = _find_foreign(sources, hub, console)
     sources = select_shard(sources, options.shard) if options.shard else sources
     if options.dry_run:
-        plans, without_probe = make_plans(sources, copied, store, settings, options)
+        plans, without_probe = make_plans(sources, foreign, store, settings, options)
         if planned is None:
             show_plans(plans, hub, options)
         else:
             planned += plans
         return _status([*problems, *without_probe], console)
     every_task, without_probe = tasks_of(sources)
-    tasks = [task for task in every_task if task.target not in copied]
+    tasks = [task for task in every_task if task.target not in foreign]
     check_comparable(tasks, store, settings)
     for note in describe_other_designs(tasks, store):
         _print(console, note)
@@ -158,8 +161,8 @@ def _sweep_into(
         _print(console, reuse(waiting, store, find_store(options.reuse), settings).described(options.reuse))
     task_list = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
     for task in every_task:
-        if task.target in copied:
-            store_copy(task, store, settings, copied[task.target])
+        if task.target in foreign:
+            store_foreign(task, store, settings, foreign[task.target])
     for line in remove_leftovers(store, Downloads(hub, DownloadLimits.from_options(options))):
         _print(console, line)
     if task_list.done:
@@ -218,14 +221,14 @@ def _default_store(options: Namespace) -> Path:
     return Path("sweeps")
 
 
-def _find_copies(sources: Sequence[Source], hub: Hub, console: Console) -> dict[Target, str]:
-    """Return the checkpoints with the weights of another one, and its name; print what is wrong with each history."""
+def _find_foreign(sources: Sequence[Source], hub: Hub, console: Console) -> dict[Target, ForeignWeights]:
+    """Return the checkpoints with weights of another one; print what is wrong with each history."""
     selections = [source.selection for source in sources]
     histories = list_histories(selections, hub)
     for history in histories:
         for line in fault_lines(history, audit(history)):
             _print(console, line, style="yellow")
-    return find_copied_targets(selections, histories)
+    return find_foreign_targets(selections, histories)
 
 
 def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace) -> SweepResult:
@@ -248,6 +251,8 @@ def _show(sources: Sequence[Source], store: Store, options: Namespace, console: 
                 store.compact_at_end(run)
             show_store(store, runs)
             print(printable(f"report: {write_report(store, store.output / PAGE)}"))
+            for run, statement in continuity_statements(store, runs):
+                _print(console, f"{run}: {statement.sentence}", style="yellow")
     except Exception as error:  # a failing view must not hide the outcome of the measurements
         _print(console, f"the measurements are stored, but cannot be shown: {redacted(str(error))}")
         return False

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from repdyn.hub.client import Hub
 from repdyn.store import Store
-from repdyn.sweep.checkpoint import Settings
+from repdyn.sweep.checkpoint import ForeignWeights, Settings
 from repdyn.sweep.estimate import Assumptions
 from repdyn.sweep.loop import partition_tasks
 from repdyn.sweep.plan import ModelPlan, plan_fields, print_plan
@@ -21,24 +21,28 @@ _FILE_WIDTH = 200
 
 
 def make_plans(
-    sources: Sequence[Source], copied: Mapping[Target, str], store: Store, settings: Settings, options: Namespace
+    sources: Sequence[Source],
+    foreign: Mapping[Target, ForeignWeights],
+    store: Store,
+    settings: Settings,
+    options: Namespace,
 ) -> tuple[list[ModelPlan], list[str]]:
     """Return what a sweep would do for each model, and why some models cannot be measured."""
     plans, problems = [], []
     for source in sources:
         selection = source.selection
-        same_as = {target.revision: copied[target] for target in selection.targets if target in copied}
+        unmeasured = {target.revision: foreign[target] for target in selection.targets if target in foreign}
         if not store.folder_of(selection.run).exists():
             # nothing is done, so the probe is not needed, which may require a download
-            own = [target for target in selection.targets if target not in copied]
-            plans.append(ModelPlan(selection, own, 0, 0, same_as, options.design))
+            own = [target for target in selection.targets if target not in foreign]
+            plans.append(ModelPlan(selection, own, 0, 0, unmeasured, options.design))
             continue
         tasks, without_probe = tasks_of([source])
-        tasks = [task for task in tasks if task.target not in copied]
+        tasks = [task for task in tasks if task.target not in foreign]
         task_list = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
         waiting = [task.target for task in task_list.waiting]
         counts = len(task_list.done), len(task_list.failed_before)
-        plans.append(ModelPlan(selection, waiting, *counts, same_as, options.design))
+        plans.append(ModelPlan(selection, waiting, *counts, unmeasured, options.design))
         problems += without_probe
     return plans, problems
 

@@ -22,7 +22,7 @@ from repdyn.diagnosis.layers import (
 )
 from repdyn.diagnosis.loss_correlations import loss_correlations
 from repdyn.diagnosis.out_of_line import embedding_statements, geometry_statements
-from repdyn.diagnosis.probe_loss import probe_loss_statements
+from repdyn.diagnosis.probe_loss import out_of_line_statements, probe_loss_statements
 from repdyn.diagnosis.sequences import sequence_statements
 from repdyn.diagnosis.training import (
     MIN_LOSSES,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _COLUMNS = (
     *ALERT_COLUMNS,
     *("model", "stage", "checkpoint", "layers", "depth", "design", "settings", "low", "high", "std_error", "n_batches"),
-    *("own_window_excluded", "same_window_share", "same_as"),
+    *("own_window_excluded", "same_window_share", "same_as", "mixed_with"),
 )
 """Columns of a store that the insights rest on."""
 _OTHER_METRICS = 0.5
@@ -79,6 +79,25 @@ def insights(store: Store, runs: Sequence[str] | None = None, probe: str | None 
     for (run, _), rows in found.items():
         described += describe_stacks(rows, stored_rules(store.alerts_path(run)), labels[run])
     return described
+
+
+def continuity_statements(
+    store: Store, runs: Sequence[str] | None = None, probe: str | None = None
+) -> list[tuple[str, Insight]]:
+    """Return the statements of :func:`insights` on steps that repeat another one or are out of line, each with the name
+    of its run.
+
+    Args:
+        store, runs, probe: as for :func:`insights`.
+    """
+    stated = []
+    for (run, _), frame in select(store, runs, probe, columns=_COLUMNS).items():
+        for stack, rows in by_stack(frame).items() if is_measured(frame) else ():
+            measured = measurements(rows)
+            chosen = measured.loc[measured["metric"].map(base_name).isin(DEFAULT_METRICS)]
+            series = metric_series(chosen) if len(chosen) else {}
+            stated += [(of_stack(run, stack), each) for each in _ranked(_of_continuity(rows, measured, series))]
+    return stated
 
 
 def describe_stacks(frame: pd.DataFrame, rules: Sequence[Rule], label: str | None = None) -> list[RunInsights]:
@@ -115,7 +134,9 @@ def describe_run(
     rows = measurements(frame) if rows is None else rows
     series = metric_series(rows) if series is None else series
     stack, run = stack_of(rows), str(rows["run"].iloc[0])
-    statements = _ranked(chain(_of_training(frame, rows, alerts), _of_metrics(frame, rows, series)))
+    statements = _ranked(
+        chain(_of_training(frame, rows, alerts), _of_continuity(frame, rows, series), _of_metrics(frame, rows, series))
+    )
     linked = tuple(replace(each, stack=stack, link=_link(each, label or run)) for each in statements)
     status, reason = _status(frame, rows, alerts, linked)
     correlations = loss_correlations(frame, series)
@@ -126,9 +147,7 @@ def _of_training(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert
     if not is_finished(rows):
         yield from loss_statements(frame)
         yield from overfitting(frame)
-        yield from repeated_checkpoints(frame, rows)
         yield from probe_loss_statements(frame)
-        yield from embedding_statements(frame)
     yield from alert_statements(alerts, _second_half(rows))
     yield from failed_measurements(frame)
     yield from missing_statements(rows)
@@ -136,19 +155,31 @@ def _of_training(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert
     yield from below_one_statements(rows)
 
 
+def _of_continuity(
+    frame: pd.DataFrame, rows: pd.DataFrame, series: dict[tuple[str, str], MetricSeries]
+) -> Iterator[Insight]:
+    """Yield the steps that repeat another one or are out of line; of geometry, if there is no training loss, in which
+    case there are no alerts for its jumps."""
+    if is_finished(rows):
+        return
+    yield from repeated_checkpoints(frame, rows)
+    yield from out_of_line_statements(frame)
+    yield from embedding_statements(frame)
+    if scalar(frame, LOSS).empty:
+        for metric in dict.fromkeys(metric for metric, _ in series if base_name(metric) in DEFAULT_METRICS):
+            yield from geometry_statements(series[metric, _subset_of(metric, series)])
+
+
 def _of_metrics(
     frame: pd.DataFrame, rows: pd.DataFrame, series: dict[tuple[str, str], MetricSeries]
 ) -> Iterator[Insight]:
     loss, finished = loss_of_run(frame), is_finished(rows)
-    is_swept = not finished and scalar(frame, LOSS).empty
     for metric in dict.fromkeys(metric for metric, _ in series):
         chosen = series[metric, _subset_of(metric, series)]
         yield from layer_statements(chosen)
         yield from sequence_statements(chosen)
         if base_name(metric) in DEFAULT_METRICS:
             yield from profile_statements(chosen)
-            if is_swept:
-                yield from geometry_statements(chosen)
         if not finished:
             course = list(course_statements(chosen))
             yield from course

@@ -35,6 +35,10 @@ class SweepStoppedError(Exception):
     """Nothing more can be measured (no network, no disk space); the same command resumes the sweep later."""
 
 
+class NoConnectionError(SweepStoppedError):
+    """The hub cannot be reached."""
+
+
 class CancelledError(Exception):
     """A download cancelled because the sweep ends."""
 
@@ -135,10 +139,7 @@ def _without_connection(what: str, endpoint: str, error: Exception) -> Exception
         cause = cause.__cause__
     if isinstance(error, OfflineModeIsEnabled):
         return SweepStoppedError("the hub cannot be used, because HF_HUB_OFFLINE is set; unset it")
-    return SweepStoppedError(
-        f"no connection to {endpoint} ({_in_one_line(error)}); what is measured is stored, and the same command goes "
-        "on from there"
-    )
+    return NoConnectionError(f"no connection to {endpoint} ({_in_one_line(error)})")
 
 
 def _described(error: BaseException) -> str:

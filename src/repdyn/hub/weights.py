@@ -170,10 +170,16 @@ def _auto_class(config: PreTrainedConfig) -> Any:
 
 @contextmanager
 def remote_code_errors(what: str = "it") -> Iterator[None]:
-    """Name the option that allows remote code, where transformers names an argument of its own."""
+    """Name the option that allows remote code, where transformers names an argument of its own, and say what can be
+    done with a checkpoint that it has no class for."""
     try:
         yield
     except ValueError as error:
+        if "`hf_olmo`" in str(error):
+            raise CheckpointError(
+                "the checkpoint loads only with hf_olmo, a module of the package ai2-olmo, and not with transformers; "
+                "its files can be audited, with repdyn audit, but not measured"
+            ) from error
         if "contains custom code" not in str(error):
             raise
         raise CheckpointError(

@@ -11,7 +11,7 @@ from repdyn.metrics.metric import Metric
 from repdyn.metrics.names import parsed
 from repdyn.metrics.registry import ALL, METRICS
 from repdyn.probe import Probe
-from repdyn.probe.views import NO_MASSIVE, VIEWS, WINDOW_MEAN, View, view_of
+from repdyn.probe.views import LAST_TOKEN, NO_MASSIVE, NORMED, VIEWS, WINDOW_MEAN, View, view_of
 
 MetricLike: TypeAlias = str | Metric
 DEFAULT_METRICS = ("anisotropy", "two_nn")
@@ -132,10 +132,13 @@ def _with_design_settings(metric: Metric, probe: Probe | None) -> Metric:
 def _check_subset(metric: Metric, subset: str, known: Collection[str] | None) -> None:
     view = view_of(subset)
     if known is not None and view.vectors not in {*known, NO_MASSIVE, *VIEWS}:
+        choices = [*known, NO_MASSIVE, *VIEWS]
+        close = difflib.get_close_matches(view.vectors, choices, n=1)
+        hint = f"did you mean {close[0] + NORMED * view.normed!r}? " if close else ""
         raise ValueError(
-            f"expected a subset among {', '.join([*known, NO_MASSIVE, *VIEWS])}, got {subset!r} for {metric.name}; "
-            "classes of words come with Probe.from_texts(..., classes=...), or --classes words in a sweep, others with "
-            "Probe.with_classes"
+            f"expected a subset among {', '.join(choices)}, got {subset!r} for {metric.name}; {hint}classes of words "
+            "come with Probe.from_texts(..., classes=...), or --classes words in a sweep, others with "
+            f"Probe.with_classes; each may be taken after the final norm, as in {LAST_TOKEN}{NORMED}"
         )
     if "previous_checkpoint" in metric.captures and subset != "all":
         raise ValueError(

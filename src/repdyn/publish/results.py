@@ -19,6 +19,7 @@ from repdyn.figures.run import all_figures
 from repdyn.report.runs import rows_of_stores
 from repdyn.store import Store
 from repdyn.store.keys import own_folder
+from repdyn.tables.activation_fits import activation_fits
 from repdyn.tables.costs import copies_line, failure_line
 from repdyn.tables.designs import sampling
 from repdyn.tables.frames import by_stack, measurements
@@ -212,7 +213,18 @@ def _draw_stacks(store: Store, run: str, frame: pd.DataFrame, folder: Path, atte
             alerts = find_alerts(rows, rules)
             figures = all_figures(rows, attempt, alerts)
             stack_folder = folder if stack is None else folder / store.folder_of(stack).name
-            yield _DrawnStack(stack, rows, alerts, figures, _save(figures, stack_folder, attempt), stack_folder)
+            files = [*_save(figures, stack_folder, attempt), *_write_fits(rows, stack_folder)]
+            yield _DrawnStack(stack, rows, alerts, figures, files, stack_folder)
+
+
+def _write_fits(rows: pd.DataFrame, folder: Path) -> list[Path]:
+    """Write the fits of the largest activation over training, if there are any; return their file."""
+    fits = activation_fits(rows)
+    if fits.empty:
+        return []
+    path = folder / "activation_fits.csv"
+    write_atomically(path, lambda temporary: fits.to_csv(temporary, index=False))
+    return [path]
 
 
 def _compare(

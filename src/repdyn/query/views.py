@@ -22,8 +22,11 @@ with checkpoints as (
         list_distinct(list(metric) filter (layer is not null)) as metrics,
         count(*) filter (layer is not null and value is null) as undefined,
         count(layer) > 0 as is_measured,
-        count(*) filter (layer is null and value is null and reason is not null and same_as is null) > 0 as is_failed,
+        count(*) filter (
+            layer is null and value is null and reason is not null and same_as is null and mixed_with is null
+        ) > 0 as is_failed,
         count(same_as) > 0 as is_copied,
+        count(mixed_with) > 0 as is_mixed,
         max(measured_at) as measured_at
     from rows
     group by store, run, probe, step
@@ -43,6 +46,7 @@ select
     sum(undefined)::bigint as undefined,
     count(*) filter (is_failed) as failed_checkpoints,
     count(*) filter (is_copied) as copied_checkpoints,
+    count(*) filter (is_mixed) as mixed_checkpoints,
     max(measured_at) as measured_at
 from checkpoints
 group by store, run, probe

@@ -16,7 +16,7 @@ from repdyn.store import Store
 from repdyn.tables.designs import design_names
 from repdyn.tables.effects import CannotBeJudgedError, Verdict
 from repdyn.tables.frames import by_stack
-from repdyn.tables.selection import is_measured, select
+from repdyn.tables.selection import is_measured, known_runs, select
 
 Reproduced: TypeAlias = Literal["reproduced", "not reproduced", "cannot be judged", "not run"]
 REPRODUCED: dict[Verdict, Reproduced] = {
@@ -65,8 +65,8 @@ def evaluate(
     """
     about = find_models_of(models or recipe.models) if runs is None else ()
     names = [model.run for model in about] if runs is None else runs
-    if unknown := sorted({*(runs or ())} - {*store.runs()}):
-        raise ValueError(f"expected runs of {store.path} ({', '.join(store.runs())}), got {unknown[0]!r}")
+    if runs:
+        known_runs(store, runs)
     measured = {name: _with_control(recipe, store, _measured(recipe, store, name, probe)) for name in names}
     if probe is not None and not any(isinstance(each, Measured) for each in measured.values()):
         raise ValueError(

@@ -18,7 +18,9 @@ _COLOURS = {"reproduced": "good", "not reproduced": "fail", "cannot be judged": 
 """Names of the report's colours by verdict."""
 
 
-def write_page(recipe: Recipe, outcomes: Sequence[Outcome], path: Path, figure: Path | None) -> Path:
+def write_page(
+    recipe: Recipe, outcomes: Sequence[Outcome], path: Path, figure: Path | None, doubts: Sequence[str] = ()
+) -> Path:
     """Write one self-contained page; no script, no network.
 
     Args:
@@ -26,16 +28,17 @@ def write_page(recipe: Recipe, outcomes: Sequence[Outcome], path: Path, figure: 
         outcomes: from :func:`repdyn.recipes.evaluate`, with the same recipe.
         path: of the page, in an existing folder.
         figure: PNG file to embed; None if there is none.
+        doubts: sentences on measured checkpoints that repeat another one or are out of line.
 
     Returns:
         ``path``.
     """
-    content = _page(recipe, outcomes, figure).encode(errors="backslashreplace")
+    content = _page(recipe, outcomes, figure, doubts).encode(errors="backslashreplace")
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
     return path
 
 
-def _page(recipe: Recipe, outcomes: Sequence[Outcome], figure: Path | None) -> str:
+def _page(recipe: Recipe, outcomes: Sequence[Outcome], figure: Path | None, doubts: Sequence[str]) -> str:
     rows = [
         _row(number, published, [outcome for outcome in outcomes if outcome.published is published])
         for number, published in enumerate(recipe.published, start=1)
@@ -60,6 +63,7 @@ def _page(recipe: Recipe, outcomes: Sequence[Outcome], figure: Path | None) -> s
             tag("p", f"Criteria stated on {recipe.stated}, before any run.", class_="note"),
         ),
         *_figure(figure),
+        *([tag("section", tag("h2", "Checkpoints in doubt"), _items(doubts))] if doubts else []),
         tag("section", tag("h2", "Measured as"), _items(settings)),
         tag("section", tag("h2", "What differs from the paper"), _items(recipe.differs)),
     ]

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from string import Template
 
+from repdyn.report.activation_growth import activation_growth
 from repdyn.report.assets import asset, policy
 from repdyn.report.correlations import correlation_with_loss
 from repdyn.report.glance import glance
@@ -23,11 +24,18 @@ from repdyn.utils.atomic_files import write_atomically
 _OF_CHARTS = ("drawing", "step", "playing", "charts", "sparkline", "multiples", "comparison", "download")
 SCRIPTS = ("data", "state", *_OF_CHARTS, "controls", "printing", "stream", "live", "start")
 """The parts of the page's script, in the order in which they run."""
+
+
+def _laws(data: ReportData) -> Markup:
+    """Return what describes the courses of all metrics in numbers, below the findings."""
+    return joined([correlation_with_loss(data), *activation_growth(data)])
+
+
 _PARTS = {
     "overview": overview,
     "glance": glance,
     "alerts_and_findings": alerts_and_findings,
-    "correlation_with_loss": correlation_with_loss,
+    "correlation_with_loss": _laws,
     "measured": measured,
     "failed": failed_checkpoints,
     "without_value": without_value,

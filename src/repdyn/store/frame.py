@@ -37,7 +37,7 @@ def columns_to_read(columns: Sequence[str]) -> list[str]:
     if unknown := [name for name in columns if name not in COLUMNS]:
         raise ValueError(f"expected columns of a store, got {unknown[0]!r}; there are {', '.join(COLUMNS)}")
     judged = _SAMPLE if {"value", "std", "reason"}.intersection(columns) else []
-    needed = {*columns, *IDENTITY, "measured_at", "same_as", *judged}
+    needed = {*columns, *IDENTITY, "measured_at", "same_as", "mixed_with", *judged}
     return [name for name in COLUMNS if name in needed]
 
 
@@ -83,8 +83,9 @@ def as_frame(
     Args:
         measured: tables of measurements; if two hold the same measurement, the newer one counts. A generator can be
             given, so that each table is reduced before the next is read.
-        failed: tables of failed measurements, and of copies. The failure of a metric that was measured later at the
-            checkpoint is left out. A checkpoint that was found to be a copy after it was measured loses its values.
+        failed: tables of failed measurements, copies and mixtures. The failure of a metric that was measured later at the
+            checkpoint is left out. A checkpoint that was found to be a copy or a mixture after it was measured loses
+            its values.
         columns: of the frame; the tables need those of :func:`columns_to_read`.
         condition: on the rows to keep; one that is about other columns than :data:`IDENTITY` is disregarded, since it
             may hold for a row and not for the newer one that takes its place.
@@ -98,7 +99,8 @@ def as_frame(
         parts.add(condition.apply(table))
     if failures:
         left = _not_replaced(pa.concat_tables(map(_decoded, failures)), times)
-        parts.remove(left.filter(left["same_as"].is_valid()).select(_CHECKPOINT).to_pandas())
+        marked = pc.or_(left["same_as"].is_valid(), left["mixed_with"].is_valid())
+        parts.remove(left.filter(marked).select(_CHECKPOINT).to_pandas())
         parts.add(condition.apply(left))
     return _in_order(to_pandas(parts.table()), columns)
 

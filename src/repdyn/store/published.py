@@ -84,7 +84,7 @@ def _prepare_rows(source: Path, folder: Path, filename: str, paths: set[str], ru
 def _cleaned(table: pa.Table, paths: set[str]) -> pa.Table:
     """Return rows without local paths and secrets; the same table where there are none."""
     table = _clean(table, "checkpoint", lambda text: without_path(text, paths))
-    for column in ("run", "model", "stage", "revision", "module", "settings", "same_as", "reason"):
+    for column in ("run", "model", "stage", "revision", "module", "settings", "same_as", "mixed_with", "reason"):
         table = _clean(table, column, lambda text: redacted(without_paths(text)))
     return table
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from repdyn.store.compact_files import (
     ROWS_PER_FILE,
@@ -119,7 +120,7 @@ class RunFiles:
         measurements.
 
         Failures for which the measurement of the same key exists are left out: a process may be killed before it
-        deletes their file. Columns must include ``same_as``, by which copies are kept.
+        deletes their file. Columns must include ``same_as`` and ``mixed_with``, by which copies and mixtures are kept.
 
         Raises:
             ValueError, FileNotFoundError: as :meth:`tables`.
@@ -128,7 +129,7 @@ class RunFiles:
         for name, path in self.single.items():
             table = read_table(path, columns, encoded=True)
             if is_failure(name) and measured_name(name) in names:
-                table = table.filter(table["same_as"].is_valid())
+                table = table.filter(pc.or_(table["same_as"].is_valid(), table["mixed_with"].is_valid()))
             yield is_failure(name), table
         for path, names in self.compact.items():
             yield from ((False, table) for table in read_blocks(path, names, columns))

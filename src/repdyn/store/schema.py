@@ -111,6 +111,9 @@ class Row:
     same_as: str | None = None
     """Name of the checkpoint of the same history that has the same weights, in a row that marks a copy, which has no
     value; None in all others."""
+    mixed_with: str | None = None
+    """Name of the checkpoint of the same history that some files of the weights belong to, in a row that marks such a
+    mixture, which has no value; None in all others."""
     dim: int
     """Dimension of the layer's vectors."""
     dtype: str
@@ -237,7 +240,13 @@ def scalar_row(checkpoint: Checkpoint, name: str, value: float, *, probe: str, r
 
 
 def failure_rows(
-    checkpoint: Checkpoint, metrics: Iterable[str], reason: str, *, probe: str, same_as: str | None = None
+    checkpoint: Checkpoint,
+    metrics: Iterable[str],
+    reason: str,
+    *,
+    probe: str,
+    same_as: str | None = None,
+    mixed_with: str | None = None,
 ) -> list[Row]:
     """Return a row per metric with the reason why it is missing at a checkpoint.
 
@@ -247,9 +256,10 @@ def failure_rows(
         reason: why they have no value.
         probe: hash of the probe.
         same_as: the checkpoint with the same weights, if the checkpoint is not measured because it is a copy.
+        mixed_with: the checkpoint that some of its files belong to, if it is not measured because it is a mixture.
     """
     rows = [scalar_row(checkpoint, name, math.nan, probe=probe, reason=reason) for name in sorted(set(metrics))]
-    return [replace(row, same_as=same_as) for row in rows]
+    return [replace(row, same_as=same_as, mixed_with=mixed_with) for row in rows]
 
 
 @cache

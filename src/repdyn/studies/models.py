@@ -203,9 +203,7 @@ def _folders(name: str, source: _Source, tokenizer: str | None, hub: Hub, *, wit
     except HFValidationError as error:
         raise ValueError(f"expected a folder that exists, or a hub repository: {error}") from error
     except (CheckpointError, SweepStoppedError) as error:
-        # advice about a sweep's store does not apply to a study
-        reason = str(error).replace("; what is measured is stored, and the same command goes on from there", "")
-        raise CheckpointError(f"expected a model at {name}, got none: {reason}") from error
+        raise CheckpointError(f"expected a model at {name}, got none: {error}") from error
 
 
 def _fetch(hub: Hub, repository: str, revision: str, *, weights: bool, with_code: bool) -> Path:

@@ -65,6 +65,8 @@ class History:
     missing_steps: tuple[int, ...] = ()
     """Steps that the description promises."""
     known_faults: tuple[KnownFault, ...] = ()
+    unverified: str | None = None
+    """What of the description no page of the publisher states."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,7 @@ def audit(history: History, more: Iterable[Finding] = ()) -> list[Finding]:
         *more,
     ]
     reported = [_with_reports(finding, history.known_faults) for finding in findings]
-    wrong = {step for finding in findings if _confirms_reports(finding) for step in finding.steps}
-    unseen = [_not_seen(fault, history) for fault in history.known_faults if wrong.isdisjoint(fault.steps)]
+    unseen = [_not_seen(fault, history, findings) for fault in history.known_faults]
     return sorted([*reported, *filter(None, unseen)], key=lambda finding: finding.severity != "fault")
 
 
@@ -230,8 +231,9 @@ def _missing(history: History) -> Iterator[Finding]:
         yield _finding("fault", "missing weights", checkpoints, f"{{names}}: {problem}")
     if history.missing_steps:
         steps = shorten_list([str(step) for step in history.missing_steps])
-        sentence = f"described, but not on the hub: {steps}"
-        yield Finding("fault", "missing step", sentence, steps=history.missing_steps)
+        doubt = f"; not verified: {history.unverified}" if history.unverified else ""
+        sentence = f"described, but not on the hub: {steps}{doubt}"
+        yield Finding("remark" if doubt else "fault", "missing step", sentence, steps=history.missing_steps)
 
 
 def _missing_shards(weights: Files) -> str | None:
@@ -280,20 +282,18 @@ def _dates(history: History) -> Iterator[Finding]:
         yield _finding("remark", "date", early, f"{len(early)} uploaded before an earlier step: {{names}}")
 
 
-def _confirms_reports(finding: Finding) -> bool:
-    return finding.severity == "fault" or finding.kind == "no update"
-
-
 def _with_reports(finding: Finding, known: Sequence[KnownFault]) -> Finding:
-    if not _confirms_reports(finding):
-        return finding
-    reports = dict.fromkeys(fault.report for fault in known if set(fault.steps) & set(finding.steps))
+    reports = dict.fromkeys(fault.report for fault in known if fault.is_shown_by(finding.kind, finding.steps))
     return replace(finding, reports=tuple(reports))
 
 
-def _not_seen(fault: KnownFault, history: History) -> Finding | None:
-    concerned = [checkpoint for checkpoint in history.checkpoints if checkpoint.step in fault.steps]
-    if not concerned:
+def _not_seen(fault: KnownFault, history: History, findings: Sequence[Finding]) -> Finding | None:
+    """Return the checkpoints of a reported fault that no finding shows, if there are any."""
+    shown = [finding for finding in findings if fault.is_shown_by(finding.kind, finding.steps)]
+    seen = {name for finding in shown for name in (*finding.revisions, finding.same_as)}
+    unseen = [each for each in history.checkpoints if each.step in fault.steps and each.revision not in seen]
+    if not unseen:
         return None
-    sentence = f"users reported {fault.what} for {{names}}, which these files do not show"
-    return _finding("remark", "reported", concerned, sentence, reports=(fault.report,))
+    shows = "show only at the other steps reported" if seen else "do not show"
+    sentence = f"users reported {fault.what} for {{names}}, which these files {shows}"
+    return _finding("remark", "reported", unseen, sentence, reports=(fault.report,))

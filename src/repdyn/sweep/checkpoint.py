@@ -72,6 +72,23 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class ForeignWeights:
+    """Weights of another checkpoint of the same history, under the name of a checkpoint."""
+
+    owner: str
+    """Name of the checkpoint whose weights they are."""
+    in_part: bool = False
+    """Whether that is so of single files alone, as in a mixture of two checkpoints."""
+
+    @property
+    def reason(self) -> str:
+        """Why the checkpoint is not measured."""
+        if self.in_part:
+            return f"a mixture: some of its files are those of {self.owner}"
+        return f"a copy: it has the weights of {self.owner}"
+
+
+@dataclass(frozen=True)
 class Task:
     """A checkpoint and the probe it is measured on."""
 
@@ -146,20 +163,24 @@ def store_failure(task: Task, store: Store, settings: Settings, reason: str) -> 
     store.write(settings.key(task).failed, rows)
 
 
-def store_copy(task: Task, store: Store, settings: Settings, same_as: str) -> None:
-    """Store that a checkpoint is not measured because it has the weights of another one."""
-    if copied_from(task, store, settings) == same_as:
+def store_foreign(task: Task, store: Store, settings: Settings, foreign: ForeignWeights) -> None:
+    """Store that a checkpoint is not measured because it has the weights, or files, of another one."""
+    if stored_foreign(task, store, settings) == foreign:
         return
     names = [metric.name for metric, _ in resolve(settings.metrics, task.probe)]
-    reason = f"a copy: it has the weights of {same_as}"
-    rows = failure_rows(task.target.checkpoint, names, reason, probe=task.probe.hash, same_as=same_as)
+    marks = {"mixed_with" if foreign.in_part else "same_as": foreign.owner}
+    rows = failure_rows(task.target.checkpoint, names, foreign.reason, probe=task.probe.hash, **marks)
     store.write(settings.key(task).failed, rows)
 
 
-def copied_from(task: Task, store: Store, settings: Settings) -> str | None:
-    """Return the checkpoint that a task is stored as a copy of; None if it is not."""
+def stored_foreign(task: Task, store: Store, settings: Settings) -> ForeignWeights | None:
+    """Return the checkpoint whose weights or files a task is stored to have; None if it has its own."""
     key = settings.key(task).failed
-    return store.read(key)[0].same_as if key in store else None
+    if key not in store:
+        return None
+    row = store.read(key)[0]
+    owner = row.same_as or row.mixed_with
+    return ForeignWeights(owner, in_part=row.same_as is None) if owner else None
 
 
 def is_comparing(task: Task, settings: Settings) -> bool:

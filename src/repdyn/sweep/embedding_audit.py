@@ -121,16 +121,24 @@ def statistics_fields(statistics: Sequence[EmbeddingStatistics]) -> list[dict[st
 def _out_of_line(statistics: Sequence[EmbeddingStatistics]) -> Iterator[Finding]:
     names = {each.step: each.revision for each in statistics}
     seen: set[int] = set()
-    for what, values in (
-        (f"cosine to those of {statistics[0].revision}" if statistics else "", [s.cosine_to_first for s in statistics]),
-        ("median norm", [s.median_norm for s in statistics]),
+    for what, values, may_turn in (
+        (
+            f"cosine to those of {statistics[0].revision}" if statistics else "",
+            [each.cosine_to_first for each in statistics],
+            False,
+        ),
+        ("median norm", [each.median_norm for each in statistics], True),
     ):
         series = pd.Series(values, index=[each.step for each in statistics], dtype=float)
-        for jump in losses_out_of_line(series, pd.Series(dtype=float)):
+        judged = losses_out_of_line(series, may_turn=may_turn)
+        if judged.are_too_many:
+            sentence = f"the {what} of the input embeddings would be out of line in more than a sixth: not judged"
+            yield Finding("remark", "embeddings", sentence)
+        for jump in judged.found:
             if jump.step in seen:
                 continue
             seen.add(jump.step)
-            (before, value_before), (after, value_after) = jump.before, jump.after
+            (before, value_before), (after, value_after) = jump.neighbours
             sentence = (
                 f"the input embeddings of {names[jump.step]} are out of line: {what} {number_text(jump.loss)}, "
                 f"{number_text(value_before)} at step {before:,} and {number_text(value_after)} at step {after:,}"

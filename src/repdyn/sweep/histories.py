@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,13 @@ from repdyn.hub.errors import CheckpointError
 from repdyn.hub.listings import Commit, list_commits
 from repdyn.hub.revisions import DEFAULT_PATTERN
 from repdyn.hub.weights import choose_files, weight_files
-from repdyn.sweep.audit import CheckpointFiles, History, find_copies
+from repdyn.sweep.audit import CheckpointFiles, Finding, History, audit, find_copies
+from repdyn.sweep.checkpoint import ForeignWeights
 from repdyn.sweep.suites import PublishedModel, find_models, shipped_suites
 from repdyn.sweep.targets import Selection, Target
+
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_HUGGING_FACE = "https://huggingface.co"
 
 
 def list_histories(
@@ -44,17 +49,30 @@ def count_listings(selections: Sequence[Selection]) -> int:
     return len({(each.repository, each.commit) for selection in selections for each in _to_list(selection)})
 
 
-def find_copied_targets(selections: Sequence[Selection], histories: Sequence[History]) -> dict[Target, str]:
-    """Return the targets with the weights of another checkpoint of their history, and its name.
+def find_foreign_targets(selections: Sequence[Selection], histories: Sequence[History]) -> dict[Target, ForeignWeights]:
+    """Return the targets with the weights, or single files, of another checkpoint of their history.
 
-    A sweep does not measure them: their values would be those of another step.
+    A sweep does not measure them: their values would be those of another step, or of none. Files that all checkpoints
+    have from some step to the end are their own, as of weights that are no longer trained.
     """
-    copied = {}
+    foreign = {}
     for selection, history in zip(selections, histories, strict=True):
         by_name = {target.revision: target for target in selection.targets}
-        for group in find_copies(history):
-            copied |= {by_name[copy.revision]: group.same_as for copy in group.copies}
-    return copied
+        copied = {copy.revision: group.same_as for group in find_copies(history) for copy in group.copies}
+        foreign |= {by_name[name]: ForeignWeights(owner) for name, owner in copied.items()}
+        own = [each for each in history.checkpoints if each.weights and each.revision not in copied]
+        for finding in audit(history):
+            if finding.kind == "shared file" and finding.same_as is not None:
+                mixture = ForeignWeights(finding.same_as, in_part=True)
+                foreign |= {by_name[name]: mixture for name in _mixed(finding, own)}
+    return foreign
+
+
+def _mixed(finding: Finding, own: Sequence[CheckpointFiles]) -> list[str]:
+    """Return the checkpoints of a finding with files of the end that a later one of those with own weights lacks."""
+    lacking = [each.step for each in own if each.revision not in (*finding.revisions, finding.same_as)]
+    last = max(lacking, default=-1)
+    return [name for name, step in zip(finding.revisions, finding.steps, strict=True) if step < last]
 
 
 def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
@@ -63,22 +81,33 @@ def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
     Args:
         name: a suite, a model, a pattern or a file as for :func:`repdyn.sweep.suites.find_models`; a hub repository
             such as "EleutherAI/pythia-70m"; or its address.
-        endpoint: address of the hub.
+        endpoint: address of the hub, such as a mirror; addresses of the Hugging Face hub mean repositories there.
 
     Raises:
-        ValueError: a name that is unknown, or an address of another hub.
+        ValueError: a name that is unknown or is none of a repository, or an address of another hub.
     """
-    address = f"{endpoint.rstrip('/')}/"
     if name.startswith(("http://", "https://")):
-        if not name.startswith(address):
-            raise ValueError(f"expected an address that begins with {address}, got {name!r}; set HF_ENDPOINT")
-        repository = "/".join(name.removeprefix(address).split("?")[0].split("/")[:2])
+        repository = _repository_at(name, endpoint)
     elif "/" not in name or name.endswith((".yaml", ".yml")):
         return find_models([name])
     else:
         repository = name
+    if not _REPOSITORY.fullmatch(repository):
+        local = "; a folder of this machine is measured by repdyn sweep FOLDER" if Path(name).exists() else ""
+        raise ValueError(
+            f"expected a suite, a model of one, or a hub repository such as EleutherAI/pythia-70m, got {name!r}{local}"
+        )
     known = [model for suite in shipped_suites().values() for model in suite.models if model.repository == repository]
     return known or [PublishedModel(repository, "", repository, repository, DEFAULT_PATTERN)]
+
+
+def _repository_at(address: str, endpoint: str) -> str:
+    """Return the repository of a page of the hub, or of the one that it may be a mirror of."""
+    hubs = [f"{hub.rstrip('/')}/" for hub in dict.fromkeys((endpoint, _HUGGING_FACE))]
+    for hub in hubs:
+        if address.startswith(hub):
+            return "/".join(address.removeprefix(hub).split("?")[0].split("/")[:2])
+    raise ValueError(f"expected an address that begins with {' or '.join(hubs)}, got {address!r}; set HF_ENDPOINT")
 
 
 def _to_list(selection: Selection) -> list[Target]:
@@ -101,6 +130,7 @@ def _history(selection: Selection, found: Mapping[Commit, Files | CheckpointErro
         files(selection.main),
         selection.missing_steps,
         selection.known_faults,
+        selection.unverified,
     )
 
 

@@ -12,7 +12,7 @@ from repdyn.store import Store
 from repdyn.store.keys import own_folder
 from repdyn.store.leases import Claim
 from repdyn.store.state_cache import STATES_FOLDER
-from repdyn.sweep.checkpoint import Settings, Task, copied_from, is_comparing, measure_checkpoint, store_failure
+from repdyn.sweep.checkpoint import Settings, Task, is_comparing, measure_checkpoint, store_failure, stored_foreign
 from repdyn.sweep.downloads import Downloads, LocalFiles, prefetch
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.targets import location_of
@@ -55,7 +55,7 @@ def partition_tasks(tasks: Iterable[Task], store: Store, settings: Settings, *, 
         key = settings.key(task)
         if settings.is_measured(task, store):
             task_list.done.append(task)
-        elif key.failed in store and not retry_failed and copied_from(task, store, settings) is None:
+        elif key.failed in store and not retry_failed and stored_foreign(task, store, settings) is None:
             task_list.failed_before.append(task)
         else:
             task_list.waiting.append(task)

@@ -80,7 +80,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     )
     add_record_options(execution, when=", with --dry-run or --list-suites")
     add_running(execution)
-    _add_costs(top.add_argument_group("what --dry-run assumes for its estimate"))
+    add_costs(top.add_argument_group("what --dry-run assumes for its estimate"))
     return top
 
 
@@ -203,7 +203,8 @@ def add_running(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--shard", type=_shard, metavar="I/N", help="measure the I-th of N equal parts, I from 1")
 
 
-def _add_costs(group: argparse._ArgumentGroup) -> None:
+def add_costs(group: argparse._ArgumentGroup) -> None:
+    """Add the options of the estimate of a plan."""
     group.add_argument(
         "--bandwidth", type=n_bytes, metavar="SIZE", default=50_000_000, help="download per second (default: 50MB)"
     )

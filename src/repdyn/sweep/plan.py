@@ -14,6 +14,7 @@ from rich.table import Table
 from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.transfer import map_concurrently
+from repdyn.sweep.checkpoint import ForeignWeights
 from repdyn.sweep.estimate import Assumptions, Estimate, dollars_text, hours_text, sum_of, weights_on_disk
 from repdyn.sweep.suites import Suite, shipped_suites
 from repdyn.sweep.targets import Selection, Target, shorten_list
@@ -29,10 +30,14 @@ class ModelPlan:
     waiting: Sequence[Target]
     n_done: int
     n_failed_before: int
-    same_as: Mapping[str, str] = field(default_factory=dict)
-    """The checkpoints that are not measured because they have the weights of another one, and its name."""
+    foreign: Mapping[str, ForeignWeights] = field(default_factory=dict)
+    """The checkpoints that are not measured because they have weights of another one."""
     design: str | None = None
     """Name of the sampling design, if one was asked for."""
+
+    def owners(self, *, in_part: bool) -> dict[str, str]:
+        """Return by checkpoint the one whose weights it has, or whose files alone."""
+        return {name: each.owner for name, each in self.foreign.items() if each.in_part == in_part}
 
 
 def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console, assumptions: Assumptions | None = None) -> None:
@@ -79,8 +84,9 @@ def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console, assumptio
     )
     if assumptions:
         _print_estimate(estimates, assumptions, console)
-    if n_copies := sum(len(part.same_as) for part in parts):
-        console.print(f"copies of another checkpoint, which are not downloaded: {n_copies}", soft_wrap=True)
+    for what, in_part in (("copies of another checkpoint", False), ("mixtures of two checkpoints", True)):
+        if n := sum(len(part.owners(in_part=in_part)) for part in parts):
+            console.print(f"{what}, which are not downloaded: {n}", soft_wrap=True)
     for problem in problems:
         console.print(f"would fail: {redacted(problem)}", style="yellow", markup=False, soft_wrap=True)
 
@@ -111,7 +117,8 @@ def plan_fields(parts: Sequence[ModelPlan], hub: Hub, assumptions: Assumptions |
             "failed_before": part.n_failed_before,
             "download_bytes": sum(sizes.download),
             "largest_bytes": max(sizes.download, default=0),
-            "same_as": dict(part.same_as),
+            "same_as": part.owners(in_part=False),
+            "mixed_with": part.owners(in_part=True),
             "would_fail": [redacted(problem) for problem in sizes.problems],
         }
         if assumptions:

@@ -11,6 +11,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal, TypeAlias, cast, get_args
 
 from repdyn.hub.revisions import whole_number
 from repdyn.sweep.suite_entries import Entry, read_folder
@@ -20,7 +21,7 @@ _SUITE_KEYS = ("title", "card", "models", "known_faults")
 _SOURCES = ("revisions", "subfolders", "commits", "checkpoints")
 _DETAILS = ("branch", "tokens_per_step", "expected", "tokenizer", "run", "checked_against", "unverified")
 _MODEL_KEYS = ("name", "for", "repository", *_SOURCES, *_DETAILS)
-_FAULT_KEYS = ("models", "steps", "what", "report")
+_FAULT_KEYS = ("models", "steps", "kind", "what", "report")
 _CHECKPOINT_KEYS = ("for", "repository", "revision", "subfolder", "step", "tokens", "stage")
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
@@ -37,15 +38,31 @@ class PublishedCheckpoint:
     stage: str | None
 
 
+FaultKind: TypeAlias = Literal["copies", "mixed", "missing", "order"]
+"""Weights of another checkpoint, files of several, no weights, or names in another order than the training."""
+_SHOWN_BY: dict[FaultKind, frozenset[str]] = {
+    "copies": frozenset({"final weights", "identical", "no update", "embeddings"}),
+    "mixed": frozenset({"shared file", "embeddings"}),
+    "missing": frozenset({"missing weights", "missing step"}),
+    "order": frozenset({"date"}),
+}
+"""The kinds of findings of an audit that show each kind of reported fault."""
+
+
 @dataclass(frozen=True)
 class KnownFault:
     """Checkpoints that users reported to be wrong."""
 
     steps: tuple[int, ...]
     """Ascending."""
+    kind: FaultKind
     what: str
     report: str
     """Address of the report."""
+
+    def is_shown_by(self, kind: str, steps: Sequence[int]) -> bool:
+        """Return whether a finding of an audit, by its kind and its steps, is on some of these checkpoints."""
+        return kind in _SHOWN_BY[self.kind] and not set(self.steps).isdisjoint(steps)
 
 
 @dataclass(frozen=True)
@@ -196,7 +213,11 @@ def _with_fault(models: Sequence[PublishedModel], entry: Entry) -> list[Publishe
     """Return the models, those that an entry names with its known fault."""
     names = [str(name) for name in entry.values("models")]
     steps = {whole_number(str(step), f"step in {entry.where}") for step in entry.values("steps")}
-    fault = KnownFault(tuple(sorted(steps)), entry.required("what"), entry.address("report", "the address of a report"))
+    kind, kinds = entry.required("kind"), get_args(FaultKind)
+    if kind not in kinds:
+        raise entry.error(f"a kind of {', '.join(kinds)}", kind, "choose one")
+    what, report = entry.required("what"), entry.address("report", "the address of a report")
+    fault = KnownFault(tuple(sorted(steps)), cast(FaultKind, kind), what, report)
     if not fault.steps:
         raise entry.error("the key steps", "none", "name the steps that are wrong")
     chosen = [model for model in models if any(fnmatchcase(model.name, name) for name in names)]

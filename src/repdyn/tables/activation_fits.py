@@ -156,7 +156,12 @@ def activation_fits(frame: pd.DataFrame) -> pd.DataFrame:
     Returns:
         For each layer with a fit its metric, layer, parameters, r_squared, p_value, n_steps, peak_step and is_reported.
     """
-    series = [of for (metric, _), of in metric_series(measurements(frame)).items() if base_name(metric) == METRIC]
+    columns = ["metric", "layer", *ActivationFit._fields, "peak_step", "is_reported"]
+    names = [name for name in frame["metric"].unique() if base_name(name) == METRIC]
+    of_metric = frame.loc[frame["metric"].isin(names)]
+    if bool(of_metric["layer"].isna().all()):
+        return pd.DataFrame(columns=columns)
+    series = metric_series(measurements(of_metric)).values()
     rows = [
         {
             "metric": of.metric,
@@ -168,7 +173,7 @@ def activation_fits(frame: pd.DataFrame) -> pd.DataFrame:
         for of in series
         for layer, fit in fits_by_layer(of).items()
     ]
-    return pd.DataFrame(rows, columns=["metric", "layer", *ActivationFit._fields, "peak_step", "is_reported"])
+    return pd.DataFrame(rows, columns=columns)
 
 
 def fits_by_layer(series: MetricSeries) -> dict[int, ActivationFit]:

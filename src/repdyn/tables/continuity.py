@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.lib.stride_tricks import sliding_window_view
 
 from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM
 from repdyn.tables.frames import scalar
@@ -16,6 +17,12 @@ MIN_JUMP = 5.0
 """Least jump of a loss that is out of line, in median deviations and in standard errors."""
 MIN_LOSSES = 9
 """Least number of losses: one that is out of line affects three deviations, of which there are two fewer."""
+MAX_BLOCK = 5
+"""Most successive steps that are out of line together."""
+AROUND = 11
+"""Number of steps whose deviations are usual for the one in their middle, where curves may turn."""
+MAX_SHARE = 1 / 6
+"""Largest share of steps out of line: more of them affect half of the deviations, and with them the bound."""
 
 
 def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
@@ -54,14 +61,24 @@ class Jump(NamedTuple):
 
     step: int
     loss: float
-    before: tuple[int, float]
-    """Step and loss of the neighbour before it, of those that are in line."""
-    after: tuple[int, float]
+    neighbours: tuple[tuple[int, float], tuple[int, float]]
+    """Steps and losses of those in line before and after it; of the two next to it where there are none on one side."""
     size: float
     """Distance from the range of the two neighbours."""
+    is_end: bool = False
+    """Whether there are none on one side."""
 
 
-def embeddings_out_of_line(frame: pd.DataFrame) -> tuple[int, list[Jump]]:
+class Jumps(NamedTuple):
+    """The steps of a history that are out of line."""
+
+    found: list[Jump]
+    """The largest first; empty if they are too many."""
+    are_too_many: bool = False
+    """Whether more than :data:`MAX_SHARE` of the steps would be out of line, so that none is said to be."""
+
+
+def embeddings_out_of_line(frame: pd.DataFrame) -> tuple[int, Jumps]:
     """Return the steps whose input embeddings are out of line, by the rule of :func:`losses_out_of_line` applied to
     their cosine to those of the first checkpoint, and the step of that.
 
@@ -71,44 +88,123 @@ def embeddings_out_of_line(frame: pd.DataFrame) -> tuple[int, list[Jump]]:
     """
     rows = frame.loc[frame["layer"].isna() & (frame["metric"] == EMBEDDING_COSINE)]
     if rows.empty:
-        return 0, []
+        return 0, Jumps([])
     first = int(rows["compared_to"].mode().iloc[0])
     cosines = scalar(rows.loc[rows["compared_to"] == first], EMBEDDING_COSINE)
-    return first, losses_out_of_line(cosines, pd.Series(dtype=float))
+    return first, losses_out_of_line(cosines)
 
 
-def losses_out_of_line(losses: pd.Series, std_errors: pd.Series) -> list[Jump]:
-    """Return the steps whose loss jumps away from those of both neighbours, the largest jump first.
+def losses_out_of_line(losses: pd.Series, std_errors: pd.Series | None = None, *, may_turn: bool = False) -> Jumps:
+    """Return the steps whose losses jump away from those before and after them.
 
-    A jump is the distance from the range of the two neighbours. It counts if it exceeds :data:`MIN_JUMP` times the
-    median deviation of the losses from the straight line between their neighbours over log(1 + step), and as many times
-    its own standard error. The largest is taken out before the next is sought. The first and the last step have one
-    neighbour and are never out of line, but their neighbours may be on their account. Those of fewer than
-    :data:`MIN_LOSSES` losses are not judged.
+    A block of up to :data:`MAX_BLOCK` successive steps is out of line if each lies outside the range of the two steps
+    around the block, all on one side, by more than :data:`MIN_JUMP` times its standard error, and as many times the
+    length of the block times the median deviation of the losses from the straight line between their neighbours over
+    log(1 + step). Such blocks are taken out one after the other: of those that explain the largest jump, the one that
+    leaves the fewest steps out of line, then the one with the largest jump. A block at an end is taken out only where
+    it explains the jump of another one. Fewer than :data:`MIN_LOSSES` losses are not judged.
 
     Args:
         losses: by step, ascending and finite.
         std_errors: by step; NaN, or no entry, where it is not known.
+        may_turn: whether a sound curve may have narrow peaks, as of geometry: the deviation is then the larger one of
+            the whole run and of the :data:`AROUND` steps around.
     """
-    typical = float(np.median(np.abs(_deviations(losses)))) if len(losses) >= MIN_LOSSES else math.inf
-    bounds = MIN_JUMP * np.fmax(typical, std_errors.reindex(losses.index).to_numpy(float))
+    if len(losses) < MIN_LOSSES:
+        return Jumps([])
+    values = losses.to_numpy(float)
+    known = pd.Series(dtype=float) if std_errors is None else std_errors
+    scales = _Scales(known.reindex(losses.index).fillna(0.0).to_numpy(float), _typical(losses, may_turn))
     left = np.arange(len(losses))
-    steps, values = losses.index.to_numpy(int), losses.to_numpy(float)
-    found: list[Jump] = []
-    while len(left) > 2:
-        before, own, after = values[left[:-2]], values[left[1:-1]], values[left[2:]]
-        sizes = np.maximum(np.minimum(before, after) - own, own - np.maximum(before, after))
-        excess = np.where(sizes > bounds[left[1:-1]], sizes, 0.0)
-        place = int(excess.argmax()) + 1
-        if not excess[place - 1] > 0:
-            break
-        neighbours = [(int(steps[left[at]]), float(values[left[at]])) for at in (place - 1, place + 1)]
-        at = left[place]
-        found.append(Jump(int(steps[at]), float(values[at]), neighbours[0], neighbours[1], float(excess[place - 1])))
-        # an end beside it may be the wrong one of both, which must not make the next steps jump too
-        ends = [end for end in (0, len(left) - 1) if abs(end - place) == 1]
-        left = np.delete(left, [place, *ends])
+    while blocks := _blocks(values[left], scales.at(left)):
+        taken = _explanation(blocks, values[left], scales.at(left))
+        left = np.delete(left, range(taken.start, taken.stop))
+        if len(losses) - len(left) > MAX_SHARE * len(losses):
+            return Jumps([], are_too_many=True)
+    found = [_jump(losses, left, place) for place in np.setdiff1d(np.arange(len(losses)), left)]
+    # what was taken out between others may lie between those that are left
+    return Jumps(sorted((jump for jump in found if jump.size > 0), key=lambda jump: -jump.size))
+
+
+class _Scales(NamedTuple):
+    """What a jump is compared with, for each step."""
+
+    errors: np.ndarray
+    deviations: np.ndarray
+
+    def at(self, places: np.ndarray) -> _Scales:
+        return _Scales(self.errors[places], self.deviations[places])
+
+    def bounds(self, length: int) -> np.ndarray:
+        """Return the least jumps of the blocks of a length that touch no end."""
+        errors, deviations = (sliding_window_view(each, length)[1:-1].max(1) for each in self)
+        return MIN_JUMP * np.maximum(errors, length * deviations)
+
+
+class _Block(NamedTuple):
+    """Successive steps that may be taken out together."""
+
+    start: int
+    length: int
+    size: float
+    """Distance of the nearest of them from the range of the two steps around them."""
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.length
+
+
+def _blocks(values: np.ndarray, scales: _Scales) -> list[_Block]:
+    """Return the blocks that are out of line."""
+    found = []
+    for length in range(1, min(MAX_BLOCK, len(values) - 2) + 1):
+        inner = sliding_window_view(values, length)[1:-1]
+        before, after = values[: -length - 1], values[length + 1 :]
+        sizes = np.maximum(np.minimum(before, after) - inner.max(1), inner.min(1) - np.maximum(before, after))
+        places = np.flatnonzero(sizes > scales.bounds(length))
+        found += [_Block(int(place) + 1, length, float(sizes[place])) for place in places]
     return found
+
+
+def _explanation(blocks: list[_Block], values: np.ndarray, scales: _Scales) -> _Block:
+    """Return what is taken out on account of the largest jump: its block, or one that overlaps or touches it."""
+    largest = max(blocks, key=lambda block: block.size)
+    start, stop = largest.start, largest.stop
+    candidates = [*blocks, *(end for end in _ends(values) if end.size > 0)]
+    near = [block for block in candidates if block.start <= stop and block.stop >= start]
+    # no block beyond is affected by what is taken out here
+    part = np.arange(max(0, start - 3 * MAX_BLOCK), min(len(values), stop + 3 * MAX_BLOCK))
+
+    def cost(block: _Block) -> tuple[int, float]:
+        rest = np.setdiff1d(part, np.arange(block.start, block.stop))
+        out = {place for other in _blocks(values[rest], scales.at(rest)) for place in range(other.start, other.stop)}
+        return len(out), -block.size
+
+    return min(near, key=cost)
+
+
+def _ends(values: np.ndarray) -> Iterator[_Block]:
+    """Yield the blocks at the first and the last step, with their distance from the range of the steps next to them."""
+    for length in range(1, MAX_BLOCK + 1):
+        size = _distance(values[:length], values[length:][: MAX_BLOCK + 1])
+        yield _Block(0, length, size)
+        size = _distance(values[-length:], values[:-length][-MAX_BLOCK - 1 :])
+        yield _Block(len(values) - length, length, size)
+
+
+def _distance(inner: np.ndarray, around: np.ndarray) -> float:
+    """Return how far all of some values are from the range of others, on one side; negative if some are within."""
+    return float(max(around.min() - inner.max(), inner.min() - around.max()))
+
+
+def _jump(losses: pd.Series, left: np.ndarray, place: int) -> Jump:
+    """Describe a step that was taken out beside its neighbours of those that are left."""
+    after = int(np.searchsorted(left, place))
+    nearest = left[min(max(after, 1), len(left) - 1) - 1 :][:2]
+    values = losses.to_numpy(float)
+    size = _distance(values[[place]], values[nearest])
+    (one, other) = ((int(losses.index[at]), float(values[at])) for at in nearest)
+    return Jump(int(losses.index[place]), float(values[place]), (one, other), size, after in (0, len(left)))
 
 
 def _deviations(losses: pd.Series) -> np.ndarray:
@@ -116,3 +212,13 @@ def _deviations(losses: pd.Series) -> np.ndarray:
     places, values = np.log1p(losses.index.to_numpy(float)), losses.to_numpy(float)
     weight = (places[1:-1] - places[:-2]) / (places[2:] - places[:-2])
     return values[1:-1] - (1 - weight) * values[:-2] - weight * values[2:]
+
+
+def _typical(losses: pd.Series, may_turn: bool) -> np.ndarray:
+    """Return the usual deviation of a loss from the line between its neighbours, for each step."""
+    deviations = np.abs(_deviations(losses))
+    of_run = np.full(len(losses), np.median(deviations))
+    if not may_turn:
+        return of_run
+    around = pd.Series(np.pad(deviations, 1, constant_values=np.nan)).rolling(AROUND, center=True, min_periods=1)
+    return np.maximum(of_run, around.median().to_numpy())

@@ -1,4 +1,4 @@
-"""One line on the cost of the checkpoints of a run, one on those that failed, and one on copies."""
+"""One line on the cost of the checkpoints of a run, one on those that failed, and one on copies and mixtures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pandas as pd
 
-from repdyn.tables.frames import copies, failures, is_finished, scalar
+from repdyn.tables.frames import copies, failures, is_finished, mixtures, scalar
 from repdyn.tables.numbers import gigabytes
 
 PHASES = ("download", "load", "forward", "kernels")
@@ -56,13 +56,21 @@ def failure_line(frame: pd.DataFrame) -> str | None:
 
 
 def copies_line(frame: pd.DataFrame) -> str | None:
-    """Return how many checkpoints of one run have the weights of which other ones; None if all have their own."""
-    found = copies(frame)
+    """Return how many checkpoints of one run have the weights, or single files, of which other ones; None if all have
+    their own."""
+    lines = (
+        _other_weights(copies(frame), "same_as", "the weights"),
+        _other_weights(mixtures(frame), "mixed_with", "single files"),
+    )
+    return "; ".join(filter(None, lines)) or None
+
+
+def _other_weights(found: pd.DataFrame, column: str, what: str) -> str:
     if found.empty:
-        return None
-    parts = [f"{_steps(group)} of {name}" for name, group in found.groupby("same_as", sort=False, observed=True)]
+        return ""
+    parts = [f"{_steps(group)} of {name}" for name, group in found.groupby(column, sort=False, observed=True)]
     verb = "checkpoint has" if len(found) == 1 else "checkpoints have"
-    return f"{len(found)} {verb} the weights of another one and no values: {'; '.join(parts[:_MAX_KINDS])}"
+    return f"{len(found)} {verb} {what} of another one and no values: {'; '.join(parts[:_MAX_KINDS])}"
 
 
 def _group(group: pd.DataFrame) -> str:

@@ -116,12 +116,17 @@ def failures(frame: pd.DataFrame) -> pd.DataFrame:
     The loss on the probe is not among them, which a measured checkpoint without an output head lacks too.
     """
     of_checkpoint = frame["layer"].isna() & ~frame["metric"].isin(PROBE_SCALARS)
-    return frame.loc[of_checkpoint & frame["reason"].notna() & frame["same_as"].isna()]
+    return frame.loc[of_checkpoint & frame["reason"].notna() & frame["same_as"].isna() & frame["mixed_with"].isna()]
 
 
 def copies(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each checkpoint that was not measured because it has the weights of another one."""
     return frame.loc[frame["same_as"].notna()].drop_duplicates(["run", "step", "same_as"]).sort_values("step")
+
+
+def mixtures(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each checkpoint that was not measured because some of its files belong to another one."""
+    return frame.loc[frame["mixed_with"].notna()].drop_duplicates(["run", "step", "mixed_with"]).sort_values("step")
 
 
 def is_finished(rows: pd.DataFrame) -> bool:

@@ -36,7 +36,7 @@ def select(
     read = None if columns is None else list(dict.fromkeys([*columns, "probe"]))
     frames = {
         (run, found): rows
-        for run in _known(store, runs)
+        for run in known_runs(store, runs)
         for found, rows in by_probe(store.to_pandas(run, columns=read, metrics=metrics, categorical=True)).items()
     }
     if probe is None:
@@ -64,7 +64,12 @@ def is_measured(rows: pd.DataFrame) -> bool:
     return bool(rows["layer"].notna().any())
 
 
-def _known(store: Store, names: Sequence[str] | None) -> list[str]:
+def known_runs(store: Store, names: Sequence[str] | None) -> list[str]:
+    """Return the named runs of a store once each; all runs unless some are named.
+
+    Raises:
+        ValueError: nothing is stored; no such run.
+    """
     known = store.runs()
     if not known:
         raise ValueError(f"expected a store with measurements, found none in {store.location}{_elsewhere(store)}")
