@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
-from synthetic_runs import DENSE, fill, make_finished, make_published, make_two_stacks
+from dataclasses import replace
 
-from repdyn.recipes import evaluate, read_recipe
+import pytest
+from synthetic_runs import DENSE, SAMPLED, fill, make_finished, make_published, make_two_stacks
+
+from repdyn import Probe, open_store
+from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.recipes import evaluate, find_models_of, read_recipe, shortfalls
+from repdyn.recipes.criteria import KINDS
 from repdyn.recipes.evaluation import count_verdicts
 from repdyn.recipes.figure import draw_recipe
+from repdyn.recipes.page import write_page
+from repdyn.text.corpus import builtin_corpus
 
 RECIPE = """
 title: A paper
@@ -100,6 +107,59 @@ def test_rows_of_another_design_do_not_count(recipe, tmp_path):
     )
 
 
+def saved_probe(store, text, sequence_length=64):
+    """Save a probe of the builtin text under the name of a text, and return its hash."""
+    probe = Probe.from_texts(
+        [builtin_corpus().data.decode()], byte_tokenizer(), sequence_length=sequence_length, max_vectors=256, name=text
+    )
+    store.save_probe(probe)
+    return probe.hash
+
+
+AS_ASKED = {"window_tokens": 80, "n_batches": 4}
+
+
+def test_rows_of_another_protocol_are_named(recipe, tmp_path):
+    sampled = {"window_tokens": 32, "n_batches": 8, "n_vectors": 512, "vectors_per_window": 12}
+    store = open_store(tmp_path / "store")
+    probe = saved_probe(store, "another text (sha256 0123)")
+    fill(store.path, make_published("lab/a", probe=probe, **sampled))
+    (found,) = [each for each in evaluate(recipe, store)[0] if each.run == "lab/a" and each.published.claim == "bell"]
+    assert found.deviations == (
+        "text another text (sha256 0123), not enwik8",
+        "windows of 32 tokens, not 80",
+        "8 batches of 512 vectors, not 4 of 4,096",
+        "up to 12 vectors of a window, not 8",
+    )
+    assert "; measured otherwise: text another text" in found.text
+
+
+def test_rows_of_the_recipes_protocol(recipe, tmp_path):
+    store = open_store(tmp_path / "store")
+    fill(store.path, make_published("lab/a", probe=saved_probe(store, "enwik8, cleaned"), **AS_ASKED))
+    assert not any(outcome.deviations for outcome in evaluate(recipe, store)[0])
+
+
+def test_the_probe_that_was_asked_for_is_found_among_several(recipe, tmp_path):
+    store = open_store(tmp_path / "store")
+    as_asked, other = saved_probe(store, "enwik8, cleaned"), saved_probe(store, builtin_corpus().name, 32)
+    fill(store.path, *(make_published("lab/a", probe=probe, **AS_ASKED) for probe in (as_asked, other)))
+    (found,) = evaluate(recipe, store)[1]
+    assert found.rows["probe"].unique().tolist() == [as_asked]
+    outcomes, (found,) = evaluate(recipe, store, cloud=replace(recipe.cloud, text="builtin"))
+    assert found.rows["probe"].unique().tolist() == [other]
+    assert outcomes[0].deviations == (f"text {builtin_corpus().name}, not enwik8",)
+
+
+def test_the_page_states_what_was_measured(recipe, store, tmp_path):
+    page = write_page(recipe, *evaluate(recipe, store), tmp_path / "page.html", None).read_text()
+    measured, _, asked = page.partition("<h2>The recipe</h2>")
+    assert f"lab/a at 11 steps (0 to 512), lab/bert at 1 step (0): {SAMPLED}" in measured
+    assert "text not recorded, since the store has no copy of the probe" in measured
+    assert "measured otherwise: windows of 64 tokens, not 80" in measured
+    assert "sampling: independent design, text enwik8" in asked
+
+
 def test_two_probes_of_the_design(recipe, tmp_path):
     store = fill(tmp_path / "store", make_published("lab/a", probe="a1"), make_published("lab/a", probe="b2"))
     with pytest.raises(ValueError, match="expected lab/a on one probe, got a1, b2; choose one with --probe"):
@@ -122,6 +182,29 @@ def test_other_models_stand_in(recipe, store):
     found = verdicts(evaluate(recipe, store, ["lab/a"])[0])
     assert found["flat", ""] == ("not run", "no model among lab/bert")
     assert found["bell", "lab/a"][0] == "reproduced"
+
+
+def test_models_that_no_value_is_about_stand_in(recipe, tmp_path):
+    store = fill(tmp_path / "store", make_published("my/model", **AS_ASKED))
+    outcomes, _ = evaluate(recipe, store, ["my/model"])
+    found = {outcome.published.claim: outcome for outcome in outcomes}
+    assert found["bell"].verdict == "reproduced"
+    assert found["bell"].deviations == ("my/model stands in for lab/a, lab/b",)
+    assert found["flat"].verdict == "not reproduced"
+    assert found["width"].deviations == ("my/model stands in for lab/a, lab/b, lab/bert",)
+
+
+def test_what_a_choice_leaves_unjudged(recipe):
+    phases = KINDS["phases"](phases=("rise", "fall"), more=(0.1, 0.1))
+    recipe = replace(recipe, published=(*recipe.published, replace(recipe.published[0], criterion=phases)))
+    models = find_models_of(["lab/a"])
+    assert shortfalls(recipe, models, {"lab/a": 2}) == [
+        "published value 2 is not run: no model among lab/bert",
+        "published value 3 cannot be judged: it needs 3 models, got lab/a; choose more with --models",
+        "lab/a has 2 chosen checkpoints, and needs 3 for value 6; choose more with --revisions",
+    ]
+    (_, stand_in, *_) = shortfalls(recipe, find_models_of(["my/model"]), {"my/model": 9})
+    assert stand_in == "my/model stands in for lab/a, lab/b: published values 1, 6"
 
 
 def test_a_model_of_two_stacks(recipe, tmp_path):

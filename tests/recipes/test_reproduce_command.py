@@ -128,6 +128,33 @@ def test_a_recipe_with_a_control(published, recipe, command, tmp_path):
     assert "control: the same by the shuffled design" in page
 
 
+def test_other_text_is_a_deviation(published, recipe, command, tmp_path):
+    text = tmp_path / "words.txt"
+    text.write_text("all the words of a text that is read again and again, and once more. " * 4000)
+    given = ("--text", text, "--sequence-length", 10, "--max-vectors", 4096)
+    status, out, _ = command(recipe, *given, "--downloads", tmp_path / "downloads", "--device", "cpu")
+    assert status == 1
+    otherwise = (
+        r"measured otherwise: text words\.txt \(sha256 \w+\), not builtin; windows of 10 tokens, not 12; 1 batch of"
+    )
+    assert re.search(otherwise, " ".join(out.split()))
+    page = (tmp_path / "reproductions" / "small" / "small.html").read_text()
+    assert re.search(r"1 batch of [\d,-]+ vectors, .* of 10 tokens.*; text words\.txt", page)
+    # nor is it forgotten where nothing of the kind is given
+    _, again, _ = command(recipe, "--evaluate-only", "--json")
+    assert json.loads(again)[0]["deviations"][1:] == [
+        "windows of 10 tokens, not 12",
+        "1 batch of 4,096 vectors, not 2 of 4,096",
+    ]
+
+
+def test_too_few_checkpoints_are_announced(published, recipe, command):
+    recipe.write_text(RECIPE.replace("models: [lab/model]", "models: [pythia-410m]\nrevisions: all"))
+    _, _, err = command(recipe, "--models", "lab/model", "--revisions", "step0,step8", "--dry-run")
+    assert "lab/model has 2 chosen checkpoints, and needs 3 for value 2; choose more with --revisions" in err
+    assert "lab/model stands in for pythia-410m: published values 1, 2" in err
+
+
 def test_no_checkpoint_at_all(hub, published, recipe, command, tmp_path):
     hub.fault("safetensors", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
     status, out, err = command(recipe, "--downloads", tmp_path / "downloads", "--device", "cpu")

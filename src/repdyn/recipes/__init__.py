@@ -2,6 +2,7 @@
 
 from repdyn.recipes.evaluation import Outcome, evaluate
 from repdyn.recipes.recipe import Cloud, Published, Recipe, find_models_of, find_recipe, read_recipe, shipped_recipes
+from repdyn.recipes.shortfalls import shortfalls
 
 __all__ = [
     "Cloud",
@@ -13,4 +14,5 @@ __all__ = [
     "find_recipe",
     "read_recipe",
     "shipped_recipes",
+    "shortfalls",
 ]

@@ -34,6 +34,16 @@ class BaseCriterion(ABC):
     """Blocks over which the values of a course are taken."""
 
     @property
+    def least_models(self) -> int:
+        """Number of models that a verdict needs."""
+        return 1
+
+    @property
+    def least_checkpoints(self) -> int:
+        """Number of checkpoints of a model that a verdict needs."""
+        return 1
+
+    @property
     def axis(self) -> Axis:
         """Quantity on the horizontal axis of a figure."""
         return "training"
@@ -68,6 +78,10 @@ class PublishedFinding(BaseCriterion):
     """One of the findings of docs/findings.md, by the criterion there."""
 
     finding: Literal["bell", "uniform", "growth", "dimension"]
+
+    @property
+    def least_checkpoints(self) -> int:
+        return 1 if self.axis == "depth" else 3
 
     @property
     def axis(self) -> Axis:

@@ -32,6 +32,10 @@ class Scaling(BaseCriterion):
     over_models: ClassVar[bool] = True
 
     @property
+    def least_models(self) -> int:
+        return _LEAST_MODELS
+
+    @property
     def axis(self) -> Axis:
         return "width"
 
@@ -77,6 +81,10 @@ class Stages(BaseCriterion):
             raise ValueError(f"expected one value of more for each of {len(self.phases)} phases, got {len(self.more)}")
 
     @property
+    def least_models(self) -> int:
+        return len(self.phases) + 1
+
+    @property
     def axis(self) -> Axis:
         return "stage"
 
@@ -90,9 +98,8 @@ class Stages(BaseCriterion):
         return f"From each model to the next, at their last steps, {blocks_text(self.layers)}: {', then '.join(parts)}."
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        needed = len(self.phases) + 1
-        if len(models) != needed:
-            raise NotMeasuredError(f"needs {needed} models, got {len(models)} in the store")
+        if len(models) != self.least_models:
+            raise NotMeasuredError(f"needs {self.least_models} models, got {len(models)} in the store")
         if len(probes := {str(probe) for each in models for probe in each.rows["probe"].unique()}) > 1:
             raise CannotBeJudgedError(f"needs models on one probe, got {len(probes)}")
         values = [each.course(metric, self.layers).values[-1] for each in models]

@@ -35,6 +35,10 @@ class Phases(BaseCriterion):
             raise ValueError(f"expected one value of more for each of {len(self.phases)} phases, got {len(self.more)}")
 
     @property
+    def least_checkpoints(self) -> int:
+        return len(self.phases) + 1
+
+    @property
     def short(self) -> str:
         return ", ".join(self.phases)
 
@@ -45,7 +49,7 @@ class Phases(BaseCriterion):
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
         course = models[0].course(metric, self.layers)
-        _require_beginning(course, len(self.phases) + 1)
+        _require_beginning(course, self.least_checkpoints)
         if min(value.value for value in course.values) <= 0:
             raise CannotBeJudgedError("ratios need values above 0")
         turns = turning_points([math.log(value.value) for value in course.values], self.phases)
@@ -65,6 +69,10 @@ class Correlation(BaseCriterion):
     at_least: float | None = None
     at_most: float | None = None
     layers: Layers = "mean"
+
+    @property
+    def least_checkpoints(self) -> int:
+        return _LEAST_CHECKPOINTS
 
     @property
     def axis(self) -> Axis:
@@ -115,6 +123,10 @@ class Halfway(BaseCriterion):
     layers: Layers = "mean"
 
     @property
+    def least_checkpoints(self) -> int:
+        return 3
+
+    @property
     def band(self) -> tuple[float, float]:
         return self.steps
 
@@ -132,7 +144,7 @@ class Halfway(BaseCriterion):
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
         course = models[0].course(metric, self.layers)
-        _require_beginning(course, 3)
+        _require_beginning(course, self.least_checkpoints)
         values = [value.value for value in course.values]
         change = values[-1] - values[0]
         if abs(change) < self.least:

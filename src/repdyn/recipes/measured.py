@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics.names import parsed
+from repdyn.probe import Probe
 from repdyn.tables.effects import CannotBeJudgedError, Estimate, mean_estimate
 from repdyn.tables.frames import measurements, of_metric
 
@@ -51,12 +52,16 @@ class Measured:
         frame: all rows, scalars among them.
         by_values: take every value as exact, whatever its standard error; for designs whose batches share windows.
         control: the same model on the control of the recipe's cloud, if it has one that was measured.
+        probe: the probe of the rows, if the store has it.
+        deviations: how the sampling differs from the recipe's.
     """
 
     name: str
     frame: pd.DataFrame
     by_values: bool = False
     control: Measured | None = None
+    probe: Probe | None = None
+    deviations: tuple[str, ...] = ()
 
     @cached_property
     def rows(self) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from huggingface_hub import constants
 
 from repdyn.metrics import resolve
 from repdyn.probe.content import SUBSETS
-from repdyn.probe.design import DESIGNS, INDEPENDENT
+from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
 from repdyn.recipes.criteria import KINDS, Criterion
 from repdyn.recipes.criteria_models import Control
 from repdyn.sweep.histories import models_to_audit
@@ -54,6 +54,10 @@ class Cloud:
     @property
     def designs(self) -> tuple[str, ...]:
         return (self.design,) if self.control is None else (self.design, self.control)
+
+    @property
+    def n_vectors(self) -> int:
+        return self.max_vectors or MAX_VECTORS
 
 
 @dataclass(frozen=True)
