@@ -13,7 +13,7 @@ import pandas as pd
 from repdyn.metrics.names import parsed
 from repdyn.probe import Probe
 from repdyn.tables.effects import CannotBeJudgedError, Estimate, mean_estimate
-from repdyn.tables.frames import measurements, of_metric
+from repdyn.tables.frames import measurements, of_metric, scalar
 
 Step: TypeAlias = Literal["first", "last"]
 """A measured step."""
@@ -80,6 +80,18 @@ class Measured:
         """Width of the layers' vectors."""
         return int(self.rows["dim"].iloc[0])
 
+    @property
+    def n_parameters(self) -> int:
+        """Number of the model's parameters.
+
+        Raises:
+            NotMeasuredError: the rows do not have it.
+        """
+        known = self.rows["parameters"].dropna()
+        if known.empty:
+            raise NotMeasuredError(f"the number of parameters of {self.name} is not stored")
+        return int(known.iloc[-1])
+
     def profile(self, name: str, step: Step) -> Profile:
         """Return the blocks with a value at the first or last step at which a metric was measured.
 
@@ -125,6 +137,10 @@ class Measured:
             if not complete:
                 raise CannotBeJudgedError(f"no block has a value of {name} at every measured step")
         return Course(tuple(by_step), tuple(_summary(_estimates(group), layers) for group in by_step.values()))
+
+    def scalar(self, name: str) -> pd.Series:
+        """Return the finite values of a scalar of the run, such as its loss on the probe, by step; empty if none."""
+        return scalar(self.frame, name)
 
     def cells(self, name: str) -> pd.DataFrame:
         """Return the rows of a metric at the blocks, layers 1 to L."""
