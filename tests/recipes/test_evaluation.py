@@ -9,7 +9,7 @@ from synthetic_runs import DENSE, SAMPLED, fill, make_finished, make_published, 
 
 from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.recipes import evaluate, find_models_of, read_recipe, shortfalls
+from repdyn.recipes import evaluate, find_models_of, missing_metrics, read_recipe, shortfalls
 from repdyn.recipes.criteria import KINDS
 from repdyn.recipes.evaluation import count_verdicts
 from repdyn.recipes.figure import draw_recipe
@@ -91,6 +91,14 @@ def test_own_runs_are_judged_on_everything(recipe, tmp_path):
     assert [each.name for each in measured] == ["my/run"]
     with pytest.raises(ValueError, match=r"expected runs of .* \(my/run\), got 'lab/a'"):
         evaluate(recipe, store, runs=["lab/a"])
+
+
+def test_metrics_that_a_run_of_ones_own_lacks(recipe, tmp_path):
+    store = fill(tmp_path / "store", make_published("my/run"))
+    assert missing_metrics(recipe, evaluate(recipe, store, runs=["my/run"])[1]) == [
+        "my/run was not measured with two_nn@no_sink; track them, or sweep its checkpoints with --design independent "
+        "--metrics anisotropy two_nn two_nn@no_sink"
+    ]
 
 
 def test_a_flat_profile_is_no_bell(recipe, tmp_path):

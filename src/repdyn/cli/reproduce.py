@@ -182,10 +182,12 @@ def _cloud(recipe: Recipe, options: argparse.Namespace) -> Cloud:
 
 def _evaluate(recipe: Recipe, store: Store, options: argparse.Namespace) -> int:
     """Judge a recipe, write figure and page, print the outcomes, and return the exit status."""
-    from repdyn.recipes import evaluate
+    from repdyn.recipes import evaluate, missing_metrics
 
     runs = store.runs() if options.runs == [] else options.runs
     outcomes, measured = evaluate(recipe, store, options.models, options.hash, runs, _cloud(recipe, options))
+    for sentence in missing_metrics(recipe, measured):
+        print(printable(sentence), file=sys.stderr)
     page = _write(recipe, outcomes, measured, options.output or store.output)
     if wants_records(options):
         print_records([_fields(recipe, outcome) for outcome in outcomes], options)

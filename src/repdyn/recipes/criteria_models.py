@@ -14,12 +14,14 @@ from repdyn.recipes.criteria_depth import Axis, BaseCriterion, Judgement, depth_
 from repdyn.recipes.measured import Layers, Measured, NotMeasuredError, Profile, Step, blocks_text
 from repdyn.recipes.rank_correlations import RhoBound, correlate, rho_text
 from repdyn.recipes.trained import require_trained
-from repdyn.store.scalars import PROBE_LOSS
+from repdyn.store.scalars import PROBE_BITS_PER_BYTE, PROBE_LOSS
 from repdyn.tables.correlation import MIN_PAIRS
 from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Claim, Effect, conjunction
 
 Change = Literal["rise", "fall"]
 _LEAST_MODELS = 3
+_LOSSES = {"loss": PROBE_LOSS, "bits_per_byte": PROBE_BITS_PER_BYTE}
+"""Scalars with which features of models are compared, by the names that recipes give them."""
 
 
 def changed_by_more(name: str, effect: Effect, change: Change, more: float) -> Claim:
@@ -92,7 +94,7 @@ class Across(BaseCriterion):
     """
 
     feature: Literal["onset", "trend", "value"]
-    against: Literal["loss", "parameters", "width"]
+    against: Literal["loss", "bits_per_byte", "parameters", "width"]
     at_least: float | None = None
     at_most: float | None = None
     layers: Layers = "mean"
@@ -121,7 +123,12 @@ class Across(BaseCriterion):
             "trend": "the correlation of the value with depth",
             "value": f"the value ({blocks_text(self.layers)})",
         }[self.feature]
-        other = {"loss": "the loss on the probe", "parameters": "the number of parameters", "width": "the width"}
+        other = {
+            "loss": "the loss on the probe",
+            "bits_per_byte": "the loss on the probe in bits per byte",
+            "parameters": "the number of parameters",
+            "width": "the width",
+        }
         bound = RhoBound(self.at_least, self.at_most)
         return (
             f"Over models at their last steps, Spearman's correlation of {what} with {other[self.against]} is {bound}, "
@@ -135,8 +142,8 @@ class Across(BaseCriterion):
             NotMeasuredError: the metric or the loss on the probe was not measured.
             CannotBeJudgedError: too few blocks have a value, or the profile does not rise.
         """
-        if self.against == "loss":
-            losses = measured.scalar(PROBE_LOSS)
+        if self.against in _LOSSES:
+            losses = measured.scalar(_LOSSES[self.against])
             if losses.empty:
                 raise NotMeasuredError(f"no loss on the probe of {measured.name} was measured; sweep with --loss")
             x = float(losses.iloc[-1])

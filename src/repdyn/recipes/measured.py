@@ -142,6 +142,10 @@ class Measured:
         """Return the finite values of a scalar of the run, such as its loss on the probe, by step; empty if none."""
         return scalar(self.frame, name)
 
+    def has(self, name: str) -> bool:
+        """Return whether a metric was measured, by its name as for :meth:`profile`."""
+        return not of_metric(self.rows, *split(name)).empty
+
     def cells(self, name: str) -> pd.DataFrame:
         """Return the rows of a metric at the blocks, layers 1 to L."""
         base, subset = split(name)

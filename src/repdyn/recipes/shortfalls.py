@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 
 from repdyn.recipes.evaluation import models_for, stands_in
+from repdyn.recipes.measured import Measured
 from repdyn.recipes.recipe import Recipe
 from repdyn.sweep.suites import PublishedModel
 
@@ -44,6 +46,19 @@ def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: 
         sentences.append(
             f"{run} has {n} chosen checkpoint{'s' * (n != 1)}, and needs {needed}; choose more with --revisions"
         )
+    return sentences
+
+
+def missing_metrics(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
+    """Return a sentence on each model that lacks metrics of a recipe, with the options that measure them."""
+    sentences = []
+    for each in measured:
+        if missing := [metric for metric in recipe.metrics if not each.has(metric)]:
+            quoted = " ".join(shlex.quote(metric) for metric in recipe.metrics)
+            sentences.append(
+                f"{each.name} was not measured with {', '.join(missing)}; track them, or sweep its checkpoints with "
+                f"--design {recipe.cloud.design} --metrics {quoted}"
+            )
     return sentences
 
 
