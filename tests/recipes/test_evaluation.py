@@ -215,6 +215,49 @@ def test_what_a_choice_leaves_unjudged(recipe):
     assert stand_in == "my/model stands in for lab/a, lab/b: published values 1, 6"
 
 
+def test_a_panel_has_the_models_that_were_judged_and_no_others(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        RECIPE.partition("models:")[0] + "models: [lab/a, lab/stage-0, lab/stage-1]\nmetrics: [anisotropy]\n"
+        "differs: [nothing]\npublished:\n"
+        "  - {claim: grows, source: a, models: [lab/a], metric: anisotropy, criterion: {kind: finding, finding: growth}}\n"
+        "  - {claim: from base to chat, source: b, models: [lab/stage-*], metric: anisotropy, "
+        "criterion: {kind: stages, phases: [rise], more: [0]}}\n"
+    )
+    recipe = read_recipe(path)
+    store = fill(tmp_path / "store", make_published("lab/a"), *(make_published(f"lab/stage-{n}") for n in (0, 1)))
+    figure = draw_recipe(recipe, *evaluate(recipe, store))
+    training, stages = figure.axes
+    assert training.get_title(loc="left").splitlines()[0] == "1. grows"
+    assert stages.get_title(loc="left").startswith("2. from base to chat\n1 ")
+    assert [label.get_text() for label in stages.get_xticklabels()] == ["stage-0", "stage-1"]
+    assert sorted({round(float(x)) for line in stages.get_lines() for x in line.get_xdata()}) == [0, 1]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["lab/a"]
+    assert not any(axes.get_legend() for axes in figure.axes), "no legend over curves"
+
+
+def test_no_label_of_a_figure_is_cut_off(tmp_path):
+    path = tmp_path / "mine.yaml"
+    long = "alpha_req[first=12]@last_token.normed"
+    path.write_text(
+        RECIPE.partition("models:")[0] + f"models: [lab/a]\nmetrics: [anisotropy, '{long}']\ndiffers: [nothing]\n"
+        f"published: [{{claim: {'many words ' * 20}, source: a, metric: anisotropy, "
+        f"criterion: {{kind: correlation, other: '{long}', at_least: 0}}}}]"
+    )
+    recipe = read_recipe(path)
+    rows = make_published("lab/a")
+    other = {"metric": "alpha_req[first=12]", "subset": "last_token.normed"}
+    rows += [replace(row, **other) for row in rows if row.metric == "anisotropy" and row.subset == "all" and row.layer]
+    figure = draw_recipe(recipe, *evaluate(recipe, fill(tmp_path / "store", rows)))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    for text in (axes.xaxis.label, axes.yaxis.label, axes._left_title, *figure.legends[0].get_texts()):
+        box = text.get_window_extent()
+        assert figure.bbox.x0 <= box.x0, text.get_text()
+        assert box.x1 <= figure.bbox.x1, text.get_text()
+
+
 def test_a_model_of_two_stacks(recipe, tmp_path):
     store = fill(tmp_path / "store", make_two_stacks("lab/a"))
     assert verdicts(evaluate(recipe, store)[0])["bell", "lab/a"] == (

@@ -32,7 +32,7 @@ def require_trained(models: Iterable[Measured]) -> list[str]:
     Raises:
         CannotBeJudgedError: a model has not.
     """
-    unknown = []
+    unknown, untrained = [], []
     for each in models:
         losses = each.scalar(PROBE_LOSS)
         if losses.empty or each.probe is None:
@@ -41,8 +41,10 @@ def require_trained(models: Iterable[Measured]) -> list[str]:
             continue
         last, entropy = float(losses.iloc[-1]), unigram_entropy(each.probe)
         if last >= entropy:
-            raise CannotBeJudgedError(
-                f"{each.name} has learned nothing: its last loss on the probe, {last:.3g}, is not below the entropy of "
-                f"the probe's tokens, {entropy:.3g}"
-            )
+            untrained.append(f"{each.name} ({last:.3g} and {entropy:.3g})")
+    if untrained:
+        raise CannotBeJudgedError(
+            "nothing was learned, since the last loss on the probe is not below the entropy of its tokens: "
+            f"{', '.join(untrained)}"
+        )
     return [f"whether it has learned anything cannot be told: {', '.join(unknown)}"] if unknown else []
