@@ -9,6 +9,7 @@ from synthetic_runs import DENSE, SAMPLED, fill, make_finished, make_published, 
 
 from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.probe.design import MAX_VECTORS
 from repdyn.recipes import evaluate, find_models_of, missing_metrics, read_recipe, shortfalls
 from repdyn.recipes.criteria import KINDS
 from repdyn.recipes.evaluation import count_verdicts
@@ -115,11 +116,10 @@ def test_rows_of_another_design_do_not_count(recipe, tmp_path):
     )
 
 
-def saved_probe(store, text, sequence_length=64):
+def saved_probe(store, text, sequence_length=80, max_vectors=MAX_VECTORS):
     """Save a probe of the builtin text under the name of a text, and return its hash."""
-    probe = Probe.from_texts(
-        [builtin_corpus().data.decode()], byte_tokenizer(), sequence_length=sequence_length, max_vectors=256, name=text
-    )
+    settings = {"sequence_length": sequence_length, "max_vectors": max_vectors}
+    probe = Probe.from_texts([builtin_corpus().data.decode()], byte_tokenizer(), name=text, **settings)
     store.save_probe(probe)
     return probe.hash
 
@@ -128,15 +128,15 @@ AS_ASKED = {"window_tokens": 80, "n_batches": 4}
 
 
 def test_rows_of_another_protocol_are_named(recipe, tmp_path):
-    sampled = {"window_tokens": 32, "n_batches": 8, "n_vectors": 512, "vectors_per_window": 12}
+    sampled = {"window_tokens": 32, "vectors_per_window": 12}
     store = open_store(tmp_path / "store")
-    probe = saved_probe(store, "another text (sha256 0123)")
+    probe = saved_probe(store, "another text (sha256 0123)", max_vectors=256)
     fill(store.path, make_published("lab/a", probe=probe, **sampled))
     (found,) = [each for each in evaluate(recipe, store)[0] if each.run == "lab/a" and each.published.claim == "bell"]
     assert found.deviations == (
         "text another text (sha256 0123), not enwik8",
         "windows of 32 tokens, not 80",
-        "8 batches of 512 vectors, not 4 of 4,096",
+        "1 batch of 256 vectors, not 4 of 4,096",
         "up to 12 vectors of a window, not 8",
     )
     assert "; measured otherwise: text another text" in found.text
@@ -144,13 +144,16 @@ def test_rows_of_another_protocol_are_named(recipe, tmp_path):
 
 def test_rows_of_the_recipes_protocol(recipe, tmp_path):
     store = open_store(tmp_path / "store")
-    fill(store.path, make_published("lab/a", probe=saved_probe(store, "enwik8, cleaned"), **AS_ASKED))
+    rows = make_published("lab/a", probe=saved_probe(store, "enwik8, cleaned"), **AS_ASKED)
+    # a metric of whole windows has batches of its own
+    whole = {"metric": "sink_rate", "n_batches": 25, "n_vectors": 4096, "vectors_per_window": 80}
+    fill(store.path, [*rows, *(replace(row, **whole) for row in rows if row.metric == "two_nn")])
     assert not any(outcome.deviations for outcome in evaluate(recipe, store)[0])
 
 
 def test_the_probe_that_was_asked_for_is_found_among_several(recipe, tmp_path):
     store = open_store(tmp_path / "store")
-    as_asked, other = saved_probe(store, "enwik8, cleaned"), saved_probe(store, builtin_corpus().name, 32)
+    as_asked, other = saved_probe(store, "enwik8, cleaned"), saved_probe(store, builtin_corpus().name, 40)
     fill(store.path, *(make_published("lab/a", probe=probe, **AS_ASKED) for probe in (as_asked, other)))
     (found,) = evaluate(recipe, store)[1]
     assert found.rows["probe"].unique().tolist() == [as_asked]

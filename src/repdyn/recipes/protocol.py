@@ -7,7 +7,7 @@ from functools import cache
 import pandas as pd
 
 from repdyn.probe import Probe
-from repdyn.probe.design import resolve_design
+from repdyn.probe.design import Design, resolve_design
 from repdyn.recipes.recipe import Cloud
 from repdyn.store import Store
 from repdyn.tables.designs import sampling
@@ -44,22 +44,32 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
     length, asked = int(of_layers["window_tokens"].max()), cloud.sequence_length or design.window_tokens
     if asked is not None and length != asked:
         found.append(f"windows of {length:,} tokens, not {asked:,}")
-    of_tokens = of_layers.loc[of_layers["subset"].isin(["all", "no_sink"])]
-    if of_tokens.empty:
-        return tuple(found)
+    # metrics of whole windows have batches of their own
+    sampled = of_layers.loc[
+        of_layers["subset"].isin(["all", "no_sink"]) & (of_layers["vectors_per_window"] < of_layers["window_tokens"])
+    ]
     if design.n_windows is None:
-        plan = design.batch_plan(cloud.n_vectors, None, 0)
-        batches, vectors = int(of_tokens["n_batches"].max()), int(of_tokens["n_vectors"].max())
-        if (batches, vectors) != (plan["n_batches"], plan["batch_vectors"]):
-            many = "batch" if batches == 1 else "batches"
-            asked_for = f"{plan['n_batches']:,} of {plan['batch_vectors']:,}"
-            found.append(f"{batches:,} {many} of {vectors:,} vectors, not {asked_for}")
-        most = int(of_tokens["vectors_per_window"].max())
-        if design.vectors_per_window is not None and most > design.vectors_per_window:
-            found.append(f"up to {most:,} vectors of a window, not {design.vectors_per_window:,}")
-    elif (n_windows := int(of_tokens["n_windows"].max())) < design.n_windows:
+        found += _of_vectors(cloud, design, sampled, probe)
+    elif (n_windows := int(of_layers["n_windows"].max())) < design.n_windows:
         found.append(f"{n_windows:,} windows, not {design.n_windows:,}")
     return tuple(found)
+
+
+def _of_vectors(cloud: Cloud, design: Design, sampled: pd.DataFrame, probe: Probe | None) -> list[str]:
+    """Return where the batches of a probe, or of the rows if it is unknown, differ from a cloud."""
+    found = []
+    measured = None if probe is None else (probe.n_batches, probe.batch_vectors)
+    if measured is None and len(sampled):
+        measured = int(sampled["n_batches"].max()), int(sampled["n_vectors"].max())
+    plan = design.batch_plan(cloud.n_vectors, None, 0)
+    asked = plan["n_batches"], plan["batch_vectors"]
+    if measured is not None and measured != asked:
+        batches = f"{measured[0]:,} {'batch' if measured[0] == 1 else 'batches'}"
+        found.append(f"{batches} of {measured[1]:,} vectors, not {asked[0]:,} of {asked[1]:,}")
+    most = int(sampled["vectors_per_window"].max()) if len(sampled) else 0
+    if design.vectors_per_window is not None and most > design.vectors_per_window:
+        found.append(f"up to {most:,} vectors of a window, not {design.vectors_per_window:,}")
+    return found
 
 
 def describe_sampling(rows: pd.DataFrame, probe: Probe | None) -> str:
