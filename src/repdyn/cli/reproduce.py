@@ -28,6 +28,7 @@ _EXAMPLES = """examples:
   repdyn reproduce three-phases --dry-run        what would be downloaded
   repdyn reproduce three-phases --max-disk 20GB
   repdyn reproduce three-phases --models pythia-160m --revisions log
+  repdyn reproduce three-phases --models pythia-160m --text builtin --sequence-length 80
   repdyn reproduce my_recipe.yaml --store sweeps
   repdyn reproduce three-phases --evaluate-only --json
   repdyn reproduce three-phases --evaluate-only --store runs/quickstart/TIME --runs    your own run

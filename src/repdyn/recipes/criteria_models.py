@@ -144,9 +144,9 @@ class Across(BaseCriterion):
         """
         if self.against in _LOSSES:
             losses = measured.scalar(_LOSSES[self.against])
-            if losses.empty:
+            if not losses:
                 raise NotMeasuredError(f"no loss on the probe of {measured.name} was measured; sweep with --loss")
-            x = float(losses.iloc[-1])
+            x = [*losses.values()][-1]
         else:
             x = float(measured.dim if self.against == "width" else measured.n_parameters)
         if self.feature == "value":

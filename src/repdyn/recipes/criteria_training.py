@@ -106,10 +106,9 @@ class Correlation(BaseCriterion):
         """Return the steps at which both have a value, and the values of the other one and of the metric."""
         values = _by_step(measured.course(metric, self.layers))
         if self.other == PROBE_LOSS:
-            losses = measured.scalar(PROBE_LOSS)
-            if losses.empty:
+            others = measured.scalar(PROBE_LOSS)
+            if not others:
                 raise NotMeasuredError("no loss on the probe was measured; sweep with --loss")
-            others = {int(step): float(loss) for step, loss in losses.items()}
         else:
             others = _by_step(measured.course(self.other, self.layers))
         steps = [step for step in values if step in others]

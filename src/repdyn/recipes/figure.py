@@ -12,7 +12,7 @@ from repdyn.figures.charts import Axis, Chart, Line, Panel
 from repdyn.figures.drawing import draw
 from repdyn.recipes.criteria import Criterion
 from repdyn.recipes.criteria_training import Between, Correlation, Phases
-from repdyn.recipes.evaluation import Outcome, Reproduced, count_verdicts
+from repdyn.recipes.evaluation import Outcome, count_verdicts
 from repdyn.recipes.figure_lines import lines_of, stage_names
 from repdyn.recipes.measured import Measured
 from repdyn.recipes.recipe import Published, Recipe
@@ -24,10 +24,11 @@ _PANEL = (5.2, 3.6)
 _LEGEND_WIDTH = 2.4
 _TITLE_WIDTH, _LABEL_WIDTH = 54, 46
 """Characters of a line of a panel's title, and of the label of its horizontal axis."""
-_VERDICT_COLOURS: Mapping[Reproduced, str] = {
+_VERDICT_COLOURS: Mapping[str, str] = {
     "reproduced": "#1a7f37",
     "not reproduced": "#b42318",
     "cannot be judged": "#8a6100",
+    "not run": "#666666",
 }
 _MIXED = "#333333"
 _AGAINST = {
@@ -128,8 +129,8 @@ def _panel(
 
 def _colour(outcomes: Sequence[Outcome]) -> str:
     """Return the colour of the one verdict on all models, or a neutral one if they differ."""
-    verdicts = {outcome.verdict for outcome in outcomes}
-    return _VERDICT_COLOURS.get(verdicts.pop(), _MIXED) if len(verdicts) == 1 else _MIXED
+    (verdict, *others) = {outcome.verdict: None for outcome in outcomes}
+    return _MIXED if others else _VERDICT_COLOURS[verdict]
 
 
 def _published_points(published: Published) -> list[Line]:

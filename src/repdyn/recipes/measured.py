@@ -138,9 +138,10 @@ class Measured:
                 raise CannotBeJudgedError(f"no block has a value of {name} at every measured step")
         return Course(tuple(by_step), tuple(_summary(_estimates(group), layers) for group in by_step.values()))
 
-    def scalar(self, name: str) -> pd.Series:
-        """Return the finite values of a scalar of the run, such as its loss on the probe, by step; empty if none."""
-        return scalar(self.frame, name)
+    def scalar(self, name: str) -> dict[int, float]:
+        """Return a scalar of the run, such as its loss on the probe, by ascending step; empty if it is not stored."""
+        values = scalar(self.frame, name)
+        return dict(zip(values.index.tolist(), values.tolist(), strict=True))
 
     def has(self, name: str) -> bool:
         """Return whether a metric was measured, by its name as for :meth:`profile`."""

@@ -82,8 +82,8 @@ def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
     by_sampling: dict[str, list[str]] = {}
     for each in measured:
         for of_run in filter(None, (each, each.control)):
-            steps = of_run.rows["step"].unique()
-            span = f"{steps.min():,} to {steps.max():,}" if len(steps) > 1 else f"{steps[0]:,}"
+            steps = sorted(set(of_run.rows["step"].tolist()))
+            span = f"{steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
             name = f"{of_run.name} at {len(steps)} step{'s' * (len(steps) > 1)} ({span})"
             by_sampling.setdefault(describe_sampling(of_run.frame, of_run.probe), []).append(name)
     return [

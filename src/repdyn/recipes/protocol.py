@@ -41,7 +41,7 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
     if of_layers.empty:
         return tuple(found)
     design = resolve_design(cloud.design)
-    length, asked = int(of_layers["window_tokens"].max()), cloud.sequence_length or design.window_tokens
+    length, asked = _largest(of_layers, "window_tokens"), cloud.sequence_length or design.window_tokens
     if asked is not None and length != asked:
         found.append(f"windows of {length:,} tokens, not {asked:,}")
     # metrics of whole windows have batches of their own
@@ -50,7 +50,7 @@ def deviations(cloud: Cloud, rows: pd.DataFrame, probe: Probe | None) -> tuple[s
     ]
     if design.n_windows is None:
         found += _of_vectors(cloud, design, sampled, probe)
-    elif (n_windows := int(of_layers["n_windows"].max())) < design.n_windows:
+    elif (n_windows := _largest(of_layers, "n_windows")) < design.n_windows:
         found.append(f"{n_windows:,} windows, not {design.n_windows:,}")
     return tuple(found)
 
@@ -60,16 +60,20 @@ def _of_vectors(cloud: Cloud, design: Design, sampled: pd.DataFrame, probe: Prob
     found = []
     measured = None if probe is None else (probe.n_batches, probe.batch_vectors)
     if measured is None and len(sampled):
-        measured = int(sampled["n_batches"].max()), int(sampled["n_vectors"].max())
+        measured = _largest(sampled, "n_batches"), _largest(sampled, "n_vectors")
     plan = design.batch_plan(cloud.n_vectors, None, 0)
     asked = plan["n_batches"], plan["batch_vectors"]
     if measured is not None and measured != asked:
         batches = f"{measured[0]:,} {'batch' if measured[0] == 1 else 'batches'}"
         found.append(f"{batches} of {measured[1]:,} vectors, not {asked[0]:,} of {asked[1]:,}")
-    most = int(sampled["vectors_per_window"].max()) if len(sampled) else 0
+    most = _largest(sampled, "vectors_per_window") if len(sampled) else 0
     if design.vectors_per_window is not None and most > design.vectors_per_window:
         found.append(f"up to {most:,} vectors of a window, not {design.vectors_per_window:,}")
     return found
+
+
+def _largest(rows: pd.DataFrame, column: str) -> int:
+    return max(map(int, rows[column].dropna().tolist()))
 
 
 def describe_sampling(rows: pd.DataFrame, probe: Probe | None) -> str:

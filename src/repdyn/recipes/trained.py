@@ -35,11 +35,11 @@ def require_trained(models: Iterable[Measured]) -> list[str]:
     unknown, untrained = [], []
     for each in models:
         losses = each.scalar(PROBE_LOSS)
-        if losses.empty or each.probe is None:
-            missing = "loss on the probe" if losses.empty else "copy of the probe"
+        if not losses or each.probe is None:
+            missing = "copy of the probe" if losses else "loss on the probe"
             unknown.append(f"{each.name} has no {missing} in the store")
             continue
-        last, entropy = float(losses.iloc[-1]), unigram_entropy(each.probe)
+        last, entropy = [*losses.values()][-1], unigram_entropy(each.probe)
         if last >= entropy:
             untrained.append(f"{each.name} ({last:.3g} and {entropy:.3g})")
     if untrained:
