@@ -30,10 +30,10 @@ published:
     metric: rank_me@last_token.normed
     criterion: {kind: between, bounds: [2, 16], layers: last}
     points: [[0, 12], [8, 13]]
-  - claim: The rank doubles
+  - claim: The rank grows to six times its size, and falls again
     source: figure 2
     metric: rank_me
-    criterion: {kind: halfway, steps: [1, 8], least: 1000}
+    criterion: {kind: phases, phases: [rise, fall], more: [5, 5]}
   - claim: Half of everything is <known>
     source: table 1
     not_run: there are no labels
@@ -80,7 +80,7 @@ def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
     status, out, err = command(*given)
     assert status == 1
     assert re.search(r"^1\. The rank hardly changes \(figure 1\)\n  lab/model +reproduced +[0-9.]+ ", out, re.MULTILINE)
-    assert re.search(r"^2\. .*\n  lab/model +not reproduced +changes by ", out, re.MULTILINE)
+    assert re.search(r"^2\. .*\n  lab/model +not reproduced +rise to step 8 ", out, re.MULTILINE)
     assert re.search(r"^3\. .*\n  not run +there are no labels", out, re.MULTILINE)
     assert "1 reproduced, 1 not reproduced, 1 not run" in out
     folder = tmp_path / "reproductions" / "small"
@@ -210,11 +210,11 @@ def test_mistakes_on_the_command_line(command, arguments, message):
 
 def test_values_without_intervals_are_announced(tmp_path, command):
     sampled = {"design": "paper", "n_windows": 128, "vectors_per_window": 100, "window_tokens": 128, "n_batches": 1}
-    fill(tmp_path / "store", make_published("EleutherAI/pythia-410m", **sampled))
+    fill(tmp_path / "store", make_published("EleutherAI/pythia-1.4b", **sampled))
     status, out, _ = command("shape-of-learning", "--evaluate-only", "--store", tmp_path / "store")
     assert status == 1
     assert "values judged as exact, since the design has no intervals" in out
-    assert re.search(r"pythia-410m +reproduced +middle/first \+", out)
+    assert re.search(r"pythia-1\.4b +reproduced +middle/first \+", out)
 
 
 def test_one_mode_at_a_time(command):
