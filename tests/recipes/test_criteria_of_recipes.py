@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import combinations
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_runs import make_row, make_rows, to_frame
+from synthetic_runs import make_row, make_rows, make_scalar, to_frame
 
+from repdyn import Probe
 from repdyn.recipes.criteria import KINDS
 from repdyn.recipes.criteria_training import turning_points
 from repdyn.recipes.measured import Measured, NotMeasuredError
+from repdyn.store.scalars import PROBE_LOSS
 from repdyn.tables.effects import CannotBeJudgedError
 
 STEPS = (0, 1, 8, 64, 500, 4000, 32000, 143000)
@@ -153,6 +156,122 @@ def test_correlation():
     both = Measured("a", pd.concat([falls.frame, rises.frame], ignore_index=True))
     assert judge("correlation", both, "alpha_req", other="rank_me", at_most=-0.5) == "shown"
     assert judge("correlation", both, "alpha_req", other="rank_me", at_least=0.5) == "not shown"
+
+
+def test_the_loss_on_the_probe_as_the_other_metric():
+    falls = measured(lambda number, depth: -RANKS[number], metric="alpha_req")
+    losses = [make_scalar(step, RANKS[number], PROBE_LOSS, run="lab/a") for number, step in enumerate(STEPS)]
+    both = Measured("a", pd.concat([falls.frame, to_frame(losses)], ignore_index=True))
+    assert judge("correlation", both, "alpha_req", other=PROBE_LOSS, at_most=-0.5) == "shown"
+    with pytest.raises(NotMeasuredError, match="no loss on the probe was measured"):
+        judge("correlation", falls, "alpha_req", other=PROBE_LOSS, at_most=-0.5)
+
+
+def test_a_correlation_whose_interval_leaves_it_open():
+    y = [1, 3, 2, 5, 4, 6, 8, 7]
+    one = measured(lambda number, depth: RANKS[number], metric="alpha_req")
+    other = measured(lambda number, depth: float(RANKS[number] + 25 * y[number]))
+    both = Measured("a", pd.concat([one.frame, other.frame], ignore_index=True))
+    verdict, evidence = KINDS["correlation"](other="rank_me", at_least=0.2).judge([both], "alpha_req")
+    assert verdict == "cannot be judged"
+    assert re.fullmatch(r"rho 0\.\d+ \[-0\.\d+, 0\.\d+\] over 8 checkpoints; whether it has learned .*", evidence)
+
+
+@pytest.mark.parametrize(("n", "verdict"), [(5, "cannot be judged"), (12, "shown")])
+def test_a_perfect_order_of_few_checkpoints_is_no_certainty(n, verdict):
+    steps = [0, *(2**power for power in range(7, 6 + n))]
+    frames = [
+        measured(lambda number, depth, sign=sign: 50.0 + sign * number, metric=metric, steps=steps).frame
+        for metric, sign in (("rank_me", 1), ("alpha_req", -1))
+    ]
+    both = Measured("a", pd.concat(frames, ignore_index=True))
+    assert judge("correlation", both, "alpha_req", other="rank_me", at_most=-0.5) == verdict
+
+
+def with_loss(loss, value=10.0, *, name="lab/a", **given):
+    """A model whose last loss on a probe of four equally frequent tokens is given; their entropy is log 4, 1.386."""
+    probe = Probe.from_tokens([[0, 1, 2, 3] * 4] * 16, max_vectors=64, batch_vectors=32)
+    rows = measured(lambda number, depth: value, name=name, steps=(0, 8), **given).frame
+    losses = to_frame([make_scalar(step, loss, PROBE_LOSS, run=name) for step in (0, 8)])
+    return Measured(name, pd.concat([rows, losses], ignore_index=True), probe=probe)
+
+
+def test_models_that_have_learned_nothing_are_not_judged():
+    widths = (64, 128, 256, 512)
+    trained = [with_loss(1.2, 0.1 * dim, dim=dim, name=f"lab/{dim}") for dim in widths]
+    verdict, evidence = KINDS["scaling"](exponent=(0.9, 1.1)).judge(trained, "rank_me")
+    assert (verdict, evidence) == ("shown", "exponent 1.00 [1.00, 1.00] over 4 models")
+    models = [*trained[:3], with_loss(1.4, 51.2, dim=512, name="lab/512")]
+    with pytest.raises(CannotBeJudgedError, match=r"nothing was learned, .*: lab/512 \(1\.4 and 1\.39\)"):
+        judge("scaling", models, exponent=(0.9, 1.1))
+    models[3] = measured(lambda number, depth: 51.2, dim=512, name="lab/512")
+    _, evidence = KINDS["scaling"](exponent=(0.9, 1.1)).judge(models, "rank_me")
+    assert evidence.endswith(
+        "whether it has learned anything cannot be told: lab/512 has no loss on the probe in the store"
+    )
+
+
+def test_an_exponent_whose_interval_leaves_it_open():
+    noisy = zip((64, 128, 256), (9.0, 14.0, 27.0), strict=True)
+    models = [measured(lambda number, depth, v=value: v, dim=dim, name=f"lab/{dim}") for dim, value in noisy]
+    assert judge("scaling", models, exponent=(0.5, 1.1)) == "cannot be judged", "one degree of freedom"
+    assert judge("scaling", models, exponent=(5, 6)) == "not shown"
+
+
+def test_halfway_within_the_noise():
+    # half of the change is made at step 500 or 4000, which the noise does not tell apart
+    curve = (0.0, 0.0, 0.0, 0.0, 0.45, 0.9, 0.9, 0.9)
+    noisy = measured(lambda number, depth: curve[number], noise=0.1)
+    assert judge("halfway", noisy, steps=(256, 1000), least=0.2) == "cannot be judged"
+    assert judge("halfway", noisy, steps=(256, 4000), least=0.2) == "shown"
+    assert judge("halfway", noisy, steps=(256, 4000), least=0.88) == "cannot be judged"
+    with pytest.raises(CannotBeJudgedError, match="no interval"):
+        judge("halfway", measured(lambda number, depth: curve[number], n_batches=1), steps=(256, 4000), least=0.2)
+
+
+def test_trend():
+    rises = measured(lambda number, depth: 1 + depth)
+    assert judge("trend", rises, at_least=0.5) == "shown"
+    assert judge("trend", rises, at_most=0.0) == "not shown"
+    assert (
+        judge("trend", measured(lambda number, depth: 10 + 0.1 * depth, noise=0.1), at_least=0.5) == "cannot be judged"
+    )
+    assert judge("trend", measured(lambda number, depth: 1.0, noise=0.0), at_least=0.5) == "not shown"
+
+
+def peaking(at, loss, name):
+    model = with_loss(loss, name=name)
+    curve = measured(lambda number, depth: 10 + 5 * math.exp(-(((depth - at) / 0.2) ** 2)), name=name, steps=(0, 8))
+    scalars = model.frame[model.frame["layer"].isna()]
+    return Measured(name, pd.concat([curve.frame, scalars], ignore_index=True), probe=model.probe)
+
+
+def test_an_earlier_onset_goes_with_a_lower_loss():
+    peaks = (0.3, 0.4, 0.55, 0.65, 0.8, 0.9)
+    models = [peaking(at, 0.2 + at, f"lab/{number}") for number, at in enumerate(peaks)]
+    onset = {"feature": "onset", "against": "loss"}
+    assert judge("across", models, **onset, at_least=0.0) == "shown"
+    assert judge("across", models, **onset, at_most=0.0) == "not shown"
+    with pytest.raises(CannotBeJudgedError, match="needs 4 models, got 3"):
+        judge("across", models[:3], **onset, at_least=0.0)
+    flat = [measured(lambda number, depth: 2 - depth, name=f"lab/{number}") for number in range(4)]
+    with pytest.raises(CannotBeJudgedError, match="does not rise above the first block"):
+        judge("across", flat, feature="onset", against="width", at_least=0.0)
+
+
+def test_a_trend_that_is_weaker_in_larger_models():
+    shares = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    models = [
+        measured(
+            lambda number, depth, share=share: 1 + depth * (1 - share) + share * ((depth * 29) % 1),
+            parameters=10 ** (6 + number),
+            name=f"lab/{number}",
+        )
+        for number, share in enumerate(shares)
+    ]
+    weaker = {"feature": "trend", "against": "parameters"}
+    assert judge("across", models, **weaker, at_most=0.0) == "shown"
+    assert judge("across", models, **weaker, at_least=0.0) == "not shown"
 
 
 def test_scaling():

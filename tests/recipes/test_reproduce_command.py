@@ -31,10 +31,10 @@ published:
     metric: rank_me@last_token.normed
     criterion: {kind: between, bounds: [2, 16], layers: last}
     points: [[0, 12], [8, 13]]
-  - claim: The rank doubles
+  - claim: The rank grows to six times its size, and falls again
     source: figure 2
     metric: rank_me
-    criterion: {kind: halfway, steps: [1, 8], least: 1000}
+    criterion: {kind: phases, phases: [rise, fall], more: [5, 5]}
   - claim: Half of everything is <known>
     source: table 1
     not_run: there are no labels
@@ -81,7 +81,7 @@ def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
     status, out, err = command(*given)
     assert status == 1
     assert re.search(r"^1\. The rank hardly changes \(figure 1\)\n  lab/model +reproduced +[0-9.]+ ", out, re.MULTILINE)
-    assert re.search(r"^2\. .*\n  lab/model +not reproduced +changes by ", out, re.MULTILINE)
+    assert re.search(r"^2\. .*\n  lab/model +not reproduced +rise to step 8 ", out, re.MULTILINE)
     assert re.search(r"^3\. .*\n  not run +there are no labels", out, re.MULTILINE)
     assert "1 reproduced, 1 not reproduced, 1 not run" in out
     folder = tmp_path / "reproductions" / "small"
@@ -146,6 +146,33 @@ def test_checkpoints_in_doubt(hub, family, recipe, command, tmp_path):
     assert doubt in page
 
 
+def test_other_text_is_a_deviation(published, recipe, command, tmp_path):
+    text = tmp_path / "words.txt"
+    text.write_text("all the words of a text that is read again and again, and once more. " * 4000)
+    given = ("--text", text, "--sequence-length", 10, "--max-vectors", 4096)
+    status, out, _ = command(recipe, *given, "--downloads", tmp_path / "downloads", "--device", "cpu")
+    assert status == 1
+    otherwise = (
+        r"measured otherwise: text words\.txt \(sha256 \w+\), not builtin; windows of 10 tokens, not 12; 1 batch of"
+    )
+    assert re.search(otherwise, " ".join(out.split()))
+    page = (tmp_path / "reproductions" / "small" / "small.html").read_text()
+    assert re.search(r"1 batch of [\d,-]+ vectors, .* of 10 tokens.*; text words\.txt", page)
+    # nor is it forgotten where nothing of the kind is given
+    _, again, _ = command(recipe, "--evaluate-only", "--json")
+    assert json.loads(again)[0]["deviations"][1:] == [
+        "windows of 10 tokens, not 12",
+        "1 batch of 4,096 vectors, not 2 of 4,096",
+    ]
+
+
+def test_too_few_checkpoints_are_announced(published, recipe, command):
+    recipe.write_text(RECIPE.replace("models: [lab/model]", "models: [pythia-410m]\nrevisions: all"))
+    _, _, err = command(recipe, "--models", "lab/model", "--revisions", "step0,step8", "--dry-run")
+    assert "lab/model has 2 chosen checkpoints, and needs 3 for value 2; choose more with --revisions" in err
+    assert "lab/model stands in for pythia-410m: published values 1, 2" in err
+
+
 def test_no_checkpoint_at_all(hub, published, recipe, command, tmp_path):
     hub.fault("safetensors", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
     status, out, err = command(recipe, "--downloads", tmp_path / "downloads", "--device", "cpu")
@@ -201,11 +228,11 @@ def test_mistakes_on_the_command_line(command, arguments, message):
 
 def test_values_without_intervals_are_announced(tmp_path, command):
     sampled = {"design": "paper", "n_windows": 128, "vectors_per_window": 100, "window_tokens": 128, "n_batches": 1}
-    fill(tmp_path / "store", make_published("EleutherAI/pythia-410m", **sampled))
+    fill(tmp_path / "store", make_published("EleutherAI/pythia-1.4b", **sampled))
     status, out, _ = command("shape-of-learning", "--evaluate-only", "--store", tmp_path / "store")
     assert status == 1
     assert "values judged as exact, since the design has no intervals" in out
-    assert re.search(r"pythia-410m +reproduced +middle/first \+", out)
+    assert re.search(r"pythia-1\.4b +reproduced +middle/first \+", out)
 
 
 def test_one_mode_at_a_time(command):

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from repdyn.utils.untrusted_names import PrintableConsole, printable
 from repdyn.utils.urls import path_or_url
 
 if TYPE_CHECKING:
-    from repdyn.recipes import Outcome, Recipe
+    from repdyn.recipes import Cloud, Outcome, Recipe
     from repdyn.recipes.measured import Measured
     from repdyn.store import Store
 
@@ -26,6 +28,7 @@ _EXAMPLES = """examples:
   repdyn reproduce three-phases --dry-run        what would be downloaded
   repdyn reproduce three-phases --max-disk 20GB
   repdyn reproduce three-phases --models pythia-160m --revisions log
+  repdyn reproduce three-phases --models pythia-160m --text builtin --sequence-length 80
   repdyn reproduce my_recipe.yaml --store sweeps
   repdyn reproduce three-phases --evaluate-only --json
   repdyn reproduce three-phases --evaluate-only --store runs/quickstart/TIME --runs    your own run
@@ -87,7 +90,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn reproduce") -> None:
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
     """Return a parser with every option of the command."""
-    from repdyn.sweep.options import add_costs, add_forward_options, add_running
+    from repdyn.sweep.options import add_costs, add_forward_options, add_running, add_text
 
     parser = SuggestingParser(
         prog=prog,
@@ -124,6 +127,10 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         "--probe", dest="hash", metavar="HASH", help="probe to judge, if the store has several of the design"
     )
     add_record_options(parser)
+    add_text(
+        parser.add_argument_group("sampling in place of the recipe's, which table and page state as a deviation"),
+        "that of the recipe",
+    )
     add_forward_options(parser.add_argument_group("measurement, as for repdyn sweep"))
     add_running(parser.add_argument_group("execution, as for repdyn sweep"))
     add_costs(parser.add_argument_group("what --dry-run assumes for its estimate"))
@@ -136,10 +143,10 @@ def _sweep(recipe: Recipe, store: Path, options: argparse.Namespace) -> int:
     from repdyn.cli.sweep import FAILED, leave, run
     from repdyn.cli.sweep_plan import show_plans
     from repdyn.hub.client import Hub
-    from repdyn.recipes import find_models_of
+    from repdyn.recipes import find_models_of, shortfalls
     from repdyn.sweep.options import parser as sweep_parser
 
-    cloud = recipe.cloud
+    cloud = _cloud(recipe, options)
     described: dict[str, Any] = {
         "metrics": list(recipe.metrics),
         "revisions": options.revisions or recipe.revisions,
@@ -155,10 +162,12 @@ def _sweep(recipe: Recipe, store: Path, options: argparse.Namespace) -> int:
     defaults = vars(sweep_parser("repdyn sweep").parse_args([]))
     models = find_models_of(options.models or recipe.models)
     failed, plans = 0, []
+    announce: Callable[[Mapping[str, int]], list[str]] | None = partial(shortfalls, recipe, models)
     sweep_options = argparse.Namespace(**{**defaults, **shared, **described})
     for design in cloud.designs:
         sweep_options.design = design
-        status = run(sweep_options, models, views=False, plans=plans)
+        status = run(sweep_options, models, views=False, plans=plans, announce=announce)
+        announce = None  # once is enough
         if status not in {0, FAILED}:
             leave(status)
         failed = max(failed, status)
@@ -167,23 +176,31 @@ def _sweep(recipe: Recipe, store: Path, options: argparse.Namespace) -> int:
     return failed
 
 
+def _cloud(recipe: Recipe, options: argparse.Namespace) -> Cloud:
+    """Return the cloud of a recipe, with what the options replace."""
+    given = {name: getattr(options, name) for name in ("text", "sequence_length", "max_vectors")}
+    return replace(recipe.cloud, **{name: value for name, value in given.items() if value is not None})
+
+
 def _evaluate(recipe: Recipe, store: Store, options: argparse.Namespace) -> int:
     """Judge a recipe, write figure and page, print the outcomes, and return the exit status."""
-    from repdyn.recipes import evaluate
+    from repdyn.recipes import evaluate, missing_metrics
 
     runs = store.runs() if options.runs == [] else options.runs
-    outcomes, measured = evaluate(recipe, store, options.models, options.hash, runs)
+    outcomes, measured = evaluate(recipe, store, options.models, options.hash, runs, _cloud(recipe, options))
     doubts = _doubts(store, measured)
+    for sentence in (*missing_metrics(recipe, measured), *doubts):
+        print(printable(sentence), file=sys.stderr)
     page = _write(recipe, outcomes, measured, doubts, options.output or store.output)
-    for doubt in doubts:
-        print(printable(doubt), file=sys.stderr)
     if wants_records(options):
         print_records([_fields(recipe, outcome) for outcome in outcomes], options)
     else:
         _print_outcomes(recipe, outcomes)
         print(printable(f"page: {page}"))
-    judged = [outcome.verdict for outcome in outcomes if outcome.published.criterion is not None]
-    return 0 if judged and set(judged) == {"reproduced"} else NOT_REPRODUCED
+    judged = [outcome for outcome in outcomes if outcome.published.criterion is not None]
+    # values on other text or models say something, but not that the paper is reproduced
+    is_reproduced = all(outcome.verdict == "reproduced" and not outcome.deviations for outcome in judged)
+    return 0 if judged and is_reproduced else NOT_REPRODUCED
 
 
 def _doubts(store: Store, measured: Sequence[Measured]) -> list[str]:
@@ -209,7 +226,8 @@ def _write(
     figure = draw_recipe(recipe, outcomes, measured)
     files = save({recipe.name: figure}, folder) if figure is not None else []
     folder.mkdir(parents=True, exist_ok=True)
-    return write_page(recipe, outcomes, folder / f"{recipe.name}.html", files[0] if files else None, doubts)
+    image = files[0] if files else None
+    return write_page(recipe, outcomes, measured, folder / f"{recipe.name}.html", image, doubts)
 
 
 def _print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome]) -> None:
@@ -228,7 +246,7 @@ def _print_outcomes(recipe: Recipe, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             if outcome.published is published:
                 verdict = Text(outcome.verdict, style=_COLOURS[outcome.verdict])
-                table.add_row(*([Text(outcome.run)] if outcome.run else []), verdict, Text(outcome.ours))
+                table.add_row(*([Text(outcome.run)] if outcome.run else []), verdict, Text(outcome.text))
         console.print(table)
     console.print(count_verdicts(outcomes), highlight=False)
 
@@ -244,6 +262,7 @@ def _fields(recipe: Recipe, outcome: Outcome) -> dict[str, Any]:
         "run": outcome.run or None,
         "verdict": outcome.verdict,
         "ours": outcome.ours,
+        "deviations": list(outcome.deviations),
     }
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import NoReturn
@@ -56,6 +56,7 @@ def run(
     *,
     views: bool = True,
     plans: list[ModelPlan] | None = None,
+    announce: Callable[[Mapping[str, int]], Iterable[str]] | None = None,
 ) -> int:
     """Sweep, and return the exit status; errors are printed.
 
@@ -64,6 +65,8 @@ def run(
         models: what to measure in place of the source or suites that the options name.
         views: write figures, summary and report at the end.
         plans: where to append what --dry-run would print, for a command that sweeps several times.
+        announce: returns what to print before anything is downloaded, given the number of chosen checkpoints with
+            weights of their own by run.
     """
     console = PrintableConsole(stderr=True)
     # the client logs each retried request; final failures are printed here
@@ -73,7 +76,7 @@ def run(
         signal.signal(signal.SIGTERM, _interrupt)
         # its remarks on a model that works, such as kernels that are not installed, look like errors
         with without_reports():
-            return _run(options, models, console, views, plans)
+            return _run(options, models, console, views, plans, announce)
     except OSError as error:
         if error.errno not in {ENOSPC, EDQUOT}:
             _print(console, f"error: {error}")
@@ -108,6 +111,7 @@ def _run(
     console: Console,
     views: bool,
     planned: list[ModelPlan] | None,
+    announce: Callable[[Mapping[str, int]], Iterable[str]] | None,
 ) -> int:
     if wants_records(options) and not (options.list_suites or options.dry_run):
         given = "--json" if options.json else "--csv"
@@ -117,10 +121,16 @@ def _run(
         return 0
     hub, settings = Hub(timeout_seconds=options.timeout, budget_bytes=options.max_disk), _settings(options)
     sources, problems = find_sources(options, hub) if models is None else sources_of_models(models, options, hub)
+    for note in (note for source in sources for note in selection_notes(source.selection)):
+        _print(console, note)
+    foreign = _find_foreign(sources, hub, console)
+    if announce is not None:
+        for note in announce(_count_distinct(sources, foreign)):
+            _print(console, note, style="yellow")
     store = open_store(options.store or _default_store(options))
     status = None
     try:
-        status = _sweep_into(store, sources, problems, hub, settings, options, console, views, planned)
+        status = _sweep_into(store, sources, foreign, problems, hub, settings, options, console, views, planned)
     finally:
         problem = store.drain(UPLOAD_SECONDS if status is not None else INTERRUPTED_UPLOAD_SECONDS)
         if problem is not None:
@@ -131,6 +141,7 @@ def _run(
 def _sweep_into(
     store: Store,
     sources: list[Source],
+    foreign: dict[Target, ForeignWeights],
     problems: list[str],
     hub: Hub,
     settings: Settings,
@@ -140,9 +151,6 @@ def _sweep_into(
     planned: list[ModelPlan] | None,
 ) -> int:
     """Measure what the store lacks, show what it contains, and return the exit status."""
-    for note in (note for source in sources for note in selection_notes(source.selection)):
-        _print(console, note)
-    foreign = _find_foreign(sources, hub, console)
     sources = select_shard(sources, options.shard) if options.shard else sources
     if options.dry_run:
         plans, without_probe = make_plans(sources, foreign, store, settings, options)
@@ -229,6 +237,16 @@ def _find_foreign(sources: Sequence[Source], hub: Hub, console: Console) -> dict
         for line in fault_lines(history, audit(history)):
             _print(console, line, style="yellow")
     return find_foreign_targets(selections, histories)
+
+
+def _count_distinct(sources: Sequence[Source], foreign: Mapping[Target, ForeignWeights]) -> dict[str, int]:
+    """Return the number of existing checkpoints of each source without weights of another one, by run."""
+    return {
+        source.selection.run: sum(
+            target not in foreign and not target.missing_reason for target in source.selection.targets
+        )
+        for source in sources
+    }
 
 
 def _measure(tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace) -> SweepResult:

@@ -23,7 +23,7 @@ from repdyn.publish.media import log_stored_media
 from repdyn.publish.targets import target_of
 from repdyn.report import write_report
 from repdyn.store import Store
-from repdyn.store.keys import own_folder
+from repdyn.store.keys import folder_inside
 from repdyn.store.schema import SCHEMA, Row
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.selection import is_measured, select
@@ -130,7 +130,7 @@ def export_store(
         ConnectionError: W&B cannot be reached, or there is no account.
         Exception: the error of the first figure or logger that failed, once everything else is exported.
     """
-    into = folder or own_folder(store.output, "exports")
+    into = folder or folder_inside(store.output, "exports")
     selected = select(store, runs, probe)
     validate_log_layers(log_layers, _measured(selected.values()))
     with attempts() as attempt:

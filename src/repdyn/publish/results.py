@@ -18,7 +18,7 @@ from repdyn.figures.files import save
 from repdyn.figures.run import all_figures
 from repdyn.report.runs import rows_of_stores
 from repdyn.store import Store
-from repdyn.store.keys import own_folder
+from repdyn.store.keys import folder_inside
 from repdyn.tables.activation_fits import activation_fits
 from repdyn.tables.costs import copies_line, failure_line
 from repdyn.tables.designs import sampling
@@ -86,7 +86,7 @@ def show_run(
     frame = store.to_pandas(run, categorical=True)
     if probe is not None:
         frame = frame.loc[frame["probe"] == probe]
-    console, folder = PrintableConsole(), _folder(store, run, frame, own_folder(store.output, "figures"))
+    console, folder = PrintableConsole(), _folder(store, run, frame, folder_inside(store.output, "figures"))
     seconds = {"tracking_seconds": tracking_seconds, "kernel_seconds": kernel_seconds, "total_seconds": total_seconds}
     used_loggers, written, several = list(loggers), [], len(by_stack(frame)) > 1
     with attempts() as attempt:
@@ -142,7 +142,7 @@ def show_store(
         ValueError: nothing is stored; no such run or probe; ``seeds`` that are none.
         Exception: the error of the first figure that failed, once everything else is shown.
     """
-    console, base = console or PrintableConsole(), folder or own_folder(store.output, "figures")
+    console, base = console or PrintableConsole(), folder or folder_inside(store.output, "figures")
     frames = select(store, runs, probe)
     n_summaries = sum(len(by_stack(frame)) for frame in frames.values() if is_measured(frame))
     written = []
@@ -188,7 +188,7 @@ def compare_stores(
         ValueError: as :func:`show_store`.
         Exception: the error of the first figure that failed, once everything else is shown.
     """
-    console, base = console or PrintableConsole(), folder or own_folder(stores[0].output, "figures")
+    console, base = console or PrintableConsole(), folder or folder_inside(stores[0].output, "figures")
     frame = rows_of_stores(stores, runs, probe)
     with attempts() as attempt:
         return _draw_comparison(frame, base / "comparison", console, attempt, seeds)

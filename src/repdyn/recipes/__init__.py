@@ -2,6 +2,7 @@
 
 from repdyn.recipes.evaluation import Outcome, evaluate
 from repdyn.recipes.recipe import Cloud, Published, Recipe, find_models_of, find_recipe, read_recipe, shipped_recipes
+from repdyn.recipes.shortfalls import missing_metrics, shortfalls
 
 __all__ = [
     "Cloud",
@@ -11,6 +12,8 @@ __all__ = [
     "evaluate",
     "find_models_of",
     "find_recipe",
+    "missing_metrics",
     "read_recipe",
     "shipped_recipes",
+    "shortfalls",
 ]

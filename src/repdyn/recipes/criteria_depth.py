@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from repdyn.recipes.measured import Layers, Measured, NotMeasuredError, Step
+import numpy as np
+import pandas as pd
+
+from repdyn.recipes.measured import Layers, Measured, NotMeasuredError, Profile, Step
+from repdyn.recipes.rank_correlations import RhoBound, rho_text
+from repdyn.recipes.redraw import QUANTILES, redrawn
 from repdyn.tables import criteria as of_findings
 from repdyn.tables.effects import CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
 from repdyn.tables.findings import findings
 
-Axis: TypeAlias = Literal["depth", "training", "other metric", "width", "stage"]
+Axis: TypeAlias = Literal["depth", "training", "other metric", "width", "stage", "models"]
 Judgement: TypeAlias = tuple[Verdict, str]
 """A verdict, and the measured numbers on which it is based."""
 
@@ -32,6 +37,16 @@ class BaseCriterion(ABC):
     """Step at which a profile is judged and drawn."""
     layers: Layers = "mean"
     """Blocks over which the values of a course are taken."""
+
+    @property
+    def least_models(self) -> int:
+        """Number of models that a verdict needs."""
+        return 1
+
+    @property
+    def least_checkpoints(self) -> int:
+        """Number of checkpoints of a model that a verdict needs."""
+        return 1
 
     @property
     def axis(self) -> Axis:
@@ -68,6 +83,10 @@ class PublishedFinding(BaseCriterion):
     """One of the findings of docs/findings.md, by the criterion there."""
 
     finding: Literal["bell", "uniform", "growth", "dimension"]
+
+    @property
+    def least_checkpoints(self) -> int:
+        return 1 if self.axis == "depth" else 3
 
     @property
     def axis(self) -> Axis:
@@ -159,6 +178,50 @@ class Peak(BaseCriterion):
         if self.sign > 0:
             return Claim(f"peak/{name}", Effect.of(best, other), above=more)
         return Claim(f"{name}/valley", Effect.of(other, best), above=more)
+
+
+@dataclass(frozen=True)
+class Trend(BaseCriterion):
+    """Spearman's correlation of the value with depth, over blocks, at least or at most some value."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+    step: Step = "last"
+
+    def __post_init__(self) -> None:
+        RhoBound(self.at_least, self.at_most)  # an invalid bound is an error at once
+
+    @property
+    def axis(self) -> Axis:
+        return "depth"
+
+    @property
+    def short(self) -> str:
+        return f"correlation with depth {RhoBound(self.at_least, self.at_most)}"
+
+    @property
+    def text(self) -> str:
+        bound = RhoBound(self.at_least, self.at_most)
+        return (
+            f"At the {self.step} measured step, Spearman's correlation with depth over blocks is {bound}, with its "
+            "whole 95% interval over probes."
+        )
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        profile = models[0].profile(metric, self.step)
+        drawn = depth_correlations(profile, redrawn(profile.blocks))
+        (value,) = depth_correlations(profile, np.array([[block.value for block in profile.blocks]]))
+        low, high = np.quantile(drawn, QUANTILES)
+        evidence = rho_text(value, low, high, f"{len(profile.blocks)} blocks")
+        return RhoBound(self.at_least, self.at_most).judge(low, high), f"{evidence}; step {profile.step:,}"
+
+
+def depth_correlations(profile: Profile, values: np.ndarray) -> np.ndarray:
+    """Return Spearman's correlation with depth of each row of (n, n_blocks) values; 0 for a constant row."""
+    depths, ranks = pd.Series(profile.positions).rank().to_numpy(), pd.DataFrame(values).rank(axis=1).to_numpy()
+    x, y = depths - depths.mean(), ranks - ranks.mean(axis=1, keepdims=True)
+    scale = np.sqrt((x**2).sum() * (y**2).sum(axis=1))
+    return np.divide(y @ x, scale, out=np.zeros(len(y)), where=scale > 0)
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from scipy.special import stdtrit
 
-from repdyn.recipes.criteria_depth import Axis, BaseCriterion, Judgement
-from repdyn.recipes.measured import Layers, Measured, NotMeasuredError, Step, blocks_text
-from repdyn.tables.effects import CannotBeJudgedError, Claim, Effect, conjunction
+from repdyn.recipes.criteria_depth import Axis, BaseCriterion, Judgement, depth_correlations
+from repdyn.recipes.measured import Layers, Measured, NotMeasuredError, Profile, Step, blocks_text
+from repdyn.recipes.rank_correlations import RhoBound, correlate, rho_text
+from repdyn.recipes.trained import require_trained
+from repdyn.store.scalars import PROBE_BITS_PER_BYTE, PROBE_LOSS
+from repdyn.tables.correlation import MIN_PAIRS
+from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Claim, Effect, conjunction
 
 Change = Literal["rise", "fall"]
 _LEAST_MODELS = 3
+_LOSSES = {"loss": PROBE_LOSS, "bits_per_byte": PROBE_BITS_PER_BYTE}
+"""Scalars with which features of models are compared, by the names that recipes give them."""
 
 
 def changed_by_more(name: str, effect: Effect, change: Change, more: float) -> Claim:
@@ -32,6 +40,10 @@ class Scaling(BaseCriterion):
     over_models: ClassVar[bool] = True
 
     @property
+    def least_models(self) -> int:
+        return _LEAST_MODELS
+
+    @property
     def axis(self) -> Axis:
         return "width"
 
@@ -44,7 +56,7 @@ class Scaling(BaseCriterion):
         low, high = self.exponent
         return (
             f"Over models, the value at the last step grows as a power of the width with an exponent of {low:g} to "
-            f"{high:g} ({blocks_text(self.layers)}; least squares of the logarithms)."
+            f"{high:g}, with its whole 95% interval ({blocks_text(self.layers)}; least squares of the logarithms)."
         )
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
@@ -53,10 +65,120 @@ class Scaling(BaseCriterion):
             raise CannotBeJudgedError(f"needs models of {_LEAST_MODELS} widths, got {len({dim for dim, _ in points})}")
         if min(value for _, value in points) <= 0:
             raise CannotBeJudgedError("a power law needs values above 0")
-        log_dim, log_value = np.log(np.array(points, float)).T
-        slope = float(np.polyfit(log_dim, log_value, 1)[0])
+        notes = require_trained(models)
+        slope, half = _slope(*np.log(np.array(points, float)).T)
         low, high = self.exponent
-        return ("shown" if low <= slope <= high else "not shown"), f"exponent {slope:.2f} over {len(points)} models"
+        outside = slope + half < low or slope - half > high
+        inside = low <= slope - half and slope + half <= high
+        evidence = f"exponent {slope:.2f} [{slope - half:.2f}, {slope + half:.2f}] over {len(points)} models"
+        verdict = "shown" if inside else "not shown" if outside else "cannot be judged"
+        return verdict, "; ".join([evidence, *notes])
+
+
+def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Return the slope of least squares, and half of its 95 % interval by Student's t with n - 2 degrees of freedom."""
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ y) / spread
+    left = y - y.mean() - slope * centred
+    std_error = math.sqrt(float(left @ left) / (len(x) - 2) / spread)
+    return slope, float(stdtrit(len(x) - 2, (1 + CONFIDENCE) / 2)) * std_error
+
+
+@dataclass(frozen=True)
+class Across(BaseCriterion):
+    """Spearman's correlation over models of a feature of their last profile with their loss or size.
+
+    The feature is the relative depth of the ``onset`` of a peak, the first block that has made half of the rise from
+    the first block to the highest one; the ``trend``, Spearman's correlation of the value with depth; or the ``value``.
+    """
+
+    feature: Literal["onset", "trend", "value"]
+    against: Literal["loss", "bits_per_byte", "parameters", "width"]
+    at_least: float | None = None
+    at_most: float | None = None
+    layers: Layers = "mean"
+
+    over_models: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        RhoBound(self.at_least, self.at_most)  # an invalid bound is an error at once
+
+    @property
+    def least_models(self) -> int:
+        return MIN_PAIRS
+
+    @property
+    def axis(self) -> Axis:
+        return "models"
+
+    @property
+    def short(self) -> str:
+        return f"{self.feature} against {self.against}"
+
+    @property
+    def text(self) -> str:
+        what = {
+            "onset": "the depth of the first block that has made half of the rise from the first to the highest block",
+            "trend": "the correlation of the value with depth",
+            "value": f"the value ({blocks_text(self.layers)})",
+        }[self.feature]
+        other = {
+            "loss": "the loss on the probe",
+            "bits_per_byte": "the loss on the probe in bits per byte",
+            "parameters": "the number of parameters",
+            "width": "the width",
+        }
+        bound = RhoBound(self.at_least, self.at_most)
+        return (
+            f"Over models at their last steps, Spearman's correlation of {what} with {other[self.against]} is {bound}, "
+            "with its whole 95% interval."
+        )
+
+    def point(self, measured: Measured, metric: str) -> tuple[float, float]:
+        """Return the loss or size of a model, and its feature.
+
+        Raises:
+            NotMeasuredError: the metric or the loss on the probe was not measured.
+            CannotBeJudgedError: too few blocks have a value, or the profile does not rise.
+        """
+        if self.against in _LOSSES:
+            losses = measured.scalar(_LOSSES[self.against])
+            if not losses:
+                raise NotMeasuredError(f"no loss on the probe of {measured.name} was measured; sweep with --loss")
+            x = [*losses.values()][-1]
+        else:
+            x = float(measured.dim if self.against == "width" else measured.n_parameters)
+        if self.feature == "value":
+            return x, measured.course(metric, self.layers).values[-1].value
+        profile = measured.profile(metric, "last")
+        if self.feature == "onset":
+            return x, onset(profile)
+        (trend,) = depth_correlations(profile, np.array([[block.value for block in profile.blocks]]))
+        return x, float(trend)
+
+    def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
+        if len(models) < self.least_models:
+            raise CannotBeJudgedError(f"needs {self.least_models} models, got {len(models)}")
+        notes = require_trained(models)
+        x, y = zip(*(self.point(each, metric) for each in models), strict=True)
+        rho = correlate(x, y, "models")
+        evidence = rho_text(rho.value, rho.low, rho.high, f"{rho.n} models")
+        return RhoBound(self.at_least, self.at_most).judge(rho.low, rho.high), "; ".join([evidence, *notes])
+
+
+def onset(profile: Profile) -> float:
+    """Return the relative depth of the first block that has made half of the rise from the first to the highest block.
+
+    Raises:
+        CannotBeJudgedError: the first block is the highest.
+    """
+    values = [block.value for block in profile.blocks]
+    highest = max(values)
+    if highest <= values[0]:
+        raise CannotBeJudgedError("the profile does not rise above the first block, so it has no onset")
+    half = (values[0] + highest) / 2
+    return next(at for at, value in zip(profile.positions, values, strict=True) if value >= half)
 
 
 @dataclass(frozen=True)
@@ -77,6 +199,10 @@ class Stages(BaseCriterion):
             raise ValueError(f"expected one value of more for each of {len(self.phases)} phases, got {len(self.more)}")
 
     @property
+    def least_models(self) -> int:
+        return len(self.phases) + 1
+
+    @property
     def axis(self) -> Axis:
         return "stage"
 
@@ -90,9 +216,8 @@ class Stages(BaseCriterion):
         return f"From each model to the next, at their last steps, {blocks_text(self.layers)}: {', then '.join(parts)}."
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
-        needed = len(self.phases) + 1
-        if len(models) != needed:
-            raise NotMeasuredError(f"needs {needed} models, got {len(models)} in the store")
+        if len(models) != self.least_models:
+            raise NotMeasuredError(f"needs {self.least_models} models, got {len(models)} in the store")
         if len(probes := {str(probe) for each in models for probe in each.rows["probe"].unique()}) > 1:
             raise CannotBeJudgedError(f"needs models on one probe, got {len(probes)}")
         values = [each.course(metric, self.layers).values[-1] for each in models]

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtrit
-from scipy.stats import spearmanr
 
 from repdyn.recipes.criteria_depth import Axis, BaseCriterion, Judgement
 from repdyn.recipes.criteria_models import Change, changed_by_more
-from repdyn.recipes.measured import Course, Layers, Measured, Step, blocks_text
+from repdyn.recipes.measured import Course, Layers, Measured, NotMeasuredError, Step, blocks_text
+from repdyn.recipes.rank_correlations import RhoBound, correlate, rho_text
+from repdyn.recipes.redraw import QUANTILES, redrawn
+from repdyn.recipes.trained import require_trained
+from repdyn.store.scalars import PROBE_LOSS
 from repdyn.tables import criteria as of_findings
 from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Effect, conjunction
 
@@ -35,6 +38,10 @@ class Phases(BaseCriterion):
             raise ValueError(f"expected one value of more for each of {len(self.phases)} phases, got {len(self.more)}")
 
     @property
+    def least_checkpoints(self) -> int:
+        return len(self.phases) + 1
+
+    @property
     def short(self) -> str:
         return ", ".join(self.phases)
 
@@ -45,7 +52,7 @@ class Phases(BaseCriterion):
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
         course = models[0].course(metric, self.layers)
-        _require_beginning(course, len(self.phases) + 1)
+        _require_beginning(course, self.least_checkpoints)
         if min(value.value for value in course.values) <= 0:
             raise CannotBeJudgedError("ratios need values above 0")
         turns = turning_points([math.log(value.value) for value in course.values], self.phases)
@@ -59,7 +66,10 @@ class Phases(BaseCriterion):
 
 @dataclass(frozen=True)
 class Correlation(BaseCriterion):
-    """Spearman's correlation over checkpoints of the metric with another one, at least or at most some value."""
+    """Spearman's correlation over checkpoints of the metric with another one, at least or at most some value.
+
+    ``other`` may be "probe/loss", the loss on the probe.
+    """
 
     other: str
     at_least: float | None = None
@@ -67,43 +77,51 @@ class Correlation(BaseCriterion):
     layers: Layers = "mean"
 
     @property
+    def least_checkpoints(self) -> int:
+        return _LEAST_CHECKPOINTS
+
+    @property
     def axis(self) -> Axis:
         return "other metric"
 
     def __post_init__(self) -> None:
-        if (self.at_least is None) == (self.at_most is None):
-            raise ValueError("expected either at_least or at_most, got both or neither; keep one")
+        RhoBound(self.at_least, self.at_most)  # an invalid bound is an error at once
 
     @property
     def short(self) -> str:
         return f"correlation {self._bound}"
 
     @property
-    def _bound(self) -> str:
-        return f"at most {self.at_most:g}" if self.at_least is None else f"at least {self.at_least:g}"
+    def _bound(self) -> RhoBound:
+        return RhoBound(self.at_least, self.at_most)
 
     @property
     def text(self) -> str:
         return (
-            f"Over checkpoints, Spearman's correlation with {self.other} is {self._bound} ({blocks_text(self.layers)})."
+            f"Over checkpoints, Spearman's correlation with {self.other} is {self._bound}, with its whole 95% interval "
+            f"({blocks_text(self.layers)})."
         )
 
     def pairs(self, measured: Measured, metric: str) -> tuple[list[int], list[float], list[float]]:
         """Return the steps at which both have a value, and the values of the other one and of the metric."""
-        one, other = (measured.course(name, self.layers) for name in (metric, self.other))
-        values, others = (dict(zip(each.steps, each.values, strict=True)) for each in (one, other))
-        steps = [step for step in one.steps if step in others]
-        return steps, [others[step].value for step in steps], [values[step].value for step in steps]
+        values = _by_step(measured.course(metric, self.layers))
+        if self.other == PROBE_LOSS:
+            others = measured.scalar(PROBE_LOSS)
+            if not others:
+                raise NotMeasuredError("no loss on the probe was measured; sweep with --loss")
+        else:
+            others = _by_step(measured.course(self.other, self.layers))
+        steps = [step for step in values if step in others]
+        return steps, [others[step] for step in steps], [values[step] for step in steps]
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
         steps, x, y = self.pairs(models[0], metric)
         if len(steps) < _LEAST_CHECKPOINTS:
             raise CannotBeJudgedError(f"needs {_LEAST_CHECKPOINTS} checkpoints, got {len(steps)}")
-        if len(set(x)) == 1 or len(set(y)) == 1:
-            raise CannotBeJudgedError("one of the metrics is the same at every checkpoint")
-        rho = float(spearmanr(x, y).statistic)  # type: ignore[attr-defined]
-        holds = (self.at_least is None or rho >= self.at_least) and (self.at_most is None or rho <= self.at_most)
-        return ("shown" if holds else "not shown"), f"rho {rho:.2f} over {len(steps)} checkpoints"
+        notes = require_trained(models)
+        rho = correlate(x, y, "checkpoints")
+        evidence = rho_text(rho.value, rho.low, rho.high, f"{len(steps)} checkpoints")
+        return self._bound.judge(rho.low, rho.high), "; ".join([evidence, *notes])
 
 
 @dataclass(frozen=True)
@@ -113,6 +131,10 @@ class Halfway(BaseCriterion):
     steps: tuple[float, float]
     least: float
     layers: Layers = "mean"
+
+    @property
+    def least_checkpoints(self) -> int:
+        return 3
 
     @property
     def band(self) -> tuple[float, float]:
@@ -127,19 +149,33 @@ class Halfway(BaseCriterion):
         low, high = self.steps
         return (
             f"From the first to the last measured step the value changes by at least {self.least:g}, and half of the "
-            f"change is made by a step from {low:,.0f} to {high:,.0f} ({blocks_text(self.layers)})."
+            f"change is made by a step from {low:,.0f} to {high:,.0f}, both with their whole 95% intervals "
+            f"({blocks_text(self.layers)})."
         )
 
     def judge(self, models: Sequence[Measured], metric: str) -> Judgement:
         course = models[0].course(metric, self.layers)
-        _require_beginning(course, 3)
-        values = [value.value for value in course.values]
-        change = values[-1] - values[0]
-        if abs(change) < self.least:
-            return "not shown", f"changes by {change:+.3g}, from {values[0]:.3g} to {values[-1]:.3g}"
-        at = next(step for step, value in zip(course.steps, values, strict=True) if (value - values[0]) / change >= 0.5)
+        _require_beginning(course, self.least_checkpoints)
+        notes = require_trained(models)
+        first, last = course.values[0].value, course.values[-1].value
+        drawn = redrawn(course.values)
+        changes = drawn[:, -1] - drawn[:, 0]
+        sign = 1.0 if last >= first else -1.0
+        least, most = np.quantile(sign * changes, QUANTILES)
+        text = f"{last - first:+.3g}, from {first:.3g} to {last:.3g}"
+        if least < self.least:
+            size = f"changes by {text}, at least {least:.2g} and at most {most:.2g} in size"
+            return ("not shown" if most < self.least else "cannot be judged"), "; ".join([size, *notes])
+        # half of the change is made by the last step in every draw, since no change is 0
+        halfway = ((drawn - drawn[:, :1]) / changes[:, None] >= 0.5).argmax(axis=1)
+        steps = np.asarray(course.steps)[halfway]
+        early, at, late = (
+            int(step) for step in np.quantile(steps, (QUANTILES[0], 0.5, QUANTILES[1]), method="nearest")
+        )
         low, high = self.steps
-        return ("shown" if low <= at <= high else "not shown"), f"half of {change:+.3g} by step {at:,}"
+        outside = late < low or early > high
+        verdict = "shown" if low <= early and late <= high else "not shown" if outside else "cannot be judged"
+        return verdict, "; ".join([f"half of {text} by step {at:,} [{early:,}, {late:,}]", *notes])
 
 
 @dataclass(frozen=True)
@@ -197,6 +233,10 @@ def turning_points(values: Sequence[float], phases: Sequence[str]) -> list[int]:
     for chosen in reversed(before):
         places.append(int(chosen[places[-1]]))
     return places[::-1]
+
+
+def _by_step(course: Course) -> dict[int, float]:
+    return {step: value.value for step, value in zip(course.steps, course.values, strict=True)}
 
 
 def _require_beginning(course: Course, n_steps: int) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-import pandas as pd
-
 from repdyn.recipes.criteria import Criterion
 from repdyn.recipes.measured import Measured, NotMeasuredError
-from repdyn.recipes.recipe import Published, Recipe, find_models_of
+from repdyn.recipes.protocol import deviations, probe_of
+from repdyn.recipes.recipe import Cloud, Published, Recipe, find_models_of
 from repdyn.store import Store
+from repdyn.sweep.suites import PublishedModel
 from repdyn.tables.designs import design_names
 from repdyn.tables.effects import CannotBeJudgedError, Verdict
 from repdyn.tables.frames import by_stack
@@ -37,6 +37,15 @@ class Outcome:
     verdict: Reproduced
     ours: str
     """The measured numbers; or why it was not run, or cannot be judged."""
+    judged: tuple[str, ...] = ()
+    """Names of the runs that were judged, in the order of the recipe; empty if it was not run."""
+    deviations: tuple[str, ...] = ()
+    """How the models and the sampling differ from those of the recipe."""
+
+    @property
+    def text(self) -> str:
+        """The measured numbers, and what they were measured on if that differs from the recipe."""
+        return f"{self.ours}; measured otherwise: {'; '.join(self.deviations)}" if self.deviations else self.ours
 
 
 def evaluate(
@@ -45,38 +54,52 @@ def evaluate(
     models: Sequence[str] | None = None,
     probe: str | None = None,
     runs: Sequence[str] | None = None,
+    cloud: Cloud | None = None,
 ) -> tuple[list[Outcome], list[Measured]]:
     """Judge each published value of a recipe on each of the models that it is about.
 
     Args:
         recipe: its criteria.
         store: a sweep's results, of which the values by the recipe's sampling design count.
-        models: names, as a recipe has them, to use in place of the recipe's.
+        models: names, as a recipe has them, to use in place of the recipe's. If none of the published values is about
+            any of them, all are judged on them.
         probe: hash, or the beginning of one, of the only probe to use. Models that were not measured on it are not run.
         runs: names of runs in the store, on each of which every published value is judged, whatever models it is about;
             None for the models.
+        cloud: what was measured in place of the recipe's cloud, to find the probe among several; None for the recipe's.
 
     Returns:
         The outcomes in the order of the recipe, and what was measured of its models.
 
     Raises:
         ValueError: an unknown model or run, a probe that no model was measured on, or a run measured on several probes
-            of the design.
+            of the design that the cloud does not tell apart.
     """
     about = find_models_of(models or recipe.models) if runs is None else ()
     names = [model.run for model in about] if runs is None else runs
     if runs:
         known_runs(store, runs)
-    measured = {name: _with_control(recipe, store, _measured(recipe, store, name, probe)) for name in names}
+    asked = cloud or recipe.cloud
+    measured = {name: _measured(recipe, store, name, asked, probe) for name in names}
     if probe is not None and not any(isinstance(each, Measured) for each in measured.values()):
         raise ValueError(
             f"expected the beginning of the hash of a probe of {recipe.cloud.design} design, got {probe!r}"
         )
     outcomes = []
     for published in recipe.published:
-        chosen = [model.run for model in about if published.is_about(model)] if runs is None else list(runs)
+        chosen = dict.fromkeys(runs or (), "")
+        chosen |= {model.run: stands_in(recipe, published, model) for model in models_for(recipe, published, about)}
         outcomes += _outcomes(published, chosen, measured)
     return outcomes, [each for each in measured.values() if isinstance(each, Measured)]
+
+
+def models_for(recipe: Recipe, published: Published, models: Sequence[PublishedModel]) -> list[PublishedModel]:
+    """Return the models on which a published value is judged: those that it is about, or all if no value of the recipe
+    is about any of them."""
+    named = [each for each in recipe.published if each.models and each.criterion is not None]
+    if named and not any(each.is_about(model) for each in named for model in models):
+        return list(models)
+    return [model for model in models if published.is_about(model)]
 
 
 def count_verdicts(outcomes: Sequence[Outcome]) -> str:
@@ -86,63 +109,92 @@ def count_verdicts(outcomes: Sequence[Outcome]) -> str:
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in order if counts[verdict])
 
 
-def _by_design(store: Store, run: str, design: str) -> dict[str, pd.DataFrame]:
-    """Return the measured rows of a run by the hash of each probe of a design."""
-    return {
-        probe: rows
-        for (_, probe), rows in select(store, [run]).items()
-        if is_measured(rows) and design in design_names(rows)
-    }
+def stands_in(recipe: Recipe, published: Published, model: PublishedModel) -> str:
+    """Say for which models one stands in; "" for a model of the recipe, or one that the published value is about."""
+    if published.is_about(model) if published.models else model in find_models_of(recipe.models):
+        return ""
+    return f"{model.name} stands in for {', '.join(published.models or recipe.models)}"
 
 
-def _with_control(recipe: Recipe, store: Store, measured: Measured | str) -> Measured | str:
-    """Return measurements with those of the same run on the recipe's control, if there is one probe of it."""
-    if isinstance(measured, str) or recipe.cloud.control is None:
-        return measured
-    found = [*_by_design(store, measured.name, recipe.cloud.control).values()]
-    control = Measured(measured.name, found[0], recipe.by_values) if len(found) == 1 else None
-    return replace(measured, control=control)
-
-
-def _measured(recipe: Recipe, store: Store, run: str, probe: str | None) -> Measured | str:
-    """Return the measurements of a run by the recipe's design, or the reason why there are none."""
+def _measured(recipe: Recipe, store: Store, run: str, asked: Cloud, probe: str | None) -> Measured | str:
+    """Return the measurements of a run by the recipe's design, with those on its control if there are any; or the
+    reason why there are none."""
     if run not in store.runs():
         return "not in the store"
-    found = _by_design(store, run, recipe.cloud.design)
-    by_design = [rows for name, rows in found.items() if name.startswith(probe or "")]
-    if not by_design:
-        return f"no checkpoint measured by the {recipe.cloud.design} design"
-    if len(by_design) > 1:
-        hashes = ", ".join(str(rows["probe"].iloc[0]) for rows in by_design)
-        raise ValueError(f"expected {run} on one probe, got {hashes}; choose one with --probe")
-    stacks = by_stack(by_design[0])
-    if len(stacks) > 1:
+    found = _on_probe(recipe, store, run, asked, probe)
+    if found is None:
+        return f"no checkpoint measured by the {asked.design} design"
+    if len(stacks := by_stack(found.frame)) > 1:
         return f"has {len(stacks)} stacks of blocks, and a recipe is about one"
-    return Measured(run, by_design[0], by_values=recipe.by_values)
+    if recipe.cloud.control is None:
+        return found
+    of_control = replace(asked, design=recipe.cloud.control, control=None)
+    return replace(found, control=_on_probe(recipe, store, run, of_control, None))
 
 
-def _outcomes(published: Published, runs: Sequence[str], measured: dict[str, Measured | str]) -> list[Outcome]:
+def _on_probe(recipe: Recipe, store: Store, run: str, asked: Cloud, hash_start: str | None) -> Measured | None:
+    """Return the measurements of a run on the one probe of a cloud's design; None if there is none.
+
+    Among several, that which was sampled as the cloud asks for is the one.
+    """
+    found = [
+        (rows, probe_of(store, rows))
+        for (_, name), rows in select(store, [run]).items()
+        if is_measured(rows) and asked.design in design_names(rows) and name.startswith(hash_start or "")
+    ]
+    if len(found) > 1:
+        found = [(rows, probe) for rows, probe in found if not deviations(asked, rows, probe)] or found
+    if len(found) > 1:
+        hashes = ", ".join(str(rows["probe"].iloc[0]) for rows, _ in found)
+        raise ValueError(f"expected {run} on one probe, got {hashes}; choose one with --probe")
+    if not found:
+        return None
+    ((rows, probe),) = found
+    published = replace(recipe.cloud, design=asked.design)
+    return Measured(run, rows, recipe.by_values, probe=probe, deviations=deviations(published, rows, probe))
+
+
+def _outcomes(published: Published, chosen: Mapping[str, str], measured: Mapping[str, Measured | str]) -> list[Outcome]:
+    """Judge a published value on runs, given with what each stands in for."""
     if published.criterion is None:
         return [Outcome(published, "", "not run", published.not_run)]
-    if not runs:
+    if not chosen:
         return [Outcome(published, "", "not run", f"no model among {', '.join(published.models)}")]
     if published.criterion.over_models:
-        together = [each for run in runs if isinstance(each := measured[run], Measured)]
-        return [_judge(published, published.criterion, together, "")]
-    found = [(run, measured[run]) for run in runs]
+        together = [each for run in chosen if isinstance(each := measured[run], Measured)]
+        return [_judge(published, published.criterion, together, chosen, "")]
     return [
         Outcome(published, run, "not run", each)
-        if isinstance(each, str)
-        else _judge(published, published.criterion, [each], run)
-        for run, each in found
+        if isinstance(each := measured[run], str)
+        else _judge(published, published.criterion, [each], chosen, run)
+        for run in chosen
     ]
 
 
-def _judge(published: Published, criterion: Criterion, models: Sequence[Measured], run: str) -> Outcome:
+def _judge(
+    published: Published, criterion: Criterion, models: Sequence[Measured], chosen: Mapping[str, str], run: str
+) -> Outcome:
     try:
-        verdict, evidence = criterion.judge(models, published.metric)
+        verdict, ours = criterion.judge(models, published.metric)
+        reproduced = REPRODUCED[verdict]
     except NotMeasuredError as reason:
         return Outcome(published, run, "not run", str(reason))
     except CannotBeJudgedError as reason:
-        return Outcome(published, run, "cannot be judged", str(reason))
-    return Outcome(published, run, REPRODUCED[verdict], evidence)
+        reproduced, ours = "cannot be judged", str(reason)
+    judged = tuple(each.name for each in models)
+    return Outcome(published, run, reproduced, ours, judged, _deviations(models, chosen))
+
+
+def _deviations(models: Sequence[Measured], chosen: Mapping[str, str]) -> tuple[str, ...]:
+    """Return how models and sampling differ from the recipe; of several models, each phrase once, with their names if
+    it is not true of all."""
+    holders: dict[str, list[str]] = {}
+    for each in models:
+        of_control = each.control.deviations if each.control is not None else ()
+        controls = [f"control: {phrase}" for phrase in of_control if phrase not in each.deviations]
+        for phrase in [*filter(None, [chosen[each.name]]), *each.deviations, *controls]:
+            holders.setdefault(phrase, []).append(each.name)
+    return tuple(
+        phrase if len(names) == len(models) or phrase == chosen[names[0]] else f"{phrase} ({', '.join(names)})"
+        for phrase, names in holders.items()
+    )

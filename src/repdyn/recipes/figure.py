@@ -1,8 +1,9 @@
-"""The figure of a recipe: published values drawn over measured ones."""
+"""The figure of a recipe: measured values with the published ones over them, a panel for each published value."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -10,21 +11,36 @@ from matplotlib.figure import Figure
 from repdyn.figures.charts import Axis, Chart, Line, Panel
 from repdyn.figures.drawing import draw
 from repdyn.recipes.criteria import Criterion
-from repdyn.recipes.criteria_models import Control
-from repdyn.recipes.criteria_training import Between, Correlation
+from repdyn.recipes.criteria_training import Between, Correlation, Phases
 from repdyn.recipes.evaluation import Outcome, count_verdicts
-from repdyn.recipes.measured import Measured, NotMeasuredError
+from repdyn.recipes.figure_lines import lines_of, stage_names
+from repdyn.recipes.measured import Measured
 from repdyn.recipes.recipe import Published, Recipe
 from repdyn.tables.designs import sampling_of_runs
-from repdyn.tables.effects import CannotBeJudgedError, Estimate
-from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, metric_title, metric_unit, shades, subset_title
+from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, metric_title, metric_unit, shades, short_subset_title
 
 COLUMNS = 2
-_PANEL = (5.2, 3.5)
+_PANEL = (5.2, 3.6)
+_LEGEND_WIDTH = 2.4
+_TITLE_WIDTH, _LABEL_WIDTH = 54, 46
+"""Characters of a line of a panel's title, and of the label of its horizontal axis."""
+_VERDICT_COLOURS: Mapping[str, str] = {
+    "reproduced": "#1a7f37",
+    "not reproduced": "#b42318",
+    "cannot be judged": "#8a6100",
+    "not run": "#666666",
+}
+_MIXED = "#333333"
+_AGAINST = {
+    "loss": "loss on the probe (nats)",
+    "bits_per_byte": "loss on the probe (bits per byte)",
+    "parameters": "parameters",
+    "width": "width of the layers",
+}
 
 
 def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[Measured]) -> Figure | None:
-    """Draw a panel for each published value that was measured, and the published places and values over ours.
+    """Draw a panel for each published value that was judged, with the models that it was judged on.
 
     Args:
         recipe: what was published.
@@ -32,95 +48,112 @@ def draw_recipe(recipe: Recipe, outcomes: Sequence[Outcome], measured: Sequence[
         measured: from the same.
 
     Returns:
-        None if nothing was measured.
+        None if nothing was judged.
     """
-    colours = dict(zip([each.name for each in measured], shades(SEQUENTIAL, len(measured), 0.1, 0.8), strict=True))
-    drawn: list[tuple[Criterion, Panel]] = []
+    by_name = {each.name: each for each in measured}
+    colours = dict(zip(by_name, shades(SEQUENTIAL, len(measured), 0.05, 0.85), strict=True))
+    drawn: list[tuple[Criterion, Panel, str]] = []
+    shown: dict[str, Line] = {}
     for number, published in enumerate(recipe.published, start=1):
         criterion = published.criterion
-        if criterion is None:
+        own = [outcome for outcome in outcomes if outcome.published is published and outcome.judged]
+        if criterion is None or not own:
             continue
-        own = [outcome for outcome in outcomes if outcome.published is published]
-        runs = {outcome.run for outcome in own if outcome.verdict != "not run"}
-        about = [each for each in measured if each.name in runs or "" in runs]
-        lines = [
-            line
-            for place, each in enumerate(about)
-            for line in _lines(criterion, published.metric, each, colours[each.name], place)
-        ]
-        if lines:
-            title = f"{number}. {criterion.short}\n{count_verdicts(own)}"
-            drawn.append((criterion, _panel(title, published, criterion, lines)))
+        models = [by_name[name] for name in dict.fromkeys(name for outcome in own for name in outcome.judged)]
+        lines = lines_of(criterion, published.metric, models, colours)
+        if not lines:
+            continue
+        lines += _published_points(published)
+        shown = {line.label: line for line in lines if line.label} | shown
+        drawn.append((criterion, _panel(number, published, criterion, own, models, lines), _colour(own)))
     if not drawn:
         return None
-    rows = -(-len(drawn) // COLUMNS)
-    columns = min(COLUMNS, len(drawn))
-    chart = Chart(
-        title=f"{recipe.title} (arXiv {recipe.paper})",
-        caption=f"Titles and orange: published. {sampling_of_runs({each.name: each.rows for each in measured})}",
-        panels=[panel for _, panel in drawn],
-        size=(_PANEL[0] * columns, _PANEL[1] * rows + 0.5),
-        columns=columns,
-    )
-    figure = draw(chart)
-    for axes, (criterion, _) in zip(figure.axes, drawn, strict=False):
-        look: dict[str, Any] = {"color": LOSS_COLOUR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
-        if criterion.band is not None:
-            axes.axvspan(*criterion.band, **look)
-        if isinstance(criterion, Between):
-            axes.axhspan(*criterion.bounds, **look)
+    figure = draw(_chart(recipe, [panel for _, panel, _ in drawn], shown, measured))
+    for axes, (criterion, panel, colour) in zip(figure.axes, drawn, strict=False):
+        axes.set_title(panel.title, loc="left", fontsize=10, color=colour)
+        _draw_published(axes, criterion)
     return figure
 
 
-def _panel(title: str, published: Published, criterion: Criterion, lines: Sequence[Line]) -> Panel:
+def _chart(recipe: Recipe, panels: Sequence[Panel], shown: Mapping[str, Line], measured: Sequence[Measured]) -> Chart:
+    columns = min(COLUMNS, len(panels))
+    criteria = [each.criterion for each in recipe.published]
+    has_orange = any(each.points or isinstance(each.criterion, Between) for each in recipe.published)
+    has_orange |= any(criterion is not None and criterion.band is not None for criterion in criteria)
+    marks = [
+        *(["orange: published"] if has_orange else []),
+        *(["rings: turning points"] if any(isinstance(criterion, Phases) for criterion in criteria) else []),
+        *([] if recipe.by_values else ["shades and bars: 95% intervals"]),
+    ]
+    sampled = sampling_of_runs({each.name: each.rows for each in measured})
+    return Chart(
+        title=f"{recipe.title} (arXiv {recipe.paper})",
+        caption="\n".join(filter(None, ["; ".join(marks), sampled])),
+        panels=panels,
+        size=(_PANEL[0] * columns + _LEGEND_WIDTH, _PANEL[1] * -(-len(panels) // columns) + 0.7),
+        columns=columns,
+        legend=[*shown.values()],
+    )
+
+
+def _panel(
+    number: int,
+    published: Published,
+    criterion: Criterion,
+    outcomes: Sequence[Outcome],
+    models: Sequence[Measured],
+    lines: Sequence[Line],
+) -> Panel:
+    claim = textwrap.wrap(f"{number}. {published.claim}", _TITLE_WIDTH, max_lines=2, placeholder=" ...")
+    otherwise = ", measured otherwise" if any(outcome.deviations for outcome in outcomes) else ""
+    widths = sorted({each.dim for each in models})
     x = {
         "depth": Axis(label="relative depth (0: first block, 1: last)", limits=(0.0, 1.0)),
         "training": Axis(label="step", log_from=1.0),
         "other metric": Axis(label=_name(criterion.other) if isinstance(criterion, Correlation) else ""),
-        "width": Axis(label="width of the layers"),
-        "stage": Axis(label="stage, in the order of the recipe"),
+        "width": Axis(
+            label="width of the layers",
+            log_from=1.0,
+            limits=(widths[0], widths[-1]),
+            ticks={width: str(width) for width in widths},
+        ),
+        "models": Axis(label=_AGAINST[getattr(criterion, "against", "width")]),
+        "stage": Axis(ticks=dict(enumerate(stage_names([each.name for each in models]))), limits=(0, len(models) - 1)),
     }[criterion.axis]
-    if published.points:
-        at, values = zip(*published.points, strict=True)
-        lines = [*lines, Line(x=at, y=values, colour=LOSS_COLOUR, marker="D", dash="none", label="published")]
-    return Panel(title=title, x=x, y=Axis(label=_name(published.metric)), lines=lines, legend="inside")
+    feature = getattr(criterion, "feature", "value")
+    y = {"onset": "relative depth of the onset", "trend": "correlation with depth"}.get(
+        feature, _name(published.metric)
+    )
+    return Panel(title="\n".join([*claim, f"{count_verdicts(outcomes)}{otherwise}"]), x=x, y=Axis(label=y), lines=lines)
+
+
+def _colour(outcomes: Sequence[Outcome]) -> str:
+    """Return the colour of the one verdict on all models, or a neutral one if they differ."""
+    (verdict, *others) = {outcome.verdict: None for outcome in outcomes}
+    return _MIXED if others else _VERDICT_COLOURS[verdict]
+
+
+def _published_points(published: Published) -> list[Line]:
+    if not published.points:
+        return []
+    at, values = zip(*published.points, strict=True)
+    return [Line(x=at, y=values, colour=LOSS_COLOUR, marker="D", dash="none", label="published")]
+
+
+def _draw_published(axes: Any, criterion: Criterion) -> None:
+    """Shade the published range of depths, steps or values."""
+    look: dict[str, Any] = {"color": LOSS_COLOUR, "alpha": 0.12, "linewidth": 0, "zorder": 0}
+    if criterion.band is not None:
+        axes.axvspan(*criterion.band, **look)
+    if isinstance(criterion, Between):
+        axes.axhspan(*criterion.bounds, **look)
 
 
 def _name(metric: str) -> str:
+    """Return what an axis says of a metric: short enough for a panel, on several lines if need be."""
     base, _, subset = metric.partition("@")
-    return f"{metric_title(base)} ({metric_unit(base)}), {subset_title(subset or 'all')}"
-
-
-def _lines(criterion: Criterion, metric: str, measured: Measured, colour: str, place: int) -> list[Line]:
-    """Return the measured lines for a published value on one model, the ``place``-th of its models from 0; empty if it
-    cannot be drawn."""
-    look: dict[str, Any] = {"colour": colour, "label": measured.name}
-    try:
-        if criterion.axis == "depth":
-            profile = measured.profile(metric, criterion.step)
-            lines = [Line(x=profile.positions, y=_values(profile.blocks), **look)]
-            if isinstance(criterion, Control) and measured.control is not None:
-                profile = measured.control.profile(metric, criterion.step)
-                look["label"] = f"{measured.name}, control"
-                lines.append(Line(x=profile.positions, y=_values(profile.blocks), dash="--", **look))
-            return lines
-        if isinstance(criterion, Correlation):
-            _, x, y = criterion.pairs(measured, metric)
-            return [Line(x=x, y=y, dash="none", **look)]
-        course = measured.course(metric, criterion.layers)
-    except (CannotBeJudgedError, NotMeasuredError):
-        return []
-    if criterion.over_models:
-        return [
-            Line(
-                x=[measured.dim if criterion.axis == "width" else place],
-                y=_values(course.values[-1:]),
-                dash="none",
-                **look,
-            )
-        ]
-    return [Line(x=course.steps, y=_values(course.values), **look)]
-
-
-def _values(estimates: Sequence[Estimate]) -> list[float]:
-    return [estimate.value for estimate in estimates]
+    if metric == "probe/loss":
+        return _AGAINST["loss"]
+    text = f"{metric_title(base)} ({metric_unit(base)})"
+    tokens = "" if subset in {"", "all"} else f", {short_subset_title(subset)}"
+    return textwrap.fill(f"{text}{tokens}", _LABEL_WIDTH)

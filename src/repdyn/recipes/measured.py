@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from repdyn.metrics.names import parsed
+from repdyn.probe import Probe
 from repdyn.tables.effects import CannotBeJudgedError, Estimate, mean_estimate
-from repdyn.tables.frames import measurements, of_metric
+from repdyn.tables.frames import measurements, of_metric, scalar
 
 Step: TypeAlias = Literal["first", "last"]
 """A measured step."""
@@ -51,12 +52,16 @@ class Measured:
         frame: all rows, scalars among them.
         by_values: take every value as exact, whatever its standard error; for designs whose batches share windows.
         control: the same model on the control of the recipe's cloud, if it has one that was measured.
+        probe: the probe of the rows, if the store has it.
+        deviations: how the sampling differs from the recipe's.
     """
 
     name: str
     frame: pd.DataFrame
     by_values: bool = False
     control: Measured | None = None
+    probe: Probe | None = None
+    deviations: tuple[str, ...] = ()
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -74,6 +79,18 @@ class Measured:
     def dim(self) -> int:
         """Width of the layers' vectors."""
         return int(self.rows["dim"].iloc[0])
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of the model's parameters.
+
+        Raises:
+            NotMeasuredError: the rows do not have it.
+        """
+        known = self.rows["parameters"].dropna()
+        if known.empty:
+            raise NotMeasuredError(f"the number of parameters of {self.name} is not stored")
+        return int(known.iloc[-1])
 
     def profile(self, name: str, step: Step) -> Profile:
         """Return the blocks with a value at the first or last step at which a metric was measured.
@@ -120,6 +137,15 @@ class Measured:
             if not complete:
                 raise CannotBeJudgedError(f"no block has a value of {name} at every measured step")
         return Course(tuple(by_step), tuple(_summary(_estimates(group), layers) for group in by_step.values()))
+
+    def scalar(self, name: str) -> dict[int, float]:
+        """Return a scalar of the run, such as its loss on the probe, by ascending step; empty if it is not stored."""
+        values = scalar(self.frame, name)
+        return dict(zip(values.index.tolist(), values.tolist(), strict=True))
+
+    def has(self, name: str) -> bool:
+        """Return whether a metric was measured, by its name as for :meth:`profile`."""
+        return not of_metric(self.rows, *split(name)).empty
 
     def cells(self, name: str) -> pd.DataFrame:
         """Return the rows of a metric at the blocks, layers 1 to L."""

@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from repdyn.recipes.evaluation import Outcome, count_verdicts
+from repdyn.recipes.measured import Measured
+from repdyn.recipes.protocol import describe_sampling
 from repdyn.recipes.recipe import Published, Recipe
 from repdyn.report.assets import asset, policy
 from repdyn.report.markup import Markup, joined, table, tag
@@ -19,13 +21,19 @@ _COLOURS = {"reproduced": "good", "not reproduced": "fail", "cannot be judged": 
 
 
 def write_page(
-    recipe: Recipe, outcomes: Sequence[Outcome], path: Path, figure: Path | None, doubts: Sequence[str] = ()
+    recipe: Recipe,
+    outcomes: Sequence[Outcome],
+    measured: Sequence[Measured],
+    path: Path,
+    figure: Path | None,
+    doubts: Sequence[str] = (),
 ) -> Path:
     """Write one self-contained page; no script, no network.
 
     Args:
         recipe: what was published.
         outcomes: from :func:`repdyn.recipes.evaluate`, with the same recipe.
+        measured: from the same.
         path: of the page, in an existing folder.
         figure: PNG file to embed; None if there is none.
         doubts: sentences on measured checkpoints that repeat another one or are out of line.
@@ -33,27 +41,21 @@ def write_page(
     Returns:
         ``path``.
     """
-    content = _page(recipe, outcomes, figure, doubts).encode(errors="backslashreplace")
+    content = _page(recipe, outcomes, measured, figure, doubts).encode(errors="backslashreplace")
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
     return path
 
 
-def _page(recipe: Recipe, outcomes: Sequence[Outcome], figure: Path | None, doubts: Sequence[str]) -> str:
+def _page(
+    recipe: Recipe,
+    outcomes: Sequence[Outcome],
+    measured: Sequence[Measured],
+    figure: Path | None,
+    doubts: Sequence[str],
+) -> str:
     rows = [
         _row(number, published, [outcome for outcome in outcomes if outcome.published is published])
         for number, published in enumerate(recipe.published, start=1)
-    ]
-    cloud = recipe.cloud
-    settings = [
-        f"models of the recipe: {', '.join(recipe.models)}; revisions: {recipe.revisions}",
-        f"metrics: {', '.join(recipe.metrics)}",
-        f"sampling: {cloud.design} design, text {cloud.text}, "
-        f"{cloud.sequence_length or 'default number of'} tokens in a window, "
-        f"{cloud.max_vectors or 'default number of'} vectors",
-        *([f"control: the same by the {cloud.control} design"] if cloud.control else []),
-        "values judged as exact, since the design has no intervals"
-        if recipe.by_values
-        else "ratios judged by their 95% intervals",
     ]
     body = [
         tag(
@@ -64,8 +66,9 @@ def _page(recipe: Recipe, outcomes: Sequence[Outcome], figure: Path | None, doub
         ),
         *_figure(figure),
         *([tag("section", tag("h2", "Checkpoints in doubt"), _items(doubts))] if doubts else []),
-        tag("section", tag("h2", "Measured as"), _items(settings)),
-        tag("section", tag("h2", "What differs from the paper"), _items(recipe.differs)),
+        tag("section", tag("h2", "Measured as"), _items(_measured_as(recipe, measured))),
+        tag("section", tag("h2", "The recipe"), _items(_asked_for(recipe))),
+        tag("section", tag("h2", "What the recipe does otherwise than the paper"), _items(recipe.differs)),
     ]
     paper = tag("p", f"{recipe.title}, ", tag("a", f"arXiv {recipe.paper}", href=recipe.address), class_="note")
     written = f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by repdyn {version('repdyn')}."
@@ -85,13 +88,44 @@ def _page(recipe: Recipe, outcomes: Sequence[Outcome], figure: Path | None, doub
     )
 
 
+def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
+    """Describe what was measured, by the rows: steps and sampling of each run, and of its control."""
+    if not measured:
+        return ["nothing was measured"]
+    by_sampling: dict[str, list[str]] = {}
+    for each in measured:
+        for of_run in filter(None, (each, each.control)):
+            steps = sorted(set(of_run.rows["step"].tolist()))
+            span = f"{steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
+            name = f"{of_run.name} at {len(steps)} step{'s' * (len(steps) > 1)} ({span})"
+            by_sampling.setdefault(describe_sampling(of_run.frame, of_run.probe), []).append(name)
+    return [
+        *(f"{', '.join(names)}: {text}" for text, names in by_sampling.items()),
+        "values judged as exact, since the design has no intervals"
+        if recipe.by_values
+        else "ratios judged by their 95% intervals",
+    ]
+
+
+def _asked_for(recipe: Recipe) -> list[str]:
+    cloud = recipe.cloud
+    return [
+        f"models: {', '.join(recipe.models)}; revisions: {recipe.revisions}",
+        f"metrics: {', '.join(recipe.metrics)}",
+        f"sampling: {cloud.design} design, text {cloud.text}, "
+        f"{cloud.sequence_length or 'default number of'} tokens in a window, "
+        f"{cloud.max_vectors or 'default number of'} vectors",
+        *([f"control: the same by the {cloud.control} design"] if cloud.control else []),
+    ]
+
+
 def _row(number: int, published: Published, outcomes: Sequence[Outcome]) -> Sequence[str]:
     claim = tag("span", f"{number}. {published.claim} ", tag("small", f"({published.source})"))
     measured = [
         tag(
             "div",
             tag("span", outcome.verdict, class_="verdict", style=f"color:var(--{_COLOURS[outcome.verdict]})"),
-            f" {outcome.run}: {outcome.ours}" if outcome.run else f" {outcome.ours}",
+            f" {outcome.run}: {outcome.text}" if outcome.run else f" {outcome.text}",
         )
         for outcome in outcomes
     ]

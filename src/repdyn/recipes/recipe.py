@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
@@ -12,16 +11,17 @@ from datetime import date
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Literal, get_type_hints
 
 from huggingface_hub import constants
 
 from repdyn.metrics import resolve
 from repdyn.probe.content import SUBSETS
-from repdyn.probe.design import DESIGNS, INDEPENDENT
+from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
 from repdyn.recipes.criteria import KINDS, Criterion
 from repdyn.recipes.criteria_models import Control
+from repdyn.recipes.values import text_of, typed
+from repdyn.store.scalars import PROBE_LOSS
 from repdyn.sweep.histories import models_to_audit
 from repdyn.sweep.suite_entries import Entry, read_folder
 from repdyn.sweep.suites import PublishedModel, find_models
@@ -54,6 +54,10 @@ class Cloud:
     @property
     def designs(self) -> tuple[str, ...]:
         return (self.design,) if self.control is None else (self.design, self.control)
+
+    @property
+    def n_vectors(self) -> int:
+        return self.max_vectors or MAX_VECTORS
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def read_recipe(path: str | Path) -> Recipe:
         _published(Entry(item, _PUBLISHED_KEYS, f"{path}, published value {number}", guide=_GUIDE), metrics, cloud)
         for number, item in enumerate(entry.items("published"), start=1)
     )
-    models = tuple(_relative_to(path, _text(entry, "models", item)) for item in entry.items("models"))
+    models = tuple(_relative_to(path, text_of(entry, "models", item)) for item in entry.items("models"))
     find_models_of(models)
     return Recipe(
         path.stem,
@@ -132,8 +136,8 @@ def read_recipe(path: str | Path) -> Recipe:
         entry.text("revisions") or "all",
         cloud,
         metrics,
-        _typed(entry, "judged_by", entry.fields.get("judged_by", "intervals"), _JUDGED_BY) == "values",
-        tuple(_text(entry, "differs", item) for item in entry.items("differs")),
+        typed(entry, "judged_by", entry.fields.get("judged_by", "intervals"), _JUDGED_BY) == "values",
+        tuple(text_of(entry, "differs", item) for item in entry.items("differs")),
         published,
     )
 
@@ -200,7 +204,7 @@ def _cloud(entry: Entry) -> Cloud:
 
 def _published(entry: Entry, metrics: Sequence[str], cloud: Cloud) -> Published:
     claim, source = entry.required("claim"), entry.required("source")
-    models = tuple(_text(entry, "models", item) for item in entry.items("models")) if "models" in entry.fields else ()
+    models = tuple(text_of(entry, "models", item) for item in entry.items("models")) if "models" in entry.fields else ()
     if ("criterion" in entry.fields) == ("not_run" in entry.fields):
         got = "both" if "criterion" in entry.fields else "neither"
         raise entry.error("either criterion or not_run", got, "say what counts as reproduced, or why it is not run")
@@ -218,7 +222,7 @@ def _published(entry: Entry, metrics: Sequence[str], cloud: Cloud) -> Published:
 def _point(entry: Entry, item: object) -> tuple[float, float]:
     if not isinstance(item, list) or len(item) != 2:
         raise entry.error("pairs of a place and a value under points", item, "write [[0, 0.1], [1, 0.3]]")
-    x, y = (_typed(entry, "points", value, float) for value in item)
+    x, y = (typed(entry, "points", value, float) for value in item)
     return x, y
 
 
@@ -231,11 +235,11 @@ def _criterion(entry: Entry, metrics: Sequence[str]) -> Criterion:
     made_by = KINDS[kind]
     hints = {each.name: get_type_hints(made_by)[each.name] for each in dataclass_fields(made_by)}
     inner = entry.inner(fields, ("kind", *hints), f"criterion {kind}")
-    settings = {key: _typed(inner, key, value, hints[key]) for key, value in fields.items() if key in hints}
+    settings = {key: typed(inner, key, value, hints[key]) for key, value in fields.items() if key in hints}
     for each in dataclass_fields(made_by):
         if each.default is MISSING and each.name not in settings:
             raise inner.error(f"the key {each.name}", "none", "add it")
-    if "other" in settings:
+    if settings.get("other", PROBE_LOSS) != PROBE_LOSS:
         _measured_metric(inner, "other", metrics)
     try:
         return made_by(**settings)
@@ -243,41 +247,9 @@ def _criterion(entry: Entry, metrics: Sequence[str]) -> Criterion:
         raise ValueError(f"{error} ({inner.where})") from error
 
 
-def _typed(entry: Entry, key: str, value: Any, hint: Any) -> Any:
-    """Return a value as the type of a field: a literal, number, flag, string or tuple."""
-    inner = get_args(hint)
-    if get_origin(hint) is Literal:
-        if value not in inner:
-            raise entry.error(f"{key} among {', '.join(inner)}", value, "choose one of them")
-        return value
-    if get_origin(hint) is tuple:
-        n = None if inner[-1] is Ellipsis else len(inner)
-        if not isinstance(value, list) or not value or n not in {None, len(value)}:
-            raise entry.error(f"a list of {n or 'one or more'} values under {key}", value, "write [0.25, 0.75]")
-        found = tuple(_typed(entry, key, each, inner[0]) for each in value)
-        if n == 2 and found[0] > found[1]:
-            raise entry.error(f"the lower bound first under {key}", value, "exchange them")
-        return found
-    if get_origin(hint) is UnionType:
-        return _typed(entry, key, value, inner[0])
-    if hint is float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise entry.error(f"a finite number under {key}", value, "write 0.1 for 10%")
-        return float(value)
-    if not isinstance(value, hint):
-        raise entry.error(f"{'true or false' if hint is bool else 'a string'} under {key}", value, "correct it")
-    return value
-
-
-def _text(entry: Entry, key: str, value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise entry.error(f"strings under {key}", value, "put it in quotes")
-    return value
-
-
 def _metric(entry: Entry, key: str, value: object) -> str:
     """Return the name of a metric if the sweep would accept it."""
-    name = _text(entry, key, value)
+    name = text_of(entry, key, value)
     try:
         resolve([name], subsets=SUBSETS)
     except ValueError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from repdyn.store.row_filter import EVERY_ROW, RowFilter, folders_left
 from repdyn.store.run_files import RunFiles, with_run_files
@@ -83,9 +84,9 @@ def as_frame(
     Args:
         measured: tables of measurements; if two hold the same measurement, the newer one counts. A generator can be
             given, so that each table is reduced before the next is read.
-        failed: tables of failed measurements, copies and mixtures. The failure of a metric that was measured later at the
-            checkpoint is left out. A checkpoint that was found to be a copy or a mixture after it was measured loses
-            its values.
+        failed: tables of failed measurements, copies and mixtures. The failure of a metric that was measured later at
+            the checkpoint is left out. A checkpoint that was found to be a copy or a mixture after it was measured
+            loses its values.
         columns: of the frame; the tables need those of :func:`columns_to_read`.
         condition: on the rows to keep; one that is about other columns than :data:`IDENTITY` is disregarded, since it
             may hold for a row and not for the newer one that takes its place.

@@ -97,7 +97,7 @@ def measured_name(name: str) -> str:
     return f"{name.removesuffix(f'-{_FAILED}.parquet')}.parquet"
 
 
-def own_folder(parent: Path, name: str, *, deep: bool = True) -> Path:
+def folder_inside(parent: Path, name: str, *, deep: bool = True) -> Path:
     """Return the path of a folder in a store, for files that nobody named another folder for.
 
     Args:

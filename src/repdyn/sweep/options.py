@@ -103,23 +103,13 @@ def _add_sources(group: argparse._ArgumentGroup) -> None:
 
 def _add_probe(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--probe", type=Path, help="probe file (default: the run's own, or one made of --text)")
-    group.add_argument("--text", help=f"enwik8, builtin, or a path (default: {DEFAULT_TEXT})")
-    group.add_argument(
-        "--sequence-length",
-        type=at_least(2),
-        help="tokens in a window (default: that of the design, or the model's context if shorter)",
-    )
+    add_text(group)
     group.add_argument(
         "--design",
         choices=list(DESIGNS),
         help="sampling design: independent (few vectors of each of many windows), dense, paper (the published "
         "protocol), or shuffled (as independent, the tokens of each window in random order); see docs/sampling.md "
         f"(default: {INDEPENDENT.name})",
-    )
-    group.add_argument(
-        "--max-vectors",
-        type=at_least(3),
-        help=f"vectors measured per layer (default: {MAX_VECTORS})",
     )
     group.add_argument(
         "--classes",
@@ -129,6 +119,23 @@ def _add_probe(group: argparse._ArgumentGroup) -> None:
         default=["none"],
         help=f"word classes to measure as subsets, as in token_rank@rare: {', '.join(CLASSES)}; words for all of them "
         "(default: none)",
+    )
+
+
+def add_text(group: argparse._ArgumentGroup, default: str | None = None) -> None:
+    """Add the options of the text and of the number of vectors.
+
+    Args:
+        group: where to add them.
+        default: what to call their defaults, if they are not those of a sweep.
+    """
+    group.add_argument("--text", help=f"enwik8, builtin, or a path (default: {default or DEFAULT_TEXT})")
+    of_design = "that of the design, or the model's context if shorter"
+    group.add_argument(
+        "--sequence-length", type=at_least(2), help=f"tokens in a window (default: {default or of_design})"
+    )
+    group.add_argument(
+        "--max-vectors", type=at_least(3), help=f"vectors measured per layer (default: {default or MAX_VECTORS})"
     )
 
 
