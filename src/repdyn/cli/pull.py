@@ -46,6 +46,6 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         prog=prog, description="Copy a remote store to a folder.", epilog=_EXAMPLES, allow_abbrev=False
     )
     parser.add_argument("url", metavar="URL", help="hf://datasets/ORG/NAME, s3://bucket/prefix, or another of fsspec")
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the copy; files in it are kept")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the copy; its own files are kept")
     add_record_options(parser)
     return parser
