@@ -175,17 +175,29 @@ def main() -> None:
     started = time.perf_counter()
     done = subprocess.run([*command, "--dry-run", "--json"], env=environment, capture_output=True, text=True)
     seconds = time.perf_counter() - started
-    if not done.stdout:
-        raise RuntimeError(done.stderr)
-    for line in report(json.loads(done.stdout), models, published):
+    if done.returncode or not done.stdout:
+        raise RuntimeError(f"the plan ended with {done.returncode}: {done.stderr}")
+    plan = json.loads(done.stdout)
+    for line in report(plan, models, published, every_checkpoint=options.revisions == "all"):
         print(line)
+    if options.suites == ["*"] and (missing := sorted(set(models) - {one["model"] for one in plan})):
+        print(f"{len(missing)} models not planned: {', '.join(missing)}")
     print(f"{hub.n_requests} requests of {options.latency:g} s each, {seconds:.0f} s")
     if options.csv:
-        options.csv.write_text(as_csv(json.loads(done.stdout)))
+        options.csv.write_text(as_csv(plan))
 
 
-def report(plan: list[dict], models: dict[str, PublishedModel], published: dict[str, int]) -> list[str]:
-    """Return a line for each suite, the total, and how far the plan is from what the hub would send."""
+def report(
+    plan: list[dict], models: dict[str, PublishedModel], published: dict[str, int], *, every_checkpoint: bool
+) -> list[str]:
+    """Return a line for each suite, the total, and how far the plan is from what the hub would send.
+
+    Args:
+        plan: printed by the command.
+        models: by run.
+        published: number of checkpoints on the simulated hub, by run.
+        every_checkpoint: whether all checkpoints were to be planned, and not a selection of them.
+    """
     lines = [f"{'suite':>22} {'models':>6} {'checkpoints':>11} {'TB':>8} {'hours':>9} {'dollars':>9}"]
     by_suite: dict[str, list[dict]] = {}
     wrong = 0
@@ -193,7 +205,9 @@ def report(plan: list[dict], models: dict[str, PublishedModel], published: dict[
         model = models[one["model"]]
         by_suite.setdefault(model.suite, []).append(one)
         size = round(BYTES_PER_PARAMETER * parameters_of(model.name)) + 700
-        wrong += one["download_bytes"] != size * len(one["waiting"]) or len(one["checkpoints"]) > published[model.run]
+        n_checkpoints, n_published = len(one["checkpoints"]), published[model.run]
+        wrong += one["download_bytes"] != size * len(one["waiting"]) or n_checkpoints > n_published
+        wrong += every_checkpoint and n_checkpoints < n_published
     for suite, ones in [*sorted(by_suite.items()), ("all", plan)]:
         n_checkpoints = sum(len(one["waiting"]) for one in ones)
         sums = [sum(one[name] for one in ones) for name in ("download_bytes", "hours", "dollars")]
@@ -201,7 +215,7 @@ def report(plan: list[dict], models: dict[str, PublishedModel], published: dict[
             f"{suite:>22} {len(ones):>6} {n_checkpoints:>11} {sums[0] / 1e12:8.2f} {sums[1]:9.1f} {sums[2]:9.2f}"
         )
     copies = sum(len(one["same_as"]) for one in plan)
-    planned = f"{wrong} of {len(plan)} models planned with other bytes than sent"
+    planned = f"{wrong} of {len(plan)} models planned with other bytes or checkpoints than published"
     lines.append(f"{copies} checkpoints taken for copies of others; {planned}")
     return [*lines, *plan[0]["assumptions"]]
 

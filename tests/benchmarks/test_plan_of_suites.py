@@ -47,8 +47,20 @@ def test_the_plan_is_what_the_hub_would_send(benchmark, monkeypatch, capsys, tmp
     monkeypatch.setattr(sys, "argv", ["plan_of_suites.py", *given])
     benchmark.main()
     lines = capsys.readouterr().out.splitlines()
-    assert "0 checkpoints taken for copies of others; 0 of 4 models planned with other bytes than sent" in lines
+    assert (
+        "0 checkpoints taken for copies of others; 0 of 4 models planned with other bytes or checkpoints than published"
+        in lines
+    )
     header, *models = plan.read_text().splitlines()
     assert header == "model,checkpoints,download_bytes,hours,dollars"
     assert models[0].startswith("EleutherAI/pythia-70m,20,")
     assert len(models) == 4
+
+
+def test_a_plan_that_leaves_checkpoints_out_is_counted_as_wrong(benchmark):
+    model = next(model for model in shipped_suites()["pythia"].models if model.run == "EleutherAI/pythia-70m")
+    one = {"model": model.run, "checkpoints": ["step0"], "waiting": ["step0"], "same_as": {}, "assumptions": []}
+    plan = [one | {"download_bytes": 2 * 70_000_000 + 700, "hours": 0.0, "dollars": 0.0}]
+    for every_checkpoint, wrong in ((False, 0), (True, 1)):
+        lines = benchmark.report(plan, {model.run: model}, {model.run: 154}, every_checkpoint=every_checkpoint)
+        assert f"{wrong} of 1 models planned with other bytes or checkpoints than published" in lines[-1]
