@@ -179,7 +179,7 @@ def test_the_number_of_steps_is_told_to_a_loop_of_ones_own(
     with Tracker(hand_written, small_probe, [1], store=tmp_path, report=False, n_steps=1_000_000) as tracker:
         for _ in range(8):
             tracker.step()
-    assert "; measured at steps 1, about " in capsys.readouterr().err
+    assert "; measured at step 1, about " in capsys.readouterr().err
     with pytest.raises(ValueError, match="expected n_steps >= 1, the optimizer steps of the whole training, got 0"):
         Tracker(hand_written, small_probe, store=tmp_path, n_steps=0)
 

@@ -52,9 +52,9 @@ class Schedule:
         """
         parts = []
         if self.doubling_until is not None:
-            parts.append(f"steps {_some([0, *(2**n for n in range(self.doubling_until.bit_length()))])}")
+            parts.append(_named([0, *(2**n for n in range(self.doubling_until.bit_length()))]))
         if self.steps:
-            parts.append(f"steps {_some(sorted(self.steps))}")
+            parts.append(_named(sorted(self.steps)))
         if self.early_every is not None:
             parts.append(f"every {self.early_every:,} steps until {self.early_until:,}")
         if self.every is not None:
@@ -126,13 +126,16 @@ class Schedule:
         )
 
 
-def _some(steps: list[int]) -> str:
+def _named(steps: list[int]) -> str:
     """Return steps as a text, at most the first four and the last.
 
-    >>> _some([0, 1, 2]), _some([0, 1, 2, 4, 8, 16])
-    ('0, 1, 2', '0, 1, 2, 4 ... 16')
+    >>> _named([7]), _named([0, 1, 2]), _named([0, 1, 2, 4, 8, 16])
+    ('step 7', 'steps 0, 1, 2', 'steps 0, 1, 2, 4 ... 16')
     """
-    return ", ".join(map(str, steps)) if len(steps) < 6 else f"{', '.join(map(str, steps[:4]))} ... {steps[-1]}"
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    few = map(str, steps if len(steps) < 6 else steps[:4])
+    return f"steps {', '.join(few)}{'' if len(steps) < 6 else f' ... {steps[-1]}'}"
 
 
 ScheduleLike: TypeAlias = Schedule | int | list[int] | Literal["pythia", "checkpoints"]
