@@ -141,14 +141,18 @@ def _values(
         try:
             batches = metric.select_inputs(view, subset)
         except Exception as error:
-            return batches, values, _reason(error, 0, on_error)
+            if on_error == "raise" and not isinstance(error, Undefined):
+                raise
+            return batches, values, _reason(error, 0)
         for number, inputs in enumerate(batches):
             progress(number / len(batches))  # not among what is tried: it may break the measurement off
             try:
                 value = metric.compute(*inputs)
                 values.append(value.cpu().numpy() if metric.per_head else float(value))
             except Exception as error:
-                reason = _reason(error, number, on_error)
+                if on_error == "raise" and not isinstance(error, Undefined):
+                    raise
+                reason = _reason(error, number)
                 undefined = undefined or reason
                 # the batches of heads are sequences, some of which may have nothing to compare; all others are parts of
                 # one sample
@@ -159,13 +163,9 @@ def _values(
     return batches, values, None if values and metric.per_head else undefined
 
 
-def _reason(error: Exception, batch: int, on_error: OnError) -> str:
-    """Return why a batch has no value; what is no property of the points is raised where that is requested."""
-    if isinstance(error, Undefined):
-        return f"batch {batch}: {error}"
-    if on_error == "raise":
-        raise error
-    return f"{type(error).__name__}: {error}"
+def _reason(error: Exception, batch: int) -> str:
+    """Return why a batch has no value."""
+    return f"batch {batch}: {error}" if isinstance(error, Undefined) else f"{type(error).__name__}: {error}"
 
 
 def _sizes(
