@@ -1,7 +1,8 @@
 """Attach the tracker to a script that does not mention it, by environment variables.
 
 Lightning calls :func:`lightning_callbacks` for every Trainer, through the entry point
-``lightning.pytorch.callbacks_factory``. It attaches nothing unless ``REPDYN_PROBE`` names a probe file:
+``lightning.pytorch.callbacks_factory``; a script with a Trainer of transformers passes
+``callbacks=hugging_face_callbacks()``. Both attach nothing unless ``REPDYN_PROBE`` names a probe file:
 
     REPDYN_PROBE=probe.safetensors REPDYN_SCHEDULE=1000 python their_script.py
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
+    from transformers import TrainerCallback
 
 _PREFIX = "REPDYN_"
 
@@ -40,10 +42,26 @@ def lightning_callbacks() -> list[Callback]:
     return [RepresentationDynamics(**settings)]
 
 
+def hugging_face_callbacks() -> list[TrainerCallback]:
+    """Return the tracker for a ``transformers.Trainer`` that the environment asks for, as a list.
+
+        Trainer(model, arguments, callbacks=hugging_face_callbacks())
+
+    The list is empty where ``REPDYN_PROBE`` is not set.
+
+    Raises:
+        ValueError, OSError: as for :func:`lightning_callbacks`.
+    """
+    settings = settings_of_environment()
+    if settings is None:
+        return []
+    from repdyn.callbacks.hugging_face_trainer import HuggingFaceTracker  # only where it is asked for
+
+    return [HuggingFaceTracker(**settings)]
+
+
 def settings_of_environment() -> dict[str, Any] | None:
     """Return arguments of a tracker by the environment variables; None unless ``REPDYN_PROBE`` is set.
-
-    For the Hugging Face Trainer: ``trainer.add_callback(HuggingFaceTracker(**settings_of_environment()))``.
 
     Raises:
         ValueError: a value that cannot be read.

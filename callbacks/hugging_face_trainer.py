@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -27,6 +26,9 @@ from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.tracking.tracked_run import TrackedRun
 from repdyn.tracking.training_state import learning_rate_of
 from repdyn.utils.distributed import Ranks
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
 
 
 class HuggingFaceTracker(TrainerCallback):
@@ -226,9 +228,12 @@ class _DefaultLoggers:
         loggers: list[Logger] = []
         if "wandb" in targets:
             import wandb  # optional dependency, installed if the Trainer reports to it
+            from lightning.pytorch.loggers import WandbLogger
 
             if wandb.run is not None:
                 loggers.append(WandbLogger(experiment=wandb.run))
         if "tensorboard" in targets:
+            from lightning.pytorch.loggers import TensorBoardLogger
+
             loggers.append(TensorBoardLogger(self._folder, name="runs", version=self._version))
         return loggers

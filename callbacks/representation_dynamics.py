@@ -100,7 +100,7 @@ class RepresentationDynamics(ScheduledCallback):
     ) -> None:
         super().__init__(schedule)
         validate_max_overhead(max_overhead)
-        validate_measurement(metrics, on_error, token_positions, log_layers)
+        validate_measurement(metrics, on_error, token_positions, log_layers, probe)
         self.probe = probe
         self.metrics = as_tuple(metrics)
         self.layers = layers

@@ -87,8 +87,8 @@ def small_probe() -> Probe:
 @pytest.fixture
 def without_figures(monkeypatch) -> None:
     """For tests that are not about them: drawing takes longer than everything else a short training does."""
-    for view in ("show_run", "write_report"):
-        monkeypatch.setattr(f"repdyn.tracking.run_views.{view}", lambda *_, **__: None)
+    for view in ("repdyn.publish.results.show_run", "repdyn.report.write_report"):
+        monkeypatch.setattr(view, lambda *_, **__: None)
 
 
 def _write_texts(figure: Any, path: Any, **_: Any) -> None:

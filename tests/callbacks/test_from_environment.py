@@ -8,12 +8,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import transformers
 from jobs import batches, tiny_language_model
 from lightning.pytorch import Trainer
+from small import random_tokens
 
 from repdyn import open_store
 from repdyn.callbacks import RepresentationDynamics
-from repdyn.callbacks.from_environment import lightning_callbacks, settings_of_environment
+from repdyn.callbacks.from_environment import hugging_face_callbacks, lightning_callbacks, settings_of_environment
 from repdyn.probe import Probe
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +72,21 @@ def test_an_unchanged_script_is_tracked(entry_point, saved, tmp_path, monkeypatc
     frame = open_store(tmp_path / "store").to_pandas()
     assert sorted(frame["step"].unique()) == [0, 1, 2]
     assert {"anisotropy", "rank_me[centred=false]"} <= set(frame["metric"])
+
+
+def test_a_script_with_a_trainer_of_transformers_is_tracked(saved, tmp_path, monkeypatch, without_figures) -> None:
+    monkeypatch.setenv("REPDYN_SCHEDULE", "1")
+    monkeypatch.setenv("REPDYN_STORE", str(tmp_path / "store"))
+    arguments = transformers.TrainingArguments(str(tmp_path / "trainer"), max_steps=2, report_to="none", use_cpu=True)
+    data = [{"input_ids": row, "labels": row} for row in random_tokens(16, 12)]
+    model = tiny_language_model().model
+    transformers.Trainer(model, arguments, train_dataset=data, callbacks=hugging_face_callbacks()).train()  # type: ignore[arg-type]
+    assert sorted(open_store(tmp_path / "store").to_pandas()["step"].unique()) == [0, 1, 2]
+
+
+def test_without_the_variable_a_trainer_of_transformers_gets_no_callback(monkeypatch) -> None:
+    monkeypatch.delenv("REPDYN_PROBE", raising=False)
+    assert hugging_face_callbacks() == []
 
 
 @pytest.mark.parametrize(

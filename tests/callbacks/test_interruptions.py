@@ -64,7 +64,7 @@ def test_a_loop_that_sets_a_flag_saves_at_once(tmp_path, small_probe, handled, c
     with Tracker(model, small_probe, 1, metrics, store=tmp_path / "mine", on_error="raise") as tracker:
         tracker.step()
         assert arrived == [1]
-        assert preemption.clouds == 10  # the second batch of the layer, and no other layer
+        assert preemption.clouds == 9  # neither the second batch of the layer nor another layer
         assert all(module.training for module in model.modules())
         assert not any(module._forward_hooks for module in model.modules())
         assert tracker.store.steps("mine") == [0]
@@ -111,7 +111,7 @@ def test_lightning_saves_at_once(tmp_path, probe, caplog):
         trainer(tmp_path, attached, saving, logger=False).fit(Job(), batches())
     (saved,) = (tmp_path / "saved").iterdir()
     assert torch.load(saved, weights_only=True)["global_step"] == 2
-    assert preemption.clouds == 10
+    assert preemption.clouds == 9
     assert "step 2 is not measured: SIGTERM arrived" in caplog.text
 
 
@@ -194,3 +194,20 @@ def test_the_check_raises_from_the_signal_on(handled):
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Interrupted, match="SIGTERM arrived"):
             check()
+
+
+def test_a_measurement_of_many_metrics_is_broken_off_at_the_next_batch(tmp_path, small_probe, handled):
+    """Not at the next layer, before which the metrics after the signal would all be computed."""
+    handled(lambda *_: None)
+    after: list[torch.Tensor] = []
+
+    def late(cloud: torch.Tensor) -> torch.Tensor:
+        after.append(cloud)
+        return torch.tensor(1.0)
+
+    preemption = Preemption()
+    metrics = ["anisotropy", metric(preemption), *(Metric(f"late_{number}", late) for number in range(3))]
+    with Tracker(HandWritten(), small_probe, 1, metrics, store=tmp_path / "mine", on_error="raise") as tracker:
+        before = len(after)
+        tracker.step()
+        assert len(after) == before

@@ -79,8 +79,8 @@ def test_a_second_fit_draws_once(tmp_path, probe, events):
     assert events == ["views", "views"]
 
 
-@pytest.mark.parametrize(("error", "drawn"), [(KeyboardInterrupt, ["views"]), (RuntimeError, [])])
-def test_a_loop_of_ones_own_is_not_kept_from_saving(tmp_path, probe, events, caplog, error, drawn):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_loop_of_ones_own_is_not_kept_from_saving(tmp_path, probe, events, caplog, error):
     attached = Tracker(HandWritten(), probe, schedule=1, store=tmp_path / "store", run="mine")
 
     def train() -> None:
@@ -91,8 +91,8 @@ def test_a_loop_of_ones_own_is_not_kept_from_saving(tmp_path, probe, events, cap
     with pytest.raises(error):
         train()
     assert attached.store.steps("mine") == [0, 1]
-    assert events == drawn
-    assert (f"repdyn figures {tmp_path}/store; repdyn report {tmp_path}/store" in caplog.text) == (not drawn)
+    assert events == []
+    assert f"repdyn figures {tmp_path}/store; repdyn report {tmp_path}/store" in caplog.text
 
 
 @pytest.mark.process

@@ -103,9 +103,9 @@ def test_what_the_first_rank_refuses_is_refused_by_all(folder):
 LAUNCHED_BY_LIGHTNING = """
     from jobs import Job, batches, tracker, trainer
     from lightning_cases import PROBE
-    from repdyn.tracking import run_views
+    from repdyn.publish import results
 
-    run_views.show_run = lambda *_, **__: None  # figures take longer than all else
+    results.show_run = lambda *_, **__: None  # figures take longer than all else
 
     if __name__ == "__main__":
         trainer({root!r}, tracker(PROBE, 2), strategy="ddp_spawn", devices=2, max_steps=4).fit(Job(), batches())

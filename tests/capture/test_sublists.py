@@ -1,6 +1,7 @@
 """Lists of blocks that hold lists: parts of blocks are not taken for layers."""
 
 import re
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -90,3 +91,79 @@ def test_stages_of_whole_blocks_are_flattened():
     model = nn.Module()
     model.stages = nn.ModuleList(nn.ModuleList(Block(16, True) for _ in range(2)) for _ in range(3))
     assert [block.name for block in find_blocks(model)] == [f"stages.{i}.{j}" for i in range(3) for j in range(2)]
+
+
+class Around(nn.Module):
+    """The residual connection around a part of a block, of one class for all parts."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.part = part
+
+    def forward(self, x):
+        return x + self.part(self.norm(x))
+
+
+def feed_forward() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+
+
+class InPairs(nn.Module):
+    def __init__(self, flat: bool, wrap: type[nn.Module] = Around) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        pairs = [[wrap(Attention(16)), wrap(feed_forward())] for _ in range(3)]
+        self.layers = nn.ModuleList(chain.from_iterable(pairs) if flat else map(nn.ModuleList, pairs))
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            for part in layer if isinstance(layer, nn.ModuleList) else [layer]:
+                x = part(x)
+        return x
+
+
+def test_parts_of_blocks_of_one_class_are_no_layers(small_probe):
+    with pytest.raises(ValueError, match="expected blocks of one kind, but the lists in 'layers' of InPairs") as caught:
+        measure(InPairs(flat=False), small_probe)
+    assert "(Around of LayerNorm and Attention, Around of LayerNorm and Sequential)" in str(caught.value)
+    assert '"layers.*.1" (3 of Around), "layers.*.0" (3 of Around)' in str(caught.value)
+    found = measure(InPairs(flat=False), small_probe, layers="layers.*.1").rows
+    assert {row.layer: row.module for row in found if row.layer} == {n + 1: f"layers.{n}.1" for n in range(3)}
+
+
+def test_parts_of_blocks_in_turn_are_no_layers(small_probe):
+    with pytest.raises(ValueError, match="expected a list of whole blocks, but modules that have no part in") as caught:
+        measure(InPairs(flat=True), small_probe)
+    assert "(Around of LayerNorm and Attention, Around of LayerNorm and Sequential)" in str(caught.value)
+    layers = eval(re.search(r"layers=(\[.*?\]), or", str(caught.value))[1])
+    found = measure(InPairs(flat=True), small_probe, layers=layers).rows
+    assert {row.layer: row.module for row in found if row.layer} == {1: "layers.1", 2: "layers.3", 3: "layers.5"}
+    every = re.search(r'or layers="(.*?)"', str(caught.value))[1]
+    assert len(find_blocks(InPairs(flat=True), every)) == 6
+
+
+class Whole(nn.Module):
+    """A block whose attention is one of two kinds, with dropout or without."""
+
+    def __init__(self, attention: nn.Module, dropout: bool = False) -> None:
+        super().__init__()
+        self.attention = Around(attention)
+        self.feed_forward = Around(feed_forward())
+        self.dropout = nn.Dropout(0.1) if dropout else nn.Identity()
+
+
+def test_whole_blocks_whose_attention_takes_turns_are_layers():
+    model = nn.Module()
+    linear = lambda: nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))  # noqa: E731
+    model.layers = nn.ModuleList(Whole(kind()) for _ in range(3) for kind in (lambda: Attention(16), linear))
+    assert len(find_blocks(model)) == 6
+
+
+def test_blocks_of_a_stage_may_differ_in_what_has_no_weights():
+    model = nn.Module()
+    model.stages = nn.ModuleList(
+        nn.ModuleList(Whole(Attention(16), dropout=number > 0) for number in range(2)) for _ in range(2)
+    )
+    assert len(find_blocks(model)) == 4

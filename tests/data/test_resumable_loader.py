@@ -84,9 +84,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from repdyn.callbacks import RepresentationDynamics
 from repdyn.data.datamodule import TextDataModule
 from repdyn.models import LanguageModel
-from repdyn.tracking import run_views
+from repdyn.publish import results
 
-run_views.show_run = lambda *_, **__: None  # figures take longer than the training
+results.show_run = lambda *_, **__: None  # figures take longer than the training
 
 def train(root, objective):
     seed_everything(0)

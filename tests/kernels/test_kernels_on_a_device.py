@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from operator import le
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,6 +192,20 @@ SYNCS: dict[str, tuple[int, int]] = {
     "two_nn": (17, 21),
     "two_nn_with_duplicates": (20, 24),
 }
+
+
+SEARCHING = {"gride", "levina_bickel", "mutual_knn", "near_duplicate_share", "same_group_share", "two_nn"}
+SEARCHING |= {"two_nn_with_duplicates"}
+
+
+def test_the_documentation_states_these_numbers():
+    small = {name: waits for name, (waits, _) in SYNCS.items()}
+    searching = {small[name] for name in SEARCHING}
+    others = {small[name] for name in SYNCS.keys() - SEARCHING}
+    page = " ".join((Path(__file__).parents[2] / "docs" / "performance.md").read_text().split())
+    assert f"waits for the device {min(searching)} to {max(searching)} times in a kernel that searches" in page
+    assert f"and {min(others)} to {max(others)} times in any other" in page
+    assert {large - waits for waits, large in SYNCS.values()} == {0, 4, 8}  # of one cloud, and of two
 
 
 def on_device(name: str, arguments: Sequence[Tensor], context: Callable[[], Any] = PretendCuda) -> tuple[Tensor, Any]:

@@ -199,7 +199,7 @@ def test_resolve():
     [
         (
             ["twonn"],
-            "expected metrics among anisotropy, two_nn, .*effective_rank, .* or all, got 'twonn'; did you mean 'two_nn'\\?",
+            "expected the name of a metric, got 'twonn'; did you mean 'two_nn'\\? Otherwise .* effective_rank, .* or all",
         ),
         (
             ["two_nn@sinks"],

@@ -114,6 +114,21 @@ def test_an_encoder_predicts_masked_tokens():
     assert PROBE_BITS_PER_BYTE not in found
 
 
+def test_an_encoder_s_pass_over_masked_tokens_reports_its_progress():
+    stages: dict[str, list[float]] = {}
+    measure(
+        a_model("bert"),
+        a_probe(),
+        ("anisotropy",),
+        probe_loss=True,
+        tokens_per_forward=48,
+        progress=lambda stage, share: stages.setdefault(stage, []).append(share),
+    )
+    assert list(stages) == ["masked forward", "forward", "kernels"]
+    assert len(stages["masked forward"]) > 1
+    assert stages["masked forward"][-1] == 1
+
+
 def test_a_model_of_one_s_own():
     torch.manual_seed(0)
     model, probe = HandWritten().eval(), a_probe(bytes_per_token=None)

@@ -2,6 +2,8 @@
 
 import doctest
 import importlib
+import re
+import warnings
 
 import numpy as np
 import pytest
@@ -145,3 +147,26 @@ def test_hashes_of_dense_probes_of_early_versions_remain_valid():
         texts, byte_tokenizer(for_encoder=True), sequence_length=32, max_vectors=384, design="dense"
     )
     assert probe.hash == "fab6ceb0a89865db"
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        (
+            {"max_vectors": 1024},
+            "max_vectors=1024 gives a single batch of vectors.*four batches with batch_vectors=256",
+        ),
+        ({"max_vectors": 1024, "batch_vectors": 1024}, None),  # as requested
+        ({"max_vectors": 1024, "batch_vectors": 256}, None),
+        ({"max_vectors": 8192}, None),
+    ],
+)
+def test_a_single_batch_that_was_not_requested_is_told(settings, warned):
+    tokens = torch.arange(200 * 80).view(200, 80)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Probe.from_tokens(tokens, **settings)
+        Probe.from_inputs(list(torch.rand(1024, 3).split(64)), positions=None, causal=False, **settings)
+    assert len(caught) == (2 if warned else 0)
+    assert all(re.search(warned, str(each.message)) for each in caught)
+    assert all(each.filename == __file__ for each in caught)

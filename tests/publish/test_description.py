@@ -66,8 +66,8 @@ def test_heatmaps_become_rarer_as_a_run_goes_on(tmp_path, board, monkeypatch):
         clock[0] += 2.0
         drawn.append(len(measured))
 
-    monkeypatch.setattr("repdyn.tracking.run_views.log_heatmaps", draw)
-    monkeypatch.setattr("repdyn.tracking.run_views.log_config", lambda config, *_: described.append(config))
+    monkeypatch.setattr("repdyn.publish.description.log_heatmaps", draw)
+    monkeypatch.setattr("repdyn.publish.description.log_config", lambda config, *_: described.append(config))
     monkeypatch.setattr("repdyn.tracking.run_views.time.perf_counter", lambda: clock[0])
     rows, measured = make_rows(steps=(0, 8)), []
     monkeypatch.setattr("repdyn.store.Store.steps", lambda *_: list(range(len(measured))))

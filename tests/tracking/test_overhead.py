@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from repdyn import Schedule, Tracker
-from repdyn.tracking import overhead
+from repdyn.tracking import forecast, overhead
 from repdyn.tracking.overhead import LongMeasurement, Overhead
 from repdyn.tracking.tracked_run import TrackedRun
+from repdyn.utils.distributed import ALONE
 
 
 class Clock:
@@ -30,12 +31,19 @@ def clock(monkeypatch) -> Clock:
 
 
 def measured(account: Overhead, clock: Clock, seconds: float) -> None:
-    with account.counted(measurement=True):
+    with account.counted() as work:
         clock.now += seconds
+        work.is_attempt = work.is_measurement = True
+
+
+def begun(budget: float | None = None) -> Overhead:
+    account = Overhead(budget)
+    account.begin(ALONE)
+    return account
 
 
 def test_nested_work_is_counted_once(clock: Clock) -> None:
-    account = Overhead()
+    account = begun()
     with account.counted():
         clock.now += 1
         measured(account, clock, 2)
@@ -44,7 +52,7 @@ def test_nested_work_is_counted_once(clock: Clock) -> None:
 
 
 def test_a_budget_leaves_out_what_it_has_no_time_for(clock: Clock, caplog) -> None:
-    account, done = Overhead(0.1), []
+    account, done = begun(0.1), []
     for step in range(0, 101):
         if account.allows(step):
             measured(account, clock, 5)
@@ -61,7 +69,7 @@ def test_a_budget_leaves_out_what_it_has_no_time_for(clock: Clock, caplog) -> No
 
 
 def test_without_a_budget_nothing_is_left_out(clock: Clock) -> None:
-    account = Overhead()
+    account = begun()
     measured(account, clock, 1000)
     assert account.allows(1)
 
@@ -75,25 +83,120 @@ def test_budgets_are_shares(budget: float, hand_written, small_probe, tmp_path) 
 @pytest.mark.parametrize(
     ("schedule", "n_steps", "budget", "text"),
     [
-        (Schedule(every=100), None, None, "a measurement takes 5 s, as long as 10 training steps; by the schedule ({}) about 9% of the training"),
-        (Schedule(every=100), 1000, 0.02, "a measurement takes 5 s, as long as 10 training steps; by the schedule ({}) about 10% of the training, of which max_overhead=0.02 allows a part"),
-        (Schedule(steps=(1, 2, 3)), None, None, "a measurement takes 5 s, as long as 10 training steps"),
+        (Schedule(every=100), None, None, "; measured at every 100 steps, about 9% of the training"),
+        (Schedule(every=100), 1000, 0.02, "; measured at every 100 steps, about 10% of the training, of which max_overhead=0.02 allows a part"),
+        (Schedule(steps=(1, 2, 3)), None, None, ""),
+        (Schedule(steps=(1, 2, 3)), 40, None, "; measured at steps 1, 2, 3, about 50% of the training"),
     ],
 )  # fmt: skip
 def test_a_forecast_is_printed_once(clock, schedule, n_steps, budget, text: str, capsys) -> None:
-    account = Overhead(budget)
+    account = begun(budget)
     measured(account, clock, 5)
     for step in range(1, 50):
         clock.now += 0.5
         for _ in range(2):  # two micro-batches
             account.count_step(step, schedule, n_steps)
-        assert (capsys.readouterr().err != "") == (step == overhead.FORECAST_STEPS) or step != overhead.FORECAST_STEPS
-    account = Overhead(budget)
+        if step == forecast.FORECAST_STEPS:
+            assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == f"repdyn: a measurement takes 5 s, as long as 10 training steps{text}\n"
+
+
+def test_a_forecast_counts_neither_what_was_before_the_training_nor_its_first_step(clock, capsys) -> None:
+    account = Overhead(0.1)
+    clock.now += 1000  # data are loaded
+    account.begin(ALONE)
     measured(account, clock, 5)
-    for step in range(1, 50):
+    clock.now += 60  # compilation, workers that start
+    for step in range(1, 9):
+        clock.now += 20 if step == 4 else 0.5  # a validation
+        account.count_step(step, Schedule(every=100))
+    assert capsys.readouterr().err.startswith("repdyn: a measurement takes 5 s, as long as 10 training steps;")
+    assert account.total_seconds == 5 + 60 + 7 * 0.5 + 20
+    assert not account.allows(9)  # 5 + 5 s of 93.5 s
+
+
+def test_tracking_between_steps_is_no_part_of_them(clock, capsys) -> None:
+    account = begun()
+    measured(account, clock, 5)
+    for step in range(1, 9):
         clock.now += 0.5
-        account.count_step(step, schedule, n_steps)
-    assert capsys.readouterr().err == f"repdyn: {text.format(schedule)}\n"
+        account.count_step(step, Schedule(every=1))
+        measured(account, clock, 5)
+    assert capsys.readouterr().err.startswith("repdyn: a measurement takes 5 s, as long as 10 training steps;")
+
+
+def test_a_forecast_is_corrected_by_a_later_measurement(clock, capsys) -> None:
+    account, printed = begun(), []
+    measured(account, clock, 15)  # with everything that is done once
+    for step in range(1, 40):
+        clock.now += 0.5
+        account.count_step(step, Schedule(every=10))
+        if step % 10 == 0:
+            measured(account, clock, 5)
+        printed += [line.split(";")[0] for line in capsys.readouterr().err.splitlines()]
+    assert printed == [
+        "repdyn: a measurement takes 15 s, as long as 30 training steps",
+        "repdyn: a measurement now takes 5 s, as long as 10 training steps",
+    ]
+
+
+def test_finding_that_a_step_is_stored_is_no_measurement(clock, capsys) -> None:
+    account = begun(0.1)
+    with account.counted():
+        clock.now += 0.01
+    for step in range(1, 20):
+        clock.now += 0.5
+        account.count_step(step, Schedule(every=10))
+        assert account.allows(step)
+    assert capsys.readouterr().err == ""
+    with account.counted() as work:  # one that fails takes time, but is no forecast of those that do not
+        clock.now += 4
+        work.is_attempt = True
+    account.count_step(20, Schedule(every=10))
+    assert capsys.readouterr().err == ""
+    assert not account.allows(21)
+
+
+def test_after_a_resume_the_forecast_is_of_a_whole_measurement(
+    hand_written, small_probe, tmp_path, without_figures, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(forecast, "CORRECTED_FROM", 1e9)
+
+    def train(start: int, n_steps: int) -> None:
+        with Tracker(hand_written, small_probe, 30, store=tmp_path, run="mine", report=False, start=start) as tracker:
+            for _ in range(n_steps):
+                tracker.step()
+
+    train(0, 30)
+    assert "a measurement takes" in capsys.readouterr().err
+    train(30, 25)  # step 30 is in the store
+    assert "a measurement" not in capsys.readouterr().err
+
+
+def test_the_number_of_steps_is_told_to_a_loop_of_ones_own(
+    hand_written, small_probe, tmp_path, without_figures, capsys
+) -> None:
+    with Tracker(hand_written, small_probe, [1], store=tmp_path, report=False, n_steps=1_000_000) as tracker:
+        for _ in range(8):
+            tracker.step()
+    assert "; measured at step 1, about " in capsys.readouterr().err
+    with pytest.raises(ValueError, match="expected n_steps >= 1, the optimizer steps of the whole training, got 0"):
+        Tracker(hand_written, small_probe, store=tmp_path, n_steps=0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        (Schedule(every=1000), "every 1,000 steps"),
+        (Schedule.pythia(), "steps 0, 1, 2, 4 ... 512 and every 1,000 steps"),
+        (Schedule(early_every=16, early_until=512, every=100), "every 16 steps until 512 and every 100 steps"),
+        (Schedule(steps=(10, 0, 100)), "steps 0, 10, 100"),
+        (Schedule(at_checkpoints=True), "every checkpoint"),
+        (Schedule(), "step 0"),
+    ],
+)
+def test_schedules_in_words(schedule: Schedule, words: str) -> None:
+    assert str(schedule) == words
 
 
 @pytest.mark.parametrize(

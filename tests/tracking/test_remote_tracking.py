@@ -111,3 +111,27 @@ def test_views_go_to_the_current_folder(faulty, small_probe, tmp_path, quick_ima
     assert (tmp_path / "mine" / "report.html").exists()
     assert (tmp_path / "mine" / "figures" / "mean_over_layers.png").exists()
     assert not list(open_store(URL).path.rglob("*.png"))
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("method", ["put_file", "find"])
+def test_what_ends_a_training_does_not_wait_long_for_a_dead_network(
+    faulty, small_probe, without_figures, monkeypatch, ends, method
+):
+    """A scheduler may leave 10 s between a signal and the end of the process, in which a user saves."""
+    monkeypatch.setattr(run_views, "UPLOAD_SECONDS", 60.0)
+    loop = Loop()
+    tracker = Tracker(loop.model, small_probe, schedule=1, store=URL)
+    interrupted = 0.0
+
+    def train() -> None:
+        nonlocal interrupted
+        with tracker:
+            faulty.faults[method] = 60.0
+            tracker.step(loss=loop.step())
+            interrupted = time.monotonic()
+            raise ends
+
+    with pytest.raises(ends):
+        train()
+    assert time.monotonic() - interrupted < 5

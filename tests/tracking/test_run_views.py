@@ -16,8 +16,8 @@ from repdyn.tracking.run_views import REFRESH_SECONDS, RunViews
 def pages(monkeypatch):
     """What is written, in order, by a clock that stands still."""
     written = []
-    monkeypatch.setattr(showing, "write_report", lambda store, path, **given: written.append((path, given)))
-    monkeypatch.setattr(showing, "show_run", lambda *_, **given: written.append(given))
+    monkeypatch.setattr("repdyn.report.write_report", lambda store, path, **given: written.append((path, given)))
+    monkeypatch.setattr("repdyn.publish.results.show_run", lambda *_, **given: written.append(given))
     return written
 
 
@@ -43,7 +43,7 @@ def test_pages_take_a_small_share_of_the_time(tmp_path, pages, monkeypatch, fail
         if fails:
             raise OSError("no place")
 
-    monkeypatch.setattr(showing, "write_report", slow)
+    monkeypatch.setattr("repdyn.report.write_report", slow)
     monkeypatch.setattr(showing.time, "perf_counter", lambda: clock[0])
     from repdyn import open_store
 
@@ -66,20 +66,20 @@ def test_without_a_page(tmp_path, small_probe, pages):
 
 @pytest.mark.slow
 def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path, small_probe, pages, monkeypatch, caplog):
-    monkeypatch.setattr(showing, "write_report", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("repdyn.report.write_report", lambda *_, **__: 1 / 0)
     with Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine") as tracker:
         tracker.step()
     assert tracker.store.steps("mine") == [0, 1]
     assert len(pages) == 1  # the summary
     failures = [record.message for record in caplog.records if "ZeroDivisionError" in record.message]
-    assert [re.sub(" failed.*", "", text, flags=re.DOTALL) for text in failures] == ["tracking at step 0"]
+    assert [re.sub(" failed.*", "", text, flags=re.DOTALL) for text in failures] == ["drawing at step 0"]
     with pytest.raises(ZeroDivisionError):
         Tracker(HandWritten(), small_probe, store=tmp_path / "other", on_error="raise").__enter__()
 
 
 @pytest.mark.slow
 def test_the_real_page_is_there_from_the_first_measurement_on(tmp_path, small_probe, monkeypatch):
-    monkeypatch.setattr(showing, "show_run", lambda *_, **__: None)
+    monkeypatch.setattr("repdyn.publish.results.show_run", lambda *_, **__: None)
     page = tmp_path / "mine" / "report.html"
     with Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine"):
         live = page.read_text()
@@ -89,7 +89,7 @@ def test_the_real_page_is_there_from_the_first_measurement_on(tmp_path, small_pr
 
 @pytest.mark.slow
 def test_wandb_gets_tables_and_page_at_the_end(tmp_path, small_probe, monkeypatch):
-    monkeypatch.setattr(showing, "show_run", lambda *_, **__: None)
+    monkeypatch.setattr("repdyn.publish.results.show_run", lambda *_, **__: None)
     logged = {}
 
     class Experiment:

@@ -180,7 +180,7 @@ def test_a_cloud_that_cannot_be_made_costs_its_own_rows(tracked, monkeypatch):
 
 def test_figures_on_a_mount_that_is_gone_do_not_hold_up_the_end(tmp_path, small_probe, monkeypatch, caplog):
     answer = threading.Event()
-    monkeypatch.setattr("repdyn.tracking.run_views.show_run", lambda *_, **__: answer.wait(60))
+    monkeypatch.setattr("repdyn.publish.results.show_run", lambda *_, **__: answer.wait(60))
     monkeypatch.setattr("repdyn.tracking.run_views.DRAWING_SECONDS", 0.1)
     steps(Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine"), 1)
     assert any("drawing mine took more than 0.1 s" in record.message for record in caplog.records)
@@ -250,9 +250,9 @@ def test_a_logger_that_fails_is_named_once_and_costs_no_row(tracked, tmp_path, c
 def test_figures_that_cannot_be_drawn_are_no_reason_to_end_a_job_with_an_error(
     tmp_path, small_probe, monkeypatch, caplog
 ):
-    monkeypatch.setattr("repdyn.tracking.run_views.show_run", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("repdyn.publish.results.show_run", lambda *_, **__: 1 / 0)
     steps(Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "mine"), 1)
-    assert any("tracking at the end failed" in record.message for record in caplog.records)
+    assert any("drawing at the end failed" in record.message for record in caplog.records)
     with pytest.raises(ZeroDivisionError):
         steps(Tracker(HandWritten(), small_probe, schedule=1, store=tmp_path / "other", on_error="raise"), 1)
 

@@ -79,10 +79,11 @@ import sys
 from pathlib import Path
 import torch
 from repdyn import Probe, Tracker
-from repdyn.tracking import run_views
+import repdyn.report
+from repdyn.publish import results
 from test_tracker import Loop
 
-run_views.write_report = run_views.show_run = lambda *_, **__: None
+repdyn.report.write_report = results.show_run = lambda *_, **__: None
 saved, url, probe = Path(sys.argv[1]), sys.argv[2], Probe.load(sys.argv[3])
 loop, start = Loop(), 0
 if saved.exists():

@@ -116,7 +116,19 @@ def test_windows_that_are_longer_than_the_context(tmp_path, hugging_face):
 
 def test_a_token_that_the_model_does_not_know(tmp_path):
     probe = Probe.from_tokens(random_tokens(10, 12, vocabulary=60), max_vectors=96)
-    assert "on token ids up to 59" in refused(HandWritten(), probe, store=tmp_path / "mine")
+    message = refused(HandWritten(), probe, store=tmp_path / "mine")
+    assert message.startswith(
+        "expected token ids that the model knows, got a probe whose ids go up to 59, of which HandWritten runs on those "
+        "up to 49 (IndexError: "
+    )
+    assert message.endswith("is it the model's tokenizer that made the probe?")
+
+
+def test_windows_too_long_and_ids_too_large_are_found_one_after_the_other(tmp_path):
+    probe = Probe.from_tokens(random_tokens(10, 90, vocabulary=60), max_vectors=256)
+    assert "sequence_length=64" in refused(HandWritten(), probe, store=tmp_path / "mine")
+    probe = Probe.from_tokens(random_tokens(10, 64, vocabulary=60), max_vectors=256)
+    assert "of which HandWritten runs on those up to 49" in refused(HandWritten(), probe, store=tmp_path / "mine")
 
 
 def test_a_forward_of_the_users_own_that_fails(tmp_path, small_probe):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from repdyn.capture.library_classes import is_fsdp1, is_pretrained_model
-from repdyn.capture.sublists import check_whole_blocks
+from repdyn.capture.sublists import check_not_in_turn, check_whole_blocks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -153,8 +153,11 @@ def _largest_list(model: nn.Module, part: nn.Module, stack: str | None = None) -
         )
     name, blocks = candidates[0]
     found = list(_blocks_of(name, blocks, stack))
+    by_name = {block.name: block.module for block in found}
     if any(isinstance(child, nn.ModuleList) for child in blocks.children()):
-        check_whole_blocks(model, name, {block.name: block.module for block in found})
+        check_whole_blocks(model, name, by_name)
+    elif hugging_face_model(model) is None:  # the layers of these are what their configuration counts
+        check_not_in_turn(model, name, by_name)
     return found
 
 

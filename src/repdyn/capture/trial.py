@@ -148,7 +148,13 @@ def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
             f"expected {how} {name}.forward{_signature(model)}, got {failure}; name the inputs as the forward does, "
             "give them as a tuple in its order, or run the model with forward=lambda model, batch: model(batch.inputs)"
         )
-    readable = _longest_that_runs(model, batch)
+    if (known := _largest_known_id(model, batch)) is not None:
+        return (
+            f"expected token ids that the model knows, got a probe whose ids go up to {int(batch.input_ids.max())}, of "
+            f"which {name} runs on those up to {known} ({failure}); is it the model's tokenizer that made the probe?"
+        )
+    # of the smallest id, so that both faults are found one after the other
+    readable = _longest_that_runs(model, _of_one_id(batch, int(batch.input_ids.min())))
     if readable:
         return (
             f"expected windows that the model can read, got windows of {length} tokens, of which {name} reads "
@@ -161,6 +167,26 @@ def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
         f"{int(batch.input_ids.max())} of shape {tuple(batch.input_ids.shape)}, got {failure}; where it takes "
         f"something else, say how to run it: forward={_example(model)}"
     )
+
+
+def _largest_known_id(model: PreparedModel, batch: ProbeBatch) -> int | None:
+    """Return the largest token id of which the model runs on a whole window; None if the ids are not why it fails."""
+    smallest, largest = int(batch.input_ids.min()), int(batch.input_ids.max())
+
+    def runs_on(token: int) -> bool:
+        return _runs(model, _of_one_id(batch, token), batch.input_ids.shape[1])
+
+    if smallest == largest or runs_on(largest) or not runs_on(smallest):
+        return None
+    known, unknown = smallest, largest
+    while unknown - known > 1:
+        middle = (known + unknown) // 2
+        known, unknown = (middle, unknown) if runs_on(middle) else (known, middle)
+    return known
+
+
+def _of_one_id(batch: ProbeBatch, token: int) -> ProbeBatch:
+    return replace(batch, input_ids=torch.full_like(batch.input_ids, token))
 
 
 def _longest_that_runs(model: PreparedModel, batch: ProbeBatch) -> int:

@@ -24,7 +24,8 @@ from repdyn.capture.token_states import TokenPositions
 from repdyn.capture.trial import choose_way
 from repdyn.measurement.identity import layer_choice, metric_set
 from repdyn.measurement.probe_loss import ProbeLoss
-from repdyn.measurement.rows import OnError, rows_of_layer
+from repdyn.measurement.rows import OnError, part_of, rows_of_layer
+from repdyn.measurement.type_checks import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, CheckpointContext, LayerView, MetricLike, resolve
 from repdyn.probe import Probe
 from repdyn.probe.views import view_of
@@ -125,7 +126,9 @@ def measure(
         checkpoint: identifies what is measured in the rows; class, size and device of the model are filled in.
         on_error: what to do when a kernel fails (out of memory, say): "raise", or "record" NaN with the error as the
             reason and continue.
-        progress: called with "forward" or "kernels" and the completed share of it, in [0, 1].
+        progress: called with "forward", "masked forward" (of an encoder whose loss is measured) or "kernels" and the
+            completed share of it, in [0, 1]: after each forward pass and before each batch of each metric; what it
+            raises breaks the measurement off.
         root_module: the module that the model is a part of, if that is sharded as a whole (FSDP); None for the model.
         ranks: processes that measure together, ``Ranks.of_job()`` in a distributed job. All of them call this function
             and get the whole profile; forward passes and layers are shared out. Needed for a sharded model.
@@ -138,12 +141,15 @@ def measure(
         metrics of attention heads have one for each head too.
 
     Raises:
+        TypeError: the model is no ``nn.Module``, or the probe no Probe.
         ValueError: an unknown metric, blocks that cannot be identified, states that depend on the padding, layers on
             several devices, or ranks that differ.
         RuntimeError: a block that did not run, or does not output one vector for each token; found blocks that do not
             pass states from one to the next; or a rank that failed.
         OSError: the temporary folder has too little space for the states beyond ``states_bytes``.
     """
+    check_model(model)
+    check_probe(probe)
     pairs = resolve(metrics, probe)
     if probe_loss and probe.inputs is not None:
         raise ValueError("expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out")
@@ -185,7 +191,8 @@ def measure(
             final_norm = find_final_norm(prepared, next(probe.batches(1)).input_ids)
     loss = None
     if probe_loss:
-        loss = ProbeLoss(probe, checkpoint.causal, output_head or "", lambda masked: run(masked, ["all"]))
+        predict = partial(run, subsets=["all"], progress=partial(progress, "masked forward"))
+        loss = ProbeLoss(probe, checkpoint.causal, output_head or "", predict)
     # what is kept for the next checkpoint, and predicted, is sampled from all tokens
     needs_all = probe_loss or "previous_checkpoint" in captures
     states = run(
@@ -205,10 +212,10 @@ def measure(
     whole_spectrum = any(metric.whole_spectrum for metric, _ in pairs)
     choice = layer_choice(layers, token_positions)
 
-    def measure_next_layer() -> list[Row]:
+    def measure_next_layer(progress: Callable[[float], None]) -> list[Row]:
         of_stack = replace(checkpoint, causal=causal_by_stack[states.layers[0].stack])
         view = LayerView(states.take(), states, probe, n_neighbours, whole_spectrum, context)
-        rows = rows_of_layer(view, pairs, of_stack, choice, on_error)
+        rows = rows_of_layer(view, pairs, of_stack, choice, on_error, progress)
         if loss is not None and view.layer.is_last and view.layer.stack == prepared.stacks[-1]:
             rows += loss.rows(view.layer, states, checkpoint, on_error)
         return rows
@@ -217,8 +224,7 @@ def measure(
     n_layers = len(states.layers)
     with ranks.sync_errors():
         for number in range(n_layers):
-            progress("kernels", number / n_layers)
-            rows_by_layer.append(measure_next_layer())
+            rows_by_layer.append(measure_next_layer(part_of(partial(progress, "kernels"), number, n_layers)))
         progress("kernels", 1.0)
     if state_cache is not None:
         state_cache.complete(checkpoint.step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal, TypeAlias
 
@@ -20,8 +20,18 @@ from repdyn.store.schema import Checkpoint, Row, provenance, too_few_distinct
 OnError: TypeAlias = Literal["raise", "record"]
 
 
+def part_of(progress: Callable[[float], None], number: int, n_parts: int) -> Callable[[float], None]:
+    """Return a function that reports a share of one of several equal parts as a share of the whole."""
+    return lambda share: progress((number + share) / n_parts)
+
+
 def rows_of_layer(
-    view: LayerView, pairs: Sequence[tuple[Metric, str]], checkpoint: Checkpoint, layers: str, on_error: OnError
+    view: LayerView,
+    pairs: Sequence[tuple[Metric, str]],
+    checkpoint: Checkpoint,
+    layers: str,
+    on_error: OnError,
+    progress: Callable[[float], None],
 ) -> list[Row]:
     """Return the rows of one layer: one for each metric defined there, and one for each head if the metric has values
     of heads.
@@ -32,20 +42,30 @@ def rows_of_layer(
         checkpoint: identifies what is measured.
         layers: the choice of layers as rows record it.
         on_error: as for :func:`repdyn.measure`.
+        progress: called before each metric and each of its batches with the completed share of the layer; what it
+            raises breaks the measurement off.
     """
     rows = []
-    for metric, subset in pairs:
+    for number, (metric, subset) in enumerate(pairs):
         if metric.is_defined_at(view.layer.index, is_last=view.layer.is_last):
-            rows += _rows_of_metric(view, metric, subset, checkpoint, layers, on_error)
+            of_metric = part_of(progress, number, len(pairs))
+            of_metric(0.0)
+            rows += _rows_of_metric(view, metric, subset, checkpoint, layers, on_error, of_metric)
     view.keep_for_later()
     return rows
 
 
 def _rows_of_metric(
-    view: LayerView, metric: Metric, subset: str, checkpoint: Checkpoint, layers: str, on_error: OnError
+    view: LayerView,
+    metric: Metric,
+    subset: str,
+    checkpoint: Checkpoint,
+    layers: str,
+    on_error: OnError,
+    progress: Callable[[float], None],
 ) -> list[Row]:
     start = time.perf_counter()
-    batches, values, reason = _values(view, metric, subset, on_error)
+    batches, values, reason = _values(view, metric, subset, on_error, progress)
     seconds = time.perf_counter() - start
     sizes, reason = _sizes(view, metric, subset, batches, reason, on_error)
     shares = _neighbour_shares(view, subset) if metric.neighbours and sizes["n_unique"] else {}
@@ -111,33 +131,41 @@ def _design(view: LayerView, metric: Metric, subset: str) -> dict[str, Any]:
 
 
 def _values(
-    view: LayerView, metric: Metric, subset: str, on_error: OnError
+    view: LayerView, metric: Metric, subset: str, on_error: OnError, progress: Callable[[float], None]
 ) -> tuple[Sequence[tuple], list[np.ndarray | float], str | None]:
     """Return the kernel's inputs and value for each batch, and the reason if the value is undefined."""
     batches: Sequence[tuple] = []
     values: list[np.ndarray | float] = []
     undefined = None
-    try:
-        with full_precision(view.layer.states.device):
+    with full_precision(view.layer.states.device):
+        try:
             batches = metric.select_inputs(view, subset)
-            for number, inputs in enumerate(batches):
-                try:
-                    value = metric.compute(*inputs)
-                    values.append(value.cpu().numpy() if metric.per_head else float(value))
-                except Undefined as error:
-                    undefined = undefined or f"batch {number}: {error}"
-                    if not metric.per_head:
-                        break
-    except Undefined as error:
-        undefined = f"batch 0: {error}"
-    except Exception as error:
-        if on_error == "raise":
-            raise
-        return batches, values, f"{type(error).__name__}: {error}"
-    # the batches of heads are sequences, some of which may have nothing to compare; all others are parts of one sample
+        except Exception as error:
+            if on_error == "raise" and not isinstance(error, Undefined):
+                raise
+            return batches, values, _reason(error, 0)
+        for number, inputs in enumerate(batches):
+            progress(number / len(batches))  # not among what is tried: it may break the measurement off
+            try:
+                value = metric.compute(*inputs)
+                values.append(value.cpu().numpy() if metric.per_head else float(value))
+            except Exception as error:
+                if on_error == "raise" and not isinstance(error, Undefined):
+                    raise
+                reason = _reason(error, number)
+                undefined = undefined or reason
+                # the batches of heads are sequences, some of which may have nothing to compare; all others are parts of
+                # one sample
+                if not metric.per_head or not isinstance(error, Undefined):
+                    return batches, values, reason
     if undefined is None and any(np.isnan(value).any() for value in values):
         return batches, values, "the kernel returned NaN without a reason"
     return batches, values, None if values and metric.per_head else undefined
+
+
+def _reason(error: Exception, batch: int) -> str:
+    """Return why a batch has no value."""
+    return f"batch {batch}: {error}" if isinstance(error, Undefined) else f"{type(error).__name__}: {error}"
 
 
 def _sizes(

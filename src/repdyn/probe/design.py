@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from reprlib import repr as briefly
@@ -60,7 +61,7 @@ class Design:
         if self.n_windows is not None and max_vectors == MAX_VECTORS and batch_vectors is None:
             n_batches = max(1, n_tokens // BATCH_VECTORS)
             return {"batch_vectors": n_tokens // n_batches, "n_batches": n_batches}
-        batch = min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
+        batch = vectors_per_batch(max_vectors, batch_vectors)
         return {"batch_vectors": batch, "n_batches": max_vectors // batch if batch > 0 else 0}
 
     def required_windows(self, n_batches: int, batch_vectors: int, window_tokens: int) -> int:
@@ -84,6 +85,24 @@ class Design:
             "exclude_own_window": self.exclude_own_window,
             "metric_settings": settings,
         }
+
+
+def vectors_per_batch(max_vectors: int, batch_vectors: int | None) -> int:
+    """Return the number of vectors in a batch: as requested, or 4096, or ``max_vectors`` if that is less.
+
+    Where neither is large enough for a second batch, and none was requested, a warning says so.
+    """
+    if batch_vectors is not None:
+        return batch_vectors
+    batch = min(BATCH_VECTORS, max_vectors)
+    if batch > 0 and max_vectors // batch == 1:
+        warnings.warn(
+            f"max_vectors={max_vectors} gives a single batch of vectors, whose values have no standard error and "
+            f"cannot be judged; take four batches with batch_vectors={max(1, max_vectors // 4)}, or by default four of "
+            f"{BATCH_VECTORS} vectors",
+            stacklevel=4,  # whoever makes a probe of tokens
+        )
+    return batch
 
 
 INDEPENDENT = Design("independent", window_tokens=80, vectors_per_window=8)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.probe.design import BATCH_VECTORS, INPUTS
+from repdyn.probe.design import INPUTS, vectors_per_batch
 
 InputBatch: TypeAlias = Mapping[str, Any] | tuple[Any, ...]
 """Arguments of a model's forward by name, or in their order."""
@@ -91,7 +91,7 @@ def inputs_fields(
     copied = tuple(as_batch(batch) for batch in batches)
     rules_as_json(positions, names=True)
     n_inputs = sum(batch_size(batch) for batch in copied)
-    size = min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
+    size = vectors_per_batch(max_vectors, batch_vectors)
     n_batches = max_vectors // size if size > 0 else 0
     if n_inputs < max(n_batches, 1):
         raise ValueError(

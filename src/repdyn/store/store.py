@@ -30,7 +30,7 @@ from repdyn.store.parquet_files import is_readable, to_rows, write_single
 from repdyn.store.row_filter import of_metrics
 from repdyn.store.schema import COLUMNS, Row, to_table
 from repdyn.utils.atomic_files import write_atomically
-from repdyn.utils.urls import is_url
+from repdyn.utils.urls import folder_path, is_url
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -286,13 +286,13 @@ def open_store(path: str | Path, *, refresh: bool = True) -> Store:
 
     Raises:
         ValueError: no such filesystem, or its package is not installed.
-        OSError: the remote store cannot be read.
+        OSError: the path is a file, or the remote store cannot be read.
 
     >>> open_store("runs/none").runs()
     []
     """
     if not is_url(path):
-        return Store(path)
+        return Store(folder_path(path))
     from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
 
     store = RemoteStore(str(path))

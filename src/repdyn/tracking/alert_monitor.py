@@ -11,9 +11,7 @@ from repdyn.alerts import AlertEvaluator, Rule, stored_rules, write_rules
 from repdyn.alerts.evaluation import ALERT_COLUMNS
 from repdyn.publish.loggers import log_alerts
 from repdyn.store import Store
-from repdyn.store.frame import to_pandas
 from repdyn.store.schema import Row, to_table
-from repdyn.tables.alert_text import alert_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +62,10 @@ class AlertMonitor:
         """
         if not self._rules or not rows:
             return False
+        import pandas as pd  # which constructing a tracker does not wait for
+
+        from repdyn.tables.alert_text import alert_lines
+
         step = rows[0].step
         if self._read_history is not None:
             stored, self._read_history = self._read_history(), None
@@ -90,5 +92,7 @@ class AlertMonitor:
 
 
 def _history(store: Store, run: str, probe: str) -> pd.DataFrame:
+    from repdyn.store.frame import to_pandas
+
     rows = store.to_pandas(run, columns=ALERT_COLUMNS) if store.steps(run) else to_pandas(to_table([]))
     return rows.loc[rows["probe"] == probe]

@@ -15,6 +15,7 @@ from repdyn.capture.prepared_model import prepare
 from repdyn.capture.token_states import TokenPositions, positions_name
 from repdyn.capture.trial import try_model
 from repdyn.measurement.identity import layer_choice, metric_set
+from repdyn.measurement.type_checks import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple, resolve
 from repdyn.probe import Probe
 from repdyn.publish.keys import LogLayers, validate_log_layers
@@ -28,13 +29,17 @@ def validate_measurement(
     on_error: str,
     token_positions: TokenPositions | None = None,
     log_layers: LogLayers = "default",
+    probe: Probe | None = None,
 ) -> None:
     """Check everything that can be checked without a model.
 
     Raises:
+        TypeError: the probe is given, and none.
         ValueError: an unknown metric or setting, two metrics of one name, ``on_error`` other than "warn" or "raise", or
             token positions that are neither a slice nor a named function; ``log_layers`` that match no metric.
     """
+    if probe is not None:
+        check_probe(probe)
     positions_name(token_positions)
     if on_error not in {"warn", "raise"}:
         raise ValueError(f'expected on_error "warn" or "raise", got {on_error!r}')
@@ -54,6 +59,7 @@ class MeasurementConfig:
     ``log_layers`` are the layers that loggers get, as for :func:`repdyn.publish.keys.logged_values`.
 
     Raises:
+        TypeError: the probe is none.
         ValueError: as :func:`validate_measurement` does.
     """
 
@@ -68,6 +74,7 @@ class MeasurementConfig:
     probe_loss: bool = False
 
     def __post_init__(self) -> None:
+        check_probe(self.probe)
         validate_measurement(self.metrics, self.on_error, self.token_positions, self.log_layers)
         object.__setattr__(self, "metrics", as_tuple(self.metrics))
 

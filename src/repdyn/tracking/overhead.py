@@ -11,13 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from repdyn.measurement.measure import Progress, no_progress
+from repdyn.tracking.forecast import Forecast
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.distributed import ALONE, Ranks
 
 log = logging.getLogger(__name__)
 
-FORECAST_STEPS = 20
-"""Training steps after which a step's time is known well enough for a forecast."""
+_STAGES = {
+    "forward": "running the model on the probe",
+    "masked forward": "running the model on masked tokens",
+    "kernels": "computing metrics",
+}
 PROGRESS_SECONDS = 30.0
 """Time between two lines on a long measurement; a shorter one is done in silence."""
 
@@ -29,6 +33,16 @@ def validate_max_overhead(max_overhead: float | None) -> None:
             f"expected max_overhead as a share of the training's time above 0 and below 1, such as 0.02, got "
             f"{max_overhead!r}; leave it out for no limit"
         )
+
+
+@dataclass
+class Work:
+    """A piece of tracking work whose time is counted."""
+
+    is_attempt: bool = False
+    """Whether it measures, with success or without, rather than finds that the store has the step."""
+    is_measurement: bool = False
+    """Whether it has measured all that was requested."""
 
 
 @dataclass
@@ -45,32 +59,43 @@ class Overhead:
     n_left_out: int = 0
     """Scheduled measurements that the budget had no time for."""
     ranks: Ranks = ALONE
-    _start: float = field(default_factory=lambda: time.perf_counter())
+    _start: float | None = None
     _last: float | None = None
+    """Seconds of the last attempt to measure."""
     _depth: int = 0
-    _steps: int = 0
-    _counted: int | None = None
-    _is_forecast: bool = False
+    _forecast: Forecast = field(default_factory=Forecast)
+
+    def begin(self, ranks: Ranks) -> None:
+        """Begin to count: what was before, such as loading data, is no part of the training.
+
+        Args:
+            ranks: those of the job.
+        """
+        self.ranks, self.seconds, self.n_left_out = ranks, 0.0, 0
+        self._last, self._forecast, self._start = None, Forecast(), time.perf_counter()
 
     @property
     def total_seconds(self) -> float:
-        """Wall-clock time since the tracking began, training included."""
-        return time.perf_counter() - self._start
+        """Wall-clock time since the tracking began, training included; 0 before."""
+        return 0.0 if self._start is None else time.perf_counter() - self._start
 
     @contextmanager
-    def counted(self, *, measurement: bool = False) -> Iterator[None]:
-        """Count the time of what runs inside, once where such blocks are nested."""
+    def counted(self) -> Iterator[Work]:
+        """Count the time of what runs inside, once where such blocks are nested; what it was is noted in the result."""
         start = time.perf_counter()
         self._depth += 1
+        work = Work()
         try:
-            yield
+            yield work
         finally:
             self._depth -= 1
             spent = time.perf_counter() - start
             if self._depth == 0:
                 self.seconds += spent
-            if measurement:
+            if work.is_attempt:
                 self._last = spent
+            if work.is_measurement:
+                self._forecast.add_measurement(spent)
 
     def allows(self, step: int) -> bool:
         """Return whether the budget has time to measure a scheduled step; the same on all ranks, which all call it."""
@@ -100,48 +125,19 @@ class Overhead:
         self.n_left_out += 1
 
     def count_step(self, step: int, schedule: Schedule, n_steps: float | None = None) -> None:
-        """Count a training step, and print once what measurements will cost.
+        """Count a training step, and print what measurements will cost once that is known, and when it has changed.
 
         Args:
             step: optimizer steps taken; the same one may come several times, under gradient accumulation.
             schedule: of the measurements.
             n_steps: of the whole training; None or infinite where it is not known.
         """
-        if step == self._counted:
+        self._forecast.add_step(step, self.seconds)
+        if not self.ranks.is_rank_zero:
             return
-        self._counted = step
-        forecast = self.forecast(schedule, None if n_steps is None or math.isinf(n_steps) else int(n_steps))
-        if forecast and self.ranks.is_rank_zero:
-            print(f"repdyn: {forecast}", file=sys.stderr)
-
-    def forecast(self, schedule: Schedule, n_steps: int | None) -> str | None:
-        """Count a training step; once there are enough, return what measurements will cost, else None.
-
-        Args:
-            schedule: of the measurements.
-            n_steps: of the whole training, if known.
-        """
-        self._steps += 1
-        if self._is_forecast or self._last is None or self._steps < FORECAST_STEPS:
-            return None
-        self._is_forecast = True
-        step_seconds = (self.total_seconds - self.seconds) / self._steps
-        if step_seconds <= 0:
-            return None
-        text = f"a measurement takes {self._last:.3g} s, as long as {self._last / step_seconds:,.0f} training steps"
-        share = self._share(schedule, n_steps, step_seconds)
-        if share is None:
-            return text
-        limit = f", of which max_overhead={self.budget:g} allows a part" if self.budget and share > self.budget else ""
-        return f"{text}; by the schedule ({schedule}) about {share:.0%} of the training{limit}"
-
-    def _share(self, schedule: Schedule, n_steps: int | None, step_seconds: float) -> float | None:
-        if self._last is None or (n_steps is None and schedule.every is None):
-            return None
-        horizon = n_steps if n_steps is not None else schedule.every or 0
-        n_due = schedule.count(horizon) if n_steps is not None else 1
-        measuring = self._last * n_due
-        return measuring / (measuring + horizon * step_seconds)
+        known = None if n_steps is None or math.isinf(n_steps) else int(n_steps)
+        if text := self._forecast.new_text(schedule, known, self.budget):
+            print(f"repdyn: {text}", file=sys.stderr)
 
     def report(self) -> None:
         """Print once how many measurements the budget left out."""
@@ -166,7 +162,7 @@ class LongMeasurement:
         self._next = self._stage_start + PROGRESS_SECONDS
 
     def __call__(self, stage: str, share: float) -> None:
-        """Print how far a stage ("forward" or "kernels") is, if it is time for it."""
+        """Print how far a stage, as :func:`repdyn.measure` names it, is, if it is time for it."""
         now = time.monotonic()
         if stage != self._stage:
             self._stage_start = now if self._stage else self._stage_start
@@ -174,7 +170,7 @@ class LongMeasurement:
         if now < self._next or share >= 1:
             return
         self._next = now + PROGRESS_SECONDS
-        what = {"forward": "running the model on the probe", "kernels": "computing metrics"}.get(stage, stage)
+        what = _STAGES.get(stage, stage)
         left = (now - self._stage_start) * (1 - share) / share if share > 0 else None
         rest = "" if left is None else f", about {_duration(left)} left of it"
         print(f"repdyn: measuring step {self._step}: {what}, {share:.0%} done{rest}", file=sys.stderr)

@@ -225,16 +225,24 @@ class RowBuffer:
             for rows in stored:
                 log_rows(rows)
 
-    def flush_or_rescue(self, log_rows: Callable[[list[Row]], None]) -> None:
+    def flush_or_rescue(self, log_rows: Callable[[list[Row]], None], seconds: float | None = None) -> None:
         """Write the buffered rows and log them at the end; what the store does not accept goes to a temporary folder.
+
+        Args:
+            log_rows: called with the rows of each step that has been written.
+            seconds: how long one access to the store may take; None for as long as ever.
 
         Raises:
             Exception: as :meth:`rescue` does.
         """
+        usual = self._with_timeout.seconds
+        self._with_timeout.seconds = usual if seconds is None else seconds
         try:
             self.flush_to(log_rows)
         except Exception as error:
             self.rescue(error)
+        finally:
+            self._with_timeout.seconds = usual
 
     def store_failure(self, key: MeasurementKey, rows: Sequence[Row]) -> None:
         """Store why a step is missing, or log that this is impossible; a resumed run measures the step again."""

@@ -1,4 +1,8 @@
-"""Views of a run: a page and heatmaps that follow it, and figures, a summary and the final page when it ends."""
+"""Views of a run: a page and heatmaps that follow it, and figures, a summary and the final page when it ends.
+
+What draws is imported when something is drawn: a broken installation of its packages then costs the views that need
+them, rather than the job.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repdyn.publish.description import log_config, log_heatmaps, log_status, provenance
-from repdyn.publish.media import log_stored_media
-from repdyn.publish.results import show_run
-from repdyn.report import PAGE, write_report
+from repdyn.report import PAGE
 from repdyn.store import Store
-from repdyn.tables.frames import metrics_of, subsets_of
 from repdyn.tracking.interruptions import Interrupted
 from repdyn.utils.attempts import attempts
 from repdyn.utils.timeout import TimeoutRunner
@@ -30,8 +30,8 @@ _COMMANDS = "training interrupted; make figures and report with: repdyn figures 
 
 DRAWING_SECONDS = 600.0
 """How long a job waits for all views at the end."""
-UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 60.0, 10.0
-"""How long the end of a training waits for the uploads to a remote store, also after an error."""
+UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 60.0, 2.0
+"""How long the end of a training waits for the uploads to a remote store, also after an error or Ctrl-C."""
 PAGE_SECONDS = 60.0
 """How long a training waits for a page."""
 REFRESH_SECONDS = 15.0
@@ -101,6 +101,8 @@ class RunViews:
         """
         if self._store is None or not self._live or not self._page_time.is_left():
             return
+        from repdyn.report import write_report
+
         path = self._store.output / PAGE
         write = partial(write_report, self._store, path, refresh_seconds=REFRESH_SECONDS)
         with self._page_time.spent():
@@ -111,6 +113,9 @@ class RunViews:
         if self._is_described or not store.steps(run):  # a store that cannot be written may have none
             return
         self._is_described = True
+        from repdyn.publish.description import log_config, provenance
+        from repdyn.tables.frames import metrics_of, subsets_of
+
         frame = store.to_pandas(run, categorical=True)
         rows = frame.loc[(frame["probe"] == probe) & frame["layer"].notna()]
         metrics = ", ".join(f"{metric}@{one}" for metric in metrics_of(rows) for one in subsets_of(rows, metric))
@@ -128,6 +133,8 @@ class RunViews:
             self._heatmaps_in = FIRST_HEATMAPS - n_steps
             return
         self._heatmaps_in = math.ceil(n_steps * HEATMAP_GROWTH) - n_steps
+        from repdyn.publish.description import log_heatmaps
+
         draw = partial(log_heatmaps, store, run, loggers, probe=probe, prefix=self._prefix)
         with self._heatmap_time.spent():
             self._heatmaps(f"drawing {run}", draw)
@@ -165,13 +172,21 @@ class RunViews:
                 store.compact_at_end(run)
             with attempt():
                 if page is not None:
+                    from repdyn.report import write_report
+
                     write_report(store, page)
             with attempt():
+                from repdyn.publish.results import show_run
+
                 show_run(store, run, probe=probe, loggers=self._loggers(), prefix=self._prefix, report=page, **seconds)
             with attempt():
+                from repdyn.publish.media import log_stored_media
+
                 options = {"probe": probe, "page": page, "prefix": self._prefix, "attempt": attempt}
                 log_stored_media(store, run, self._loggers(), **options)
             with attempt():
+                from repdyn.publish.description import log_status
+
                 log_status(store, run, self._loggers(), probe=probe, prefix=self._prefix)
 
 

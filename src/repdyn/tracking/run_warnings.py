@@ -19,16 +19,18 @@ class RunWarnings:
 
     def __init__(self) -> None:
         self._logged: set[str] = set()
+        self._weights_since: tuple[str, int] | None = None
+        """The weights of the last measurement, and the first step at which they were measured."""
 
-    def failure(self, error: Exception, step: int | None) -> None:
-        """Warn of an error at a step, or at the end of the training where there is none."""
+    def failure(self, error: Exception, step: int | None, what: str = "tracking") -> None:
+        """Warn of an error at a step, or at the end of the training where there is none; ``what`` has failed."""
         # by type and line: the text may name a file that is called otherwise each time
         trace = traceback.extract_tb(error.__traceback__)
         place = f"{trace[-1].filename}:{trace[-1].lineno}" if trace else str(error)
         if self._is_new(f"{type(error).__name__} {place}"):
             details = redacted("".join(traceback.format_exception(error)).rstrip())
             when = "at the end" if step is None else f"at step {step}"
-            log.warning("tracking %s failed, training goes on: %s\n%s", when, redacted(describe(error)), details)
+            log.warning("%s %s failed, training goes on: %s\n%s", what, when, redacted(describe(error)), details)
 
     def of_measurement(self, rows: Sequence[Row], comparing: Collection[str]) -> None:
         """Warn of what a reader of the rows of a measurement should know; ``comparing`` as for :meth:`undefined`."""
@@ -48,6 +50,27 @@ class RunWarnings:
             if not expected and self._is_new(f"undefined {row.metric}"):
                 values = (row.step, row.metric, row.layer, row.reason)
                 log.warning("step %d: %s of layer %s is undefined, training goes on: %s", *values)
+
+    def unchanged_weights(self, weights: str | None, step: int) -> None:
+        """Warn of a model that optimizer steps have not changed.
+
+        A single one may not: a warm-up begins with a learning rate of 0, and a gradient scaler skips steps.
+
+        Args:
+            weights: their fingerprint; None where it is not known.
+            step: optimizer steps taken.
+        """
+        if weights is None or self._weights_since is None or self._weights_since[0] != weights:
+            self._weights_since = None if weights is None else (weights, step)
+            return
+        since = self._weights_since[1]
+        if step > since + 1 and self._is_new("unchanged weights"):
+            log.warning(
+                "step %d: the weights are those of step %d; is the model that the tracker was given the one that the "
+                "optimizer trains, and does each call of step() follow a step of the optimizer?",
+                step,
+                since,
+            )
 
     def below_one(self, rows: Sequence[Row]) -> None:
         """Warn of estimates of a dimension below 1."""

@@ -6,8 +6,7 @@ Adapters, such as the callback for Lightning, decide when; this module does the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,20 +21,25 @@ from repdyn.store import MeasurementKey, Store
 from repdyn.store.scalars import LOSS
 from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import STATES_FOLDER, StateCache
+from repdyn.tracking.alert_monitor import AlertMonitor
 from repdyn.tracking.config import MeasurementConfig
+from repdyn.tracking.error_handling import ErrorHandling
 from repdyn.tracking.interruptions import Interrupted, watching_signals
 from repdyn.tracking.outcomes import Outcomes
 from repdyn.tracking.overhead import Overhead, progress_of
 from repdyn.tracking.row_buffer import Existing, RowBuffer
+from repdyn.tracking.run_views import RunViews
 from repdyn.tracking.run_warnings import RunWarnings, describe
 from repdyn.tracking.schedule import Schedule
 from repdyn.tracking.training_state import Scalar, fingerprint, scalar_rows
 from repdyn.utils.attempts import attempts
 from repdyn.utils.distributed import ALONE, Ranks
-from repdyn.utils.random_state import isolated_rng
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
+
+INTERRUPTED_SECONDS = 2.0
+"""How long one access to the store may take where a user waits to save a checkpoint."""
 
 
 @dataclass(kw_only=True)
@@ -73,13 +77,11 @@ class TrackedRun:
     _outcomes: Outcomes = field(default_factory=Outcomes)
 
     def __post_init__(self) -> None:
-        from repdyn.tracking.alert_monitor import AlertMonitor  # with pandas and matplotlib, not before they are used
-        from repdyn.tracking.run_views import RunViews
-
         self._prefix = f"{self.name}_" if self.name else ""
         self._buffer = RowBuffer(self.store, self.config.probe)
         self._alerts = AlertMonitor(self.rules, self.loggers, self._prefix)
         self._views = RunViews(self.store, self.loggers, live=self.report, prefix=self._prefix)
+        self._handling = ErrorHandling(self.config.on_error, self._warnings)
         self._comparing: set[str] = set()
         self._state_cache: StateCache | None = None
         self._causal_by_stack: Mapping[str | None, bool | None] | None = None
@@ -101,9 +103,11 @@ class TrackedRun:
             OSError: the store cannot be written.
             RuntimeError: on ranks other than the first, when it failed there.
         """
-        self._ranks, self.overhead.ranks, probe = ranks, ranks, self.config.probe
+        self._ranks, self._handling.ranks, probe = ranks, ranks, self.config.probe
+        self.overhead.begin(ranks)
+        self.kernel_seconds = 0.0
         pairs = resolve(self.config.metrics, probe)
-        self._views.schedule = plan = str(schedule)
+        self._views.schedule = plan = repr(schedule)
         ranks.require_same("what a run is tracked by", {"goes on": resumed, "schedule": plan, "probe": probe.hash})
         with self.overhead.counted(), ranks.sync_errors():
             self._outcomes.trial_error = self.config.check_model(model, root_module, ranks)
@@ -123,7 +127,7 @@ class TrackedRun:
 
     def start(self, step: int) -> None:
         """Begin the training at a step: stored steps after it are set aside, since it has gone back from them."""
-        with self._handling_errors(step):
+        with self._handling(step):
             self._ranks.on_rank_zero(lambda: self._warnings.gone_back(self._buffer.go_back(self.run, step), step))
 
     def measure(
@@ -152,7 +156,7 @@ class TrackedRun:
                 reason for the missing rows, and the training goes on.
         """
         config, ranks = self.config, self._ranks
-        with self.overhead.counted(measurement=True), watching_signals() as check_signals, self._handling_errors(step):
+        with self.overhead.counted() as work, watching_signals() as check_signals, self._handling(step):
             key = self._key(step)
             checkpoint = Checkpoint(self.run, class_name(model), step, tokens_seen)
             try:
@@ -163,6 +167,7 @@ class TrackedRun:
                 if ranks.on_rank_zero(lambda: self._log_if_stored(key, checkpoint)):
                     self._outcomes.n_measured += 1
                     return
+                work.is_attempt = True
                 profile = measure(
                     model,
                     config.probe,
@@ -185,16 +190,18 @@ class TrackedRun:
                     self._buffer.store_failure(key, rows)
                 raise
             self._outcomes.n_measured += 1
+            work.is_measurement = True
             if None not in profile.causal_by_stack.values():  # undecidable at first: blocks initialised as the identity
                 self._causal_by_stack = profile.causal_by_stack
             self.kernel_seconds += profile.kernel_seconds
             with ranks.sync_errors():
                 rows = [*profile.rows, *profile.scalars] if ranks.is_rank_zero else []
                 if rows:
-                    rows += scalar_rows(checkpoint, key.probe, scalars or {}, partial(self._handle_error, step=None))
+                    rows += scalar_rows(checkpoint, key.probe, scalars or {}, partial(self._handling.error, step=step))
                 self.latest = rows
             if ranks.is_rank_zero:
                 self._warnings.of_measurement(profile.rows, self._comparing)
+                self._warnings.unchanged_weights(checkpoint.weights, step)
                 self._buffer.add(key, rows)
             with attempts() as attempt:
                 with attempt():
@@ -206,19 +213,19 @@ class TrackedRun:
                         self._state_cache.delete_after(step)  # of steps that the training has gone back from
                 with attempt():
                     ranks.on_rank_zero(partial(self._alerts.publish, step))
-                with attempt():
+                with attempt(), self._handling(step, "drawing"):
                     ranks.on_rank_zero(partial(self._views.refresh, self.run, key.probe, check_signals))
 
     def add_loss(self, step: int, loss: float) -> None:
         """Store the training loss of a step that was measured before it was known; all ranks call this."""
-        with self.overhead.counted(), self._handling_errors(step):
+        with self.overhead.counted(), self._handling(step):
             self.should_stop |= self._ranks.on_rank_zero(lambda: self._store_loss(self._key(step), loss))
             self._ranks.on_rank_zero(partial(self._alerts.publish, step))
 
     def flush(self) -> None:
-        """Store what has been measured before an error ends the training; nothing is raised."""
-        with self._handling_errors(None, never_raise=True):
-            self._buffer.flush_or_rescue(self._log)
+        """Store what has been measured before an error ends the training, in a few seconds; nothing is raised."""
+        with self._handling(None, never_raise=True):
+            self._buffer.flush_or_rescue(self._log, INTERRUPTED_SECONDS)
 
     def finish(self, *, interrupted: bool = False) -> None:
         """Draw figures beside the store and in the loggers, and print a summary; on rank zero only.
@@ -231,17 +238,18 @@ class TrackedRun:
             self.overhead.report()
         if self.store is None or not self._ranks.is_rank_zero:
             return
-        with self._handling_errors(None, never_raise=interrupted):
+        with self._handling(None, never_raise=interrupted):
             self._buffer.flush_or_rescue(self._log)
-            if self._buffer.steps(self.run):
-                self._views.finish(
-                    self.run,
-                    self.config.probe.hash,
-                    tracking_seconds=self.overhead.seconds,
-                    kernel_seconds=self.kernel_seconds,
-                    total_seconds=self.overhead.total_seconds,
-                    exit_start=time.perf_counter(),
-                )
+            with self._handling(None, "drawing", never_raise=interrupted):
+                if self._buffer.steps(self.run):
+                    self._views.finish(
+                        self.run,
+                        self.config.probe.hash,
+                        tracking_seconds=self.overhead.seconds,
+                        kernel_seconds=self.kernel_seconds,
+                        total_seconds=self.overhead.total_seconds,
+                        exit_start=time.perf_counter(),
+                    )
         self._buffer.release(self.run)
 
     def name_commands(self) -> None:
@@ -249,21 +257,6 @@ class TrackedRun:
         if self._ranks.is_rank_zero:
             self._outcomes.report()
             self._views.name_commands()
-
-    @contextmanager
-    def _handling_errors(self, step: int | None, never_raise: bool = False) -> Iterator[None]:
-        """Isolate the RNG from what runs inside, and handle its errors."""
-        try:
-            with isolated_rng():
-                yield
-        except Exception as error:
-            self._handle_error(error, step, never_raise)
-
-    def _handle_error(self, error: Exception, step: int | None, never_raise: bool = False) -> None:
-        if self.config.on_error == "raise" and not never_raise:
-            raise error
-        if self._ranks.is_rank_zero:
-            self._warnings.failure(error, step)
 
     def _key(self, step: int) -> MeasurementKey:
         return MeasurementKey(self.run, step, self.config.probe.hash, self.config.metric_set)
@@ -273,7 +266,7 @@ class TrackedRun:
         try:
             rows, on_others = self._buffer.rows_on(key, checkpoint.weights)
         except OSError as error:
-            self._handle_error(error, key.step)
+            self._handling.error(error, key.step)
             rows, on_others = [], False
         if on_others:
             self._warnings.other_weights(key.step)

@@ -14,6 +14,7 @@ from repdyn.alerts.rules import DEFAULT
 from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
 from repdyn.capture.forward import Forward
 from repdyn.capture.token_states import TokenPositions
+from repdyn.measurement.type_checks import check_model
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
 from repdyn.publish.keys import LogLayers
@@ -42,8 +43,8 @@ class Tracker:
                 tracker.step(loss=loss)
 
     It measures on entering (step 0), at the scheduled steps and on leaving (the end), and changes nothing in the
-    training. On leaving, also by Ctrl-C, figures are written beside the store and a summary is printed; after an error
-    the log names the commands that make them. In a job of several processes all of them do the same; they share the
+    training. On leaving, figures are written beside the store and a summary is printed; after an error or Ctrl-C the
+    log names the commands that make them. In a job of several processes all of them do the same; they share the
     probe and the layers among them.
 
     Args:
@@ -68,8 +69,10 @@ class Tracker:
             "number" calls the new one "NAME-2".
         max_overhead: largest share of the training's time that tracking may take, 0.02 for 2 %: scheduled steps without
             time for a measurement are left out, except the first and the last; None for no limit.
+        n_steps: optimizer steps of the whole training, if known: the forecast of what measurements cost is then of it.
 
     Raises:
+        TypeError: the model is no ``nn.Module``, or the probe no :class:`repdyn.Probe`.
         ValueError: at once, where the configuration cannot work: an unknown metric, unidentifiable blocks. On entering,
             where the store holds another run of this name.
     """
@@ -97,7 +100,9 @@ class Tracker:
         report: bool = True,
         existing: Existing = "refuse",
         max_overhead: float | None = None,
+        n_steps: int | None = None,
     ) -> None:
+        check_model(model)
         config = MeasurementConfig(
             probe=probe,
             metrics=metrics,
@@ -113,7 +118,11 @@ class Tracker:
             raise ValueError(f"expected start >= 0, the optimizer steps taken before, got {start}")
         if existing not in get_args(Existing):
             raise ValueError(f"expected existing to be one of {', '.join(get_args(Existing))}, got {existing!r}")
+        if n_steps is not None and n_steps < 1:
+            raise ValueError(f"expected n_steps >= 1, the optimizer steps of the whole training, got {n_steps}")
         validate_max_overhead(max_overhead)
+        self._is_started = False
+        self._n_steps = n_steps
         self._root_module = model
         self._model = unwrapped(model)
         find_blocks(self._model, layers)
@@ -158,9 +167,12 @@ class Tracker:
 
     def finish(self) -> None:
         """Finish as ``with`` does on leaving: measure the last step, draw figures and print a summary."""
+        self._require_started("finish")
         self.__exit__(None, None, None)
 
     def __enter__(self) -> Tracker:
+        if self._is_started:
+            raise RuntimeError("expected a tracker that is not started, got one that is already; call start() once")
         ranks = Ranks.of_job()
         continued = self._tracked.existing == "continue"
         if continued and self._now == 0:
@@ -168,6 +180,7 @@ class Tracker:
         resumed = continued or self._now > 0
         self._tracked.begin(ranks, self._schedule.schedule, resumed, self._model, self._root_module)
         self._tracked.start(self._now)
+        self._is_started = True
         try:
             if self._schedule.start(self._now):
                 self._measure()
@@ -178,6 +191,7 @@ class Tracker:
 
     def step(
         self,
+        *,
         loss: Scalar = None,
         tokens: int | None = None,
         learning_rate: Scalar = None,
@@ -190,7 +204,11 @@ class Tracker:
             tokens: training tokens the step has consumed, over all processes. Omitted once, their sum is unknown.
             learning_rate: the current one, stored with the measurement: ``optimizer.param_groups[0]["lr"]``.
             validation_loss: that of a validation at or since the step before; stored with the next measurement.
+
+        Raises:
+            RuntimeError: the tracker is not started, or finished.
         """
+        self._require_started("step")
         self._now += 1
         self._tokens_seen = None if tokens is None or self._tokens_seen is None else self._tokens_seen + tokens
         # without the graph of a loss, which would keep the activations of the step in memory
@@ -198,7 +216,7 @@ class Tracker:
         self._scalars |= {LOSS: loss, LEARNING_RATE: learning_rate}
         if validation_loss is not None:
             self._scalars[VALIDATION_LOSS] = validation_loss
-        self._tracked.overhead.count_step(self._now, self._schedule.schedule)
+        self._tracked.overhead.count_step(self._now, self._schedule.schedule, self._n_steps)
         if self._schedule.advance(self._now):
             if self._tracked.overhead.allows(self._now):
                 self._measure()
@@ -206,24 +224,39 @@ class Tracker:
                 self._schedule.release()
 
     def measure(self) -> None:
-        """Measure now, whatever the schedule, unless this step has been measured."""
+        """Measure now, whatever the schedule, unless this step has been measured.
+
+        Raises:
+            RuntimeError: the tracker is not started, or finished.
+        """
+        self._require_started("measure")
         if self._schedule.claim(self._now):
             self._measure()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            try:
+        if not self._is_started:  # finished inside the block
+            return
+        try:
+            if kind is None:
                 self.measure()
-            except BaseException:
-                self._interrupt()
-                raise
+        except BaseException:
+            self._interrupt()
+            raise
+        if kind is None:
+            self._is_started = False
             self._tracked.finish()
-        elif issubclass(kind, KeyboardInterrupt):
-            self._tracked.finish(interrupted=True)
         else:
             self._interrupt()
+
+    def _require_started(self, method: str) -> None:
+        """Raise RuntimeError where a run has not begun, of which the store may hold one of the same name."""
+        if not self._is_started:
+            raise RuntimeError(
+                f"expected a started tracker for {method}(), got one that is not started or has finished; call start() "
+                "or use with"
+            )
 
     def _last_stored(self) -> tuple[int, int | None]:
         """Return the last step of the run in the store and the tokens seen until then; both 0 where it has none."""
@@ -237,6 +270,7 @@ class Tracker:
 
     def _interrupt(self) -> None:
         """Leave the views to a command: whoever saves a checkpoint on an error must not wait for them."""
+        self._is_started = False
         self._tracked.flush()
         self._tracked.name_commands()
 

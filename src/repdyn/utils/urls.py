@@ -15,6 +15,20 @@ def is_url(path: str | Path) -> bool:
     return isinstance(path, str) and "://" in path
 
 
+def folder_path(path: str | Path) -> Path:
+    """Return the path of a store's folder, which need not exist yet.
+
+    Raises:
+        NotADirectoryError: it is a file.
+    """
+    path = Path(path)
+    if path.is_file():
+        raise NotADirectoryError(
+            f"expected the folder of a store, got the file {str(path)!r}; name a folder, which is created if needed"
+        )
+    return path
+
+
 def path_or_url(text: str) -> str | Path:
     """Return a URL as it is, and anything else as a path; the type of an option that names a store.
 

@@ -1,0 +1,49 @@
+"""How far a measurement is, and that it can be broken off between the batches of its metrics."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from repdyn import measure
+from repdyn.metrics import Metric
+
+
+class Stop(Exception):
+    """What a progress function raises to break a measurement off."""
+
+
+def test_progress_goes_on_within_a_layer(hand_written, small_probe):
+    shares: list[float] = []
+    measure(
+        hand_written,
+        small_probe,
+        ("anisotropy", "two_nn"),
+        progress=lambda what, share: shares.append(share) if what == "kernels" else None,
+    )
+    assert shares[0] == 0
+    assert shares[-1] == 1
+    assert all(earlier <= later for earlier, later in pairwise(shares))
+    # 4 layers of 3 values (anisotropy on two subsets) of 2 batches each
+    assert len(set(shares)) == 4 * 3 * 2 + 1
+
+
+@pytest.mark.parametrize("on_error", ["raise", "record"])
+def test_a_measurement_is_broken_off_between_batches(hand_written, small_probe, on_error):
+    batches = []
+
+    def kernel(cloud) -> torch.Tensor:
+        batches.append(cloud)
+        return torch.tensor(1.0)
+
+    def progress(what: str, share: float) -> None:
+        if batches:
+            raise Stop
+
+    metric = Metric(name="counting", kernel=kernel)
+    with pytest.raises(Stop):
+        measure(hand_written, small_probe, (metric,), progress=progress, on_error=on_error)
+    assert len(batches) == 1
+    assert small_probe.n_batches == 2
