@@ -20,7 +20,8 @@ from repdyn.sweep.plan import (
     suite_fields,
 )
 from repdyn.sweep.suites import PublishedModel, shipped_suites
-from repdyn.sweep.targets import Selection, Target, select_targets, shorten_list
+from repdyn.sweep.targets import Selection, Target, select_targets
+from repdyn.utils.short_lists import shorten_list
 
 
 def printed(act, *arguments) -> str:

@@ -40,17 +40,17 @@ def main(arguments: Sequence[str], prog: str = "repdyn verify") -> None:
     options = build_parser(prog).parse_args(arguments)
     from repdyn.hub.client import Hub
     from repdyn.hub.errors import SweepStoppedError
-    from repdyn.hub.options import check_device
-    from repdyn.hub.weights import Loading
+    from repdyn.hub.options import Loading, check_device, resolved_device
     from repdyn.store import find_store
     from repdyn.sweep.downloads import DownloadLimits, Downloads
     from repdyn.sweep.leftovers import remove_leftovers
     from repdyn.sweep.verification import find_repeatable, verify
     from repdyn.utils.cache import cache_directory
 
-    check_device(options.device)
+    device = resolved_device(options.device)
+    check_device(device)
     store = find_store(options.store)
-    loading = Loading(device=options.device, trust_remote_code=options.trust_remote_code)
+    loading = Loading(device=device, trust_remote_code=options.trust_remote_code)
     repeatable, left = find_repeatable(store, loading)
     if not repeatable:
         reason = left[0] if left else "it has live runs alone, whose weights it does not name"

@@ -9,7 +9,6 @@ import pandas as pd
 
 from repdyn.alerts import find_alerts, stored_rules
 from repdyn.diagnosis import insights
-from repdyn.figures.heatmaps import heatmap
 from repdyn.metrics.names import file_stem
 from repdyn.publish.loggers import log_figures
 from repdyn.publish.rank_zero import rank_zero_only

@@ -18,8 +18,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from huggingface_hub import constants
 
 from repdyn.metrics import resolve
-from repdyn.probe.content import SUBSETS
 from repdyn.probe.design import DESIGNS, INDEPENDENT
+from repdyn.probe.views import SUBSETS
 from repdyn.recipes.criteria import KINDS, Criterion
 from repdyn.recipes.criteria_models import Control
 from repdyn.sweep.histories import models_to_audit

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from repdyn.hub.errors import CheckpointError, model_errors
-from repdyn.hub.local import LIGHTNING, checkpoints_folder, lightning_content, model_folders
+from repdyn.hub.local import LIGHTNING, checkpoints_folder, model_folders
 from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, parse_revision, whole_number
 from repdyn.store.schema import FINISHED
 from repdyn.sweep.targets import Target
@@ -103,6 +103,8 @@ def _revision(path: Path) -> Revision | None:
     by_name = parse_revision(path.resolve().name, DEFAULT_PATTERN)
     if path.suffix != LIGHTNING:
         return by_name
+    from repdyn.hub.lightning_files import lightning_content  # with torch, which other folders do without
+
     try:
         with model_errors(f"{path} does not load"):
             return Revision(path.name, whole_number(str(lightning_content(path)["global_step"]), "global_step"))

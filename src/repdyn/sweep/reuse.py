@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repdyn.store import MeasurementKey, Store, read_rows
 from repdyn.store.schema import Row
-from repdyn.sweep.checkpoint import Settings, Task
+from repdyn.sweep.tasks import Settings, Task
 from repdyn.utils.atomic_files import write_atomically
 
 CERTIFICATES = "certificates"
