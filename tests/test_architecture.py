@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "repdyn"
 ALLOWED = {
     "utils": set(),
     "kernels": set(),
-    "models": set(),
+    "models": {"utils"},
     "text": {"utils"},
     "probe": {"text", "utils"},
     "data": {"probe", "text", "utils"},
@@ -31,7 +31,7 @@ ALLOWED = {
     "figures": {"alerts", "metrics", "store", "tables", "utils"},
     "terminal": {"alerts", "diagnosis", "metrics", "store", "tables", "utils"},
     "report": {"alerts", "diagnosis", "figures", "metrics", "store", "tables", "terminal", "utils"},
-    "plots": {"alerts", "diagnosis", "figures", "report", "store", "tables"},
+    "plots": {"alerts", "diagnosis", "figures", "report", "store", "tables", "utils"},
     "publish": {*("alerts", "diagnosis", "figures", "metrics", "report", "store", "tables", "terminal", "utils")},
     "tracking": {
         *("alerts", "capture", "measurement", "metrics", "probe", "publish", "report", "store", "tables", "utils")

@@ -103,6 +103,8 @@ def log_heatmaps(
     takers = [logger for logger in loggers if target_of(logger).takes_images]
     if not takers:
         return
+    from repdyn.figures.heatmaps import heatmap  # with Matplotlib, which a run without views does without
+
     frame, rules = store.to_pandas(run, categorical=True), stored_rules(store.alerts_path(run))
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     with attempts() as attempt:
