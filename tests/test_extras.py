@@ -74,7 +74,8 @@ with Tracker(model, probe, schedule=2, store=sys.argv[2]) as tracker:
         optimizer.step()
         tracker.step(loss=loss)
 frame = open_store(sys.argv[2]).to_pandas()
-print(sorted(frame["step"].unique()), bool(frame.loc[frame["layer"] > 0, "value"].notna().all()))
+of_blocks = frame[(frame["layer"] > 0) & (frame["metric"] == "anisotropy")]
+print(sorted(set(of_blocks["step"].tolist())), bool(of_blocks["value"].notna().all()))
 """
 COMMAND = """
 from repdyn.cli.main import main
