@@ -6,7 +6,10 @@ nox -s test       every test, as .ci/run does
 nox -s docs       build the site, strictly
 nox -s bench      the kernels beside other packages
 nox -s stacks     models and trainers of other packages, in an environment of its own
+nox -s bounds     the lowest and the newest versions that pyproject.toml allows, each in an environment of its own
 """
+
+from pathlib import Path
 
 import nox
 
@@ -55,3 +58,39 @@ def stacks(session: nox.Session) -> None:
     # litgpt asks for a huggingface_hub below ours, timm for a torchvision that may be built for another torch
     session.install("--no-deps", "litgpt==0.5.13", "timm==1.0.31")
     session.run("python", "-m", "pytest", "-q", "-rs", "tests/stacks", *session.posargs)
+
+
+# what reads and writes with other packages; kernels, which need torch alone, are left out but for one file
+BOUNDS_LANE = (
+    *("tests/kernels/test_two_nn.py", "tests/capture", "tests/metrics", "tests/measurement", "tests/probe"),
+    *("tests/store", "tests/tables", "tests/tracking", "tests/callbacks", "tests/hub", "tests/sweep/test_sweep.py"),
+    *("tests/figures", "tests/report/test_report_page.py", "tests/query", "tests/test_extras.py"),
+)
+BOUNDS_TOOLS = (
+    *("flask", "flask-cors", "hypothesis", "peft", "pytest", "pytest-rerunfailures", "pytest-timeout"),
+    *("pytest-xdist", "scikit-dimension"),
+)
+# moto, which stands for S3, resolves with no old version of several packages
+BOUNDS_LEFT_OUT = (
+    "tests/store/test_remote_store.py",
+    "tests/store/test_s3_faults.py",
+    "tests/tracking/test_tracking_on_s3.py",
+)
+
+
+@nox.session(venv_backend="venv")
+@nox.parametrize("resolution", ["lowest-direct", "highest"], ids=["lowest", "newest"])
+def bounds(session: nox.Session, resolution: str) -> None:
+    """Run a lane of tests with the lowest versions of direct dependencies, or the newest of all."""
+    extras = [f"--extra={extra}" for extra in ("train", "watch", "query")]
+    pinned = str(Path(session.create_tmp()).absolute() / "pinned.txt")
+    session.install("uv")
+    # uv reads its own configuration: UV_OVERRIDE may name a file with the torch that this machine has
+    resolve = ("uv", "pip", "compile", "pyproject.toml", *extras, f"--resolution={resolution}", "-q", "-o", pinned)
+    python = f"--python={session.virtualenv.bin}/python"
+    session.run(*resolve, python)
+    session.run("uv", "pip", "install", "-q", python, "-r", pinned)
+    session.run("uv", "pip", "install", "-q", python, "--no-deps", "-e", ".")
+    session.run("uv", "pip", "install", "-q", python, "-c", pinned, *BOUNDS_TOOLS)
+    chosen = session.posargs or [*BOUNDS_LANE, *(f"--ignore={path}" for path in BOUNDS_LEFT_OUT)]
+    session.run("python", "-m", "pytest", "-q", "-m", "not slow and not process", *chosen)

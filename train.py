@@ -11,11 +11,16 @@ python train.py fit --help                                        --help all for
 import sys
 from pathlib import Path
 
-from repdyn.cli.train import TrainCLI
+from repdyn.cli.train_help import shipped_help
 
 QUICKSTART = Path(__file__).parent / "configs" / "quickstart.yaml"
 
 if __name__ == "__main__":
     if len(sys.argv) == 1:
         sys.argv += ["fit", "--config", str(QUICKSTART)]
-    TrainCLI()
+    if page := shipped_help(sys.argv[1:]):
+        sys.stdout.write(page)
+    else:
+        from repdyn.cli.train import TrainCLI  # with Lightning, which help does not wait for
+
+        TrainCLI()

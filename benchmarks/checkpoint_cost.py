@@ -26,11 +26,12 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.hub.weights import Loading
+from repdyn.hub.options import Loading
 from repdyn.probe.design import BATCH_VECTORS, MAX_VECTORS
-from repdyn.sweep.checkpoint import Settings, Task, Timing, measure_checkpoint
+from repdyn.sweep.checkpoint import Timing, measure_checkpoint
 from repdyn.sweep.downloads import LocalFiles
 from repdyn.sweep.targets import Target
+from repdyn.sweep.tasks import Settings, Task
 from repdyn.text.source import load_corpus
 
 # width, layers, heads of the published configurations

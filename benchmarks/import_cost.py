@@ -24,15 +24,24 @@ CASES = {
     "repdyn sweep --help": ["sweep", "--help"],
     "repdyn reproduce --help": ["reproduce", "--help"],
     "repdyn sweep --list-suites": ["sweep", "--list-suites"],
+    "repdyn sweep --suite pythia-14m --dry-run": ["sweep", "--suite", "pythia-14m", "--dry-run"],
     "repdyn metrics": ["metrics"],
+    "analyze_checkpoints.py --help": ["analyze_checkpoints.py", "--help"],
+    "train.py --help": ["train.py", "--help"],
+    "train.py fit --help": ["train.py", "fit", "--help"],
 }
+NO_NETWORK = 3
+"""Exit status of a plan that cannot ask the hub: everything is imported by then."""
 
 
 def cpu_seconds(case: str | list[str]) -> float:
     """Return the CPU time of a process that runs code, or a command with arguments."""
-    given = ["-c", case] if isinstance(case, str) else ["-m", "repdyn", *case]
+    command = ["-c", case] if isinstance(case, str) else case
+    given = command if command[0] == "-c" or command[0].endswith(".py") else ["-m", "repdyn", *command]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *given], check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run([sys.executable, *given], check=False, capture_output=True, text=True)
+    if done.returncode not in {0, NO_NETWORK}:
+        raise RuntimeError(f"{given} ended with {done.returncode}: {done.stderr}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -44,7 +53,7 @@ def main() -> None:
     rounds = [{name: cpu_seconds(case) for name, case in CASES.items()} for _ in range(repeats + 1)][1:]
     seconds = {name: median(one[name] for one in rounds) for name in CASES}
     for name, cost in seconds.items():
-        print(f"{name:<28} {cost:6.2f} s {cost / seconds['import torch']:6.2f}")
+        print(f"{name:<42} {cost:6.2f} s {cost / seconds['import torch']:6.2f}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python benchmarks/measurement_cost.py
     python benchmarks/measurement_cost.py --config configs/encoder_enwik8.yaml --repeats 9
+    python benchmarks/measurement_cost.py --device cuda        and the largest memory of a measurement there
 
 Prints ratios taken within one process, each the median over interleaved repeats with its range; absolute times are
 given for orientation only.
@@ -30,11 +31,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=ROOT / "configs" / "decoder_enwik8.yaml", help="whose sizes")
     parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats (default: %(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
     options = parser.parse_args()
     config = yaml.safe_load(options.config.read_text())
     print(f"{options.config.name}, torch {torch.__version__}, {torch.get_num_threads()} threads")
-    _measurement(config, options.repeats)
-    _kernels(config["model"]["hidden_size"], options.repeats)
+    _measurement(config, options.repeats, torch.device(options.device))
+    _kernels(config["model"]["hidden_size"], options.repeats, options.device)
 
 
 def _probe(settings: dict, vocab_size: int) -> Probe:
@@ -47,16 +49,16 @@ def _probe(settings: dict, vocab_size: int) -> Probe:
     return Probe.from_tokens(ids, max_vectors=n_batches * batch, batch_vectors=batch)
 
 
-def _measurement(config: dict, repeats: int) -> None:
+def _measurement(config: dict, repeats: int, device: torch.device) -> None:
     data = TextDataModule(**config["data"] | {"text": "builtin"}, objective=objective_of(config["model"]["family"]))
     sizes = {"vocab_size": data.vocab_size, "context_length": data.sequence_length, "pad_token_id": data.pad_token_id}
-    module = LanguageModel(**config["model"], **sizes)
+    module = LanguageModel(**config["model"], **sizes).to(device)
     optimizer = torch.optim.AdamW(module.parameters())
-    batch = next(iter(data.train_dataloader()))
+    batch = {name: tensor.to(device) for name, tensor in next(iter(data.train_dataloader())).items()}
     probe = _probe(config["data"], data.vocab_size)
 
     def step() -> None:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16):
             loss = module.model(**batch).loss
         loss.backward()
         optimizer.step()
@@ -67,12 +69,19 @@ def _measurement(config: dict, repeats: int) -> None:
     kernel_share = profile.kernel_seconds / (profile.kernel_seconds + profile.forward_seconds)
     _print("measurement / training step", times["measurement"], times["step"])
     print(f"  {len(profile.rows)} values; kernels take {kernel_share:.0%} of a measurement, the forward pass the rest")
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        measure(module.model, probe)
+        extra = (torch.cuda.max_memory_allocated(device) - before) / 2**20
+        print(f"  {extra:,.0f} MiB at most on the device beside model and optimizer (torch.cuda.max_memory_allocated)")
 
 
-def _kernels(dim: int, repeats: int) -> None:
+def _kernels(dim: int, repeats: int, device: str) -> None:
     for size in (dim, 768):
         x = torch.randn(4096, 32, generator=torch.Generator().manual_seed(0)) @ torch.randn(32, size)
         x += 0.1 * torch.randn(4096, size)
+        x = x.to(device)
         work = {
             "product": lambda x=x: x @ x.T,
             "two_nn": lambda x=x: kernels.two_nn(x),
@@ -89,6 +98,8 @@ def _interleaved(work: dict[str, Callable[[], object]], repeats: int) -> dict[st
         for name, run in work.items():
             start = time.perf_counter()
             run()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
             if repeat > 0:  # the first round warms up
                 times[name].append(time.perf_counter() - start)
     return times

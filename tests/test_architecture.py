@@ -17,21 +17,21 @@ SOURCE = ROOT / "src" / "repdyn"
 ALLOWED = {
     "utils": set(),
     "kernels": set(),
-    "models": set(),
+    "models": {"utils"},
     "text": {"utils"},
-    "probe": {"text"},
+    "probe": {"text", "utils"},
     "data": {"probe", "text", "utils"},
     "capture": {"kernels", "probe", "utils"},
     "store": {"kernels", "probe", "utils"},
-    "metrics": {"capture", "kernels", "probe", "store"},
+    "metrics": {"capture", "kernels", "probe", "store", "utils"},
     "measurement": {"capture", "kernels", "metrics", "probe", "store", "utils"},
     "alerts": {"metrics", "utils"},
     "tables": {"alerts", "kernels", "metrics", "probe", "store", "utils"},
     "diagnosis": {"alerts", "metrics", "store", "tables", "utils"},
-    "figures": {"alerts", "kernels", "metrics", "store", "tables", "utils"},
+    "figures": {"alerts", "metrics", "store", "tables", "utils"},
     "terminal": {"alerts", "diagnosis", "metrics", "store", "tables", "utils"},
     "report": {"alerts", "diagnosis", "figures", "metrics", "store", "tables", "terminal", "utils"},
-    "plots": {"alerts", "diagnosis", "figures", "report", "store", "tables"},
+    "plots": {"alerts", "diagnosis", "figures", "report", "store", "tables", "utils"},
     "publish": {*("alerts", "diagnosis", "figures", "metrics", "report", "store", "tables", "terminal", "utils")},
     "tracking": {
         *("alerts", "capture", "measurement", "metrics", "probe", "publish", "report", "store", "tables", "utils")
@@ -96,7 +96,7 @@ def test_every_package_is_listed_for_the_wheel():
         assert link.resolve() == ROOT / settings["package-dir"][name]
     assert settings["package-data"] == {
         "repdyn": ["py.typed"],
-        "repdyn.cli": ["*.gz"],
+        "repdyn.cli": ["*.gz", "*.txt"],
         "repdyn.recipes": ["*.yaml"],
         "repdyn.report": ["page/*"],
         "repdyn.suites": ["*.yaml"],

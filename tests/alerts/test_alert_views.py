@@ -165,7 +165,7 @@ def test_the_rules_of_a_run_are_used_for_its_store(filled, published, tmp_path):
 def test_figures_and_summary_of_a_store_follow_its_rules(filled, published, tmp_path, monkeypatch, capsys):
     store = filled(tmp_path / "store", published("lab/a", steps=STEPS, dimension=collapsing))
     seen = []
-    monkeypatch.setattr("repdyn.publish.results.all_figures", lambda rows, attempt, alerts: seen.append(alerts) or {})
+    monkeypatch.setattr("repdyn.figures.run.all_figures", lambda rows, attempt, alerts: seen.append(alerts) or {})
     show_run(store, "lab/a")
     show_store(store)
     assert [{alert.rule for alert in alerts} for alerts in seen] == [{"dimension halved"}] * 2

@@ -15,10 +15,10 @@ from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.hub.client import Hub
 from repdyn.metrics import METRICS
 from repdyn.store.schema import Checkpoint
-from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import sweep
+from repdyn.sweep.tasks import Settings, Task
 
 pytestmark = pytest.mark.slow
 

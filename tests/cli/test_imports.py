@@ -62,11 +62,12 @@ STARTS = {
     "import repdyn": [],
     "repdyn --help": [],
     **{f"repdyn {command} --help": [] for command in LIGHT},
+    "repdyn sweep --help": [],
+    "repdyn sweep --list-suites": [],
+    "repdyn reproduce --help": [],
+    "repdyn metrics": [],
     "repdyn.Tracker": ["torch"],
     "repdyn.measure": ["torch"],
-    "repdyn sweep --help": ["torch"],
-    "repdyn reproduce --help": ["torch"],
-    "repdyn metrics": ["torch"],
 }
 START = """
 import sys
@@ -92,3 +93,16 @@ def test_what_imports_and_help_wait_for():
     given = [sys.executable, "-c", START, " ".join(HEAVY), *STARTS]
     done = subprocess.run(given, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"{line}: {heavy}" for line, heavy in STARTS.items()]
+
+
+@pytest.mark.process
+def test_a_dry_run_waits_for_neither_torch_nor_pandas(hub, family, monkeypatch, tmp_path):
+    hub.publish("lab/tiny", "step0", family[0])
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    line = f"repdyn sweep lab/tiny --dry-run --metrics all --store {tmp_path / 'sweeps'}"
+    given = [sys.executable, "-c", START, " ".join(HEAVY), line]
+    done = subprocess.run(given, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [f"{line}: []"]

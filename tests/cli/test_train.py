@@ -173,7 +173,7 @@ def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family, train
 
     monkeypatch.setattr("signal.signal", lambda *_: None)
     for view in ("show_store", "write_report"):
-        monkeypatch.setattr(f"repdyn.cli.sweep.{view}", lambda *_: None)
+        monkeypatch.setattr(f"repdyn.cli.sweep_measuring.{view}", lambda *_: None)
     with pytest.raises(SystemExit, match="^0$"):
         analyze_checkpoints([str(folder)])
     again = open_store(folder / "sweep").to_pandas()

@@ -38,6 +38,18 @@ def test_the_options_that_most_runs_need_fit_a_page(shown):
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("arguments", [["--help"], ["fit", "--help"]], ids=" ".join)
+def test_the_shipped_pages_are_those_of_the_parser(shown, arguments):
+    assert train_help.shipped_help(arguments) == shown(*arguments)
+    assert train_help.shipped_help([*arguments[:-1], "-h"]) == train_help.shipped_help(arguments)
+
+
+@pytest.mark.parametrize("arguments", [[], ["fit"], ["fit", "--help", "all"], ["fit", "--run.name", "a", "--help"]])
+def test_other_arguments_go_to_the_parser(arguments):
+    assert train_help.shipped_help(arguments) is None
+
+
+@pytest.mark.process
 def test_all_of_them_on_request(shown):
     text = shown("fit", "--help", "all")
     assert "--trainer.reload_dataloaders_every_n_epochs" in text

@@ -28,14 +28,16 @@ from repdyn import Probe, measure, open_store
 from repdyn.hub import memory
 from repdyn.hub.client import Hub, RemoteFile
 from repdyn.hub.errors import CheckpointError
-from repdyn.hub.local import load_lightning
+from repdyn.hub.lightning_files import load_lightning
+from repdyn.hub.options import Loading
 from repdyn.hub.tokenizers import load_tokenizer
-from repdyn.hub.weights import Loading, choose_files, load_model
-from repdyn.sweep.checkpoint import Settings, Task
+from repdyn.hub.weight_files import choose_files
+from repdyn.hub.weights import load_model
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import sweep
 from repdyn.sweep.probes import _config
+from repdyn.sweep.tasks import Settings, Task
 from repdyn.utils.timeout import TimeoutRunner
 
 SHARDS = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]

@@ -126,8 +126,8 @@ def checkpoints(tmp_path, probe) -> Path:
 
 @pytest.fixture
 def undrawn(monkeypatch) -> None:
-    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.cli.sweep_measuring.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.cli.sweep_measuring.write_report", lambda _, path: path)
 
 
 def swept(*arguments: str) -> int:

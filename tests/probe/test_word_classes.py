@@ -14,8 +14,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from repdyn import Probe
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.probe import function_words, word_classes
+from repdyn.probe.class_names import CLASSES
 from repdyn.probe.function_words import FUNCTION_WORDS, is_function_word
-from repdyn.probe.word_classes import CLASSES, Lexicon, frequency_cuts, words_of_tokens
+from repdyn.probe.word_classes import Lexicon, frequency_cuts, words_of_tokens
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def unpainted(monkeypatch):
             path.touch()
         return written
 
-    monkeypatch.setattr("repdyn.publish.results.save", save)
+    monkeypatch.setattr("repdyn.figures.files.save", save)
 
 
 def shown(store, *arguments, **given):

@@ -20,8 +20,8 @@ def no_figures(monkeypatch):
         asked.append(seeds)
         return {}
 
-    monkeypatch.setattr("repdyn.publish.results.comparison_figures", draw)
-    monkeypatch.setattr("repdyn.publish.results.all_figures", lambda *_: {})
+    monkeypatch.setattr("repdyn.figures.comparison.comparison_figures", draw)
+    monkeypatch.setattr("repdyn.figures.run.all_figures", lambda *_: {})
     return asked
 
 

@@ -20,8 +20,9 @@ from repdyn.capture.blocks import find_blocks
 from repdyn.cli.train import TrainCLI
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
+from repdyn.hub.options import Loading
 from repdyn.hub.revisions import compile_pattern, match_revisions, parse_revision, select_revisions, whole_number
-from repdyn.hub.weights import Loading, load_model
+from repdyn.hub.weights import load_model
 from repdyn.metrics import resolve
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.options import n_bytes, parser

@@ -17,14 +17,16 @@ from repdyn import Probe, open_store
 from repdyn.cli.train import Run
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
-from repdyn.hub.weights import Loading, load_model
+from repdyn.hub.options import Loading
+from repdyn.hub.weights import load_model
 from repdyn.store import MeasurementKey
-from repdyn.sweep.checkpoint import Settings, Task, store_failure
+from repdyn.sweep.checkpoint import store_failure
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import sweep
 from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel
 from repdyn.sweep.targets import Target, select_targets
+from repdyn.sweep.tasks import Settings, Task
 
 NAMES = ["../../x", "..", ".", "/etc/x", "a/../../b", "a/b", "a\\b", "nul\0", "new\nline", "~", "x" * 400, "é" * 200]
 NAME_IDS = [f"{name[:12]!r}" for name in NAMES]

@@ -23,16 +23,17 @@ from repdyn.data.tokens import encode, load_tokenizer
 from repdyn.hub import memory
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
-from repdyn.hub.local import load_lightning
+from repdyn.hub.lightning_files import load_lightning
 from repdyn.hub.memory import memory_of_file
-from repdyn.hub.weights import Loading, load_model
+from repdyn.hub.options import Loading
+from repdyn.hub.weights import load_model
 from repdyn.models import LanguageModel
 from repdyn.store import MeasurementKey
-from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import SweepResult, sweep
 from repdyn.sweep.probes import ProbeText
+from repdyn.sweep.tasks import Settings, Task
 
 CODE = "contains code that would run when it is read"
 

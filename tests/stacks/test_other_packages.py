@@ -83,10 +83,31 @@ def test_litgpt_under_lightning_fabric(tmp_path, without_figures) -> None:
         assert row.value == offline[row.layer, row.metric, row.subset]
 
 
-def test_x_transformers() -> None:
+def test_x_transformers(tmp_path, without_figures) -> None:
     x_transformers = pytest.importorskip("x_transformers")
-    layers = x_transformers.Decoder(dim=32, depth=3, heads=2)
-    model = x_transformers.TransformerWrapper(num_tokens=50, max_seq_len=24, attn_layers=layers)
+
+    def train(tracked: bool) -> nn.Module:
+        torch.manual_seed(0)
+        layers = x_transformers.Decoder(dim=32, depth=3, heads=2, attn_dropout=0.1, ff_dropout=0.1)
+        plain = x_transformers.TransformerWrapper(num_tokens=50, max_seq_len=24, attn_layers=layers)
+        model = x_transformers.AutoregressiveWrapper(plain)
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        settings = {"layers": "attn_layers.layers.*.2", "schedule": 2, "store": tmp_path / "store", "report": False}
+        tracker = Tracker(model.net, probe_of_tokens(), **settings).start() if tracked else None
+        for batch in TOKENS[128:].split(32):
+            loss = model(batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if tracker is not None:
+                tracker.step(loss=loss)
+        if tracker is not None:
+            tracker.finish()
+        return plain
+
+    model = train(tracked=True)
+    assert_same_weights(model, train(tracked=False))
+    assert set(stored(tmp_path / "store")["causal"]) == {True}
     with pytest.raises(ValueError, match=r'with layers= one of: "attn_layers.layers.\*.2" \(6 of Residual\)'):
         measure(model, probe_of_tokens())
     rows = measure(model, probe_of_tokens(), layers="attn_layers.layers.*.2").rows
@@ -106,26 +127,32 @@ def test_sentence_transformers(tmp_path, without_figures) -> None:
     from sentence_transformers.losses import CosineSimilarityLoss
     from sentence_transformers.models import Pooling, Transformer
 
-    torch.manual_seed(0)
     tokenizer = byte_tokenizer(for_encoder=True)
     tokenizer.save_pretrained(tmp_path / "bert")
     config = BertConfig(
         vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
+    torch.manual_seed(0)
     BertModel(config).save_pretrained(tmp_path / "bert")
-    words = Transformer(str(tmp_path / "bert"), max_seq_length=64)
-    model = SentenceTransformer(modules=[words, Pooling(32)], device="cpu")
     data = {"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": [0.5] * len(TEXTS)}
-    trainer = SentenceTransformerTrainer(
-        model,
-        args=SentenceTransformerTrainingArguments(
-            str(tmp_path), max_steps=4, report_to="none", use_cpu=True, per_device_train_batch_size=8
-        ),
-        train_dataset=Dataset.from_dict(data),
-        loss=CosineSimilarityLoss(model),
-        callbacks=[HuggingFaceTracker(probe_of_texts(tokenizer), schedule=2, report=False)],
-    )
-    trainer.train()
+
+    def train(tracked: bool) -> nn.Module:
+        words = Transformer(str(tmp_path / "bert"), max_seq_length=64)
+        model = SentenceTransformer(modules=[words, Pooling(32)], device="cpu")
+        tracker = HuggingFaceTracker(probe_of_texts(tokenizer), schedule=2, report=False)
+        trainer = SentenceTransformerTrainer(
+            model,
+            args=SentenceTransformerTrainingArguments(
+                str(tmp_path), max_steps=4, report_to="none", use_cpu=True, per_device_train_batch_size=8, seed=1
+            ),
+            train_dataset=Dataset.from_dict(data),
+            loss=CosineSimilarityLoss(model),
+            callbacks=[tracker] if tracked else [],
+        )
+        trainer.train()
+        return model
+
+    assert_same_weights(train(tracked=True), train(tracked=False))
     assert set(stored(tmp_path / "repdyn")["causal"]) == {False}
 
 
@@ -134,48 +161,67 @@ def test_trl_with_lora(tmp_path, without_figures) -> None:
     peft = pytest.importorskip("peft")
     from datasets import Dataset
 
-    torch.manual_seed(0)
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"eos_token": "</s>", "pad_token": "<pad>"})
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+
+    def train(tracked: bool) -> nn.Module:
+        torch.manual_seed(0)
+        tracker = HuggingFaceTracker(probe_of_texts(tokenizer), schedule=2, report=False)
+        trainer = trl.SFTTrainer(
+            LlamaForCausalLM(config),
+            args=trl.SFTConfig(str(tmp_path), max_steps=4, report_to="none", use_cpu=True, bf16=False, max_length=64),
+            train_dataset=Dataset.from_dict({"text": TEXTS}),
+            processing_class=tokenizer,
+            peft_config=peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=2, lora_dropout=0.1),
+            callbacks=[tracker] if tracked else [],
         )
-    )
-    trainer = trl.SFTTrainer(
-        model,
-        args=trl.SFTConfig(str(tmp_path), max_steps=4, report_to="none", use_cpu=True, bf16=False, max_length=64),
-        train_dataset=Dataset.from_dict({"text": TEXTS}),
-        processing_class=tokenizer,
-        peft_config=peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=2),
-        callbacks=[HuggingFaceTracker(probe_of_texts(tokenizer), schedule=2, report=False)],
-    )
-    trainer.train()
+        trainer.train()
+        return trainer.model
+
+    assert_same_weights(train(tracked=True), train(tracked=False))
     assert set(stored(tmp_path / "repdyn")["causal"]) == {True}
 
 
 def test_accelerate_under_autocast(tmp_path, without_figures) -> None:
     accelerate = pytest.importorskip("accelerate")
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # a Trainer before it may have set another
-    torch.manual_seed(0)
-    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
-    plain = LlamaForCausalLM(
-        LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+    config = LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        attention_dropout=0.1,
     )
-    model, optimizer = accelerator.prepare(plain, torch.optim.AdamW(plain.parameters(), 1e-3))
-    with Tracker(model, probe_of_tokens(), schedule=2, store=tmp_path / "store", report=False) as tracker:
+
+    def train(tracked: bool) -> nn.Module:
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # a Trainer may have set another
+        torch.manual_seed(0)
+        accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
+        plain = LlamaForCausalLM(config)
+        model, optimizer = accelerator.prepare(plain, torch.optim.AdamW(plain.parameters(), 1e-3))
+        settings = {"schedule": 2, "store": tmp_path / "store", "report": False}
+        tracker = Tracker(model, probe_of_tokens(), **settings).start() if tracked else None
         for batch in TOKENS[128:].split(32):
             loss = model(input_ids=batch, labels=batch).loss
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
-            tracker.step(loss=loss)
+            if tracker is not None:
+                tracker.step(loss=loss)
+        if tracker is not None:
+            tracker.finish()
+        return plain
+
+    assert_same_weights(train(tracked=True), train(tracked=False))
     assert set(stored(tmp_path / "store")["dtype"]) == {"float32"}
 
 

@@ -55,8 +55,8 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
 def shown(monkeypatch) -> list[list[str]]:
     """The runs of each requested summary, which is not drawn."""
     runs: list[list[str]] = []
-    monkeypatch.setattr(cli, "show_store", lambda store, names: runs.append(names))
-    monkeypatch.setattr(cli, "write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.cli.sweep_measuring.show_store", lambda store, names: runs.append(names))
+    monkeypatch.setattr("repdyn.cli.sweep_measuring.write_report", lambda _, path: path)
     return runs
 
 

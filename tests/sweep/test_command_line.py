@@ -16,10 +16,11 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from repdyn import open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.hub.weights import Loading
+from repdyn.hub.options import Loading
 from repdyn.measurement.identity import metric_set
 from repdyn.store import MeasurementKey, Store
-from repdyn.sweep.checkpoint import Settings, measure_checkpoint
+from repdyn.sweep.checkpoint import measure_checkpoint
+from repdyn.sweep.tasks import Settings
 
 pytestmark = pytest.mark.slow
 

@@ -21,11 +21,11 @@ from repdyn.hub.client import Hub
 from repdyn.hub.errors import CancelledError, CheckpointError, SweepStoppedError
 from repdyn.hub.tokenizers import HubFolder, fetch_tokenizer
 from repdyn.store import Store
-from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import DownloadLimits, Downloads
-from repdyn.sweep.loop import SweepResult, partition_tasks, sweep
+from repdyn.sweep.loop import SweepResult, sweep
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import select_targets
+from repdyn.sweep.tasks import Settings, Task, partition_tasks
 
 pytestmark = pytest.mark.slow
 

@@ -76,8 +76,8 @@ class PublishedCheckpoint:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("signal.signal", lambda *_: None)
             patched.setattr(cli, "has_abandoned_threads", lambda: False)
-            patched.setattr(cli, "show_store", lambda *_: None)
-            patched.setattr(cli, "write_report", lambda _, path: path)
+            patched.setattr("repdyn.cli.sweep_measuring.show_store", lambda *_: None)
+            patched.setattr("repdyn.cli.sweep_measuring.write_report", lambda _, path: path)
             with pytest.raises(SystemExit, match="^0$"):
                 main(self.command(store))
 

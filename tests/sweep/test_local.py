@@ -20,15 +20,15 @@ from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.cli.sweep_command import main
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
-from repdyn.hub.local import load_lightning
-from repdyn.hub.weights import Loading
+from repdyn.hub.lightning_files import load_lightning
+from repdyn.hub.options import Loading
 from repdyn.models import LanguageModel, build_model
 from repdyn.store import Store
 from repdyn.store.schema import Checkpoint
-from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints, ignored_models
-from repdyn.sweep.loop import SweepResult, partition_tasks, sweep
+from repdyn.sweep.loop import SweepResult, sweep
+from repdyn.sweep.tasks import Settings, Task, partition_tasks
 
 SETTINGS = Settings(loading=Loading(dtype="auto"))
 SIZES = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
@@ -65,8 +65,8 @@ def measured(tmp_path, probe):
 @pytest.fixture
 def undrawn(monkeypatch) -> None:
     """Figures take their time, and few tests look at them."""
-    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.cli.sweep_measuring.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.cli.sweep_measuring.write_report", lambda _, path: path)
 
 
 @pytest.fixture

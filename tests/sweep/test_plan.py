@@ -10,18 +10,12 @@ import pytest
 from rich.console import Console
 
 from repdyn.hub.client import Hub
-from repdyn.sweep.checkpoint import ForeignWeights
-from repdyn.sweep.plan import (
-    ModelPlan,
-    gigabytes,
-    plan_fields,
-    print_plan,
-    print_suites,
-    selection_notes,
-    suite_fields,
-)
+from repdyn.sweep.plan import ModelPlan, gigabytes, plan_fields, print_plan, selection_notes
+from repdyn.sweep.suite_list import print_suites, suite_fields
 from repdyn.sweep.suites import PublishedModel, shipped_suites
-from repdyn.sweep.targets import Selection, Target, select_targets, shorten_list
+from repdyn.sweep.targets import Selection, Target, select_targets
+from repdyn.sweep.tasks import ForeignWeights
+from repdyn.utils.short_lists import shorten_list
 
 
 def printed(act, *arguments) -> str:

@@ -21,8 +21,8 @@ from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
 from repdyn.models import build_model
+from repdyn.probe.class_names import CLASSES
 from repdyn.probe.design import INDEPENDENT
-from repdyn.probe.word_classes import CLASSES
 from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.probes import ProbeText, hub_probe, local_probe
 from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel

@@ -70,7 +70,7 @@ def test_a_checkpoint_claimed_on_another_machine_is_left_to_it(faulty, hub, comm
         return original(store, key)
 
     monkeypatch.setattr(type(there), "claim", claim)
-    monkeypatch.setattr(cli, "show_store", lambda store, names: None)
+    monkeypatch.setattr("repdyn.cli.sweep_measuring.show_store", lambda store, names: None)
     status, _, err = command("lab/model", "--store", URL)
     assert status == 1
     assert "not measured: lab/model step0: another process is measuring it" in err

@@ -10,15 +10,15 @@ import torch
 from repdyn import Probe, open_store
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import SweepStoppedError
-from repdyn.hub.weights import Loading
+from repdyn.hub.options import Loading
 from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM
 from repdyn.sweep import loop
-from repdyn.sweep.checkpoint import Settings, Task
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.local import find_checkpoints
-from repdyn.sweep.loop import check_comparable, partition_tasks, sweep
+from repdyn.sweep.loop import check_comparable, sweep
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import select_targets
+from repdyn.sweep.tasks import Settings, Task, partition_tasks
 
 pytestmark = pytest.mark.slow
 

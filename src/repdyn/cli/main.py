@@ -14,6 +14,7 @@ from typing import Any
 
 from repdyn.cli.listings import add_listings
 from repdyn.utils.arguments import SuggestingParser, add_seeds_option, add_store_command, given_seeds
+from repdyn.utils.extras import with_extra
 from repdyn.utils.redaction import redacted
 from repdyn.utils.untrusted_names import printable
 
@@ -80,6 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         # the reader, such as head, has seen enough; Python would complain once more when it closes the stream
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ModuleNotFoundError as error:
+        missing = with_extra(error, " ".join(["repdyn", *given[:1]]))
+        if missing is None:
+            raise
+        parser.exit(2, f"error: {missing}\n")
     except (ValueError, OSError) as error:
         parser.exit(2, f"error: {printable(redacted(str(error)))}\n")
     except KeyboardInterrupt:

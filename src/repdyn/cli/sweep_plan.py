@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from repdyn.hub.client import Hub
 from repdyn.store import Store
-from repdyn.sweep.checkpoint import ForeignWeights, Settings
 from repdyn.sweep.estimate import Assumptions
-from repdyn.sweep.loop import partition_tasks
 from repdyn.sweep.plan import ModelPlan, plan_fields, print_plan
 from repdyn.sweep.sources import Source, tasks_of
 from repdyn.sweep.targets import Target
+from repdyn.sweep.tasks import ForeignWeights, Settings, partition_tasks
 from repdyn.utils.records import print_records, wants_records
 from repdyn.utils.untrusted_names import PrintableConsole
 

@@ -1,11 +1,16 @@
-"""The help of ``train.py fit``: the options that most runs need on one page, and all of them on request."""
+"""The help of ``train.py``: the options that most runs need on one page, and all of them on request.
+
+The pages are kept as files, since the parser that they come from takes many seconds to build: Lightning and all classes
+with options are imported for it. The tests compare both; ``shipped_help`` says how a page is written again.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 _WIDTH = 80
@@ -75,6 +80,23 @@ _EXAMPLES = """Examples:
   train.py fit --config configs/quickstart.yaml --print_config
   train.py fit --help all                  every option, at full length
 """
+
+
+def shipped_help(arguments: Sequence[str]) -> str | None:
+    """Return the page that train.py prints for these arguments, if they ask for one of the two that are files.
+
+    A page is written again, 80 columns wide, by
+
+        COLUMNS=80 python -c "from repdyn.cli.train import TrainCLI; TrainCLI()" fit --help > FILE
+
+    >>> shipped_help(["fit", "--help"]).partition(" [")[0], shipped_help(["fit", "--help", "all"])
+    ('usage: train.py fit', None)
+    """
+    *before, last = arguments or [""]
+    pages = {(): "train_help.txt", ("fit",): "train_fit_help.txt"}
+    if last not in {"-h", "--help"} or tuple(before) not in pages:
+        return None
+    return Path(__file__).with_name(pages[tuple(before)]).read_text(encoding="utf-8")
 
 
 class HelpAction(argparse._HelpAction):

@@ -43,8 +43,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn verify") -> None:
     options = build_parser(prog).parse_args(arguments)
     from repdyn.hub.client import Hub
     from repdyn.hub.errors import SweepStoppedError
-    from repdyn.hub.options import check_device
-    from repdyn.hub.weights import Loading
+    from repdyn.hub.options import Loading, check_device, resolved_device
     from repdyn.store import find_store
     from repdyn.sweep.certificates import check_certificates
     from repdyn.sweep.downloads import DownloadLimits, Downloads
@@ -52,9 +51,10 @@ def main(arguments: Sequence[str], prog: str = "repdyn verify") -> None:
     from repdyn.sweep.verification import choose, find_candidates, verify
     from repdyn.utils.cache import cache_directory
 
-    check_device(options.device)
+    device = resolved_device(options.device)
+    check_device(device)
     store = find_store(options.store)
-    loading = Loading(device=options.device, trust_remote_code=options.trust_remote_code)
+    loading = Loading(device=device, trust_remote_code=options.trust_remote_code)
     candidates, left = find_candidates(store)
     chosen, others = choose(candidates, store, loading, sample=options.sample, seed=options.seed)
     if not chosen:

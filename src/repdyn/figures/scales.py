@@ -14,13 +14,13 @@ from repdyn.figures.axes import axis_of_lines
 from repdyn.figures.captions import notes, run_caption, run_title
 from repdyn.figures.charts import Axis, Chart, Line, Panel
 from repdyn.figures.drawing import draw
-from repdyn.kernels import SCALES
+from repdyn.metrics import METRICS
 from repdyn.store.schema import FINISHED
 from repdyn.tables.designs import intervals
 from repdyn.tables.frames import in_order, is_finished, measurements, of_metric, select_steps
 from repdyn.tables.style import ORDERED, shades, subset_title
 
-GRIDE = tuple(f"gride_{k}" for k in SCALES)
+GRIDE = tuple(name for name in METRICS if name.startswith("gride_"))
 _MAX_STEPS = 3
 _MAX_LAYERS = 7
 _SINGLE_SCALE = {"two_nn": ("TwoNN", "s"), "levina_bickel": ("Levina-Bickel", "D")}

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from textwrap import shorten
 
 import httpx2
-import torch
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -102,6 +101,8 @@ def hub_errors(what: str, endpoint: str) -> Iterator[None]:
 @contextmanager
 def model_errors(what: str) -> Iterator[None]:
     """Convert any exception while loading or measuring one model into a CheckpointError."""
+    import torch  # which whatever loads or measures a model has imported
+
     try:
         yield
     except (CheckpointError, SweepStoppedError):

@@ -1,13 +1,33 @@
-"""Command-line options for loading a model, the same for sweeps, studies and the explorer."""
+"""Options for loading a model, the same for sweeps, studies and the explorer."""
 
 # Imports torch only when an option is parsed: --help must be quick.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from repdyn.utils.arguments import at_least
 
 DTYPE_NAMES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Settings for loading models.
+
+    Args:
+        device: device of the model; with a device map, device of its input.
+        dtype: precision of the weights; "auto" keeps the published one. Kernels always compute in float32 and float64.
+        device_map: "auto" spreads a model that is larger than the GPU over GPU, memory and disk with accelerate; or a
+            device for each module.
+        trust_remote_code: run Python code that comes with the model.
+    """
+
+    device: str = "cpu"
+    dtype: str = "auto"
+    device_map: str | Mapping[str, str] | None = None
+    trust_remote_code: bool = False
 
 
 def add_loading_options(parser: argparse._ActionsContainer, *, dtype: str | None = "float32") -> None:
@@ -54,16 +74,25 @@ def revision_names(text: str) -> tuple[str, ...]:
 
 
 def device_name(text: str) -> str:
-    """Return the name of a device, "auto" resolved; an argparse type."""
+    """Return the name of a device, or "auto", which :func:`resolved_device` resolves; an argparse type."""
+    if text == "auto":
+        return text
     import torch
 
-    if text == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.device(text)
     except RuntimeError as error:
         raise argparse.ArgumentTypeError(f"expected a device such as cpu, cuda or cuda:1, got {text!r}") from error
     return text
+
+
+def resolved_device(device: str) -> str:
+    """Return the device that "auto" stands for on this machine; any other unchanged."""
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def check_device(device: str) -> None:

@@ -1,4 +1,4 @@
-"""Select the weight files of a checkpoint and load the model from them."""
+"""Load models from the weight files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,13 @@ from transformers import (
     PreTrainedModel,
 )
 
-from repdyn.hub.client import Files, RemoteFile, total_bytes
+from repdyn.hub.client import RemoteFile, total_bytes
 from repdyn.hub.errors import CheckpointError, model_errors
 from repdyn.hub.memory import memory_of_model, memory_of_weights, require_free_memory, require_weights_for
+from repdyn.hub.options import Loading
+from repdyn.hub.weight_files import choose_files, is_weight_file
 from repdyn.utils.quiet import without_reports
 
-# The first format that a commit has is used. Pickles are only read with weights_only=True.
-_FORMATS = (
-    re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"),
-    re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?"),
-)
-_CONFIG_FILES = ("config.json", "generation_config.json")
 # Modules after the last block, which the checkpoint of a model with a head may lack.
 _AFTER_THE_BLOCKS = re.compile(r"(.*\.)?pooler\..*")
 
@@ -48,68 +43,6 @@ MAX_LAYERS = 10_000
 """Largest number of layers that is built: a larger one is an error of the configuration, and would fill the memory."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Precisions that a model can be converted to."""
-
-
-@dataclass(frozen=True)
-class Loading:
-    """Settings for loading models.
-
-    Args:
-        device: device of the model; with a device map, device of its input.
-        dtype: precision of the weights; "auto" keeps the published one. Kernels always compute in float32 and float64.
-        device_map: "auto" spreads a model that is larger than the GPU over GPU, memory and disk with accelerate; or a
-            device for each module.
-        trust_remote_code: run Python code that comes with the model.
-    """
-
-    device: str = "cpu"
-    dtype: str = "auto"
-    device_map: str | Mapping[str, str] | None = None
-    trust_remote_code: bool = False
-
-
-def choose_files(files: Files, subfolder: str = "", *, with_code: bool = False) -> Files:
-    """Select the files to download: the weights in one format, and the configuration.
-
-    Args:
-        files: all files of the commit.
-        subfolder: the checkpoint's folder in the repository.
-        with_code: include Python files.
-
-    Raises:
-        CheckpointError: no configuration, or no weights in a supported format.
-    """
-    prefix = f"{subfolder}/" if subfolder else ""
-    here = {name.removeprefix(prefix): name for name in files if name.startswith(prefix)}
-    if "config.json" not in here:
-        raise CheckpointError(f"it has no {prefix}config.json, so the model's architecture is not known")
-    for form in _FORMATS:
-        weights = [name for name in here if form.fullmatch(name)]
-        if any(not name.endswith(".json") for name in weights):
-            code = [name for name in here if with_code and name.endswith(".py")]
-            chosen = _preferred_weights(weights) + [name for name in _CONFIG_FILES if name in here] + code
-            return {here[name]: files[here[name]] for name in chosen}
-    others = sorted(name for name in here if "/" not in name)
-    raise CheckpointError(
-        "it has no weights that can be read, model*.safetensors or pytorch_model*.bin; its files are "
-        f"{', '.join(others)}"
-    )
-
-
-def weight_files(files: Files, subfolder: str = "") -> Files:
-    """Return all weights of a checkpoint, in each supported format, by their names within its folder.
-
-    >>> files = {"a/model.safetensors": RemoteFile(8, None), "a/config.json": RemoteFile(2, None)}
-    >>> list(weight_files(files, "a"))
-    ['model.safetensors']
-    """
-    prefix = f"{subfolder}/" if subfolder else ""
-    here = {name.removeprefix(prefix): file for name, file in files.items() if name.startswith(prefix)}
-    return {
-        name: file
-        for name, file in here.items()
-        if not name.endswith(".json") and any(form.fullmatch(name) for form in _FORMATS)
-    }
 
 
 def load_model(
@@ -201,14 +134,14 @@ def _require_weights_inside(folder: Path) -> None:
             "it is an adapter (adapter_config.json) of another model; merge the two and sweep the result"
         )
     for path in folder.glob("*.index.json"):
-        if not any(form.fullmatch(path.name) for form in _FORMATS):
+        if not is_weight_file(path.name):
             continue
         index = json.loads(path.read_text(encoding="utf-8"))
         shards = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(shards, dict):
             raise CheckpointError(f"{path.name} is no index of weights: it has no weight_map")
         for name in sorted({str(name) for name in shards.values()}):
-            if name != Path(name).name or not any(form.fullmatch(name) for form in _FORMATS):
+            if name != Path(name).name or not is_weight_file(name):
                 raise CheckpointError(f"{path.name} names {name!r:.80}, which is no weight file of this folder")
 
 
@@ -235,12 +168,6 @@ def _numbers_of_layers(settings: Mapping[str, Any]) -> Iterator[int]:
             yield from _numbers_of_layers(value)
         elif isinstance(value, int) and _LAYERS.fullmatch(name):
             yield value
-
-
-def _preferred_weights(names: list[str]) -> list[str]:
-    """Prefer a single file to shards with the same weights."""
-    whole = [name for name in names if "-of-" not in name and not name.endswith(".json")]
-    return whole or names
 
 
 def _require_memory(n_bytes: float, loading: Loading) -> None:

@@ -11,7 +11,7 @@ from repdyn.kernels.cloud import Cloud, full_precision
 from repdyn.kernels.components import components
 from repdyn.kernels.cosines import mean_cosine
 from repdyn.kernels.diagnostics import NEAR_DUPLICATE, near_duplicate_share, same_group_share
-from repdyn.kernels.gride import SCALES, gride
+from repdyn.kernels.gride import gride
 from repdyn.kernels.isoscore import isoscore
 from repdyn.kernels.levina_bickel import levina_bickel
 from repdyn.kernels.linearity import linearity
@@ -35,7 +35,6 @@ from repdyn.kernels.vocabulary import Vocabulary
 
 __all__ = [
     "NEAR_DUPLICATE",
-    "SCALES",
     "Cloud",
     "Sequences",
     "Undefined",

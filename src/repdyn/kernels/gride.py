@@ -10,7 +10,6 @@ from repdyn.kernels.neighbours import cloud_distances
 from repdyn.kernels.two_nn import TIE
 from repdyn.kernels.undefined import Undefined, nan_if_undefined
 
-SCALES = (2, 4, 8, 16, 32)
 """Ranks k of the farther neighbour that metrics are offered for."""
 _MOST = 64
 _HALVINGS = 60

@@ -4,11 +4,18 @@ To add a metric to the package, write its kernel in ``kernels/`` and its record 
 another package needs a record alone: :func:`register_metric`.
 """
 
-from repdyn.metrics.inputs import clouds
-from repdyn.metrics.layer_view import CheckpointContext, LayerView
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from repdyn.metrics.metric import FAMILIES, OWN_FAMILY, Metric
 from repdyn.metrics.registry import METRICS, metric_info, register_metric
 from repdyn.metrics.selection import DEFAULT_METRICS, MetricLike, as_tuple, resolve
+from repdyn.utils.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from repdyn.metrics.inputs import clouds
+    from repdyn.metrics.layer_view import CheckpointContext, LayerView
 
 __all__ = [
     "DEFAULT_METRICS",
@@ -25,3 +32,13 @@ __all__ = [
     "register_metric",
     "resolve",
 ]
+
+# with torch, which lists of metrics do without
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "CheckpointContext": "repdyn.metrics.layer_view",
+        "LayerView": "repdyn.metrics.layer_view",
+        "clouds": "repdyn.metrics.inputs",
+    },
+)

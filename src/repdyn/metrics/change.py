@@ -4,25 +4,6 @@ from __future__ import annotations
 
 from math import inf
 
-from repdyn.kernels import (
-    alignment,
-    alignment_gradient,
-    linear_cka,
-    linearity,
-    mutual_knn,
-    norm,
-    procrustes_distance,
-    step_cosine,
-    step_length,
-)
-from repdyn.metrics.inputs import (
-    clouds,
-    with_following,
-    with_following_and_last,
-    with_following_of_same_dim,
-    with_last,
-    with_previous_checkpoint,
-)
 from repdyn.metrics.metric import Metric
 
 _ANATOMY = "A study on the embedding spaces of the BERT language model, 2024"
@@ -34,8 +15,8 @@ _PROCRUSTES = "Ding, Denain, Steinhardt 2021, Grounding Representation Similarit
 METRICS = [
     Metric(
         name="alignment",
-        kernel=alignment,
-        select_inputs=with_last,
+        kernel="repdyn.kernels:alignment",
+        select_inputs="repdyn.metrics.inputs:with_last",
         captures=frozenset({"last"}),
         meaning="mean cosine of each token's vector to its own in the last layer",
         range=(-1.0, 1.0),
@@ -47,8 +28,8 @@ METRICS = [
     ),
     Metric(
         name="alignment_gradient",
-        kernel=alignment_gradient,
-        select_inputs=with_following_and_last,
+        kernel="repdyn.kernels:alignment_gradient",
+        select_inputs="repdyn.metrics.inputs:with_following_and_last",
         captures=frozenset({"following", "last"}),
         meaning="what the next layer adds to the alignment",
         range=(-2.0, 2.0),
@@ -61,8 +42,8 @@ METRICS = [
     ),
     Metric(
         name="mutual_knn",
-        kernel=mutual_knn,
-        select_inputs=with_last,
+        kernel="repdyn.kernels:mutual_knn",
+        select_inputs="repdyn.metrics.inputs:with_last",
         captures=frozenset({"last"}),
         meaning="share of each token's nearest neighbours that are its neighbours in the last layer too, above chance",
         range=(-1.0, 1.0),
@@ -77,8 +58,8 @@ METRICS = [
     ),
     Metric(
         name="procrustes_last",
-        kernel=procrustes_distance,
-        select_inputs=with_last,
+        kernel="repdyn.kernels:procrustes_distance",
+        select_inputs="repdyn.metrics.inputs:with_last",
         captures=frozenset({"last"}),
         meaning="squared distance to the last layer after the best rotation, both of unit size",
         range=(0.0, 2.0),
@@ -91,8 +72,7 @@ METRICS = [
     ),
     Metric(
         name="norm",
-        kernel=norm,
-        select_inputs=clouds,
+        kernel="repdyn.kernels:norm",
         meaning="mean length of the vectors",
         range=(0.0, inf),
         source=_ANATOMY,
@@ -104,8 +84,8 @@ METRICS = [
     ),
     Metric(
         name="step_length",
-        kernel=step_length,
-        select_inputs=with_following_of_same_dim,
+        kernel="repdyn.kernels:step_length",
+        select_inputs="repdyn.metrics.inputs:with_following_of_same_dim",
         captures=frozenset({"following"}),
         meaning="mean distance of each token's vector to its own in the next layer",
         range=(0.0, inf),
@@ -118,8 +98,8 @@ METRICS = [
     ),
     Metric(
         name="step_cosine",
-        kernel=step_cosine,
-        select_inputs=with_following_of_same_dim,
+        kernel="repdyn.kernels:step_cosine",
+        select_inputs="repdyn.metrics.inputs:with_following_of_same_dim",
         captures=frozenset({"following"}),
         meaning="mean cosine of each token's vector to its own in the next layer",
         range=(-1.0, 1.0),
@@ -131,8 +111,8 @@ METRICS = [
     ),
     Metric(
         name="linearity",
-        kernel=linearity,
-        select_inputs=with_following,
+        kernel="repdyn.kernels:linearity",
+        select_inputs="repdyn.metrics.inputs:with_following",
         captures=frozenset({"following"}),
         meaning="share of the next layer's variance that a linear map of this one explains",
         range=(0.0, 1.0),
@@ -145,8 +125,8 @@ METRICS = [
     ),
     Metric(
         name="linearity_step",
-        kernel=linearity,
-        select_inputs=with_following_of_same_dim,
+        kernel="repdyn.kernels:linearity",
+        select_inputs="repdyn.metrics.inputs:with_following_of_same_dim",
         captures=frozenset({"following"}),
         meaning="share of what the next block adds, by variance, that a linear map of this layer explains",
         range=(0.0, 1.0),
@@ -160,8 +140,8 @@ METRICS = [
     ),
     Metric(
         name="cka_next",
-        kernel=linear_cka,
-        select_inputs=with_following,
+        kernel="repdyn.kernels:linear_cka",
+        select_inputs="repdyn.metrics.inputs:with_following",
         captures=frozenset({"following"}),
         meaning="similarity of the layer to the next, whatever the rotation (linear CKA)",
         range=(-1.0, 1.0),
@@ -174,8 +154,8 @@ METRICS = [
     ),
     Metric(
         name="cka_previous",
-        kernel=linear_cka,
-        select_inputs=with_previous_checkpoint,
+        kernel="repdyn.kernels:linear_cka",
+        select_inputs="repdyn.metrics.inputs:with_previous_checkpoint",
         captures=frozenset({"previous_checkpoint"}),
         meaning="similarity of the layer to itself at the checkpoint before, whatever the rotation (linear CKA)",
         range=(-1.0, 1.0),
@@ -187,8 +167,8 @@ METRICS = [
     ),
     Metric(
         name="mutual_knn_previous",
-        kernel=mutual_knn,
-        select_inputs=with_previous_checkpoint,
+        kernel="repdyn.kernels:mutual_knn",
+        select_inputs="repdyn.metrics.inputs:with_previous_checkpoint",
         captures=frozenset({"previous_checkpoint"}),
         meaning="share of each token's nearest neighbours that were so at the checkpoint before too, above chance",
         range=(-1.0, 1.0),
@@ -202,8 +182,8 @@ METRICS = [
     ),
     Metric(
         name="procrustes_previous",
-        kernel=procrustes_distance,
-        select_inputs=with_previous_checkpoint,
+        kernel="repdyn.kernels:procrustes_distance",
+        select_inputs="repdyn.metrics.inputs:with_previous_checkpoint",
         captures=frozenset({"previous_checkpoint"}),
         meaning="squared distance of the layer to itself at the checkpoint before, after the best rotation",
         range=(0.0, 2.0),

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from math import inf
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from torch import Tensor
-
-from repdyn.capture.states import CaptureKind
-from repdyn.metrics.inputs import clouds
-from repdyn.metrics.layer_view import LayerView
+from repdyn.metrics.lazy_function import LazyFunction
 from repdyn.metrics.names import base_name, spelled
 from repdyn.metrics.settings import checked, require_usable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from repdyn.capture.states import CaptureKind
 
 Position: TypeAlias = Literal["layers", "blocks", "between"]
 Scale: TypeAlias = Literal["linear", "from_zero", "signed", "log", "log_if_wide"]
@@ -46,9 +47,9 @@ class Metric:
     # What it is
     name: str
     """Written in stores, configurations and commands; no brackets, commas, "@" or spaces."""
-    kernel: Callable[..., Tensor]
+    kernel: LazyFunction = LazyFunction()  # noqa: RUF009 -- a descriptor, not a value
     """Turns the inputs of one batch into a 0-d tensor, or raises :class:`repdyn.kernels.Undefined` with the reason; its
-    keyword-only arguments are the metric's settings."""
+    keyword-only arguments are the metric's settings. A function, or "module:function" to import it on first use."""
     meaning: str = ""
     """One line that says what is measured."""
     range: tuple[float, float] = (-inf, inf)
@@ -61,8 +62,9 @@ class Metric:
     # What is computed
     settings: Mapping[str, Any] = field(default_factory=dict)
     """All keyword-only arguments of the kernel with their values, recorded in every row."""
-    select_inputs: Callable[[LayerView, str], Sequence[tuple]] = clouds
-    """Selects the kernel's positional arguments for every batch of a token subset; by default the layer's cloud."""
+    select_inputs: LazyFunction = LazyFunction("repdyn.metrics.inputs:clouds")  # noqa: RUF009
+    """Selects the kernel's positional arguments for every batch of a token subset; by default the layer's cloud.
+    A function of a LayerView and the subset, or "module:function" as for ``kernel``."""
     captures: frozenset[CaptureKind] = frozenset()
     """What ``select_inputs`` needs in addition to the layer's own states."""
     probe_requires: Literal["", "tokens", "topics"] = ""
@@ -149,10 +151,11 @@ class Metric:
         Raises:
             ValueError: a setting that the metric does not have, or a value that it does not take.
         """
+        if not settings:
+            return self
         defaults = self.settings if self.default_settings is None else self.default_settings
         combined = {**self.settings, **checked(self.base, self.kernel, defaults, settings)}
-        if settings:
-            require_usable(self.base, self.kernel, combined)
+        require_usable(self.base, self.kernel, combined)
         differing = {name: value for name, value in combined.items() if name not in defaults or defaults[name] != value}
         return replace(
             self,

@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from threading import RLock
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from repdyn.metrics import change, sequences, shape, sinks, tokens, topics
 from repdyn.metrics.metric import Metric
 from repdyn.metrics.names import base_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ENTRY_POINTS = "repdyn.metrics"
 """Entry points of this group name a Metric, or a list of them, in an installed package."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from repdyn.metrics.metric import Metric
 from repdyn.metrics.names import parsed
 from repdyn.metrics.registry import ALL, METRICS
-from repdyn.probe import Probe
 from repdyn.probe.views import LAST_TOKEN, NO_MASSIVE, NORMED, VIEWS, WINDOW_MEAN, View, view_of
+
+if TYPE_CHECKING:
+    from repdyn.probe import Probe
 
 MetricLike: TypeAlias = str | Metric
 DEFAULT_METRICS = ("anisotropy", "two_nn")
@@ -124,7 +126,7 @@ def _with_design_settings(metric: Metric, probe: Probe | None) -> Metric:
     """Return a registered metric with the settings that its name stands for in the probe's design; others unchanged."""
     known = METRICS.get(metric.base)
     settings = probe.design.metric_settings.get(metric.base, {}) if probe is not None else {}
-    if known is None or known.kernel is not metric.kernel or (metric is known and not settings):
+    if known is None or (metric is known and not settings) or known.kernel is not metric.kernel:
         return metric
     return replace(metric, default_settings=known.settings).with_default_settings(**settings)
 

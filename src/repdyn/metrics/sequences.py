@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from math import inf
 
-from repdyn.kernels import largest_activation, sequence_cosine, sequence_entropy
-from repdyn.metrics.inputs import sequences_of_states
 from repdyn.metrics.metric import Metric
 
 SPECTRUM = [
     Metric(
         name="sequence_entropy",
-        kernel=sequence_entropy,
-        select_inputs=sequences_of_states,
+        kernel="repdyn.kernels:sequence_entropy",
+        select_inputs="repdyn.metrics.inputs:sequences_of_states",
         captures=frozenset({"whole_windows"}),
         probe_requires="tokens",
         meaning="entropy of the squared singular values of a sequence's states, as a share of the largest possible",
@@ -30,8 +28,8 @@ SPECTRUM = [
 SIMILARITY = [
     Metric(
         name="sequence_cosine",
-        kernel=sequence_cosine,
-        select_inputs=sequences_of_states,
+        kernel="repdyn.kernels:sequence_cosine",
+        select_inputs="repdyn.metrics.inputs:sequences_of_states",
         captures=frozenset({"whole_windows"}),
         probe_requires="tokens",
         meaning="mean cosine between the vectors of two different tokens of one sequence, without centring",
@@ -44,8 +42,8 @@ SIMILARITY = [
     ),
     Metric(
         name="largest_activation",
-        kernel=largest_activation,
-        select_inputs=sequences_of_states,
+        kernel="repdyn.kernels:largest_activation",
+        select_inputs="repdyn.metrics.inputs:sequences_of_states",
         captures=frozenset({"whole_windows"}),
         probe_requires="tokens",
         meaning="largest magnitude of a coordinate in a sequence, mean over sequences",

@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from numbers import Integral, Real
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from repdyn.kernels import Cloud
+    from repdyn.kernels import Cloud
 
 Kernel: TypeAlias = Callable[..., Any]
 _TRIAL_POINTS, _TRIAL_DIMENSIONS = 64, 3
@@ -68,6 +68,10 @@ def _try_out(kernel: Kernel, settings: str) -> None:
 
 
 def _trial_input(parameter: inspect.Parameter) -> Cloud | Tensor | None:
+    import torch
+
+    from repdyn.kernels import Cloud
+
     generator = torch.Generator().manual_seed(0)
     if "Cloud" in str(parameter.annotation):
         return Cloud(torch.rand(_TRIAL_POINTS, _TRIAL_DIMENSIONS, generator=generator, device="cpu"))

@@ -4,32 +4,14 @@ from __future__ import annotations
 
 from math import inf
 
-from repdyn.kernels import (
-    SCALES,
-    alpha_req,
-    anisotropy,
-    class_variance,
-    components,
-    effective_rank,
-    gride,
-    isoscore,
-    levina_bickel,
-    local_dimension,
-    massive_activation_share,
-    mean_cosine,
-    outlier_kurtosis,
-    participation_ratio,
-    ph_dimension,
-    rank_me,
-    two_nn,
-)
-from repdyn.metrics.inputs import with_next_tokens
 from repdyn.metrics.metric import Metric
+
+_GRIDE_SCALES = (2, 4, 8, 16, 32)
 
 CLOUD = [
     Metric(
         name="anisotropy",
-        kernel=anisotropy,
+        kernel="repdyn.kernels:anisotropy",
         meaning="share of variance along the first principal direction",
         range=(0.0, 1.0),
         source="Razzhigaev et al. 2024, The Shape of Learning (Findings of EACL)",
@@ -42,7 +24,7 @@ CLOUD = [
     ),
     Metric(
         name="two_nn",
-        kernel=two_nn,
+        kernel="repdyn.kernels:two_nn",
         meaning="intrinsic dimension from the ratio of each point's two nearest-neighbour distances",
         range=(0.0, inf),
         source="Facco, d'Errico, Rodriguez, Laio 2017 (Sci. Rep. 7:12140)",
@@ -55,7 +37,7 @@ CLOUD = [
     *(
         Metric(
             name=f"gride_{k}",
-            kernel=gride,
+            kernel="repdyn.kernels:gride",
             meaning=f"intrinsic dimension from the ratio of each point's distances to neighbours {k} and {k // 2}",
             range=(0.0, inf),
             source="Denti, Doimo, Laio, Mira 2022 (Sci. Rep. 12:20005)",
@@ -67,11 +49,11 @@ CLOUD = [
             panel="Intrinsic dimension (Gride, scale k)",
             line=f"k = {k}",
         )
-        for k in SCALES
+        for k in _GRIDE_SCALES
     ),
     Metric(
         name="levina_bickel",
-        kernel=levina_bickel,
+        kernel="repdyn.kernels:levina_bickel",
         meaning="intrinsic dimension from the distances to the k nearest neighbours, by maximum likelihood",
         range=(0.0, inf),
         source="Levina, Bickel 2004 (NeurIPS 17); averaged as MacKay, Ghahramani 2005",
@@ -83,7 +65,7 @@ CLOUD = [
     ),
     Metric(
         name="local_dimension",
-        kernel=local_dimension,
+        kernel="repdyn.kernels:local_dimension",
         meaning="mean intrinsic dimension (TwoNN) of the k nearest neighbours of each of some points",
         range=(0.0, inf),
         source="Ruppik et al. 2025, Less is More: Local Intrinsic Dimensions (arXiv 2506.01034)",
@@ -96,7 +78,7 @@ CLOUD = [
     ),
     Metric(
         name="ph_dimension",
-        kernel=ph_dimension,
+        kernel="repdyn.kernels:ph_dimension",
         meaning="intrinsic dimension from the growth of minimum spanning trees with the number of points",
         range=(0.0, inf),
         source="Tulchinskii et al. 2023 (NeurIPS 36); Schweinhart 2020 (Adv. Math. 372)",
@@ -113,7 +95,7 @@ CLOUD = [
 SPECTRUM = [
     Metric(
         name="participation_ratio",
-        kernel=participation_ratio,
+        kernel="repdyn.kernels:participation_ratio",
         meaning="number of directions that the variance is spread over",
         range=(1.0, inf),
         source="Gao et al. 2017 (bioRxiv 214262)",
@@ -124,7 +106,7 @@ SPECTRUM = [
     ),
     Metric(
         name="effective_rank",
-        kernel=effective_rank,
+        kernel="repdyn.kernels:effective_rank",
         meaning="exponential of the entropy of the normalised singular values",
         range=(1.0, inf),
         source="Roy, Vetterli 2007 (EUSIPCO); RankMe, Garrido et al. 2023",
@@ -135,7 +117,7 @@ SPECTRUM = [
     ),
     Metric(
         name="rank_me",
-        kernel=rank_me,
+        kernel="repdyn.kernels:rank_me",
         meaning="exponential of the entropy of the eigenvalues' shares of the variance",
         range=(1.0, inf),
         source="arXiv 2509.23024, 2025; RankMe of Garrido et al. 2023 takes singular values",
@@ -147,7 +129,7 @@ SPECTRUM = [
     ),
     Metric(
         name="alpha_req",
-        kernel=alpha_req,
+        kernel="repdyn.kernels:alpha_req",
         meaning="exponent of the power law by which the eigenvalues decay",
         range=(0.0, inf),
         source="Agrawal et al. 2022, alpha-ReQ (NeurIPS 35)",
@@ -160,7 +142,7 @@ SPECTRUM = [
     *(
         Metric(
             name=f"components_{percent}",
-            kernel=components,
+            kernel="repdyn.kernels:components",
             meaning=f"principal directions that hold {percent} % of the variance",
             range=(1.0, inf),
             source="Jolliffe 2002, Principal Component Analysis, section 6.1",
@@ -179,7 +161,7 @@ SPECTRUM = [
 SIMILARITY = [
     Metric(
         name="mean_cosine",
-        kernel=mean_cosine,
+        kernel="repdyn.kernels:mean_cosine",
         meaning="mean cosine between the vectors of two different tokens, without centring",
         range=(-1.0, 1.0),
         source="Ethayarajh 2019 (EMNLP)",
@@ -190,7 +172,7 @@ SIMILARITY = [
     ),
     Metric(
         name="isoscore",
-        kernel=isoscore,
+        kernel="repdyn.kernels:isoscore",
         meaning="how evenly all coordinates are used: 0 one direction, 1 all alike",
         range=(0.0, 1.0),
         source="Rudman, Gillman, Rayne, Eickhoff 2022 (Findings of ACL)",
@@ -202,7 +184,7 @@ SIMILARITY = [
     ),
     Metric(
         name="massive_activation_share",
-        kernel=massive_activation_share,
+        kernel="repdyn.kernels:massive_activation_share",
         meaning="share of the sum of squares that massive activations carry",
         range=(0.0, 1.0),
         source="Sun, Chen, Kolter, Liu 2024 (COLM)",
@@ -217,7 +199,7 @@ SIMILARITY = [
     ),
     Metric(
         name="outlier_kurtosis",
-        kernel=outlier_kurtosis,
+        kernel="repdyn.kernels:outlier_kurtosis",
         meaning="how far a few coordinates are larger than the rest: 1 all alike, the width if one has all",
         range=(1.0, inf),
         source="He, Noci, Paliotta, Schlag, Hofmann 2024, Outlier Features (arXiv 2405.19279)",
@@ -229,8 +211,8 @@ SIMILARITY = [
     ),
     Metric(
         name="next_token_variance",
-        kernel=class_variance,
-        select_inputs=with_next_tokens,
+        kernel="repdyn.kernels:class_variance",
+        select_inputs="repdyn.metrics.inputs:with_next_tokens",
         probe_requires="tokens",
         meaning="variance of the vectors before one next token, relative to the distance from those before another",
         range=(0.0, inf),

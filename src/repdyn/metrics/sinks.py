@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from repdyn.kernels import sink_rate, top_norm_variance_share
-from repdyn.metrics.inputs import attention_of_sequences
 from repdyn.metrics.metric import Metric
 
 METRICS = [
     Metric(
         name="sink_rate",
-        kernel=sink_rate,
-        select_inputs=attention_of_sequences,
+        kernel="repdyn.kernels:sink_rate",
+        select_inputs="repdyn.metrics.inputs:attention_of_sequences",
         captures=frozenset({"attention_weights"}),
         probe_requires="tokens",
         meaning="share of attention heads whose mean attention to the first token exceeds a threshold",
@@ -27,7 +25,7 @@ METRICS = [
     ),
     Metric(
         name="top_norm_variance_share",
-        kernel=top_norm_variance_share,
+        kernel="repdyn.kernels:top_norm_variance_share",
         meaning="share of the variance along the first principal direction that the longest 1 % of the vectors carry",
         range=(0.0, 1.0),
         source="this package; after Sun, Chen, Kolter, Liu 2024, Massive Activations (COLM)",

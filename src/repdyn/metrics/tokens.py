@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from math import inf
 
-from repdyn.kernels import token_cosine, token_rank, token_top1_match
-from repdyn.kernels.lens import lens_agreement, lens_kl
-from repdyn.metrics.inputs import through_output_head, tokens_after_attention, tokens_of_states
 from repdyn.metrics.metric import Metric
 
 _LENS = "nostalgebraist, the logit lens, 2020"
@@ -15,8 +12,8 @@ _SOURCE = "token encodings across the attention layers of RoBERTa"
 METRICS = [
     Metric(
         name="token_cosine",
-        kernel=token_cosine,
-        select_inputs=tokens_of_states,
+        kernel="repdyn.kernels:token_cosine",
+        select_inputs="repdyn.metrics.inputs:tokens_of_states",
         captures=frozenset({"embeddings"}),
         probe_requires="tokens",
         meaning="mean cosine of each token's vector to its input embedding",
@@ -28,8 +25,8 @@ METRICS = [
     ),
     Metric(
         name="token_rank",
-        kernel=token_rank,
-        select_inputs=tokens_of_states,
+        kernel="repdyn.kernels:token_rank",
+        select_inputs="repdyn.metrics.inputs:tokens_of_states",
         captures=frozenset({"embeddings"}),
         probe_requires="tokens",
         meaning="input embeddings closer to a token's vector than its own, median over tokens",
@@ -43,8 +40,8 @@ METRICS = [
     ),
     Metric(
         name="token_top1_match",
-        kernel=token_top1_match,
-        select_inputs=tokens_of_states,
+        kernel="repdyn.kernels:token_top1_match",
+        select_inputs="repdyn.metrics.inputs:tokens_of_states",
         captures=frozenset({"embeddings"}),
         probe_requires="tokens",
         meaning="share of tokens whose vector is closer to its own input embedding than to any other",
@@ -57,8 +54,8 @@ METRICS = [
     ),
     Metric(
         name="token_cosine_attention",
-        kernel=token_cosine,
-        select_inputs=tokens_after_attention,
+        kernel="repdyn.kernels:token_cosine",
+        select_inputs="repdyn.metrics.inputs:tokens_after_attention",
         captures=frozenset({"embeddings", "after_attention"}),
         probe_requires="tokens",
         meaning="token_cosine of the state after the block's attention, before its feed-forward part",
@@ -71,8 +68,8 @@ METRICS = [
     ),
     Metric(
         name="token_rank_attention",
-        kernel=token_rank,
-        select_inputs=tokens_after_attention,
+        kernel="repdyn.kernels:token_rank",
+        select_inputs="repdyn.metrics.inputs:tokens_after_attention",
         captures=frozenset({"embeddings", "after_attention"}),
         probe_requires="tokens",
         meaning="token_rank of the state after the block's attention, before its feed-forward part",
@@ -87,8 +84,8 @@ METRICS = [
     ),
     Metric(
         name="lens_kl",
-        kernel=lens_kl,
-        select_inputs=through_output_head,
+        kernel="repdyn.kernels.lens:lens_kl",
+        select_inputs="repdyn.metrics.inputs:through_output_head",
         captures=frozenset({"last", "output_head"}),
         probe_requires="tokens",
         meaning="KL divergence of the layer's prediction from the final one, through the model's output head",
@@ -101,8 +98,8 @@ METRICS = [
     ),
     Metric(
         name="lens_agreement",
-        kernel=lens_agreement,
-        select_inputs=through_output_head,
+        kernel="repdyn.kernels.lens:lens_agreement",
+        select_inputs="repdyn.metrics.inputs:through_output_head",
         captures=frozenset({"last", "output_head"}),
         probe_requires="tokens",
         meaning="share of vectors from which the output head predicts the final token already",

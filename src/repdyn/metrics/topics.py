@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import inf
 
-from repdyn.kernels import attention_topic_gap, topic_gap, topic_gap_dot
-from repdyn.metrics.inputs import attention_with_topics, with_topics
 from repdyn.metrics.metric import Metric
 
 _SOURCE = "Li, Li, Risteski 2023, How Do Transformers Learn Topic Structure (ICML)"
@@ -13,8 +11,8 @@ _SOURCE = "Li, Li, Risteski 2023, How Do Transformers Learn Topic Structure (ICM
 METRICS = [
     Metric(
         name="topic_gap",
-        kernel=topic_gap,
-        select_inputs=with_topics,
+        kernel="repdyn.kernels:topic_gap",
+        select_inputs="repdyn.metrics.inputs:with_topics",
         meaning="mean cosine between vectors of different words of one topic, minus that between topics",
         range=(-2.0, 2.0),
         source=_SOURCE,
@@ -27,8 +25,8 @@ METRICS = [
     ),
     Metric(
         name="topic_gap_dot",
-        kernel=topic_gap_dot,
-        select_inputs=with_topics,
+        kernel="repdyn.kernels:topic_gap_dot",
+        select_inputs="repdyn.metrics.inputs:with_topics",
         meaning="the same of inner products",
         range=(-inf, inf),
         source=_SOURCE,
@@ -41,8 +39,8 @@ METRICS = [
     ),
     Metric(
         name="attention_topic_gap",
-        kernel=attention_topic_gap,
-        select_inputs=attention_with_topics,
+        kernel="repdyn.kernels:attention_topic_gap",
+        select_inputs="repdyn.metrics.inputs:attention_with_topics",
         captures=frozenset({"attention_weights"}),
         meaning="mean attention weight between positions of one topic, minus that between topics",
         range=(-1.0, 1.0),

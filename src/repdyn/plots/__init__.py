@@ -5,6 +5,10 @@ accessor  ``StorePlots``: the same functions for one store
 html      how a store is shown at the end of a notebook's cell
 """
 
-from repdyn.plots.figures import compare, heatmap, means, profile
+from repdyn.utils.extras import require
+
+require("report", "repdyn.plots", "matplotlib", "plotly")
+
+from repdyn.plots.figures import compare, heatmap, means, profile  # noqa: E402 -- says what is missing first
 
 __all__ = ["compare", "heatmap", "means", "profile"]

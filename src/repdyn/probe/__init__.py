@@ -5,13 +5,27 @@ design           ``Design``: windows, vectors per window, and whether neighbours
 windows          cut texts into windows of token ids
 sampling         sample metric batches from windows
 content          validation, hash and batches of a probe's tokens
+class_names      the classes of words by name
 word_classes     map tokens to words, and words to classes
 function_words   the closed word classes of English
 io               read and write probe files
 """
 
-from repdyn.probe.content import ProbeBatch
-from repdyn.probe.design import Design
-from repdyn.probe.probe import Probe
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repdyn.utils.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from repdyn.probe.content import ProbeBatch
+    from repdyn.probe.design import Design
+    from repdyn.probe.probe import Probe
 
 __all__ = ["Design", "Probe", "ProbeBatch"]
+
+# a probe needs torch, names of designs and classes of words do not
+__getattr__ = lazy_names(
+    __name__,
+    {"Design": "repdyn.probe.design", "Probe": "repdyn.probe.probe", "ProbeBatch": "repdyn.probe.content"},
+)

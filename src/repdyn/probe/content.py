@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.probe.views import NO_MASSIVE, VIEWS
+from repdyn.probe.views import NO_MASSIVE, SUBSETS, VIEWS
 
-SUBSETS = ("all", "no_sink")
 MIN_BATCH_VECTORS = 3
 _RESERVED = (*SUBSETS, NO_MASSIVE, *VIEWS)
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_]*")

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, cast
 
+from repdyn.probe.class_names import validate_word_classes
 from repdyn.probe.content import class_tensors, topic_tensor
 from repdyn.probe.sampling import SampledTokens
-from repdyn.probe.word_classes import TokenWords, validate_word_classes
+from repdyn.probe.word_classes import TokenWords
 
 
 class LabelledTokens(SampledTokens):

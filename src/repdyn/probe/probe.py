@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
+from repdyn.probe.class_names import validate_word_classes
 from repdyn.probe.content import (
-    SUBSETS,
     ProbeBatch,
     content_hash,
     unpad,
@@ -28,8 +28,8 @@ from repdyn.probe.design import BATCH_VECTORS, DENSE, INDEPENDENT, MAX_VECTORS, 
 from repdyn.probe.inputs import Causal, Inputs, Positions, content_hash_of_inputs, inputs_fields
 from repdyn.probe.io import ProbeContent, read_probe, write_probe
 from repdyn.probe.labels import LabelledTokens
+from repdyn.probe.views import SUBSETS
 from repdyn.probe.windows import TokenizedWindows, WindowPlan, tokenize_windows
-from repdyn.probe.word_classes import validate_word_classes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

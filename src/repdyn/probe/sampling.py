@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.probe.content import MIN_BATCH_VECTORS, SUBSETS, ProbeBatch, padded_batches, sink_mask
+from repdyn.probe.content import MIN_BATCH_VECTORS, ProbeBatch, padded_batches, sink_mask
 from repdyn.probe.design import Design
 from repdyn.probe.input_batches import input_batches
 from repdyn.probe.inputs import Inputs
-from repdyn.probe.views import DIFFERENCES, VIEWS, WINDOW_MEAN
+from repdyn.probe.views import DIFFERENCES, SUBSETS, VIEWS, WINDOW_MEAN
 
 WHOLE_WINDOWS = 16
 """How many windows of each batch are measured as a whole."""

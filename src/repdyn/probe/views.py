@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+SUBSETS = ("all", "no_sink")
+"""The token subsets that every probe of tokens has."""
 NO_MASSIVE = "no_massive"
 """The subset without vectors of massive norm, which is selected at each layer separately."""
 LAST_TOKEN = "last_token"

@@ -27,9 +27,6 @@ from repdyn.probe.function_words import is_function_word
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CLASSES = ("function", "content", "frequent", "rare")
-CLASS_OPTIONS = ("words", "none", *CLASSES)
-"""Values of the option ``classes``: all classes, none, or some by name."""
 NO_WORD = -1
 FREQUENT, RARE = 0.5, 0.9
 _APOSTROPHE = "\N{RIGHT SINGLE QUOTATION MARK}"
@@ -93,7 +90,7 @@ class Lexicon:
         """Return which words are in each class, (n_words,) bool.
 
         Args:
-            names: among :data:`CLASSES`.
+            names: among :data:`repdyn.probe.class_names.CLASSES`.
 
         Raises:
             ValueError: frequent or rare words are requested, and the texts are too short to distinguish them.
@@ -132,7 +129,7 @@ class TokenWords:
         """Return which tokens belong to words of each class, (n_tokens,) bool.
 
         Args:
-            names: among :data:`CLASSES`.
+            names: among :data:`repdyn.probe.class_names.CLASSES`.
 
         Raises:
             ValueError: no token belongs to any word, or as :meth:`Lexicon.classes`.
@@ -146,28 +143,6 @@ class TokenWords:
         # index -1, no word, selects the False appended at the end
         words = {name: np.append(members, False) for name, members in self.lexicon.classes(names).items()}
         return {name: torch.from_numpy(members[self.numbers]) for name, members in words.items()}
-
-
-def class_names(requested: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the word classes that an option names; "words" means all of them, "none" none.
-
-    Raises:
-        ValueError: an unknown name.
-
-    >>> class_names(["rare", "function"]), class_names("none")
-    (('function', 'rare'), ())
-    """
-    names = [requested] if isinstance(requested, str) else list(requested)
-    for name in names:
-        if name not in CLASS_OPTIONS:
-            raise ValueError(f"expected word classes among {', '.join(CLASS_OPTIONS)}, got {name!r}")
-    return tuple(name for name in CLASSES if name in names or "words" in names)
-
-
-def validate_word_classes(names: Sequence[str]) -> None:
-    """Raise ValueError unless all are among :data:`CLASSES`."""
-    if isinstance(names, str) or not set(names) <= set(CLASSES):
-        raise ValueError(f"expected classes among {CLASSES}, got {names!r}")
 
 
 def frequency_cuts(counts: Iterable[int], frequent: float = FREQUENT, rare: float = RARE) -> tuple[int, int]:

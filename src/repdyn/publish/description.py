@@ -9,7 +9,6 @@ import pandas as pd
 
 from repdyn.alerts import find_alerts, stored_rules
 from repdyn.diagnosis import insights
-from repdyn.figures.heatmaps import heatmap
 from repdyn.metrics.names import file_stem
 from repdyn.publish.loggers import log_figures
 from repdyn.publish.rank_zero import rank_zero_only
@@ -104,6 +103,8 @@ def log_heatmaps(
     takers = [logger for logger in loggers if target_of(logger).takes_images]
     if not takers:
         return
+    from repdyn.figures.heatmaps import heatmap  # with Matplotlib, which a run without views does without
+
     frame, rules = store.to_pandas(run, categorical=True), stored_rules(store.alerts_path(run))
     frame = frame if probe is None else frame.loc[frame["probe"] == probe]
     with attempts() as attempt:

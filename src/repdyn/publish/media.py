@@ -13,7 +13,6 @@ from repdyn.alerts import Alert, find_alerts, stored_rules
 from repdyn.metrics.names import file_stem
 from repdyn.publish.rank_zero import rank_zero_only
 from repdyn.publish.targets import Target, WandbTarget, target_of
-from repdyn.report.figures import heatmap, means, profile
 from repdyn.store import Store
 from repdyn.tables.families import has_own_figures
 from repdyn.tables.findings import findings
@@ -111,6 +110,8 @@ def _log_tables(
 
 def _media(frame: pd.DataFrame, rows: pd.DataFrame, alerts: Sequence[Alert]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the name of each medium, and a function that makes it."""
+    from repdyn.report.figures import heatmap, means  # with Plotly, which a run without W&B does without
+
     stack = stack_of(rows)
     tables, interactive = (f"{kind}/{safe_file_name(stack)}" if stack else kind for kind in ("tables", "interactive"))
     cells = [(metric, subset) for metric in metrics_of(rows) for subset in subsets_of(rows, metric)]
@@ -158,6 +159,8 @@ def _plotly(draw: Callable[..., Any], frame: pd.DataFrame, metric: str, subset: 
 
 def _animated_profile(frame: pd.DataFrame, metric: str, subset: str) -> Any:
     """Return the profile as a page: W&B draws figures of Plotly without their animation."""
+    from repdyn.report.figures import profile
+
     figure = profile(frame, metric, subset)
     return _html(figure.to_html(include_plotlyjs="cdn", config={"showSendToCloud": False}))
 

@@ -13,9 +13,6 @@ from rich.console import Console
 
 from repdyn.alerts import Alert, find_alerts, stored_rules
 from repdyn.diagnosis import insights
-from repdyn.figures.comparison import comparison_figures
-from repdyn.figures.files import save
-from repdyn.figures.run import all_figures
 from repdyn.report.runs import rows_of_stores
 from repdyn.store import Store
 from repdyn.store.keys import folder_inside
@@ -208,6 +205,8 @@ class _DrawnStack(NamedTuple):
 
 def _draw_stacks(store: Store, run: str, frame: pd.DataFrame, folder: Path, attempt: Attempt) -> Iterator[_DrawnStack]:
     """Draw and save the figures of each stack of a run."""
+    from repdyn.figures.run import all_figures  # with Matplotlib, which a run without views does without
+
     rules = stored_rules(store.alerts_path(run))
     for stack, rows in by_stack(frame).items():
         with attempt():
@@ -262,6 +261,8 @@ def _draw_comparison(
         _print(console, f"warning: not shown as seeds of one model: {refused}")
     if differences(runs):  # the table names them
         return []
+    from repdyn.figures.comparison import comparison_figures
+
     files = _save(comparison_figures(frame, attempt, () if refused else seeds), folder, attempt)
     if groups:
         table = folder / "seeds.csv"
@@ -291,6 +292,8 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
 
 def _save(figures: Mapping[str, Figure], folder: Path, attempt: Attempt) -> list[Path]:
     """Save figures whose names contain those of metrics and subsets, which others may have chosen."""
+    from repdyn.figures.files import save
+
     return save({safe_file_name(name): figure for name, figure in figures.items()}, folder, attempt)
 
 

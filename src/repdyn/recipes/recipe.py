@@ -16,8 +16,8 @@ from typing import Literal, get_type_hints
 from huggingface_hub import constants
 
 from repdyn.metrics import resolve
-from repdyn.probe.content import SUBSETS
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
+from repdyn.probe.views import SUBSETS
 from repdyn.recipes.criteria import KINDS, Criterion
 from repdyn.recipes.criteria_models import Control
 from repdyn.recipes.values import text_of, typed

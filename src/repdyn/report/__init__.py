@@ -1,20 +1,18 @@
 """The report: one self-contained page with the content of stores."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from repdyn.report.write import write_report
+from typing import TYPE_CHECKING, Any
 
 PAGE = "report.html"
 """Default file name of the page, in the folder of the store."""
 
 __all__ = ["PAGE", "write_report"]
 
-
-def __getattr__(name: str) -> object:
-    """Import slow modules on first use: ``repdyn report --help`` must not wait for them."""
-    if name != "write_report":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if TYPE_CHECKING:
     from repdyn.report.write import write_report
+else:
 
-    return write_report
+    def write_report(*arguments: Any, **settings: Any) -> Any:
+        """Write the page, as :func:`repdyn.report.write.write_report`, which is imported when it is called."""
+        from repdyn.report.write import write_report as write  # with Matplotlib
+
+        return write(*arguments, **settings)

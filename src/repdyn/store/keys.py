@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+STATES_FOLDER = "kept_states"
+"""Name of the folder of cached states within a run's folder."""
 _FAILED = "failed"
 """Suffix of the name of a file with the rows of a failed measurement."""
 _CHECKPOINT_DIGITS = 12

@@ -25,12 +25,11 @@ from torch import Tensor
 
 from repdyn.kernels import Undefined
 from repdyn.store import open_store
+from repdyn.store.keys import STATES_FOLDER as STATES_FOLDER
 from repdyn.utils.atomic_files import write_atomically
 
 log = logging.getLogger(__name__)
 
-STATES_FOLDER = "kept_states"
-"""Name of the folder within a run's folder."""
 _TENSOR_NAME = "states"
 _COMPLETE_MARKER = "whole"
 _STEP = re.compile(r"step(\d{9,})")

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from repdyn.store.compact_files import TEMPORARY
+from repdyn.store.keys import STATES_FOLDER
 from repdyn.store.mirror import STATE_FOLDER
-from repdyn.store.state_cache import STATES_FOLDER
 from repdyn.store.store import Store
 from repdyn.utils.atomic_files import TEMPORARY_FILE
 from repdyn.utils.ownership import remove_abandoned_files

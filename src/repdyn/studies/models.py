@@ -22,9 +22,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError, SweepStoppedError
 from repdyn.hub.local import checkpoints_folder
-from repdyn.hub.options import add_loading_options, add_timeout_option, check_device, revision_names
+from repdyn.hub.options import (
+    Loading,
+    add_loading_options,
+    add_timeout_option,
+    check_device,
+    resolved_device,
+    revision_names,
+)
 from repdyn.hub.tokenizers import context_length, has_tokenizer, load_tokenizer, tokenizer_files
-from repdyn.hub.weights import Loading, choose_files, load_model
+from repdyn.hub.weight_files import choose_files
+from repdyn.hub.weights import load_model
 from repdyn.text.corpus import cache_directory
 
 _MAX_LISTED = 12
@@ -119,8 +127,9 @@ def load_models(
         CheckpointError: a model or tokenizer cannot be downloaded or does not load.
     """
     sources = _sources(options.models, options.revisions)
-    check_device(options.device)
-    loading = Loading(options.device, options.dtype, None, options.trust_remote_code)
+    device = resolved_device(options.device)
+    check_device(device)
+    loading = Loading(device, options.dtype, None, options.trust_remote_code)
     for name, source in sources.items():
         hub = Hub(timeout_seconds=options.timeout)
         with_code = loading.trust_remote_code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -11,7 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.sweep.audit import Finding, History, find_copies
-from repdyn.sweep.embedding_audit import EmbeddingStatistics, statistics_fields
+
+if TYPE_CHECKING:
+    from repdyn.sweep.embedding_audit import EmbeddingStatistics
 
 _STYLES = {"fault": "red", "remark": "dim"}
 
@@ -31,6 +33,8 @@ def audit_fields(
     history: History, findings: Sequence[Finding], statistics: Sequence[EmbeddingStatistics] = ()
 ) -> dict[str, Any]:
     """Return what :func:`print_audit` prints, and the statistics of the input embeddings, as values of JSON."""
+    from repdyn.sweep.embedding_audit import statistics_fields  # with torch, which the lines of a sweep do without
+
     return {
         "run": history.run,
         "checkpoints": [checkpoint.revision for checkpoint in history.checkpoints],

@@ -4,96 +4,28 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from repdyn.capture.blocks import LayerPatterns
-from repdyn.capture.token_states import TokenPositions
 from repdyn.hub.errors import model_errors
-from repdyn.hub.local import LIGHTNING, load_lightning
-from repdyn.hub.weights import DTYPES, Loading, load_model
-from repdyn.measurement.identity import layer_choice, metric_set
+from repdyn.hub.lightning_files import load_lightning
+from repdyn.hub.local import LIGHTNING
+from repdyn.hub.options import Loading
+from repdyn.hub.weights import DTYPES, load_model
 from repdyn.measurement.measure import Progress, measure, no_progress
-from repdyn.metrics import DEFAULT_METRICS, MetricLike, resolve
-from repdyn.probe import Probe
-from repdyn.store import MeasurementKey, Store
+from repdyn.metrics import resolve
+from repdyn.store import Store
+from repdyn.store.keys import STATES_FOLDER
 from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM
 from repdyn.store.schema import FINISHED, Row, failure_rows, scalar_row
-from repdyn.store.state_cache import STATES_FOLDER, StateCache
+from repdyn.store.state_cache import StateCache
 from repdyn.sweep.downloads import LocalFiles
 from repdyn.sweep.embeddings import cosine_to_first, input_embeddings, median_norm
-from repdyn.sweep.targets import Target
+from repdyn.sweep.tasks import ForeignWeights, Settings, Task, stored_foreign
 from repdyn.utils.ownership import temporary_folder
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of a sweep: how each checkpoint is measured and its model loaded; see :func:`repdyn.measure`."""
-
-    metrics: Sequence[MetricLike] = DEFAULT_METRICS
-    layers: LayerPatterns = None
-    loading: Loading = field(default_factory=Loading)
-    tokens_per_forward: int = 8192
-    in_order: bool = True
-    """Whether one process measures all checkpoints in order, as metrics that compare checkpoints require."""
-    token_positions: TokenPositions | None = None
-    probe_loss: bool | None = False
-    """Whether to measure the loss on the probe; None to do so, though not again at checkpoints measured without it."""
-
-    def key(self, task: Task) -> MeasurementKey:
-        """Return the store key of a task."""
-        metrics = metric_set(
-            self.metrics,
-            self.layers,
-            task.probe,
-            self.loading.dtype,
-            token_positions=self.token_positions,
-            probe_loss=self.measures_loss(task),
-        )
-        return task.target.key(task.probe.hash, metrics)
-
-    def measures_loss(self, task: Task) -> bool:
-        """Return whether the loss on the probe is measured, which a probe of inputs other than tokens has not."""
-        return self.probe_loss is not False and task.probe.inputs is None
-
-    def is_measured(self, task: Task, store: Store) -> bool:
-        """Return whether the store has a task."""
-        without_loss = [replace(self, probe_loss=False).key(task)] if self.probe_loss is None else []
-        return any(key in store for key in (self.key(task), *without_loss))
-
-    @property
-    def choice(self) -> str:
-        """The selected layers and token positions, as rows record them."""
-        return layer_choice(self.layers, self.token_positions)
-
-
-@dataclass(frozen=True)
-class ForeignWeights:
-    """Weights of another checkpoint of the same history, under the name of a checkpoint."""
-
-    owner: str
-    """Name of the checkpoint whose weights they are."""
-    in_part: bool = False
-    """Whether that is so of single files alone, as in a mixture of two checkpoints."""
-
-    @property
-    def reason(self) -> str:
-        """Why the checkpoint is not measured."""
-        if self.in_part:
-            return f"a mixture: some of its files are those of {self.owner}"
-        return f"a copy: it has the weights of {self.owner}"
-
-
-@dataclass(frozen=True)
-class Task:
-    """A checkpoint and the probe it is measured on."""
-
-    target: Target
-    probe: Probe
 
 
 @dataclass(frozen=True)
@@ -171,16 +103,6 @@ def store_foreign(task: Task, store: Store, settings: Settings, foreign: Foreign
     marks = {"mixed_with" if foreign.in_part else "same_as": foreign.owner}
     rows = failure_rows(task.target.checkpoint, names, foreign.reason, probe=task.probe.hash, **marks)
     store.write(settings.key(task).failed, rows)
-
-
-def stored_foreign(task: Task, store: Store, settings: Settings) -> ForeignWeights | None:
-    """Return the checkpoint whose weights or files a task is stored to have; None if it has its own."""
-    key = settings.key(task).failed
-    if key not in store:
-        return None
-    row = store.read(key)[0]
-    owner = row.same_as or row.mixed_with
-    return ForeignWeights(owner, in_part=row.same_as is None) if owner else None
 
 
 def is_comparing(task: Task, settings: Settings) -> bool:

@@ -21,9 +21,10 @@ from repdyn.hub.errors import CheckpointError
 from repdyn.hub.remote_tensors import read_embeddings
 from repdyn.hub.transfer import map_concurrently
 from repdyn.sweep.audit import CheckpointFiles, Finding, History, find_copies
-from repdyn.sweep.targets import Selection, Target, shorten_list
+from repdyn.sweep.targets import Selection, Target
 from repdyn.tables.continuity import losses_out_of_line
 from repdyn.tables.numbers import number_text
+from repdyn.utils.short_lists import shorten_list
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from repdyn.hub.client import Files, Hub
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.listings import Commit, list_commits
 from repdyn.hub.revisions import DEFAULT_PATTERN
-from repdyn.hub.weights import choose_files, weight_files
+from repdyn.hub.weight_files import choose_files, weight_files
 from repdyn.sweep.audit import CheckpointFiles, Finding, History, audit, find_copies
-from repdyn.sweep.checkpoint import ForeignWeights
 from repdyn.sweep.suites import PublishedModel, find_models, shipped_suites
 from repdyn.sweep.targets import Selection, Target
+from repdyn.sweep.tasks import ForeignWeights
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _HUGGING_FACE = "https://huggingface.co"

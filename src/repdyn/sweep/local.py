@@ -10,7 +10,7 @@ from pathlib import Path
 
 from repdyn.hub.client import RemoteFile
 from repdyn.hub.errors import CheckpointError, model_errors
-from repdyn.hub.local import LIGHTNING, checkpoints_folder, lightning_content, model_folders
+from repdyn.hub.local import LIGHTNING, checkpoints_folder, model_folders
 from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, parse_revision, whole_number
 from repdyn.hub.weights import weight_files
 from repdyn.store.schema import FINISHED
@@ -121,6 +121,8 @@ def _revision(path: Path) -> Revision | None:
     by_name = parse_revision(path.resolve().name, DEFAULT_PATTERN)
     if path.suffix != LIGHTNING:
         return by_name
+    from repdyn.hub.lightning_files import lightning_content  # with torch, which other folders do without
+
     try:
         with model_errors(f"{path} does not load"):
             return Revision(path.name, whole_number(str(lightning_content(path)["global_step"]), "global_step"))

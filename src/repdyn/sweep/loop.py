@@ -9,13 +9,13 @@ from itertools import groupby
 
 from repdyn.hub.errors import CheckpointError, OutOfBoundsError, SweepStoppedError
 from repdyn.store import Store
-from repdyn.store.keys import own_folder
+from repdyn.store.keys import STATES_FOLDER, own_folder
 from repdyn.store.leases import Claim
-from repdyn.store.state_cache import STATES_FOLDER
-from repdyn.sweep.checkpoint import Settings, Task, is_comparing, measure_checkpoint, store_failure, stored_foreign
+from repdyn.sweep.checkpoint import is_comparing, measure_checkpoint, store_failure
 from repdyn.sweep.downloads import Downloads, LocalFiles, prefetch
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.targets import location_of
+from repdyn.sweep.tasks import Settings, Task
 from repdyn.tables.designs import NOT_RECORDED
 
 MAX_IDENTICAL_FAILURES = 5
@@ -36,30 +36,6 @@ class SweepResult:
         self.measured += other.measured
         self.failed += other.failed
         self.skipped += other.skipped
-
-
-@dataclass(frozen=True)
-class TaskList:
-    """The tasks of a sweep, grouped by their state in the store."""
-
-    waiting: list[Task]
-    done: list[Task]
-    failed_before: list[Task]
-    """Only retried on request."""
-
-
-def partition_tasks(tasks: Iterable[Task], store: Store, settings: Settings, *, retry_failed: bool = False) -> TaskList:
-    """Group tasks into those to measure, those done, and those that failed in an earlier sweep."""
-    task_list = TaskList([], [], [])
-    for task in tasks:
-        key = settings.key(task)
-        if settings.is_measured(task, store):
-            task_list.done.append(task)
-        elif key.failed in store and not retry_failed and stored_foreign(task, store, settings) is None:
-            task_list.failed_before.append(task)
-        else:
-            task_list.waiting.append(task)
-    return task_list
 
 
 def check_comparable(tasks: Iterable[Task], store: Store, settings: Settings) -> None:
@@ -118,7 +94,7 @@ def sweep(
     """Measure checkpoints one after another; a sweep can be stopped at any time and repeated with the remaining ones.
 
     Args:
-        tasks: checkpoints to measure, usually :attr:`TaskList.waiting`.
+        tasks: checkpoints to measure, usually :attr:`repdyn.sweep.tasks.TaskList.waiting`.
         store: store of rows and failures.
         settings: metrics, and options for loading and running the models.
         downloads: downloads the weights, and deletes them after the measurement.

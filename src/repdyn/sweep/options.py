@@ -8,11 +8,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from repdyn.capture.token_states import positions_from
 from repdyn.hub.options import add_loading_options, add_timeout_option
 from repdyn.metrics import DEFAULT_METRICS, METRICS
+from repdyn.probe.class_names import CLASS_OPTIONS, CLASSES
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
-from repdyn.probe.word_classes import CLASS_OPTIONS, CLASSES
 from repdyn.sweep.estimate import HARDWARE
 from repdyn.text.corpus import cache_directory
 from repdyn.text.source import DEFAULT_TEXT
@@ -258,6 +257,8 @@ def _layers(text: str) -> str | dict[str, str]:
 
 
 def _positions(text: str) -> slice:
+    from repdyn.capture.token_states import positions_from  # with torch, which other options do without
+
     try:
         return positions_from(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Print what a sweep would do, for --dry-run and --list-suites."""
+"""Print what a sweep would do, for --dry-run."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
 
 from repdyn.hub.client import Hub, total_bytes
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.transfer import map_concurrently
-from repdyn.sweep.checkpoint import ForeignWeights
 from repdyn.sweep.estimate import Assumptions, Estimate, dollars_text, hours_text, sum_of, weights_on_disk
-from repdyn.sweep.suites import Suite, shipped_suites
-from repdyn.sweep.targets import Selection, Target, shorten_list
+from repdyn.sweep.targets import Selection, Target
+from repdyn.sweep.tasks import ForeignWeights
 from repdyn.tables.numbers import gigabytes
 from repdyn.utils.redaction import redacted
+from repdyn.utils.short_lists import shorten_list
 
 
 @dataclass(frozen=True)
@@ -132,40 +131,6 @@ def plan_fields(parts: Sequence[ModelPlan], hub: Hub, assumptions: Assumptions |
             }
         fields.append(of_model)
     return fields
-
-
-def suite_fields() -> list[dict[str, Any]]:
-    """Return the suites that come with the package, as values of JSON."""
-    return [
-        {
-            "name": suite.name,
-            "title": suite.title,
-            "models": [model.name for model in suite.models],
-            "checked_against": {model.name: model.checked_against or suite.card for model in suite.models},
-            "unverified": {model.name: model.unverified for model in suite.models if model.unverified},
-        }
-        for suite in shipped_suites().values()
-    ]
-
-
-def print_suites(console: Console) -> None:
-    """Print the suites that come with the package, and their models."""
-    for suite in shipped_suites().values():
-        console.print(f"[bold]{suite.name}[/bold]  {suite.title}", highlight=False, soft_wrap=True)
-        console.print(Padding(", ".join(model.name for model in suite.models), (0, 0, 0, 4)), highlight=False)
-        for what, names in _unverified(suite).items():
-            which = "all" if len(names) == len(suite.models) else shorten_list(names)
-            line = escape(f"not verified, {what}: {which}")
-            console.print(Padding(line, (0, 0, 0, 4)), style="yellow", highlight=False)
-
-
-def _unverified(suite: Suite) -> dict[str, list[str]]:
-    """Return the unverified parts of a suite's description, each with the models to which it applies."""
-    models: dict[str, list[str]] = {}
-    for model in suite.models:
-        if model.unverified:
-            models.setdefault(model.unverified, []).append(model.name)
-    return models
 
 
 def selection_notes(selection: Selection) -> list[str]:

@@ -13,7 +13,8 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError, SweepStoppedError, model_errors
-from repdyn.hub.local import LIGHTNING, load_lightning
+from repdyn.hub.lightning_files import load_lightning
+from repdyn.hub.local import LIGHTNING
 from repdyn.hub.tokenizers import (
     HubFolder,
     context_length,

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from repdyn.store.schema import Row
-from repdyn.sweep.checkpoint import Task
+from repdyn.sweep.tasks import Task
 from repdyn.tables.designs import own_window_warning
 from repdyn.utils.redaction import redacted
 from repdyn.utils.untrusted_names import PrintableConsole

@@ -20,11 +20,12 @@ from repdyn.hub.errors import CheckpointError
 from repdyn.hub.transfer import map_concurrently
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.sweep.checkpoint import Settings, Task, store_failure
+from repdyn.sweep.checkpoint import store_failure
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.loop import SweepResult, abort_on_repeated_failure, sweep
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.targets import Target
+from repdyn.sweep.tasks import Settings, Task
 from repdyn.utils.urls import is_url
 
 DISK = "disk_gb"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -14,17 +15,19 @@ from repdyn.hub.client import Hub
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.local import checkpoints_folder
 from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, match_revisions, select_revisions
-from repdyn.probe import Probe
+from repdyn.probe.class_names import class_names
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS
-from repdyn.probe.word_classes import class_names
 from repdyn.store.schema import FINISHED
-from repdyn.sweep.checkpoint import Task
 from repdyn.sweep.local import find_checkpoints, ignored_models
 from repdyn.sweep.options import Shard
-from repdyn.sweep.probes import ProbeText, hub_probe, local_probe
 from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel, find_models, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
+from repdyn.sweep.tasks import Task
 from repdyn.text.source import DEFAULT_TEXT
+
+if TYPE_CHECKING:
+    from repdyn.probe import Probe
+    from repdyn.sweep.probes import ProbeText
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,10 @@ def _check_distinct_runs(models: Sequence[PublishedModel], name: str | None) -> 
 
 def _probe_maker(model: PublishedModel, selection: Selection, options: Namespace, hub: Hub) -> Callable[[], Probe]:
     def make() -> Probe:
+        # with torch and transformers, which plans do without
+        from repdyn.probe import Probe
+        from repdyn.sweep.probes import hub_probe
+
         if options.probe:
             return Probe.load(options.probe)
         return hub_probe(
@@ -183,6 +190,9 @@ def _local_source(folder: Path, options: Namespace, hub: Hub) -> Source:
 
 def _local_probe(folder: Path, targets: Sequence[Target], options: Namespace, hub: Hub) -> Probe:
     """Return the given probe, the one of the live run, or one made of text."""
+    from repdyn.probe import Probe
+    from repdyn.sweep.probes import local_probe
+
     if options.probe:
         return Probe.load(options.probe)
     stored = sorted((folder / "repdyn" / "probes").glob("*.safetensors"))
@@ -201,6 +211,8 @@ def _local_probe(folder: Path, targets: Sequence[Target], options: Namespace, hu
 
 
 def _probe_text(options: Namespace) -> ProbeText:
+    from repdyn.sweep.probes import ProbeText
+
     design = options.design or INDEPENDENT.name
     return ProbeText(
         options.text or DEFAULT_TEXT,

@@ -10,23 +10,11 @@ from repdyn.hub.client import Files, Hub
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, match_revisions, parse_revision, select_revisions
 from repdyn.hub.transfer import map_concurrently
-from repdyn.hub.weights import choose_files
+from repdyn.hub.weight_files import choose_files
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint
 from repdyn.sweep.suites import KnownFault, PublishedCheckpoint, PublishedModel
-
-_MAX_LISTED = 6
-
-
-def shorten_list(names: Sequence[str]) -> str:
-    """Join names with commas, leaving out the middle of a long list.
-
-    >>> shorten_list(["a", "b"]), shorten_list([str(n) for n in range(20)])
-    ('a, b', '0, 1, 2, 3, 4 .. 19 (20)')
-    """
-    if len(names) <= _MAX_LISTED:
-        return ", ".join(names)
-    return f"{', '.join(names[: _MAX_LISTED - 1])} .. {names[-1]} ({len(names)})"
+from repdyn.utils.short_lists import MAX_LISTED
 
 
 @dataclass(frozen=True)
@@ -147,7 +135,7 @@ def select_targets(model: PublishedModel, hub: Hub, revisions: str = "all") -> S
     if not found:
         raise ValueError(
             f"expected {history.kind} of {model.repository} that match {history.pattern!r}, got "
-            f"{', '.join(sorted(history.unmatched)[:_MAX_LISTED]) or f'no {history.kind}'}; check the pattern"
+            f"{', '.join(sorted(history.unmatched)[:MAX_LISTED]) or f'no {history.kind}'}; check the pattern"
         )
     repository = model.repository
 

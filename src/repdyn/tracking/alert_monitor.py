@@ -62,7 +62,6 @@ class AlertMonitor:
         """
         if not self._rules or not rows:
             return False
-        import pandas as pd  # which constructing a tracker does not wait for
 
         from repdyn.tables.alert_text import alert_lines
 

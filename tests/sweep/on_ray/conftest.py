@@ -21,8 +21,8 @@ from ray_helpers import NOWHERE, STEPS, find_tasks, ray, wait_until
 
 from repdyn import Probe, open_store
 from repdyn.store import Store
-from repdyn.sweep.checkpoint import Task
 from repdyn.sweep.options import parser
+from repdyn.sweep.tasks import Task
 
 
 @pytest.fixture(scope="module")

@@ -35,9 +35,9 @@ from repdyn.hub.errors import SweepStoppedError
 from repdyn.models import build_model
 from repdyn.store import Store
 from repdyn.sweep import ray_engine
-from repdyn.sweep.checkpoint import Settings, store_failure
-from repdyn.sweep.loop import partition_tasks
+from repdyn.sweep.checkpoint import store_failure
 from repdyn.sweep.ray_engine import sweep_with_ray
+from repdyn.sweep.tasks import Settings, partition_tasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
@@ -207,8 +207,8 @@ def test_interrupted_and_completed_by_the_same_command(
     stamps = {path: path.stat().st_mtime_ns for path in store.path.rglob("step*.parquet")}
 
     hub.faults.clear()
-    monkeypatch.setattr(cli, "show_store", lambda *_: None)
-    monkeypatch.setattr(cli, "write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.cli.sweep_measuring.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.cli.sweep_measuring.write_report", lambda _, path: path)
     with pytest.raises(SystemExit, match="^0$"):
         main([*ANALYZE, "--downloads", str(downloads), "--store", str(store.path)])
     printed = capsys.readouterr().err

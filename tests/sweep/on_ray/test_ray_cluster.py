@@ -16,8 +16,8 @@ from ray_helpers import SETTINGS, STEPS, downloads_by_step, find_tasks, ray, slo
 
 from repdyn import open_store
 from repdyn.hub.client import Hub
-from repdyn.sweep.loop import partition_tasks
 from repdyn.sweep.ray_engine import sweep_with_ray
+from repdyn.sweep.tasks import partition_tasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from repdyn.hub.errors import model_errors
 from repdyn.probe import Probe
-from repdyn.probe.word_classes import class_names
+from repdyn.probe.class_names import class_names
 from repdyn.studies.convergence.bootstrap import SequenceSums, percentile_interval, resample_profiles
 from repdyn.studies.convergence.cosines import token_cosines
 from repdyn.studies.convergence.generated_sentences import sentence_probe

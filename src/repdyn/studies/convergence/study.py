@@ -6,7 +6,7 @@ import argparse
 
 import pandas as pd
 
-from repdyn.probe.word_classes import CLASS_OPTIONS, CLASSES
+from repdyn.probe.class_names import CLASS_OPTIONS, CLASSES
 from repdyn.store import find_store
 from repdyn.studies.convergence import figures, summary
 from repdyn.studies.convergence.gaps import class_gaps

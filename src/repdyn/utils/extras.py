@@ -1,0 +1,54 @@
+"""Packages that come with an extra of repdyn, and what to install where one is missing."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+# of the commands; a package that two extras have stands at the smaller one
+_EXTRAS = {
+    "lightning": ("lightning",),
+    "report": ("matplotlib", "plotly"),
+    "hf": ("transformers", "tokenizers"),
+    "sweep": ("huggingface_hub", "httpx2", "psutil", "datasets"),
+    "train": ("jsonargparse", "lxml", "mwparserfromhell", "tensorboard", "wandb"),
+}
+
+
+class MissingPackageError(ModuleNotFoundError):
+    """A package is not installed that comes with an extra of repdyn; the message names the extra."""
+
+
+def require(extra: str, what: str, *packages: str) -> None:
+    """Check that packages are installed, without importing them.
+
+    Args:
+        extra: the extra that installs them.
+        what: what needs them, for the message.
+        packages: the names by which they are imported.
+
+    Raises:
+        MissingPackageError: one is not installed.
+    """
+    for package in packages:
+        if not _is_installed(package):
+            raise _missing(package, extra, what)
+
+
+def with_extra(error: ModuleNotFoundError, what: str) -> MissingPackageError | None:
+    """Return the error that names the extra with a package that was not found; None if no extra has it."""
+    package = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, packages in _EXTRAS.items() if package in packages), None)
+    return None if extra is None else _missing(package, extra, what)
+
+
+def _missing(package: str, extra: str, what: str) -> MissingPackageError:
+    return MissingPackageError(
+        f"expected the package {package!r}, which {what} needs, found none; pip install 'repdyn[{extra}]'", name=package
+    )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False

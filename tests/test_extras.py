@@ -1,0 +1,144 @@
+"""The base install tracks a loop, and everything else names the extra that it needs."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from synthetic_runs import fill, make_rows
+
+from repdyn.utils.extras import _EXTRAS, MissingPackageError, require, with_extra
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+# imported as it is called here, unlike its name in the index
+IMPORTED_AS = {"pyyaml": "yaml"}
+
+
+def packages(requirements: list[str]) -> set[str]:
+    """Return the names of packages by which they are imported, without those of other extras."""
+    names = {re.split(r"[\[<>=;]", each)[0] for each in requirements} - {"repdyn"}
+    return {IMPORTED_AS.get(name, name) for name in names}
+
+
+BASE = packages(PROJECT["dependencies"])
+OF_DEVELOPERS = {"benchmark", "dev", "docs", "stacks", "test"}
+OF_USERS = {extra: each for extra, each in PROJECT["optional-dependencies"].items() if extra not in OF_DEVELOPERS}
+BLOCKED = set().union(*map(packages, OF_USERS.values())) - BASE
+
+# run where the packages of the extras are not found, as after "pip install repdyn"
+BLOCKER = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in set(sys.argv[1].split(",")):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+LOOP = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, states):
+        return states + self.linear(states).tanh()
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, 16), nn.Linear(16, 50)
+        self.blocks = nn.ModuleList([Block(), Block()])
+
+    def forward(self, ids):
+        states = self.embed(ids)
+        for block in self.blocks:
+            states = block(states)
+        return self.head(states)
+
+from repdyn import Probe, Tracker, open_store
+tokens = torch.randint(0, 50, (64, 16))
+probe = Probe.from_tokens(tokens, max_vectors=256, batch_vectors=128)
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+with Tracker(model, probe, schedule=2, store=sys.argv[2]) as tracker:
+    for batch in tokens.split(16):
+        loss = nn.functional.cross_entropy(model(batch)[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        tracker.step(loss=loss)
+frame = open_store(sys.argv[2]).to_pandas()
+of_blocks = frame[(frame["layer"] > 0) & (frame["metric"] == "anisotropy")]
+print(sorted(set(of_blocks["step"].tolist())), bool(of_blocks["value"].notna().all()))
+"""
+COMMAND = """
+from repdyn.cli.main import main
+main(sys.argv[2:])
+"""
+
+
+def run_without_extras(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    given = [sys.executable, "-c", BLOCKER + program, ",".join(sorted(BLOCKED)), *arguments]
+    return subprocess.run(given, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.process
+def test_the_base_install_tracks_a_loop(tmp_path):
+    done = run_without_extras(LOOP, str(tmp_path / "store"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[0, 2, 4] True"
+    assert "pip install 'repdyn[report]'" in done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "package", "extra"),
+    [
+        ("report {store}", "matplotlib", "report"),
+        ("figures {store}", "matplotlib", "report"),
+        ("watch {store}", "uvicorn", "watch"),
+        ("explore gpt2", "gradio", "explore"),
+        ("sweep gpt2 --dry-run", "huggingface_hub", "sweep"),
+        ("audit gpt2", "huggingface_hub", "sweep"),
+        ("reproduce --list", "huggingface_hub", "sweep"),
+        ("export {store} --to csv", "lightning", "lightning"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs(tmp_path, command, package, extra):
+    store = fill(tmp_path / "store", make_rows(steps=(0, 8), n_blocks=2))
+    done = run_without_extras(COMMAND, *command.format(store=store.path).split())
+    assert done.returncode == 2, done.stderr
+    assert f"expected the package {package!r}" in done.stderr
+    assert f"pip install 'repdyn[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "command", ["metrics", "insights {store}", "alerts {store}", "sweep --list-suites", "compact {store}"]
+)
+def test_a_command_of_the_base_install(tmp_path, command):
+    store = fill(tmp_path / "store", make_rows(steps=(0, 8), n_blocks=2))
+    done = run_without_extras(COMMAND, *command.format(store=store.path).split())
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_extras_that_messages_name_have_the_package():
+    assert {
+        extra for extra, names in _EXTRAS.items() if set(names) - packages(PROJECT["optional-dependencies"][extra])
+    } == set()
+
+
+def test_a_package_of_no_extra_keeps_its_error():
+    assert with_extra(ModuleNotFoundError("No module named 'other'", name="other"), "repdyn report") is None
+    with pytest.raises(
+        MissingPackageError, match=r"'no_such_package', which a test needs, found none; pip install 'repdyn\[x\]'"
+    ):
+        require("x", "a test", "json", "no_such_package")
