@@ -76,7 +76,7 @@ def test_a_shipped_recipe(name, hub, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr(sweep, "has_abandoned_threads", lambda: False)
     text = tmp_path / "text.txt"
-    text.write_bytes(builtin_corpus().data[:50_000])
+    text.write_bytes(builtin_corpus().data[:100_000])
     sampling = ("--text", str(text), "--sequence-length", "16", "--max-vectors", "512")
     with pytest.raises(SystemExit) as stop:
         main(["reproduce", name, *sampling, "--device", "cpu", "--downloads", str(tmp_path / "downloads"), "--json"])
