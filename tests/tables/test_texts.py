@@ -17,7 +17,7 @@ from repdyn.report.tree import ReportData, page_tree
 from repdyn.report.write import _PARTS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import grid, measurements, metrics_of, of_metric, subsets_of
-from repdyn.tables.texts import concatenated, counted, filled
+from repdyn.tables.texts import concatenated, counted, filled, in_lines_of_their_own
 
 RUNS = Path(__file__).parents[2] / "docs" / "runs"
 
@@ -89,3 +89,11 @@ def test_categoricals_of_different_categories_stay_so():
     assert joined.isna().tolist() == [False, True, False, False]
     mixed = concatenated([first, pd.DataFrame({"x": ["d"]})], ignore_index=True)["x"]
     assert mixed.iloc[[0, 2]].tolist() == ["b", "d"]
+
+
+@pytest.mark.parametrize("dtype", ["str", "object", "category"])
+def test_texts_of_any_dtype_are_put_in_one_line(dtype):
+    frame = pd.DataFrame({"run": pd.Series(["mine\nFORGED", "other"], dtype=dtype), "step": [1, 2]})
+    shown = in_lines_of_their_own(frame)
+    assert shown["run"].tolist() == ["mine\\nFORGED", "other"]
+    assert shown["step"].tolist() == [1, 2]

@@ -89,7 +89,7 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     Args:
         rows: from :func:`repdyn.tables.frames.measurements`.
     """
-    last = int(rows["step"].max())
+    last = int(rows["step"].to_numpy().max())
     # the other columns would be copied with each selection of rows
     expected = drop_first_comparison(rows.loc[:, ["step", "layer", "metric", "value", "reason"]])
     at_end = expected.loc[(expected["step"] == last) & (expected["layer"] > 0)]
@@ -155,7 +155,7 @@ def below_one_statements(rows: pd.DataFrame) -> Iterator[Insight]:
             f"{BELOW_ONE}."
         )
         evidence = {"lowest": lowest, "share": share}
-        severity = "watch" if steps[-1] == int(rows["step"].max()) else "note"
+        severity = "watch" if steps[-1] == int(rows["step"].to_numpy().max()) else "note"
         yield Insight(severity, "below 1", sentence, str(metric), None, None, layers, steps, evidence, 0.3 * share)
 
 

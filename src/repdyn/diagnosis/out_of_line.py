@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -61,7 +62,7 @@ def geometry_statements(series: MetricSeries) -> Iterator[Insight]:
     )
 
 
-def too_many_statements(judged: Jumps, what: str, kind: str, **fields: str) -> Iterator[Insight]:
+def too_many_statements(judged: Jumps, what: str, kind: str, **fields: Any) -> Iterator[Insight]:
     """Yield that the continuity of a quantity is not judged, if too many steps would be out of line."""
     if judged.are_too_many:
         sentence = (

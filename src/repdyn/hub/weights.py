@@ -186,7 +186,8 @@ def _require_size(auto_class: Any, config: PreTrainedConfig, n_bytes: int, loadi
     require_weights_for(model, n_bytes, quantised=quantised)
     if not quantised:  # of a quantised model, only the files tell the size
         # where no precision is named, a weight takes two bytes at least
-        _require_memory(memory_of_model(model, DTYPES.get(loading.dtype) or config.dtype or torch.float16), loading)
+        published = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float16
+        _require_memory(memory_of_model(model, DTYPES.get(loading.dtype, published)), loading)
 
 
 def _require_every_weight(model: PreTrainedModel, missing: Iterable[str], mismatched: Iterable[object]) -> None:

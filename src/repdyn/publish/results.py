@@ -69,8 +69,7 @@ def show_run(
         tracking_seconds: wall-clock seconds spent measuring.
         kernel_seconds: the part of them spent computing metrics.
         total_seconds: wall-clock seconds of the training, measuring included.
-        exit_start: when the views of the end were begun, by ``time.perf_counter``: what they have taken until the
-            summary is printed is added to both.
+        exit_start: when the views of the end were begun, by ``time.perf_counter``; the time since is added to both.
 
     Returns:
         The figures' files, in ``figures`` inside the store; in a folder of the run if there are several runs, of the

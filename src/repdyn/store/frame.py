@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from repdyn.store.row_filter import EVERY_ROW, RowFilter, folders_left
 from repdyn.store.run_files import RunFiles, with_run_files
-from repdyn.store.schema import COLUMNS, SCHEMA, too_few_distinct
+from repdyn.store.schema import COLUMNS, HAS_FOREIGN_WEIGHTS, SCHEMA, too_few_distinct
 
 IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset", "settings", "probe"]
 """Columns that identify a measurement; the newest of several rows that agree in them counts."""
@@ -100,8 +99,7 @@ def as_frame(
         parts.add(condition.apply(table))
     if failures:
         left = _not_replaced(pa.concat_tables(map(_decoded, failures)), times)
-        marked = pc.or_(left["same_as"].is_valid(), left["mixed_with"].is_valid())
-        parts.remove(left.filter(marked).select(_CHECKPOINT).to_pandas())
+        parts.remove(left.filter(HAS_FOREIGN_WEIGHTS).select(_CHECKPOINT).to_pandas())
         parts.add(condition.apply(left))
     return _in_order(to_pandas(parts.table()), columns)
 

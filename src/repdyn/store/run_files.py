@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from repdyn.store.compact_files import (
     ROWS_PER_FILE,
@@ -24,10 +23,10 @@ from repdyn.store.compact_files import (
     read_parts,
     write_compact,
 )
-from repdyn.store.keys import is_failure, measured_name
+from repdyn.store.keys import MeasurementKey, is_failure, measured_name, quoted, step_name
 from repdyn.store.parquet_files import read_table, write_single
 from repdyn.store.row_filter import RowFilter, files_left
-from repdyn.store.schema import COLUMNS
+from repdyn.store.schema import COLUMNS, HAS_FOREIGN_WEIGHTS
 
 _LISTINGS = 5
 """Largest number of times that files are listed because some of them went away."""
@@ -129,7 +128,7 @@ class RunFiles:
         for name, path in self.single.items():
             table = read_table(path, columns, encoded=True)
             if is_failure(name) and measured_name(name) in names:
-                table = table.filter(pc.or_(table["same_as"].is_valid(), table["mixed_with"].is_valid()))
+                table = table.filter(HAS_FOREIGN_WEIGHTS)
             yield is_failure(name), table
         for path, names in self.compact.items():
             yield from ((False, table) for table in read_blocks(path, names, columns))
@@ -153,12 +152,13 @@ def find_file(folder: Path, name: str) -> Path | None:
     return None
 
 
-def find_failures(folder: Path, step: str, probe: str) -> list[Path]:
-    """Return the files of failed measurements of a step on a probe, as the names of files have both."""
+def find_failures(folder: Path, key: MeasurementKey) -> list[Path]:
+    """Return the files of failed measurements at the step and on the probe of a key."""
+    step, probe = f"{step_name(key.step)}-", f"-{quoted(key.probe)}-"
     # called after each measurement, hence no glob either
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(f"{step}-") and is_failure(entry.name)]
-        return [folder / name for name in names if f"-{probe}-" in name]
+        names = [entry.name for entry in entries if entry.name.startswith(step) and is_failure(entry.name)]
+        return [folder / name for name in names if probe in name]
     return []
 
 

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from repdyn.utils.redaction import redacted
 
@@ -149,6 +150,8 @@ SCHEMA = pa.schema(
         for name, annotation in Row.__annotations__.items()
     ]
 )
+HAS_FOREIGN_WEIGHTS = pc.field("same_as").is_valid() | pc.field("mixed_with").is_valid()
+"""Condition on rows of checkpoints that are not measured, since they have weights or files of another one."""
 
 
 def to_table(rows: Iterable[Row]) -> pa.Table:

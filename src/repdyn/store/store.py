@@ -15,16 +15,7 @@ from filelock import FileLock, Timeout
 
 from repdyn.store import run_files
 from repdyn.store.compact_files import is_compact
-from repdyn.store.keys import (
-    MeasurementKey,
-    folder_inside,
-    folder_name,
-    is_failure,
-    own_folder,
-    parse_step,
-    quoted,
-    step_name,
-)
+from repdyn.store.keys import MeasurementKey, folder_inside, folder_name, is_failure, own_folder, parse_step, quoted
 from repdyn.store.leases import Claim
 from repdyn.store.parquet_files import is_readable, to_rows, write_single
 from repdyn.store.row_filter import of_metrics
@@ -269,7 +260,7 @@ class Store:
         return store_html(self)
 
     def _failure_files(self, key: MeasurementKey) -> list[Path]:
-        return run_files.find_failures(self.folder_of(key.run), step_name(key.step), quoted(key.probe))
+        return run_files.find_failures(self.folder_of(key.run), key)
 
     def _lock_path(self, name: str) -> Path:
         (folder := folder_inside(self.path, ".claims", deep=False)).mkdir(parents=True, exist_ok=True)

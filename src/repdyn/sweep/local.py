@@ -12,7 +12,7 @@ from repdyn.hub.client import RemoteFile
 from repdyn.hub.errors import CheckpointError, model_errors
 from repdyn.hub.local import LIGHTNING, checkpoints_folder, model_folders
 from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, parse_revision, whole_number
-from repdyn.hub.weights import weight_files
+from repdyn.hub.weight_files import weight_files
 from repdyn.store.schema import FINISHED
 from repdyn.sweep.targets import Target
 

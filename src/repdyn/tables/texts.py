@@ -35,8 +35,12 @@ def concatenated(frames: Sequence[pd.DataFrame], *, ignore_index: bool = False) 
 
 def in_lines_of_their_own(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with the line breaks and tabs in its texts written as escape sequences, for a terminal."""
-    texts = [name for name in frame if _is_categorical(frame, name) or frame[name].dtype == object]
-    return frame.assign(**{name: _escaped(frame[name]) for name in texts})
+    escaped = {str(name): _escaped(column) for name, column in frame.items() if _has_texts(column)}
+    return frame.assign(**escaped)
+
+
+def _has_texts(column: pd.Series) -> bool:
+    return isinstance(column.dtype, (pd.CategoricalDtype, pd.StringDtype)) or column.dtype == object
 
 
 def _escaped(column: pd.Series) -> pd.Series:

@@ -67,8 +67,7 @@ class RowBuffer:
             The name of the run, with a number ("name-2") under "number", or if another process has it.
 
         Raises:
-            ValueError: the store holds another run of this name, and ``existing`` is "refuse"; or the folder of the run
-                is a symbolic link.
+            ValueError: the store holds another run of this name, under "refuse"; or its folder is a symbolic link.
             OSError: it cannot be written.
         """
         store = self._store
