@@ -11,6 +11,8 @@ if __name__ != "repdyn.callbacks":
         "and write 'from repdyn.callbacks import RepresentationDynamics'"
     )
 
+from repdyn.utils.extras import with_extra  # once the name of this package is known to be right
+
 if TYPE_CHECKING:
     from repdyn.callbacks.hugging_face_trainer import HuggingFaceTracker
     from repdyn.callbacks.representation_dynamics import RepresentationDynamics
@@ -28,5 +30,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import what is asked for: one framework does not load the other, and the entry point loads neither."""
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        try:
+            return getattr(import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            raise with_extra(error, f"repdyn.callbacks.{name}") or error from error
     raise AttributeError(f"module 'repdyn.callbacks' has no attribute {name!r}; it has {', '.join(__all__)}")

@@ -94,6 +94,16 @@ def test_the_base_install_tracks_a_loop(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[0, 2, 4] True"
     assert "pip install 'repdyn[report]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("name", "extra"), [("RepresentationDynamics", "lightning"), ("HuggingFaceTracker", "hf")])
+def test_a_callback_names_the_extra_that_it_needs(name, extra):
+    done = run_without_extras(f"from repdyn.callbacks import {name}")
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert f"which repdyn.callbacks.{name} needs, found none; pip install 'repdyn[{extra}]'" in last
 
 
 @pytest.mark.process

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn audit") -> None:
     from repdyn.sweep.audit import audit
     from repdyn.sweep.audit_text import audit_fields, print_audit
     from repdyn.sweep.embedding_audit import embedding_findings
-    from repdyn.utils.untrusted_names import PrintableConsole
+    from repdyn.utils.console import PrintableConsole
 
     hub_logging.set_verbosity_error()  # the client logs each retried request; final failures are printed here
     hub = Hub(timeout_seconds=options.timeout)
@@ -158,7 +158,7 @@ def _bar(text: str, total: int) -> Iterator[Callable[[], None]]:
     """Show a progress bar on a terminal; yield a function that advances it."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from repdyn.utils.untrusted_names import PrintableConsole
+    from repdyn.utils.console import PrintableConsole
 
     console = PrintableConsole(stderr=True)
     columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -111,7 +111,8 @@ def _print_table(frame: pd.DataFrame) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from repdyn.utils.untrusted_names import PrintableConsole, in_one_line
+    from repdyn.utils.console import PrintableConsole
+    from repdyn.utils.untrusted_names import in_one_line
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name, column in frame.items():

@@ -33,8 +33,8 @@ from repdyn.sweep.sources import Source, find_sources, select_shard, sources_of_
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import Target
 from repdyn.sweep.tasks import ForeignWeights, Settings
+from repdyn.utils.console import PrintableConsole
 from repdyn.utils.records import wants_records
-from repdyn.utils.untrusted_names import PrintableConsole
 
 FAILED, USAGE_ERROR, STOPPED, INTERRUPTED = 1, 2, 3, 130
 UPLOAD_SECONDS, INTERRUPTED_UPLOAD_SECONDS = 120.0, 10.0

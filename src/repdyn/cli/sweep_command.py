@@ -6,8 +6,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from repdyn.sweep.options import parser as build_parser
+from repdyn.utils.console import PrintableConsole
 from repdyn.utils.records import print_records, wants_records
-from repdyn.utils.untrusted_names import PrintableConsole
 
 __all__ = ["build_parser", "main"]
 

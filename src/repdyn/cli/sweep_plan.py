@@ -13,8 +13,8 @@ from repdyn.sweep.plan import ModelPlan, plan_fields, print_plan
 from repdyn.sweep.sources import Source, tasks_of
 from repdyn.sweep.targets import Target
 from repdyn.sweep.tasks import ForeignWeights, Settings, partition_tasks
+from repdyn.utils.console import PrintableConsole
 from repdyn.utils.records import print_records, wants_records
-from repdyn.utils.untrusted_names import PrintableConsole
 
 _FILE_WIDTH = 200
 

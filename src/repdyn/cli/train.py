@@ -35,10 +35,10 @@ from repdyn.models import LanguageModel, objective_of
 from repdyn.tables.numbers import short_count
 from repdyn.tracking.config import validate_measurement
 from repdyn.utils.arguments import closest
+from repdyn.utils.console import PrintableConsole
 from repdyn.utils.notices import silence_notices
 from repdyn.utils.plain_yaml import read_yaml
 from repdyn.utils.precision import has_fast_bfloat16
-from repdyn.utils.untrusted_names import PrintableConsole
 
 _EXAMPLES = """examples:
   train.py                                              the quickstart

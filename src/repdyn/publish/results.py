@@ -31,8 +31,8 @@ from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_summary
 from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.attempts import Attempt, attempts
+from repdyn.utils.console import PrintableConsole
 from repdyn.utils.file_names import safe_file_name
-from repdyn.utils.untrusted_names import PrintableConsole
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from repdyn.figures.files import save
 from repdyn.utils.atomic_files import write_atomically
-from repdyn.utils.untrusted_names import PrintableConsole
+from repdyn.utils.console import PrintableConsole
 
 
 @dataclass(frozen=True)

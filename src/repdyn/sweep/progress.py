@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from repdyn.store.schema import Row
 from repdyn.sweep.tasks import Task
 from repdyn.tables.designs import own_window_warning
+from repdyn.utils.console import PrintableConsole
 from repdyn.utils.redaction import redacted
-from repdyn.utils.untrusted_names import PrintableConsole
 
 
 class ProgressDisplay:

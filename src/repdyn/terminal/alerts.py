@@ -12,7 +12,7 @@ from repdyn.store import Store
 from repdyn.tables.alert_text import alert_lines
 from repdyn.tables.selection import is_measured, select
 from repdyn.tables.style import plain
-from repdyn.utils.untrusted_names import PrintableConsole
+from repdyn.utils.console import PrintableConsole
 
 
 def print_alerts(

@@ -38,7 +38,7 @@ from repdyn.tables.style import KINDS, of_stack, plain
 from repdyn.tables.texts import in_lines_of_their_own
 from repdyn.terminal.layer_table import MAX_CURVES, curves_of, layer_table
 from repdyn.terminal.metric_lines import measures_more_than_default, print_every_metric
-from repdyn.utils.untrusted_names import PrintableConsole
+from repdyn.utils.console import PrintableConsole
 
 MAX_LINES = 36
 _MIN_ROWS, _MAX_ROWS = 3, 13

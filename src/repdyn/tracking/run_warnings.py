@@ -9,6 +9,7 @@ from pathlib import Path
 
 from repdyn.store.schema import Row, too_few_distinct
 from repdyn.tables.dimensions import BELOW_ONE, is_below_one
+from repdyn.utils.extras import MissingPackageError
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,11 @@ class RunWarnings:
         trace = traceback.extract_tb(error.__traceback__)
         place = f"{trace[-1].filename}:{trace[-1].lineno}" if trace else str(error)
         if self._is_new(f"{type(error).__name__} {place}"):
-            details = redacted("".join(traceback.format_exception(error)).rstrip())
             when = "at the end" if step is None else f"at step {step}"
+            if isinstance(error, MissingPackageError):
+                log.warning("%s %s is left out, training goes on: %s", what, when, error)
+                return
+            details = redacted("".join(traceback.format_exception(error)).rstrip())
             log.warning("%s %s failed, training goes on: %s\n%s", what, when, redacted(describe(error)), details)
 
     def of_measurement(self, rows: Sequence[Row], comparing: Collection[str]) -> None:

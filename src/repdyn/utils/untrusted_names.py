@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-
 
 def printable(text: str) -> str:
     """Return a text with every control or invisible character but line breaks and tabs written as its escape sequence.
@@ -33,14 +28,3 @@ def in_one_line(text: str) -> str:
     'run\\\\nerror: disk full'
     """
     return "".join(ascii(character)[1:-1] if character in "\n\t" else character for character in printable(text))
-
-
-class PrintableConsole(Console):
-    """A rich console that writes control characters of a text as escape sequences; its own styles are kept."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
-                yield segment
-            else:
-                yield Segment(printable(segment.text), segment.style)
