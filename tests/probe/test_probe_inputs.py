@@ -26,8 +26,8 @@ def test_a_file_that_is_mapped_read_only(tmp_path, dtype):
     mapped = np.memmap(tmp_path / "train.bin", dtype=dtype, mode="r", shape=(8, 12))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        probe = Probe.from_tokens(mapped, max_vectors=64)
-    assert probe.hash == Probe.from_tokens(torch.arange(96).view(8, 12), max_vectors=64).hash
+        probe = Probe.from_tokens(mapped, max_vectors=64, batch_vectors=16)
+    assert probe.hash == Probe.from_tokens(torch.arange(96).view(8, 12), max_vectors=64, batch_vectors=16).hash
 
 
 def test_unsigned_tensors():
