@@ -93,7 +93,9 @@ def test_python_commands_name_what_exists(parse_only, page, line):
     script, *words = shell_words(line)[1:]
     if script == "-m":
         assert find_spec(words[0])
-        assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
+        for path, _, name in (word.partition("::") for word in words if word.startswith("tests/")):
+            assert (ROOT / path).exists(), path
+            assert not name or f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
     elif script == "analyze_checkpoints.py":
         assert parse_only(["sweep", *(words or ["--help"])])
     elif script == "train.py":
