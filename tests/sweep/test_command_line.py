@@ -84,7 +84,10 @@ def test_checkpoints_claimed_by_another_process_are_reported(hub, commits, comma
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lab/model", "--metrics", "anisotropy", "twonn"], "or all, got 'twonn'; did you mean 'two_nn'?"),
+        (
+            ["lab/model", "--metrics", "anisotropy", "twonn"],
+            "expected the name of a metric, got 'twonn'; did you mean 'two_nn'?",
+        ),
         (
             ["lab/model", "--metrics", "two_nn@sink"],
             "expected a subset among all, no_sink, no_massive, last_token, window_mean, differences, got 'sink' for two_nn",

@@ -437,7 +437,7 @@ def test_command(run, command, quick_images):
         (["./nowhere"], "expected an existing folder or a hub repository, got './nowhere'"),
         (["runs/quickstart/TIME"], "expected an existing folder or a hub repository, got 'runs/quickstart/TIME'"),
         (["RUN/repdyn"], "expected checkpoints (folders such as step512"),
-        (["RUN", "--metrics", "twonn"], "or all, got 'twonn'; did you mean 'two_nn'?"),
+        (["RUN", "--metrics", "twonn"], "expected the name of a metric, got 'twonn'; did you mean 'two_nn'?"),
         (["RUN/hf_checkpoints"], "give a probe with --probe FILE, or a folder or hub repository with --tokenizer"),
         (["RUN", "--probe", "none.safetensors"], "none.safetensors"),
         (["RUN", "--probe", "RUN/hf_checkpoints/step0/model.safetensors"], "expected a probe written by Probe.save"),
