@@ -70,7 +70,7 @@ class Mirror:
 
     @property
     def has_commits(self) -> bool:
-        """Whether each upload makes a commit, so that what waits should be uploaded at once."""
+        """Return whether each upload makes a commit, so that what waits should be uploaded at once."""
         return self.remote.has_commits
 
     @property

@@ -57,7 +57,7 @@ class RemoteFolder:
 
     @property
     def creates_conditionally(self) -> bool:
-        """Whether :meth:`create` is one step, also among several machines."""
+        """Return whether :meth:`create` is one step, also among several machines."""
         return self.protocol in _CREATES_CONDITIONALLY
 
     def files(self, below: str = "") -> dict[str, RemoteFile]:
@@ -129,7 +129,7 @@ class RemoteFolder:
 
     @property
     def has_commits(self) -> bool:
-        """Whether each upload makes a commit, so that many files should go into one."""
+        """Return whether each upload makes a commit, so that many files should go into one."""
         return self.protocol == "hf" and not self.url.startswith("hf://buckets/")
 
     def change(self, added: Mapping[str, Path], deleted: Sequence[str] = ()) -> None:

@@ -127,7 +127,7 @@ def losses_out_of_line(losses: pd.Series, std_errors: pd.Series | None = None, *
 
 
 class _Scales(NamedTuple):
-    """What a jump is compared with, for each step."""
+    """Holds what a jump is compared with, for each step."""
 
     errors: np.ndarray
     deviations: np.ndarray
