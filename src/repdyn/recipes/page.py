@@ -67,7 +67,7 @@ def _page(
         *_figure(figure),
         *([tag("section", tag("h2", "Checkpoints in doubt"), _items(doubts))] if doubts else []),
         tag("section", tag("h2", "Measured as"), _items(_measured_as(recipe, measured))),
-        tag("section", tag("h2", "The recipe"), _items(_recipe_sampling(recipe))),
+        tag("section", tag("h2", "The recipe"), _items(_recipe_settings(recipe))),
         tag("section", tag("h2", "What the recipe does otherwise than the paper"), _items(recipe.differs)),
     ]
     paper = tag("p", f"{recipe.title}, ", tag("a", f"arXiv {recipe.paper}", href=recipe.address), class_="note")
@@ -107,7 +107,7 @@ def _measured_as(recipe: Recipe, measured: Sequence[Measured]) -> list[str]:
     ]
 
 
-def _recipe_sampling(recipe: Recipe) -> list[str]:
+def _recipe_settings(recipe: Recipe) -> list[str]:
     cloud = recipe.cloud
     return [
         f"models: {', '.join(recipe.models)}; revisions: {recipe.revisions}",
