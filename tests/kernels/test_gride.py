@@ -4,7 +4,9 @@ import torch
 from hostile import HOSTILE, naive_nearest
 from scipy.optimize import brentq, minimize_scalar
 
-from repdyn.kernels import SCALES, Cloud, Undefined, gride, neighbours, two_nn
+from repdyn.kernels import Cloud, Undefined, gride, neighbours, two_nn
+
+SCALES = (2, 4, 8, 16, 32)
 
 
 def likelihood(dimension, ratios, k):
