@@ -74,19 +74,20 @@ class FaultyFileSystem(MemoryFileSystem):
 @pytest.fixture
 def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FaultyFileSystem]]:
     """The filesystem of the URLs ``faulty://``, empty; the cache is below ``tmp_path``, and retries wait little."""
-    fsspec.register_implementation("faulty", FaultyFileSystem, clobber=True)
-    FaultyFileSystem.store.clear()
-    FaultyFileSystem.faults.clear()
-    FaultyFileSystem.requests.clear()
-    FaultyFileSystem.pseudo_dirs[:] = [""]
-    FaultyFileSystem.clear_instance_cache()
+    # a class of its own, since the uploads of an earlier test may not have ended
+    filesystem = type(
+        "FaultyFileSystemOfOneTest",
+        (FaultyFileSystem,),
+        {"store": {}, "pseudo_dirs": [""], "faults": {}, "requests": []},
+    )
+    fsspec.register_implementation("faulty", filesystem, clobber=True)
     conditional = remote_folder._CREATES_CONDITIONALLY | {"faulty"}
     monkeypatch.setattr(remote_folder, "_CREATES_CONDITIONALLY", conditional)
     monkeypatch.setattr(remote_requests, "WAITS_SECONDS", (0.01, 0.01))
     monkeypatch.setattr(uploader, "FIRST_PAUSE_SECONDS", 0.05)
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
-    yield FaultyFileSystem
-    FaultyFileSystem.faults.clear()
+    yield filesystem
+    filesystem.faults.clear()
 
 
 @pytest.fixture(scope="session")

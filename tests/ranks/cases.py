@@ -289,9 +289,9 @@ def shard_alone() -> list[str]:
 
 def unwritable_store(folder: Path) -> list[Any]:
     """The first rank cannot write; under "raise" all ranks stop, none waits."""
-    folder.write_text("a file where the store's folder should be")
+    folder.write_text("a file where a folder should be")
     try:
-        with Tracker(fresh(), PROBE, schedule=1, store=folder, on_error="raise"):
+        with Tracker(fresh(), PROBE, schedule=1, store=folder / "store", on_error="raise"):
             pass
         said = "nothing"
     except Exception as error:

@@ -93,7 +93,7 @@ def test_plans_and_suites_as_json(hub, commits, command):
     assert (status, plan["model"], plan["waiting"]) == (0, "lab/model", ["step0", "step8", "step16"])
     assert plan["download_bytes"] > plan["largest_bytes"] > 0
     status, out, _ = command("--list-suites", "--json")
-    assert (status, len(json.loads(out))) == (0, 19)
+    assert (status, len(json.loads(out))) == (0, 20)
     status, out, err = command("lab/model", "--json")
     assert (status, out) == (2, "")
     assert err == "error: expected --json with --dry-run or --list-suites, got it alone; add one of them\n"
