@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +14,10 @@ import pytest
 from repdyn import open_store
 from repdyn.store import MeasurementKey
 from repdyn.store.parquet_files import encoded_schema, read_table
+from repdyn.store.run_files import RunFiles
 from repdyn.store.schema import COLUMNS, Checkpoint, failure_rows
+from repdyn.tables.frames import failures, measurements
+from repdyn.tables.frames import of_heads as heads_of
 from tests.synthetic_runs import make_row, make_rows
 
 RUNS = Path(__file__).parents[2] / "docs" / "runs"
@@ -91,6 +95,47 @@ def test_a_metric_that_was_not_measured_has_no_rows(store):
     found = store.to_pandas(metrics=["norm"])
     assert len(found) == 0
     assert list(found) == list(COLUMNS)
+
+
+@pytest.mark.parametrize("categorical", [True, False])
+def test_tables_that_are_converted_one_by_one_give_the_same_frame(store, monkeypatch, categorical):
+    whole = store.to_pandas(categorical=categorical)
+    monkeypatch.setattr("repdyn.store.frame._LARGE", 1)
+    pd.testing.assert_frame_equal(store.to_pandas(categorical=categorical), whole)
+
+
+def test_files_made_compact_while_they_are_read_count_once(store, monkeypatch):
+    whole, listings, blocks = store.to_pandas(), [], RunFiles.blocks
+
+    def first_ones_only(self, columns):
+        listings.append(self)
+        for number, block in enumerate(blocks(self, columns)):
+            if len(listings) == 1 and number == 5:
+                store.compact("r")
+                raise FileNotFoundError("made compact")
+            yield block
+
+    monkeypatch.setattr(RunFiles, "blocks", first_ones_only)
+    pd.testing.assert_frame_equal(store.to_pandas(), whole)
+    assert len(listings) == 2
+
+
+def test_rows_are_read_in_the_order_in_which_views_are_drawn(tmp_path):
+    rows = make_rows(steps=(0, 16, 2), run="r")
+    of_heads = [replace(row, head=head) for row in rows if row.layer and row.metric == "anisotropy" for head in (0, 1)]
+    failed = failure_rows(Checkpoint("r", "m", 4), ["two_nn"], "lost", probe=PROBE)
+    store = open_store(tmp_path)
+    for step, given in ((16, rows), (4, failed), (0, rows), (2, of_heads + rows)):
+        store.write(MeasurementKey("r", step, PROBE, "m"), [row for row in given if row.step == step])
+    plain, frame = store.to_pandas(), store.to_pandas(categorical=True)
+    for select in (measurements, heads_of, failures):
+        expected = as_strings(select(plain.sample(frac=1, random_state=0)))
+        expected = expected.sort_values(["step", "layer", "metric", "subset", "head"], ignore_index=True)
+        found = as_strings(select(frame)).reset_index(drop=True)
+        pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+        assert len(found)
+        if select is not failures:
+            assert np.shares_memory(select(frame)["value"].to_numpy(), frame["value"].to_numpy())
 
 
 def test_an_unknown_column_is_refused(store):

@@ -43,12 +43,12 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
 
     def command(*arguments: object) -> tuple[int, str, str]:
         given = ["--downloads", str(tmp_path / "downloads"), *QUICK, *map(str, arguments)]
+        status: object = 0
         try:
             main(given)
-            status = 0
         except SystemExit as stop:
-            assert isinstance(stop.code, int)
             status = stop.code
+        assert isinstance(status, int)
         return status, *capsys.readouterr()
 
     return command

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from repdyn.diagnosis.insight import Insight
 from repdyn.metrics.names import base_name
-from repdyn.tables.activation_fits import METRIC, fits_by_layer
+from repdyn.tables.activation_fits import METRIC
 from repdyn.tables.numbers import number_text
 from repdyn.tables.runs import spans
 from repdyn.tables.series import MetricSeries
@@ -19,7 +19,7 @@ def activation_statements(series: MetricSeries) -> Iterator[Insight]:
     it ends largest."""
     if base_name(series.metric) != METRIC:
         return
-    fits = {layer: fit for layer, fit in fits_by_layer(series).items() if fit.is_reported}
+    fits = {layer: fit for layer, fit in series.activation_fits.items() if fit.is_reported}
     if not fits:
         return
     first, last = series.steps_with_values[0], series.steps_with_values[-1]

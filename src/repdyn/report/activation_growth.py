@@ -6,7 +6,7 @@ import pandas as pd
 
 from repdyn.report.markup import Markup, details, table, tag
 from repdyn.report.runs import ReportData
-from repdyn.tables.activation_fits import activation_fits
+from repdyn.tables.activation_fits import fit_table
 from repdyn.tables.numbers import number_text
 from repdyn.tables.style import metric_title
 
@@ -32,7 +32,7 @@ _FORMULA = (
 
 def activation_growth(data: ReportData) -> list[Markup]:
     """Return a table for each run in which ``largest_activation`` was measured at enough steps; nothing if none is."""
-    fits = {run.label: activation_fits(run.frame) for run in data.runs if not run.finished}
+    fits = {run.label: fit_table(run.series.values()) for run in data.runs if not run.finished}
     tables = [_table(label, found) for label, found in fits.items() if len(found)]
     return [details("Largest activation over training", tag("p", _FORMULA), *tables)] if tables else []
 

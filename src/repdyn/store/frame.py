@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pandas.api.types import union_categoricals
 
 from repdyn.store.row_filter import EVERY_ROW, RowFilter, folders_left
-from repdyn.store.run_files import RunFiles, with_run_files
+from repdyn.store.run_files import run_blocks
 from repdyn.store.schema import COLUMNS, HAS_FOREIGN_WEIGHTS, SCHEMA, too_few_distinct
 
 IDENTITY = ["run", "step", "layers", "stack", "layer", "head", "metric", "subset", "settings", "probe"]
 """Columns that identify a measurement; the newest of several rows that agree in them counts."""
-_ORDER = ["run", "step", "stack", "metric", "subset", "layer", "head"]
+BY_METRIC = ("run", "step", "stack", "metric", "subset", "layer", "head")
+BY_LAYER = ("run", "kind", "step", "stack", "layer", "metric", "subset", "head")
+"""Orders of rows. By layer, the values of layers come first in a run, then those of heads, then scalars and failures:
+the rows that views are drawn from need not be copied."""
 _CHECKPOINT = ["run", "step", "probe"]
 _METRIC = [*_CHECKPOINT, "metric"]
 # Columns by which rows of early versions are found that have too few distinct vectors for a value.
@@ -42,7 +47,10 @@ def columns_to_read(columns: Sequence[str]) -> list[str]:
 
 
 def read_frame(
-    folders: Iterable[Path], columns: Sequence[str], condition: RowFilter = EVERY_ROW
+    folders: Iterable[Path],
+    columns: Sequence[str],
+    condition: RowFilter = EVERY_ROW,
+    order: Sequence[str] = BY_METRIC,
 ) -> pd.DataFrame | None:
     """Return the rows in the folders of runs as :func:`as_frame` does; None if there is no file to be read.
 
@@ -53,55 +61,50 @@ def read_frame(
         ValueError: a name is not a column, or a file cannot be read.
     """
     needed = columns_to_read(columns)
-    found: list[tuple[bool, pa.Table]] = []
-
-    def read(files: RunFiles) -> list[tuple[bool, pa.Table]]:
-        files.keep(condition)
-        return [(fails, encoded(rows)) for fails, rows in files.blocks(needed)]
-
-    for folder in folders_left(folders, condition):
-        found += with_run_files(folder, read)
-    if not found:
+    blocks = chain.from_iterable(run_blocks(folder, needed, condition) for folder in folders_left(folders, condition))
+    first = next(blocks, None)
+    if first is None:
         return None
-    failed = [table for fails, table in found if fails]
-    measured = [table for fails, table in reversed(found) if not fails]
-    del found  # each is forgotten as soon as it is joined to the others
-    return as_frame((measured.pop() for _ in range(len(measured))), failed, columns=columns, condition=condition)
+    return as_frame(chain([first], blocks), columns=columns, condition=condition, order=order)
 
 
 def as_frame(
-    measured: Iterable[pa.Table],
-    failed: Iterable[pa.Table] = (),
+    blocks: Iterable[tuple[bool, pa.Table]],
     *,
     columns: Sequence[str] = COLUMNS,
     condition: RowFilter = EVERY_ROW,
+    order: Sequence[str] = BY_METRIC,
 ) -> pd.DataFrame:
-    """Return rows as views use them, sorted by run, step, stack, metric, subset, layer and head.
+    """Return rows as views use them, sorted.
 
     Texts are ordered categoricals, whose categories are sorted.
 
     Args:
-        measured: tables of measurements; if two hold the same measurement, the newer one counts. A generator can be
-            given, so that each table is reduced before the next is read.
-        failed: tables of failed measurements, copies and mixtures. The failure of a metric that was measured later at
-            the checkpoint is left out. A checkpoint that was found to be a copy or a mixture after it was measured
-            loses its values.
+        blocks: tables, each with whether it holds failed measurements, copies and mixtures; those of a run come before
+            its measurements. The failure of a metric that was measured later at the checkpoint is left out. A
+            checkpoint that was found to be a copy or a mixture after it was measured loses its values. If two tables
+            hold the same measurement, the newer one counts. A generator can be given, so that each table is reduced
+            before the next is read.
         columns: of the frame; the tables need those of :func:`columns_to_read`.
         condition: on the rows to keep; one that is about other columns than :data:`IDENTITY` is disregarded, since it
             may hold for a row and not for the newer one that takes its place.
+        order: :data:`BY_METRIC` or :data:`BY_LAYER`.
     """
     if not set(condition.columns).issubset(IDENTITY):
         condition = EVERY_ROW
-    failures, times, parts = list(failed), [], _Joined()
-    for table in measured:
+    failures, times, parts = [], [], _Joined()
+    for is_failed, table in blocks:
+        if is_failed:
+            failures.append(_decoded(table))
+            continue
         if failures:
             times.append(_measurement_times(table))
-        parts.add(condition.apply(table))
+        parts.add(condition.apply(encoded(table)))
     if failures:
-        left = _not_replaced(pa.concat_tables(map(_decoded, failures)), times)
+        left = _not_replaced(pa.concat_tables(failures), times)
         parts.remove(left.filter(HAS_FOREIGN_WEIGHTS).select(_CHECKPOINT).to_pandas())
-        parts.add(condition.apply(left))
-    return _in_order(to_pandas(parts.table()), columns)
+        parts.add(condition.apply(encoded(left)))
+    return _in_order(parts.frame(), columns, order)
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
@@ -150,34 +153,44 @@ def with_strings(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Joined:
-    """Tables that are encoded as they come, and joined to few large ones, whose memory can be freed by the column."""
+    """Tables that are joined as they come to few large ones, each converted before the next is read."""
 
     def __init__(self) -> None:
-        self._small: list[pa.Table] = []
-        self._large: list[pa.Table] = [encoded(SCHEMA.empty_table())]
+        self._tables: list[pa.Table] = []
+        self._frames: list[pd.DataFrame] = []
 
     def add(self, table: pa.Table) -> None:
-        self._small.append(encoded(table))
-        if sum(map(len, self._small)) >= _LARGE:
-            self._join()
+        """Add a table whose texts are encoded."""
+        self._tables.append(table)
+        if sum(map(len, self._tables)) >= _LARGE:
+            self._convert()
 
-    def _join(self) -> None:
-        self._large.append(pa.concat_tables(self._small).unify_dictionaries().combine_chunks())
-        self._small.clear()
+    def _convert(self) -> None:
+        if not self._tables:
+            return
+        table = pa.concat_tables(self._tables).unify_dictionaries()
+        self._tables.clear()
+        self._frames.append(to_pandas(table))
 
     def remove(self, checkpoints: pd.DataFrame) -> None:
         """Remove the rows of checkpoints."""
         if len(checkpoints):
-            self._small = [_without(table, checkpoints) for table in self._small]
-            self._large = [_without(table, checkpoints) for table in self._large]
+            self._convert()
+            self._frames = [_without(frame, checkpoints) for frame in self._frames]
 
-    def table(self) -> pa.Table:
+    def frame(self) -> pd.DataFrame:
         """Return the rows of all tables, and forget them."""
-        if self._small:
-            self._join()
-        tables = [table.select(self._large[-1].column_names) for table in self._large]
-        self._large.clear()
-        return pa.concat_tables(tables).unify_dictionaries()
+        self._convert()
+        frames = self._frames or [to_pandas(encoded(SCHEMA.empty_table()))]
+        # column by column, so that none is there twice
+        joined = {name: _concatenated([frame.pop(name) for frame in frames]) for name in list(frames[0])}
+        return pd.DataFrame(joined, copy=False)
+
+
+def _concatenated(columns: Sequence[pd.Series]) -> pd.Series:
+    if len(columns) == 1 or not isinstance(columns[0].dtype, pd.CategoricalDtype):
+        return pd.concat(columns, ignore_index=True)
+    return pd.Series(union_categoricals(columns, sort_categories=True, ignore_order=True).as_ordered(), copy=False)
 
 
 def encoded(table: pa.Table) -> pa.Table:
@@ -209,15 +222,15 @@ def _not_replaced(failures: pa.Table, times: Sequence[pa.Table]) -> pa.Table:
     return failures.filter(pa.array(~replaced.to_numpy(bool)))
 
 
-def _without(table: pa.Table, checkpoints: pd.DataFrame) -> pa.Table:
+def _without(frame: pd.DataFrame, checkpoints: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of other checkpoints."""
-    here = pd.MultiIndex.from_frame(table.select(_CHECKPOINT).to_pandas().astype({"run": str, "probe": str}))
-    return table.filter(pa.array(~here.isin(pd.MultiIndex.from_frame(checkpoints))))
+    here = pd.MultiIndex.from_frame(with_strings(frame[_CHECKPOINT]))
+    return frame.loc[~here.isin(pd.MultiIndex.from_frame(checkpoints))].reset_index(drop=True)
 
 
-def _in_order(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return columns of the sorted rows, the newest alone of those of one measurement."""
-    ordering = _numbered(frame, _ORDER)
+def _in_order(frame: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
+    """Return columns of the rows sorted by others, the newest alone of those of one measurement."""
+    ordering = _numbered(frame, names)
     order = np.argsort(ordering, kind="stable")
     if bool((np.diff(ordering[order]) == 0).any()):
         # in several files, or of several probes or settings
@@ -234,13 +247,18 @@ def _numbered(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
     """Return integers that sort as the rows do by these columns, missing values last, and are equal where they are."""
     found, size = np.zeros(len(frame), np.int64), 1
     for name in names:
-        column = _codes(pd.Series(frame[name]))
+        column = _kinds(frame) if name == "kind" else _codes(pd.Series(frame[name]))
         number = int(column.max(initial=0)) + 1
         if size * number > _LARGEST_KEY:
             distinct, found = np.unique(found, return_inverse=True)
             size = len(distinct)
         found, size = found * number + column, size * number
     return found
+
+
+def _kinds(frame: pd.DataFrame) -> np.ndarray:
+    """Return 0 for values of layers, 1 for those of heads, and 2 for scalars and failures."""
+    return np.where(frame["layer"].isna(), 2, frame["head"].notna()).astype(np.int64)
 
 
 def _codes(column: pd.Series) -> np.ndarray:

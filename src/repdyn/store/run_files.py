@@ -116,7 +116,7 @@ class RunFiles:
 
     def blocks(self, columns: Sequence[str]) -> Iterator[tuple[bool, pa.Table]]:
         """Yield all rows as few and large tables, with texts as dictionaries or not, and whether these are failed
-        measurements.
+        measurements, which come first.
 
         Failures for which the measurement of the same key exists are left out: a process may be killed before it
         deletes their file. Columns must include ``same_as`` and ``mixed_with``, by which copies and mixtures are kept.
@@ -125,8 +125,8 @@ class RunFiles:
             ValueError, FileNotFoundError: as :meth:`tables`.
         """
         names = set(self.names)
-        for name, path in self.single.items():
-            table = read_table(path, columns, encoded=True)
+        for name in sorted(self.single, key=lambda name: (not is_failure(name), name)):
+            table = read_table(self.single[name], columns, encoded=True)
             if is_failure(name) and measured_name(name) in names:
                 table = table.filter(HAS_FOREIGN_WEIGHTS)
             yield is_failure(name), table
@@ -175,6 +175,23 @@ def read_file(folder: Path, name: str) -> pa.Table | None:
                 return None if path is None else read_table(path)
             return next(read_parts(path, [name], COLUMNS))[1]
     return None
+
+
+def run_blocks(folder: Path, columns: Sequence[str], condition: RowFilter) -> Iterator[tuple[bool, pa.Table]]:
+    """Yield :meth:`RunFiles.blocks` of a run, but for files and parts without rows that meet a condition.
+
+    Where another process makes the files compact meanwhile, rows may come twice.
+    """
+    for left in reversed(range(_LISTINGS)):
+        try:
+            files = RunFiles(folder)
+            files.keep(condition)
+            yield from files.blocks(columns)
+        except FileNotFoundError:
+            if not left:
+                raise
+        else:
+            return
 
 
 def with_run_files(folder: Path, read: Callable[[RunFiles], Value]) -> Value:

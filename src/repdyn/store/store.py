@@ -184,14 +184,18 @@ class Store:
             run: its name; all runs unless given.
             columns: names of the columns to return, in this order; all unless given.
             metrics: names of the metrics and scalars, such as "train/loss", whose rows to return; all unless given.
-            categorical: return texts as ordered categoricals, which take a fraction of the memory.
+            categorical: return texts as ordered categoricals, which take a fraction of the memory, and the rows in the
+                order in which views are drawn: in each run the values of layers by step and layer, those of heads,
+                then scalars and failures.
 
         Raises:
             ValueError: the store has no measurement (of this run) or no such column, or a file cannot be read.
         """
-        from repdyn.store.frame import read_frame, with_strings  # with pandas, which no tracker waits for
+        # with pandas, which no tracker waits for
+        from repdyn.store.frame import BY_LAYER, BY_METRIC, read_frame, with_strings
 
-        frame = read_frame(self.folders(run), COLUMNS if columns is None else columns, of_metrics(metrics))
+        names, order = COLUMNS if columns is None else columns, BY_LAYER if categorical else BY_METRIC
+        frame = read_frame(self.folders(run), names, of_metrics(metrics), order)
         if frame is None:
             of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")

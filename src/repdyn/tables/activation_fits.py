@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -148,20 +148,27 @@ def _fits(t: np.ndarray, courses: Sequence[np.ndarray]) -> list[ActivationFit]:
 
 
 def activation_fits(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the fits of the layers of one run, those that are not worth a report among them.
+    """Return the :func:`fit_table` of a run.
 
     Args:
         frame: rows of one run, of one stack of its model, on one probe.
+    """
+    names = [name for name in frame["metric"].unique() if base_name(name) == METRIC]
+    of_metric = frame.loc[frame["metric"].isin(names)]
+    if bool(of_metric["layer"].isna().all()):
+        return fit_table([])
+    return fit_table(metric_series(measurements(of_metric)).values())
+
+
+def fit_table(series: Iterable[MetricSeries]) -> pd.DataFrame:
+    """Return the fits of the layers of one run, those that are not worth a report among them.
+
+    Args:
+        series: of the metrics of the run, of one stack of its model.
 
     Returns:
         For each layer with a fit its metric, layer, parameters, r_squared, p_value, n_steps, peak_step and is_reported.
     """
-    columns = ["metric", "layer", *ActivationFit._fields, "peak_step", "is_reported"]
-    names = [name for name in frame["metric"].unique() if base_name(name) == METRIC]
-    of_metric = frame.loc[frame["metric"].isin(names)]
-    if bool(of_metric["layer"].isna().all()):
-        return pd.DataFrame(columns=columns)
-    series = metric_series(measurements(of_metric)).values()
     rows = [
         {
             "metric": of.metric,
@@ -171,15 +178,10 @@ def activation_fits(frame: pd.DataFrame) -> pd.DataFrame:
             "is_reported": fit.is_reported,
         }
         for of in series
-        for layer, fit in fits_by_layer(of).items()
+        if base_name(of.metric) == METRIC
+        for layer, fit in of.activation_fits.items()
     ]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def fits_by_layer(series: MetricSeries) -> dict[int, ActivationFit]:
-    """Return the fit of each layer that has one."""
-    fits = zip(series.layers, fit_layers(series.steps, series.values), strict=True)
-    return {layer: fit for layer, fit in fits if fit is not None}
+    return pd.DataFrame(rows, columns=["metric", "layer", *ActivationFit._fields, "peak_step", "is_reported"])
 
 
 def _refined(t: np.ndarray, y: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,9 @@ import pandas as pd
 from repdyn.tables.designs import intervals
 from repdyn.tables.families import most_common_reason, places
 from repdyn.tables.frames import LayerMean, grid_of, in_order, mean_of_grid, metrics_of, of_heads
+
+if TYPE_CHECKING:
+    from repdyn.tables.activation_fits import ActivationFit
 
 _COLUMNS = ["metric", "subset", "layer", "step", "n_batches", "value", "margin", "reason"]
 
@@ -93,6 +97,14 @@ class MetricSeries:
             cells = zip(alike["layer"].tolist(), alike["step"].tolist(), strict=True)
             found |= dict.fromkeys(cells, most_common_reason(alike))
         return tuple(tuple(found.get((layer, step), "") for step in self.steps) for layer in self.layers)
+
+    @cached_property
+    def activation_fits(self) -> dict[int, ActivationFit]:
+        """The fit of each layer that has one, as a course of the largest activation."""
+        from repdyn.tables.activation_fits import fit_layers  # with scipy.optimize, which few views wait for
+
+        fits = zip(self.layers, fit_layers(self.steps, self.values), strict=True)
+        return {layer: fit for layer, fit in fits if fit is not None}
 
     @cached_property
     def heads(self) -> tuple[int, ...]:
