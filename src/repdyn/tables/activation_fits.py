@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -211,7 +212,10 @@ class _Curves:
         self._fall, self._rise = np.exp(-rates[:, None] * t), np.log(offsets[:, None] + t)
         columns = np.stack([self._fall * self._rise, self._fall, np.ones_like(self._fall)], axis=-1)
         self._q, self._r = np.linalg.qr(columns)
-        self._at_bounds = [_Shapes(self.shapes(np.full(len(rates), at))) for at in _LOG_SCALES]
+
+    @cached_property
+    def _at_bounds(self) -> list[_Shapes]:
+        return [_Shapes(self.shapes(np.full(len(self._fall), at))) for at in _LOG_SCALES]
 
     def shapes(self, log_scales: np.ndarray) -> np.ndarray:
         """Return ``exp(-lambda gamma t) * log(gamma t + t0)`` for log(gamma) of shape (n,), shape (n, n_steps)."""
@@ -228,12 +232,15 @@ class _Curves:
             second = (z[:, 1] - r[:, 1, 2] * third) / r[:, 1, 1]
             first = (z[:, 0] - r[:, 0, 1] * second - r[:, 0, 2] * third) / r[:, 0, 0]
             free = second / first
-        low, high = (shapes.squares_left(y) for shapes in self._at_bounds)
         inside = (free >= _LOG_SCALES[0]) & (free <= _LOG_SCALES[1])
-        log_scales = np.where(inside, free, np.where(low <= high, *_LOG_SCALES))
-        left_over = np.minimum(low, high)
-        if inside.any():
-            left_over = np.where(inside, _Shapes(self.shapes(log_scales)).squares_left(y), left_over)
+        if inside.all():
+            log_scales, left_over = free, _Shapes(self.shapes(free)).squares_left(y)
+        else:
+            low, high = (shapes.squares_left(y) for shapes in self._at_bounds)
+            log_scales = np.where(inside, free, np.where(low <= high, *_LOG_SCALES))
+            left_over = np.minimum(low, high)
+            if inside.any():
+                left_over = np.where(inside, _Shapes(self.shapes(log_scales)).squares_left(y), left_over)
         return np.where(self._decays_late, left_over, math.inf), log_scales
 
 
