@@ -224,7 +224,7 @@ def _not_replaced(failures: pa.Table, times: Sequence[pa.Table]) -> pa.Table:
 
 def _without(frame: pd.DataFrame, checkpoints: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of other checkpoints."""
-    here = pd.MultiIndex.from_frame(with_strings(frame[_CHECKPOINT]))
+    here = pd.MultiIndex.from_frame(with_strings(frame.loc[:, _CHECKPOINT]))
     return frame.loc[~here.isin(pd.MultiIndex.from_frame(checkpoints))].reset_index(drop=True)
 
 
