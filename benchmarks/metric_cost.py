@@ -5,9 +5,9 @@
     python benchmarks/metric_cost.py -o docs/metric_cost.md
 
 A decoder with weights at random reads random tokens, as frequent as words are. Each metric is measured alone, with
-nothing to share, and its time is given as a ratio to anisotropy and two_nn together, all in one process, the median over interleaved repeats.
-The last column is its share of the metrics' time where all are measured at once: then the search for neighbours, the
-spectrum and the ranks among the vocabulary are charged to the first metric that asks for them.
+nothing to share, and its time is given as a ratio to anisotropy and two_nn together, all in one process, the median
+over interleaved repeats. The last column is its share of the metrics' time where all are measured at once: then the
+search for neighbours, the spectrum and the ranks among the vocabulary are charged to the first metric that asks.
 """
 
 from __future__ import annotations
