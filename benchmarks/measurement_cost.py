@@ -20,7 +20,11 @@ import torch
 import yaml
 
 from repdyn import Probe, kernels, measure
+from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import expect
 from repdyn.data.datamodule import TextDataModule
+from repdyn.measurement.memory import working_bytes
+from repdyn.metrics import DEFAULT_METRICS
 from repdyn.models import LanguageModel, objective_of
 from repdyn.probe.design import INDEPENDENT
 
@@ -75,6 +79,9 @@ def _measurement(config: dict, repeats: int, device: torch.device) -> None:
         measure(module.model, probe)
         extra = (torch.cuda.max_memory_allocated(device) - before) / 2**20
         print(f"  {extra:,.0f} MiB at most on the device beside model and optimizer (torch.cuda.max_memory_allocated)")
+        expected = expect(prepare(module.model), probe, tokens_per_forward=8192)
+        estimate = working_bytes(expected.vectors, probe, DEFAULT_METRICS) / 2**20
+        print(f"  {estimate:,.0f} MiB estimated for states and metrics, without the forward pass")
 
 
 def _kernels(dim: int, repeats: int, device: str) -> None:

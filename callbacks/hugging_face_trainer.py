@@ -137,7 +137,7 @@ class HuggingFaceTracker(TrainerCallback):
         self._schedule = ScheduleState(self._schedule.schedule)
         resumed = before is not None or state.global_step > 0
         tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed, unwrapped(model), model)
-        tracked.start(state.global_step)
+        tracked.start(state.global_step, self._schedule.schedule, state.max_steps)
         self._tracked = tracked
         self._logged = self._measured_at = self._validation_loss = None
         if self._schedule.start(state.global_step):

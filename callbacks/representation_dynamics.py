@@ -154,8 +154,8 @@ class RepresentationDynamics(ScheduledCallback):
         self._run = self._run and tracked.run  # another process may have had the name
         self._tracked = tracked
 
-    def start(self, step: int) -> None:
-        self._required_run.start(step)
+    def start(self, trainer: Trainer) -> None:
+        self._required_run.start(trainer.global_step, self._schedule.schedule, trainer.estimated_stepping_batches)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

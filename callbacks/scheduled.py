@@ -33,8 +33,8 @@ class ScheduledCallback(Callback, ABC):
         """Perform the action at ``trainer.global_step``; not called again for a step that a resumed run has done
         before."""
 
-    def start(self, step: int) -> None:
-        """Called before the first action, with the step at which the training starts or goes on."""
+    def start(self, trainer: Trainer) -> None:
+        """Called before the first action, where the training starts or goes on."""
 
     def allows(self, trainer: Trainer) -> bool:
         """Return whether to act at a scheduled step; the first and the last are not asked about."""
@@ -51,7 +51,7 @@ class ScheduledCallback(Callback, ABC):
             validate_checkpointing(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.start(trainer.global_step)
+        self.start(trainer)
         if self._schedule.start(trainer.global_step):
             self._act(trainer, pl_module)
 

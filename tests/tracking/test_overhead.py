@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 
 from repdyn import Schedule, Tracker
-from repdyn.tracking import forecast, overhead
-from repdyn.tracking.overhead import LongMeasurement, Overhead
+from repdyn.tracking import forecast, overhead, tracked_run
+from repdyn.tracking.overhead import ExpectedCost, LongMeasurement, Overhead
 from repdyn.tracking.tracked_run import TrackedRun
 from repdyn.utils.distributed import ALONE
 
@@ -182,6 +185,46 @@ def test_the_number_of_steps_is_told_to_a_loop_of_ones_own(
     assert "; measured at step 1, about " in capsys.readouterr().err
     with pytest.raises(ValueError, match="expected n_steps >= 1, the optimizer steps of the whole training, got 0"):
         Tracker(hand_written, small_probe, store=tmp_path, n_steps=0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "n_steps", "budget", "text"),
+    [
+        (Schedule(every=100), None, None, "every 100 steps"),
+        (Schedule(every=100), math.inf, None, "every 100 steps"),
+        (Schedule(every=100), 1000.0, None, "every 100 steps, 11 times in 1,000 steps"),
+        (Schedule(steps=(1, 2)), 40, 0.02, "steps 1, 2, 4 times in 40 steps, of which max_overhead=0.02 may leave some out"),
+        (Schedule(at_checkpoints=True), 1000, None, "every checkpoint"),
+    ],
+)  # fmt: skip
+def test_what_is_known_before_the_first_measurement_is_printed(schedule, n_steps, budget, text: str, capsys) -> None:
+    begun(budget).announce(ExpectedCost(3.1416, 3 << 29), schedule, n_steps)
+    assert capsys.readouterr().err == (
+        "repdyn: each measurement runs the model on the probe for about 3.1 s, then computes metrics in at most about "
+        f"1.5 GiB; measured at {text}\n"
+    )
+
+
+def test_a_cost_that_is_not_known_is_not_printed(capsys) -> None:
+    begun().announce(None, Schedule(every=100), 1000)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_tracker_announces_its_cost_before_it_measures(
+    hand_written, small_probe, tmp_path, without_figures, monkeypatch, capsys
+) -> None:
+    def measure(*_: Any, **others: Any) -> None:
+        printed.append(capsys.readouterr().err)
+        raise RuntimeError("enough")
+
+    printed: list[str] = []
+    monkeypatch.setattr(tracked_run, "measure", measure)
+    with Tracker(hand_written, small_probe, 10, store=tmp_path, report=False, n_steps=35) as tracker:
+        for _ in range(2):
+            tracker.step()
+    assert printed[0].startswith("repdyn: each measurement runs the model on the probe for about ")
+    assert printed[0].endswith(" GiB; measured at every 10 steps, 5 times in 35 steps\n")
+    assert printed[1:] == [""]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import repdyn.measurement.measure as measure_module
 from repdyn import Probe, Tracker, measure
+from repdyn.capture import trial
 from repdyn.capture.prepared_model import prepare
 from repdyn.capture.trial import choose_way, try_model
 
@@ -188,6 +189,45 @@ def test_out_of_memory_is_left_to_the_measurements(tmp_path, small_probe, withou
         tracker.step()
     assert tracker.store.steps("mine") == []
     assert "repdyn: 0 of 2 steps measured; step 0: OutOfMemoryError: no memory left" in capsys.readouterr().err
+
+
+class Timed(HandWritten):
+    """Takes a second for each window, on a clock that moves with nothing else."""
+
+    def __init__(self, largest: int = 100) -> None:
+        super().__init__()
+        self.now, self.largest = 0.0, largest
+
+    def forward(self, tokens):
+        if len(tokens) > self.largest:
+            raise torch.OutOfMemoryError("no memory left")
+        self.now += len(tokens)
+        return super().forward(tokens)
+
+
+@pytest.mark.parametrize(("tokens_per_forward", "n_timed"), [(8192, 5), (24, 2), (1, 1)])
+def test_the_time_of_a_measurement_is_that_of_a_batch_for_all_windows(monkeypatch, tokens_per_forward, n_timed):
+    model, probe = Timed(), Probe.from_tokens(random_tokens(40, 12), max_vectors=96, batch_vectors=24)
+    monkeypatch.setattr(trial.time, "perf_counter", lambda: model.now)
+    expected = trial.expect(prepare(model), probe, tokens_per_forward)
+    assert expected.forward_seconds == pytest.approx(40)
+    assert [tuple(vector.shape) for vector in expected.vectors] == [(16,)] * 4
+    assert model.now == 0  # a plain attribute, restored
+    batches = []
+    prepared = prepare(model, forward=lambda model, batch: batches.append(model(batch.input_ids)))
+    trial.expect(prepared, probe, tokens_per_forward)
+    assert [len(each) for each in batches] == [n_timed]
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_left_to_the_measurements(tmp_path, without_figures, capsys):
+    probe = Probe.from_tokens(random_tokens(40, 12), max_vectors=96, batch_vectors=24)
+    tracker = Tracker(Timed(largest=4), probe, 1, store=tmp_path, tokens_per_forward=48, report=False).start()
+    assert "each measurement runs the model on the probe for about" in capsys.readouterr().err
+    tracker.finish()
+    tracker = Tracker(Timed(largest=4), probe, 1, store=tmp_path / "more", report=False).start()
+    assert "each measurement" not in capsys.readouterr().err
+    tracker.finish()
+    assert "step 0: OutOfMemoryError: no memory left" in capsys.readouterr().err
 
 
 def test_whether_positions_see_later_ones_is_tried_until_it_is_known(tmp_path, small_probe, monkeypatch):

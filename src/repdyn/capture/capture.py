@@ -157,7 +157,7 @@ def _runs_shorter_windows(model: PreparedModel, probe: Probe, states_bytes: int)
         ids, mask = whole.input_ids[:, :length], whole.attention_mask[:, :length]
         cut = ProbeBatch(ids, mask, whole.positions[:length], whole.tokens[:length])
         try:
-            record(model, [cut], np.arange(len(probe.tokens)), states_bytes)
+            record(model, [cut], np.arange(length), states_bytes)
         except Exception:  # an error of the model itself appears again on whole windows
             return False
     return True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,30 @@ from repdyn.capture.fsdp import class_name
 from repdyn.capture.library_classes import is_pretrained_model
 from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import STATES_BYTES
+from repdyn.capture.token_states import split_where_square
 from repdyn.probe import Probe, ProbeBatch
 from repdyn.probe.content import padded_batches
 from repdyn.probe.input_batches import first_input
 
 _PACKAGE = Path(__file__).parents[1]
+_TIMED_SHARE = 8
+"""A trial times at most one in so many of a probe's windows."""
 _VALUES = {
     "attention_mask": "batch.attention_mask",
     "mask": "batch.attention_mask",
     "labels": "batch.input_ids",
     "targets": "batch.input_ids",
 }
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What running a model on a probe takes."""
+
+    forward_seconds: float
+    """About how long all forward passes take; windows that a causal model reads in part are counted in full."""
+    vectors: list[Tensor]
+    """(dim,) one vector of each layer."""
 
 
 def choose_way(model: PreparedModel, probe: Probe) -> PreparedModel:
@@ -100,6 +114,27 @@ def try_model(model: PreparedModel, probe: Probe) -> None:
         if _is_own(error):
             raise
         raise ValueError(_explain(model, batch, error)) from error
+
+
+def expect(model: PreparedModel, probe: Probe, tokens_per_forward: int) -> Expected:
+    """Run a model on one batch such as a measurement runs, and return what a whole probe takes."""
+    model = choose_way(model, probe)
+    n_windows = len(probe.lengths)
+    size = min(max(1, tokens_per_forward // int(probe.lengths.max())), -(-n_windows // _TIMED_SHARE))
+    batch = split_where_square(next(probe.batches(size)), model.token_positions)[0]
+    seconds, rows = 0.0, np.full(len(batch.tokens), -1)
+    rows[0] = 0  # a single vector shows the size of all
+
+    def timed() -> Iterator[ProbeBatch]:
+        nonlocal seconds
+        start = time.perf_counter()
+        yield batch
+        if model.device.type != "cpu" and torch.accelerator.is_available():
+            torch.accelerator.synchronize(model.device)
+        seconds = time.perf_counter() - start
+
+    layers = record(model, timed(), rows, STATES_BYTES).layers
+    return Expected(seconds * n_windows / len(batch.input_ids), [layer.states[0] for layer in layers])
 
 
 def _leaves_open(model: PreparedModel) -> bool:

@@ -11,14 +11,16 @@ from torch import nn
 
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.forward import Forward
-from repdyn.capture.prepared_model import prepare
+from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.token_states import TokenPositions, positions_name
-from repdyn.capture.trial import try_model
+from repdyn.capture.trial import expect, try_model
 from repdyn.measurement.identity import layer_choice, metric_set
+from repdyn.measurement.memory import working_bytes
 from repdyn.measurement.type_checks import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple, resolve
 from repdyn.probe import Probe
 from repdyn.publish.keys import LogLayers, validate_log_layers
+from repdyn.tracking.overhead import ExpectedCost
 from repdyn.utils.distributed import ALONE, Ranks
 
 OnFailure: TypeAlias = Literal["warn", "raise"]
@@ -102,16 +104,27 @@ class MeasurementConfig:
             ValueError: its forward pass fails, or its blocks cannot be identified; with what to do.
             RuntimeError: the blocks do not pass on states of the tokens.
         """
-        settings = {"forward": self.forward, "token_positions": self.token_positions, "root_module": root_module}
         found: Exception | None = None
         try:
-            try_model(prepare(model, self.layers, **settings), self.probe)
+            try_model(self._prepare(model, root_module), self.probe)
         except Exception as error:
             found = error
         is_refused = found is not None and not isinstance(found, OSError | MemoryError | torch.OutOfMemoryError)
         if all(ranks.all_gather(is_refused)) and found is not None:
             raise found
         return None if is_refused else found
+
+    def expected_cost(self, model: nn.Module, root_module: nn.Module | None = None) -> ExpectedCost | None:
+        """Return what a measurement will cost one process, from a trial of one batch; None where the model fails."""
+        try:
+            expected = expect(self._prepare(model, root_module), self.probe, self.tokens_per_forward)
+            return ExpectedCost(expected.forward_seconds, working_bytes(expected.vectors, self.probe, self.metrics))
+        except Exception:  # too little memory for a whole batch, say: the measurement itself reports it
+            return None
+
+    def _prepare(self, model: nn.Module, root_module: nn.Module | None) -> PreparedModel:
+        settings = {"forward": self.forward, "token_positions": self.token_positions, "root_module": root_module}
+        return prepare(model, self.layers, **settings)
 
     @property
     def metric_set(self) -> str:

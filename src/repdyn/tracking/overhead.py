@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from repdyn.measurement.measure import Progress, no_progress
 from repdyn.tracking.forecast import Forecast
@@ -43,6 +44,15 @@ class Work:
     """Whether it measures, with success or without, rather than finds that the store has the step."""
     is_measurement: bool = False
     """Whether it has measured all that was requested."""
+
+
+class ExpectedCost(NamedTuple):
+    """What is known of a measurement before the first one."""
+
+    forward_seconds: float
+    """About how long one process would run the model on the whole probe."""
+    working_bytes: int
+    """As of :func:`repdyn.measurement.memory.working_bytes`."""
 
 
 @dataclass
@@ -124,6 +134,24 @@ class Overhead:
             )
         self.n_left_out += 1
 
+    def announce(self, cost: ExpectedCost | None, schedule: Schedule, n_steps: float | None) -> None:
+        """Print what is known of the measurements before the first one; :meth:`count_step` corrects it.
+
+        Args:
+            cost: of a measurement; None if that is not known.
+            schedule: of the measurements.
+            n_steps: of the whole training; None or infinite where it is not known.
+        """
+        if cost is None or not self.ranks.is_rank_zero:
+            return
+        limit = f", of which max_overhead={self.budget:g} may leave some out" if self.budget else ""
+        seconds, gibibytes = cost.forward_seconds / self.ranks.size, cost.working_bytes / 2**30
+        print(
+            f"repdyn: each measurement runs the model on the probe for about {seconds:.2g} s, then computes metrics "
+            f"in at most about {gibibytes:.1f} GiB; measured at {schedule.in_words(_known(n_steps))}{limit}",
+            file=sys.stderr,
+        )
+
     def count_step(self, step: int, schedule: Schedule, n_steps: float | None = None) -> None:
         """Count a training step, and print what measurements will cost once that is known, and when it has changed.
 
@@ -135,8 +163,7 @@ class Overhead:
         self._forecast.add_step(step, self.seconds)
         if not self.ranks.is_rank_zero:
             return
-        known = None if n_steps is None or math.isinf(n_steps) else int(n_steps)
-        if text := self._forecast.new_text(schedule, known, self.budget):
+        if text := self._forecast.new_text(schedule, _known(n_steps), self.budget):
             print(f"repdyn: {text}", file=sys.stderr)
 
     def report(self) -> None:
@@ -189,6 +216,10 @@ def progress_of(step: int, check_signals: Callable[[], None], ranks: Ranks) -> P
         tell(what, share)
 
     return progress
+
+
+def _known(n_steps: float | None) -> int | None:
+    return None if n_steps is None or math.isinf(n_steps) else int(n_steps)
 
 
 def _duration(seconds: float) -> str:

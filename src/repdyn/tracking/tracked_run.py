@@ -26,7 +26,7 @@ from repdyn.tracking.config import MeasurementConfig
 from repdyn.tracking.error_handling import ErrorHandling
 from repdyn.tracking.interruptions import Interrupted, watching_signals
 from repdyn.tracking.outcomes import Outcomes
-from repdyn.tracking.overhead import Overhead, progress_of
+from repdyn.tracking.overhead import ExpectedCost, Overhead, progress_of
 from repdyn.tracking.row_buffer import Existing, RowBuffer
 from repdyn.tracking.run_views import RunViews
 from repdyn.tracking.run_warnings import RunWarnings, describe
@@ -83,6 +83,7 @@ class TrackedRun:
         self._views = RunViews(self.store, self.loggers, live=self.report, prefix=self._prefix)
         self._handling = ErrorHandling(self.config.on_error, self._warnings)
         self._comparing: set[str] = set()
+        self._expected_cost: ExpectedCost | None = None
         self._state_cache: StateCache | None = None
         self._causal_by_stack: Mapping[str | None, bool | None] | None = None
 
@@ -111,6 +112,9 @@ class TrackedRun:
         ranks.require_same("what a run is tracked by", {"goes on": resumed, "schedule": plan, "probe": probe.hash})
         with self.overhead.counted(), ranks.sync_errors():
             self._outcomes.trial_error = self.config.check_model(model, root_module, ranks)
+            # a sharded model runs on all ranks or on none
+            is_timed = not any(ranks.all_gather(self._outcomes.trial_error is not None))
+            self._expected_cost = self.config.expected_cost(model, root_module) if is_timed else None
         self.run = ranks.all_gather(self.run)[0]  # names may hold the time, by each rank's own clock
 
         def prepare_store() -> str:
@@ -125,8 +129,12 @@ class TrackedRun:
             folder = self.store.folder_of(self.run) / STATES_FOLDER
             self._state_cache = StateCache(folder, run=self.run, probe=probe.hash, layers=self.config.choice)
 
-    def start(self, step: int) -> None:
-        """Begin the training at a step: stored steps after it are set aside, since it has gone back from them."""
+    def start(self, step: int, schedule: Schedule, n_steps: float | None) -> None:
+        """Begin the training at a step: stored steps after it are set aside, since it has gone back from them.
+
+        ``n_steps`` are those of the whole training, for :meth:`repdyn.tracking.overhead.Overhead.announce`.
+        """
+        self.overhead.announce(self._expected_cost, schedule, n_steps)
         with self._handling(step):
             self._ranks.on_rank_zero(lambda: self._warnings.gone_back(self._buffer.go_back(self.run, step), step))
 

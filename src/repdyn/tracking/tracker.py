@@ -179,7 +179,7 @@ class Tracker:
             self._now, self._tokens_seen = ranks.on_rank_zero(self._last_stored)
         resumed = continued or self._now > 0
         self._tracked.begin(ranks, self._schedule.schedule, resumed, self._model, self._root_module)
-        self._tracked.start(self._now)
+        self._tracked.start(self._now, self._schedule.schedule, self._n_steps)
         self._is_started = True
         try:
             if self._schedule.start(self._now):

@@ -1,0 +1,71 @@
+"""The memory of a measurement is bounded by its states and its batches, and the bound is known beforehand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from live_bytes import LiveBytes
+from small import HandWritten, random_tokens
+
+from repdyn import Probe, measure
+from repdyn.measurement.memory import TILES_BYTES, working_bytes
+from repdyn.metrics import DEFAULT_METRICS
+
+SIZE = {"max_vectors": 2048, "batch_vectors": 1024}
+
+
+def peak(model: HandWritten, probe: Probe, metrics: list[str]) -> int:
+    with LiveBytes() as live:
+        measure(model, probe, metrics, tokens_per_forward=64)
+    return live.peak
+
+
+def test_live_bytes_are_those_of_storages() -> None:
+    before = torch.zeros(1000)
+    with LiveBytes() as live:
+        first = before + 1  # 4,000 bytes
+        view = first[1:]
+        del first
+        wide = view.double()  # 7,992
+        before.t()
+        assert live.now == 11_992
+        del wide
+        view.add_(1)
+    assert (live.now, live.peak) == (4000, 11_992)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        list(DEFAULT_METRICS),
+        pytest.param(
+            ["linearity", "cka_next", "mutual_knn", "token_rank", "token_rank_attention"], marks=pytest.mark.slow
+        ),
+        pytest.param(["all"], marks=pytest.mark.slow),
+    ],
+    ids=["default", "comparisons", "all"],
+)
+def test_the_estimate_bounds_what_a_measurement_takes(metrics) -> None:
+    torch.manual_seed(0)
+    model = HandWritten(n_layers=2, dim=128, vocabulary=5000)
+    probe = Probe.from_tokens(random_tokens(256, 40, vocabulary=5000), **SIZE)
+    estimate, taken = working_bytes([torch.zeros(128)] * 3, probe, metrics), peak(model, probe, metrics)
+    assert taken <= estimate <= 3 * taken + TILES_BYTES
+
+
+def test_states_beyond_their_limit_are_in_files() -> None:
+    probe = Probe.from_tokens(random_tokens(256, 40, vocabulary=5000), **SIZE)
+    vectors = [torch.zeros(128, dtype=torch.float16)] * 1000
+    whole = working_bytes(vectors, probe, DEFAULT_METRICS, states_bytes=1 << 40)
+    assert (
+        whole - working_bytes(vectors, probe, DEFAULT_METRICS, states_bytes=0)
+        == len({int(token) for subset in ("all", "no_sink") for token in probe.tokens_of(subset)}) * 1000 * 256
+    )
+
+
+def test_a_measurement_never_holds_the_states_of_all_tokens_that_are_read() -> None:
+    torch.manual_seed(0)
+    model = HandWritten(n_layers=16, dim=32)
+    probe = Probe.from_tokens(random_tokens(64, 60), max_vectors=256, batch_vectors=128)
+    of_all_tokens = 17 * len(probe.tokens) * 32 * 4
+    assert peak(model, probe, ["norm"]) < of_all_tokens / 2
