@@ -37,10 +37,13 @@ _LARGE = (".safetensors", ".bin", ".pt")  # put into LFS
 class Fault:
     """What goes wrong with the requests it matches: with every method for "status", otherwise with the body of a GET.
 
+    Requests that write, which only a hub with datasets answers, may be "cut" or "stall" too, before their answer.
+
     Attributes:
         code, headers: for "status", such as 429 with {"Retry-After": "7"}, or 404 with an X-Error-Code; headers for "headers" and "slow".
         after: for all others but "slow", up to which byte of the whole file all is well; half the file by default.
         bytes_per_second, seconds: for "slow"; and for "stall", the silence after which the rest is sent.
+        is_done: whether a request that writes is done all the same, so that only its answer is lost.
     """
 
     pattern: re.Pattern[str]
@@ -51,10 +54,12 @@ class Fault:
     after: int | None = None
     bytes_per_second: int = 1000
     seconds: float = 60.0
+    is_done: bool = False
 
     def meets(self, method: str, path: str) -> bool:
         named = self.pattern.search(path) or self.pattern.search(f"{method} {path}")
-        return self.times != 0 and bool(named) and (self.kind == "status" or method == "GET")
+        kinds = {"POST": {"status", "cut", "stall"}, "PUT": {"status", "cut", "stall"}, "GET": set(KINDS)}
+        return self.times != 0 and bool(named) and self.kind in kinds.get(method, {"status"})
 
 
 class HubServer(ThreadingHTTPServer):
@@ -244,11 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        with self.server.lock:
-            self.server.requests.append((self.command, path))
-            fault = next((fault for fault in self.server.faults if fault.meets(self.command, path)), None)
-            if fault is not None and fault.times is not None:
-                fault.times -= 1
+        fault = self._received(path)
         if fault is not None and fault.kind == "status":
             answer = _error(fault.code, "The hub was told to fail", fault.headers)
         else:
@@ -261,6 +262,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(*answer, fault)
 
     do_HEAD = do_GET
+
+    def _received(self, path: str) -> Fault | None:
+        """Record a request, and return what goes wrong with it."""
+        with self.server.lock:
+            self.server.requests.append((self.command, path))
+            fault = next((fault for fault in self.server.faults if fault.meets(self.command, path)), None)
+            if fault is not None and fault.times is not None:
+                fault.times -= 1
+        return fault
 
     def _answer(self, path: str, query: Mapping[str, list[str]]) -> _Answer:
         matches = ((route, pattern.fullmatch(path)) for route, pattern in _ROUTES.items())
@@ -317,10 +327,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.closed.wait(fault.seconds)
                 self._write(body[max(start, part) :])
             self.close_connection = True
-            if fault.kind == "cut":  # closed with a linger of 0 seconds, a socket sends RST in place of FIN
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.rfile.close()  # as long as it is open, so is the socket
-                self.connection.close()
+            if fault.kind == "cut":
+                self._reset()
+
+    def _reset(self) -> None:
+        """Close the connection with a linger of 0 seconds, so that the socket sends RST in place of FIN."""
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.rfile.close()  # as long as it is open, so is the socket
+        self.connection.close()
 
     def _write(self, body: bytes) -> None:
         with self.server.lock:  # before it is written: whoever has read it finds it counted

@@ -65,14 +65,17 @@ def shown(monkeypatch) -> list[list[str]]:
 
 @pytest.fixture
 def start(hub, tmp_path):
-    """Return a function that starts the command in a process, in an empty folder without a terminal."""
+    """Return a function that starts the command in a process, in an empty folder without a terminal.
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
+    Variables of the environment may be given by name.
+    """
+
+    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "WANDB_"))}
         environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "REPDYN_CACHE": str(tmp_path / "c")}
         return subprocess.Popen(
             [sys.executable, SCRIPT, *QUICK, *arguments],
-            env=environment,
+            env=environment | variables,
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

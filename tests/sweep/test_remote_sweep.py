@@ -78,3 +78,36 @@ def test_a_checkpoint_claimed_on_another_machine_is_left_to_it(faulty, hub, comm
     held[0].release()
     assert command("lab/model", "--store", URL)[0] == 0
     assert elsewhere().steps("lab/model") == [0, 8, 16]
+
+
+@pytest.mark.once
+@pytest.mark.process
+@pytest.mark.timeout(600)
+def test_two_machines_that_sweep_into_the_hub_at_once_store_the_rows_of_one(datasets, family, start, tmp_path):
+    """There are no claims on the hub: both may measure a checkpoint, and its rows are stored once."""
+    for step, folder in family.items():
+        datasets.publish("lab/model", f"step{step}", folder)
+    datasets.create("me/sweep")
+    datasets.fault("model.safetensors", "slow", bytes_per_second=20_000)  # so that they last as long as each other
+    url = "hf://datasets/me/sweep"
+    common = {"HF_ENDPOINT": datasets.url, "HF_TOKEN": "none", "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
+
+    def sweep(machine, store):
+        own = {name: str(tmp_path / machine / name) for name in ("HF_HOME", "REPDYN_CACHE")}
+        return start("lab/model", "--store", store, **common, **own)
+
+    both = [sweep(machine, url) for machine in ("first", "second")]
+    printed = [process.communicate(timeout=400) for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
+    datasets.faults.clear()
+    alone = sweep("third", str(tmp_path / "alone"))
+    printed_alone = alone.communicate(timeout=300)
+    assert alone.returncode == 0, printed_alone
+
+    n_measured = sum(err.count(" of it in the kernels)") for _, err in printed)
+    assert n_measured > 3, "no checkpoint was measured by both"
+    names = [name for name in datasets.files("me/sweep") if name.endswith(".parquet")]
+    assert len(names) == 3
+    stored, expected = open_store(url), open_store(tmp_path / "alone")
+    assert values(stored).equals(values(expected))
+    assert not stored.to_pandas().duplicated(["run", "step", "layer", "metric", "subset", "probe"]).any()

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from filelock import FileLock
 
+from repdyn.store.remote_errors import ConflictError, RemoteError
 from repdyn.store.remote_folder import RemoteFile, RemoteFolder
 from repdyn.store.waiting_files import Waiting, WaitingFiles
 from repdyn.utils.atomic_files import write_atomically
@@ -27,6 +28,8 @@ Item = TypeVar("Item")
 
 STATE_FOLDER = "state"
 PARALLEL_TRANSFERS = 16
+COMMIT_ATTEMPTS = 5
+"""How often a commit is tried while other machines commit."""
 _FILES_WITH_PROGRESS_BAR = 20
 _UNKNOWN = ""
 """The version of a file whose download has begun."""
@@ -178,18 +181,35 @@ class Mirror:
             _in_parallel(self.upload, [one for one in waiting if one.is_deleted is is_deleted], "uploading")
 
     def _commit(self, waiting: list[Waiting]) -> None:
+        for attempts_left in range(COMMIT_ATTEMPTS - 1, -1, -1):
+            try:
+                return self._commit_once(waiting)
+            except ConflictError:
+                # another machine was faster; what it has written is looked at again
+                if not attempts_left:
+                    raise
+
+    def _commit_once(self, waiting: list[Waiting]) -> None:
         if not waiting:
             return
         added = {one.name: self.path / one.name for one in waiting if not one.is_deleted}
         gone = [one for one in waiting if one.is_deleted]
         for one in gone:
             self._discard(one)
+        parent = self.remote.last_commit()
         there, index = self.remote.files() if gone else {}, self._index()
         deleted = [one.name for one in gone if one.name in there and self._is_as_known(there[one.name], index)]
-        self.remote.change(added, deleted)
+        self.remote.change(added, deleted, parent)
         there = self.remote.files() if added else {}
+        missing = [one.name for one in waiting if not one.is_deleted and one.name not in there]
         for one in waiting:
-            self._settle(one, None if one.is_deleted else there.get(one.name))
+            if one.name not in missing:
+                self._settle(one, None if one.is_deleted else there.get(one.name))
+        if missing:
+            raise RemoteError(
+                f"{missing[0]} is not in {self.remote.shown} after its commit; look whether a .gitignore there leaves "
+                "it out, and remove that line"
+            )
 
     def _discard(self, one: Waiting) -> None:
         """Delete a file here too if its process was killed before it did so."""

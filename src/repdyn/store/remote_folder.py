@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from repdyn.store.hub_commits import commit
+from repdyn.store.hub_commits import commit, last_commit
 from repdyn.store.remote_errors import RefusedError, brief
 from repdyn.store.remote_requests import Requests
 from repdyn.utils.atomic_files import write_atomically
@@ -132,10 +132,27 @@ class RemoteFolder:
         """Return whether each upload makes a commit, so that many files should go into one."""
         return self.protocol == "hf" and not self.url.startswith("hf://buckets/")
 
-    def change(self, added: Mapping[str, Path], deleted: Sequence[str] = ()) -> None:
-        """Upload files by name, then delete others that are there, in as few commits as possible where there are any.
+    def last_commit(self) -> str:
+        """Return the last commit, where there are commits.
 
         Raises:
+            RemoteError: no answer.
+        """
+        try:
+            return self._attempt("asking for the last commit", lambda: last_commit(*self._opened))
+        except FileNotFoundError as error:
+            raise self._missing(error) from error
+
+    def change(self, added: Mapping[str, Path], deleted: Sequence[str] = (), parent: str | None = None) -> None:
+        """Upload files by name, then delete others that are there, in as few commits as possible where there are any.
+
+        Args:
+            added: local files by name.
+            deleted: names of files that are there.
+            parent: the last commit, if nothing is to be changed after any other one.
+
+        Raises:
+            ConflictError: the last commit is another one.
             RemoteError: not all were uploaded and deleted.
         """
         if not self.has_commits:
@@ -145,7 +162,7 @@ class RemoteFolder:
                 self.delete(name)
             return
         what = f"committing {len(added) + len(deleted)} files"
-        self._write(what, lambda: commit(*self._opened, added, deleted), is_transfer=True)
+        self._write(what, lambda: commit(*self._opened, added, deleted, parent), is_transfer=True)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a small file in place of any of this name."""

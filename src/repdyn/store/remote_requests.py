@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from threading import Timer
 from typing import TypeVar
 
-from repdyn.store.remote_errors import RefusedError, RemoteError, brief, refusal_of
+from repdyn.store.remote_errors import ConflictError, RefusedError, RemoteError, brief, refusal_of, requested_wait
 from repdyn.utils.timeout import TimeoutRunner
 
 T = TypeVar("T")
@@ -26,7 +26,10 @@ NOTICE_SECONDS = 10.0
 WAITS_SECONDS = (0.5, 2.0, 8.0)
 """Pauses before a failed request is repeated; up to a quarter longer, so that many workers do not return at once."""
 
-_UNCHANGED = (FileNotFoundError, FileExistsError)
+LONGEST_WAIT_SECONDS = 10.0
+"""The longest wait that a busy server may ask for before a request is repeated rather than given up."""
+
+_UNCHANGED = (FileNotFoundError, FileExistsError, ConflictError)
 
 
 class Requests:
@@ -51,9 +54,9 @@ class Requests:
             is_transfer: whether it takes as long as the content of a file does.
 
         Raises:
-            FileNotFoundError, FileExistsError: as raised.
+            FileNotFoundError, FileExistsError, ConflictError: as raised.
             RefusedError: credentials, permissions.
-            RemoteError: the last attempt failed too.
+            RemoteError: the last attempt failed too, or the server asks for a long wait.
         """
         seconds = TRANSFER_SECONDS if is_transfer else REQUEST_SECONDS
         waits = iter(WAITS_SECONDS)
@@ -67,9 +70,20 @@ class Requests:
                     if refusal := refusal_of(error):
                         self._reopen()
                         raise RefusedError(f"{what} at {self._shown} was refused: {brief(error)}; {refusal}") from error
+                    asked = requested_wait(error)
+                    if asked > LONGEST_WAIT_SECONDS:
+                        raise self._put_off(what, asked) from error
                     if (wait := next(waits, None)) is None:
                         raise self._failed(what, error, seconds) from error
-                    time.sleep(wait * random.uniform(1, 1.25))
+                    time.sleep(max(asked, wait) * random.uniform(1, 1.25))
+
+    def _put_off(self, what: str, seconds: float) -> RemoteError:
+        error = RemoteError(
+            f"{what} at {self._shown} was put off by the server, which is busy or limits the requests in an hour and "
+            f"asks to wait {seconds:g} s; repeat the command then"
+        )
+        error.wait_seconds = seconds
+        return error
 
     def _failed(self, what: str, error: Exception, seconds: float) -> RemoteError:
         reason = f"no answer in {seconds:g} s" if isinstance(error, TimeoutError) else brief(error)

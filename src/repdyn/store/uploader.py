@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
 """Pauses between attempts while the network is down; they double."""
+LONGEST_WAIT_SECONDS = 3600.0
+"""Longest pause that is made because a server asks for it."""
 COMMIT_SECONDS = 60.0
 """Shortest time between two commits, of which the Hugging Face hub accepts some hundred in an hour."""
 _MAX_FAILURES = 3
@@ -32,7 +34,7 @@ class Uploader:
         self._pause = FIRST_PAUSE_SECONDS
         self._drains = 0
         self._n_draining = 0
-        self._next_commit = 0.0
+        self._not_before = 0.0
         self._failed: set[str] = set()
         self.error: RemoteError | None = None
         """Why the last attempt failed; None after one that succeeded."""
@@ -47,7 +49,7 @@ class Uploader:
             self._changed.notify_all()
 
     def drain(self, seconds: float) -> int:
-        """Wait until everything is uploaded, an upload is refused, or the time is over; return how many files wait.
+        """Wait until everything is uploaded, none can be for now, or the time is over; return how many files wait.
 
         Raises:
             RefusedError: it cannot be read what waits.
@@ -63,7 +65,7 @@ class Uploader:
         try:
             while waiting := len(self._mirror.waiting()):
                 left = deadline - time.monotonic()
-                if left <= 0 or isinstance(self.error, RefusedError):
+                if left <= 0 or self._is_in_vain(left):
                     return waiting
                 with self._changed:
                     self._changed.wait(min(left, 0.2))
@@ -72,6 +74,11 @@ class Uploader:
             with self._changed:
                 self._n_draining -= 1
 
+    def _is_in_vain(self, seconds: float) -> bool:
+        """Return whether no upload can succeed in the next seconds."""
+        error = self.error
+        return isinstance(error, RefusedError) or (error is not None and error.wait_seconds > seconds)
+
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -79,7 +86,7 @@ class Uploader:
                     # what failed is tried again; without a failure there is nothing to do until the next call
                     if not self._changed.wait(self._pause if self.error else None):
                         break
-                while not self._n_draining and (left := self._next_commit - time.monotonic()) > 0:
+                while not self._n_draining and (left := self._not_before - time.monotonic()) > 0:
                     self._changed.wait(left)
                 self._is_due = False
                 drains = self._drains
@@ -93,6 +100,9 @@ class Uploader:
                 if drains == self._drains:
                     self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if error else FIRST_PAUSE_SECONDS
                     self.error = error
+                if error and error.wait_seconds:
+                    wait = min(error.wait_seconds, LONGEST_WAIT_SECONDS)
+                    self._not_before = max(self._not_before, time.monotonic() + wait)
                 self._changed.notify_all()
 
     def _upload(self, drains: int) -> RemoteError | None:
@@ -104,7 +114,7 @@ class Uploader:
         waiting = self._mirror.waiting()
         if self._mirror.has_commits:
             if waiting:
-                self._next_commit = time.monotonic() + COMMIT_SECONDS
+                self._not_before = time.monotonic() + COMMIT_SECONDS
                 self._mirror.upload_all()
             return None
         errors: dict[str, RemoteError] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import socket
 import threading
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from repdyn.sweep.checkpoint import store_failure
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.loop import SweepResult, abort_on_repeated_failure, sweep
 from repdyn.sweep.progress import ProgressDisplay
+from repdyn.sweep.ray_head import CHECK_SECONDS, ClusterHead, ClusterLostError, check_reachable
 from repdyn.sweep.targets import Target
 from repdyn.sweep.tasks import Settings, Task
 from repdyn.utils.urls import is_url
@@ -33,7 +33,6 @@ DISK = "disk_gb"
 MAX_RETRIES = 3
 _OBJECT_STORE_BYTES = 256_000_000  # the tasks share only probes
 _UNITS = 10_000  # Ray counts resources in ten-thousandths
-_CONNECT_SECONDS = 10
 _CANCEL_SECONDS = 10
 
 Machine: TypeAlias = Mapping[str, float]
@@ -58,7 +57,8 @@ def sweep_with_ray(
 
     Raises:
         ValueError: Ray is not installed, or no machine of the cluster has the requested resources.
-        SweepStoppedError: no connection, no space on a disk, or all checkpoints fail for the same reason.
+        SweepStoppedError: no connection, no space on a disk, all checkpoints fail for the same reason, or the head of
+            the cluster is lost.
     """
     _validate_device(options.device)
     ray = _import_ray()
@@ -67,6 +67,7 @@ def sweep_with_ray(
         return report
     sizes = _sizes(tasks, hub, options)
     with _cluster(ray, options), ProgressDisplay(len(tasks)) as display:
+        head = ClusterHead(ray.get_runtime_context().gcs_address)
         machines = _machines(ray, options)
         limits = _download_limits(machines, options)
         remote = ray.remote(max_retries=MAX_RETRIES)(_measure_in_worker)
@@ -80,15 +81,18 @@ def sweep_with_ray(
                 probe = probes[task.probe.hash]
                 waiting[call.remote(task.target, probe, place, settings, hub.endpoint, limits)] = task
             while waiting:
-                (finished,), _ = ray.wait(list(waiting), num_returns=1)
+                finished = _finished(ray, list(waiting), head)
                 task = waiting.pop(finished)
-                outcome = _outcome(ray, finished, task, store, settings)
+                outcome = _outcome(ray, finished, task, store, settings, head)
                 report.add(outcome)
                 _show(display, task, outcome)
                 store.refresh(task.target.run)
                 for measured in outcome.measured:
                     display.warn_of_own_windows(measured, store.read(settings.key(measured)))
                 abort_on_repeated_failure(report)
+        except ClusterLostError:
+            waiting.clear()  # nothing is left to cancel, and Ray soon ends this process
+            raise
         finally:
             _cancel(ray, list(waiting))
             _remove_leftovers(limits, hub)
@@ -106,7 +110,20 @@ def _measure_in_worker(
     return SweepResult(failed=[(task, problem)]) if problem and result.measured else result
 
 
-def _outcome(ray: Any, call: Any, task: Task, store: Store, settings: Settings) -> SweepResult:
+def _finished(ray: Any, calls: list[Any], head: ClusterHead) -> Any:
+    """Return a call that has finished, once there is one.
+
+    Raises:
+        ClusterLostError: the head is lost, so that none will.
+    """
+    while True:
+        finished, _ = ray.wait(calls, num_returns=1, timeout=CHECK_SECONDS)
+        if finished:
+            return finished[0]
+        head.check()
+
+
+def _outcome(ray: Any, call: Any, task: Task, store: Store, settings: Settings, head: ClusterHead) -> SweepResult:
     try:
         result = ray.get(call)
         # with this process's task in place of the worker's copy
@@ -115,7 +132,8 @@ def _outcome(ray: Any, call: Any, task: Task, store: Store, settings: Settings) 
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError) as error:
-        # including workers that the system kills for their memory use
+        # including workers that the system kills for their memory use, but not those that were lost with the cluster
+        head.wait()
         reason = (
             f"its worker was lost {1 + MAX_RETRIES} times, most likely out of memory "
             f"({type(error).__name__}); try fewer --workers"
@@ -171,20 +189,13 @@ def _connect(ray: Any, address: str, options: Namespace) -> None:
         )
         return
     try:
-        _check_reachable(address)
+        check_reachable(address)
         ray.init(address, **quiet)
     except OSError as error:
         raise ValueError(
             f"expected a Ray cluster at RAY_ADDRESS, {address!r}, got no connection ({error}); start it with ray start "
             "--head, set RAY_AUTH_MODE=token if it requires Ray's token, or unset RAY_ADDRESS"
         ) from error
-
-
-def _check_reachable(address: str) -> None:
-    """Raise OSError if the address is not reachable, which Ray itself would retry for a quarter of an hour."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
 
 
 def _machines(ray: Any, options: Namespace) -> list[Machine]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -36,7 +38,23 @@ SETTINGS = Settings(loading=Loading(dtype="float32"))
 STEPS = tuple(range(0, 48, 8))
 SCRIPT = Path(__file__).parents[3] / "analyze_checkpoints.py"
 NOWHERE = "http://127.0.0.1:9"
+ANALYZE = ("lab/model", "--engine", "ray", "--workers", "2", "--device", "cpu", "--text", "builtin")
+ANALYZE += ("--max-vectors", "512")
 NOT_COMPARED = ["seconds", "measured_at", "library_versions"]
+
+
+def analyze(environment: dict[str, str], hub: HubServer, folder: Path, store: Path | str) -> subprocess.Popen[str]:
+    """Start a sweep of the published checkpoints as a user does, in a folder with a cache of its own."""
+    own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "home"), "REPDYN_CACHE": str(folder / "cache")}
+    return subprocess.Popen(
+        [sys.executable, SCRIPT, *ANALYZE, "--store", store],
+        env=environment | own,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def find_tasks(probe: Probe) -> list[Task]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import psutil
 import pytest
-from hub_server import HubServer
 from ray_helpers import (
-    SCRIPT,
+    ANALYZE,
     SETTINGS,
     STEPS,
+    analyze,
     assert_equal,
     downloads_by_step,
     find_tasks,
@@ -167,23 +164,6 @@ def test_the_disk_budget_is_shared_by_all_workers(hub, published, probe, store, 
     assert f"GB, more than the {budget} GB of --max-disk" in report.failed[0][1]
 
 
-ANALYZE = ("lab/model", "--engine", "ray", "--workers", "2", "--device", "cpu", "--text", "builtin")
-ANALYZE += ("--max-vectors", "512")
-
-
-def analyze(environment: dict[str, str], hub: HubServer, folder: Path) -> subprocess.Popen[str]:
-    own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "home"), "REPDYN_CACHE": str(folder / "cache")}
-    return subprocess.Popen(
-        [sys.executable, SCRIPT, *ANALYZE, "--store", folder / "store"],
-        env=environment | own,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
 @pytest.mark.once
 @pytest.mark.process
 def test_interrupted_and_completed_by_the_same_command(
@@ -193,7 +173,7 @@ def test_interrupted_and_completed_by_the_same_command(
     for step in (16, 24):
         hub.fault(f"{at[step]}/model.safetensors", "slow", bytes_per_second=1000)
     store, downloads = open_store(tmp_path / "store"), tmp_path / "cache" / "downloads"
-    process = analyze(environment, hub, tmp_path)
+    process = analyze(environment, hub, tmp_path, tmp_path / "store")
     wait_until(lambda: store.path.exists() and n_stored(store) == 2 and len(list(downloads.rglob("*.incomplete"))) == 2)
     others = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does

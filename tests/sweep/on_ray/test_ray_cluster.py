@@ -1,4 +1,4 @@
-"""A Ray cluster of three machines and a store on S3: a machine is lost, then the whole cluster."""
+"""A Ray cluster of some machines and a store on S3: a machine is lost, the whole cluster, or its head alone."""
 
 from __future__ import annotations
 
@@ -12,18 +12,30 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ray_helpers import SETTINGS, STEPS, downloads_by_step, find_tasks, ray, slow, sweep_in_one_process, wait_until
+from ray_helpers import (
+    SETTINGS,
+    STEPS,
+    analyze,
+    downloads_by_step,
+    find_tasks,
+    ray,
+    slow,
+    sweep_in_one_process,
+    wait_until,
+)
 
-from repdyn import open_store
+from repdyn import Probe, open_store
+from repdyn.cli import sweep as cli
 from repdyn.hub.client import Hub
+from repdyn.store import Store
 from repdyn.sweep.ray_engine import sweep_with_ray
-from repdyn.sweep.tasks import partition_tasks
+from repdyn.sweep.tasks import Task, partition_tasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 pytest.importorskip("ray")
 
-START = [Path(sys.executable).parent / "ray", "start", "--block", "--num-cpus=1", "--dashboard-agent-listen-port=0"]
+START = [Path(sys.executable).parent / "ray", "start", "--block", "--dashboard-agent-listen-port=0"]
 START += ["--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=100000000"]
 
 
@@ -34,8 +46,10 @@ class Cluster:
         self.environment = environment
         self.machines: list[subprocess.Popen] = []
         self.address = ""
+        self._n_cpus = 1
 
-    def start(self, n_machines: int) -> None:
+    def start(self, n_machines: int, n_cpus: int = 1) -> None:
+        self._n_cpus = n_cpus
         address_file = Path(self.environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster"
         address_file.unlink(missing_ok=True)
         self._start("--head", "--port=0", "--include-dashboard=false")
@@ -46,7 +60,9 @@ class Cluster:
 
     def _start(self, *options: str) -> None:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.machines.append(subprocess.Popen([*START, *options], env=self.environment, **quiet))
+        self.machines.append(
+            subprocess.Popen([*START, f"--num-cpus={self._n_cpus}", *options], env=self.environment, **quiet)
+        )
 
     def restart_ended(self) -> None:
         """Start machines again that did not find the head in time, as on a busy computer."""
@@ -116,10 +132,50 @@ def test_a_store_on_s3_survives_the_loss_of_a_machine_and_of_the_cluster(
     assert sorted(task.target.step for task in report.measured) == [32, 40]
     assert {step for step, times in (downloads_by_step(hub, tasks) - before).items() if times} == {32, 40}
 
-    alone = sweep_in_one_process(tasks, tmp_path)[1].to_pandas()
+    check_equal_to_one_process(store, tasks, tmp_path)
+
+
+def check_equal_to_one_process(store: Store, tasks: list[Task], folder: Path) -> None:
+    alone = sweep_in_one_process(tasks, folder)[1].to_pandas()
     found = open_store(store.location).to_pandas()
     same = ["run", "step", "layer", "metric", "subset", "value", "low", "high"]
-    values = [frame.loc[frame["layer"].notna(), same].astype(object) for frame in (found, alone)]
+    values = [frame.loc[frame["layer"].notna(), same].astype(object).reset_index(drop=True) for frame in (found, alone)]
+    assert len(values[0]) > 0
     assert values[0].equals(values[1])
     assert tuple(sorted(found["step"].unique())) == STEPS
     assert find_tasks(tasks[0].probe) == tasks
+
+
+@pytest.mark.once
+@pytest.mark.timeout(600)
+def test_a_sweep_ends_when_the_head_is_lost_and_goes_on_with_another_one(machines, hub, published, bucket, tmp_path):
+    machines.start(1, n_cpus=2)
+    hub.fault("/model.safetensors", "slow", bytes_per_second=100_000)
+    url = f"{bucket}/sweep"
+    # a process of its own, which Ray ends by itself a minute after the head
+    first = analyze(machines.environment | {"RAY_ADDRESS": machines.address}, hub, tmp_path, url)
+    try:
+        wait_until(lambda: len(open_store(url).steps("lab/model")) >= 2 or first.poll() is not None, 240)
+        machines.stop()
+        lost = time.monotonic()
+        printed, _ = first.communicate(timeout=100)
+        seconds = time.monotonic() - lost
+    finally:
+        first.kill()
+    assert first.returncode == cli.STOPPED, printed
+    assert seconds < 50
+    assert "stopped: expected the head of the Ray cluster at" in printed
+    assert "what is measured is stored: start the cluster again, set RAY_ADDRESS to it" in printed
+    assert "Traceback" not in printed
+    measured = open_store(url).to_pandas().groupby("step")["measured_at"].max()
+    assert 2 <= len(measured) < len(STEPS)
+
+    hub.faults.clear()
+    machines.start(1, n_cpus=2)
+    second = analyze(machines.environment | {"RAY_ADDRESS": machines.address}, hub, tmp_path, url)
+    printed, _ = second.communicate(timeout=300)
+    assert second.returncode == 0, printed
+    store = open_store(url)
+    assert store.to_pandas().groupby("step")["measured_at"].max()[measured.index].equals(measured), "measured again"
+    (probe,) = (Probe.load(path) for path in store.path.glob("probes/*"))
+    check_equal_to_one_process(store, find_tasks(probe), tmp_path)
