@@ -25,7 +25,7 @@ from repdyn.store.compact_files import (
 )
 from repdyn.store.keys import MeasurementKey, is_failure, measured_name, quoted, step_name
 from repdyn.store.parquet_files import read_table, write_single
-from repdyn.store.row_filter import RowFilter, files_left
+from repdyn.store.row_filter import EVERY_ROW, RowFilter, files_left
 from repdyn.store.schema import COLUMNS, HAS_FOREIGN_WEIGHTS
 
 _LISTINGS = 5
@@ -59,12 +59,13 @@ class RunFiles:
 
     Args:
         folder: of the run; it may be missing.
+        condition: files and parts whose names tell that none of their rows meets it are left out.
 
     Raises:
         ValueError: a compact file cannot be read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, condition: RowFilter = EVERY_ROW) -> None:
         self.folder = folder
         listed = sorted(folder.glob("step*.parquet"))
         self.files = {path.name for path in listed}
@@ -77,6 +78,8 @@ class RunFiles:
         for path in sorted((path for path in listed if is_compact(path.name)), key=generation_of, reverse=True):
             self.compact[path] = [name for name in compact_parts(path) if name not in known]
             known.update(self.compact[path])
+        self.single = {name: self.single[name] for name in files_left(folder, list(self.single), condition)}
+        self.compact = {path: files_left(folder, names, condition) for path, names in self.compact.items()}
 
     @property
     def names(self) -> list[str]:
@@ -90,11 +93,6 @@ class RunFiles:
             measured = table.filter(table["layer"].is_valid()).group_by(list(columns)).aggregate([])
             found |= {tuple(row.values()): row for row in measured.to_pylist()}
         return list(found.values())
-
-    def keep(self, condition: RowFilter) -> None:
-        """Forget the files and parts whose names tell that none of their rows meets a condition."""
-        self.single = {name: self.single[name] for name in files_left(self.folder, list(self.single), condition)}
-        self.compact = {path: files_left(self.folder, names, condition) for path, names in self.compact.items()}
 
     def tables(
         self, columns: Sequence[str] = COLUMNS, *, skip_unreadable: bool = False
@@ -182,16 +180,11 @@ def run_blocks(folder: Path, columns: Sequence[str], condition: RowFilter) -> It
 
     Where another process makes the files compact meanwhile, rows may come twice.
     """
-    for left in reversed(range(_LISTINGS)):
-        try:
-            files = RunFiles(folder)
-            files.keep(condition)
-            yield from files.blocks(columns)
-        except FileNotFoundError:
-            if not left:
-                raise
-        else:
+    for _ in range(_LISTINGS - 1):
+        with suppress(FileNotFoundError):
+            yield from RunFiles(folder, condition).blocks(columns)
             return
+    yield from RunFiles(folder, condition).blocks(columns)
 
 
 def with_run_files(folder: Path, read: Callable[[RunFiles], Value]) -> Value:
