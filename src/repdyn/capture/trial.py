@@ -41,7 +41,7 @@ _VALUES = {
 
 @dataclass(frozen=True)
 class Expected:
-    """What running a model on a probe takes."""
+    """Expected time of running a model on a probe, and the vectors that it gives."""
 
     forward_seconds: float
     """About how long all forward passes take; windows that a causal model reads in part are counted in full."""

@@ -47,7 +47,7 @@ class Work:
 
 
 class ExpectedCost(NamedTuple):
-    """What is known of a measurement before the first one."""
+    """Expected cost of a measurement, before the first one."""
 
     forward_seconds: float
     """About how long one process would run the model on the whole probe."""
