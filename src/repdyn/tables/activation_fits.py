@@ -57,7 +57,7 @@ class ActivationFit(NamedTuple):
 
     @property
     def is_reported(self) -> bool:
-        """Whether the curve explains at least :data:`MIN_R_SQUARED` and beats a constant at :data:`MAX_P_VALUE`."""
+        """True if the curve explains at least :data:`MIN_R_SQUARED` and beats a constant at :data:`MAX_P_VALUE`."""
         return self.r_squared >= MIN_R_SQUARED and self.p_value <= MAX_P_VALUE
 
     @property
