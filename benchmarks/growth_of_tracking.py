@@ -2,27 +2,29 @@
 
     OMP_NUM_THREADS=1 python benchmarks/growth_of_tracking.py
     OMP_NUM_THREADS=1 python benchmarks/growth_of_tracking.py --measurements 40 --stored 2000
+    OMP_NUM_THREADS=1 python benchmarks/growth_of_tracking.py --measurements 200 --everything
 
 A tiny decoder on random tokens is measured at each step by a Tracker with store, alerts, live page and a CSV logger.
 Seconds are those that a processor worked, in all threads. "own share" is what is neither forward passes nor kernels:
 rows, files, loggers, alerts, the page. With --stored the run goes on from a store that has so many measurements
 already, copies of its first, which takes less time than to make them; its first tenth then has the reading of the
-history.
+history. With --everything there are all metrics, the loss on the probe, a TensorBoard logger and uploads to a remote
+store (fsspec's in memory) as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from contextlib import chdir
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from machine import facts
 from tqdm import tqdm
 
@@ -43,14 +45,15 @@ def main() -> None:
     )
     parser.add_argument("--layers", type=int, default=4, help="of the model (default: %(default)s)")
     parser.add_argument("--stored", type=int, default=0, help="measurements stored before (default: %(default)s)")
+    parser.add_argument(
+        "--everything", action="store_true", help="all metrics, the probe's loss, TensorBoard and a remote store too"
+    )
     options = parser.parse_args()
     about = facts("")
     print(f"{about['machine']}, threads: {about['threads']}, {about['versions']}, {about['date']}")
-    print(
-        f"{options.measurements} measurements of {', '.join(options.metrics)}, {options.layers} blocks, "
-        f"{options.stored} stored before"
-    )
-    seconds, own = measure(options.measurements, options.metrics, options.layers, options.stored)
+    names = "all metrics" if options.everything else ", ".join(options.metrics)
+    print(f"{options.measurements} measurements of {names}, {options.layers} blocks, {options.stored} stored before")
+    seconds, own = measure(options.measurements, options.metrics, options.layers, options.stored, options.everything)
     print(f"{'measurements':>14} {'seconds each':>12} {'own share':>10}")
     bounds = [round(part * len(seconds) / _PARTS) for part in range(_PARTS + 1)]
     means = []
@@ -61,7 +64,9 @@ def main() -> None:
     print(f"last tenth / first tenth: {means[-1] / means[0]:.2f}")
 
 
-def measure(n_measurements: int, metrics: list[str], n_layers: int, n_stored: int) -> tuple[list[float], list[float]]:
+def measure(
+    n_measurements: int, metrics: list[str], n_layers: int, n_stored: int, everything: bool
+) -> tuple[list[float], list[float]]:
     """Return the seconds of each measurement, and those of them that are neither forward passes nor kernels."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 256, "hidden_size": 32, "n_layers": n_layers, "n_heads": 2, "context_length": 64}
@@ -76,9 +81,12 @@ def measure(n_measurements: int, metrics: list[str], n_layers: int, n_stored: in
         measuring.append(share * (time.process_time() - worked))
         return profile
 
-    with TemporaryDirectory() as folder, patch("repdyn.tracking.tracked_run.measure", clocked):
-        logger = CSVLogger(folder, name="csv")
-        given = {"metrics": metrics, "schedule": 1, "store": Path(folder) / "store", "loggers": [logger]}
+    # views of a remote store are written into the current folder
+    with TemporaryDirectory() as folder, chdir(folder), patch("repdyn.tracking.tracked_run.measure", clocked):
+        given = {"metrics": metrics, "schedule": 1, "store": f"{folder}/store", "loggers": [CSVLogger(folder, "csv")]}
+        if everything:
+            given["loggers"].append(TensorBoardLogger(folder, "tensorboard"))
+            given |= {"metrics": "all", "probe_loss": True, "store": f"memory:/{folder}/store"}
         if n_stored:
             fill(Tracker(model, probe, **given), n_stored)
         tracker = Tracker(model, probe, start=max(n_stored - 1, 0), **given)
