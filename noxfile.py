@@ -55,8 +55,8 @@ def bench(session: nox.Session) -> None:
 def stacks(session: nox.Session) -> None:
     """Track models and trainers of other packages, in an environment of its own."""
     session.install("-c", "constraints.txt", "-e", ".[test,stacks]")
-    # litgpt asks for a huggingface_hub below ours, timm for a torchvision that may be built for another torch
-    session.install("--no-deps", "litgpt==0.5.13", "timm==1.0.31")
+    # litgpt asks for a huggingface_hub below ours; torchvision, which timm imports, is that of the torch in constraints.txt
+    session.install("--no-deps", "litgpt==0.5.13", "timm==1.0.31", "torchvision==0.28.0")
     session.run("python", "-m", "pytest", "-q", "-rs", "tests/stacks", *session.posargs)
 
 
