@@ -6,6 +6,7 @@ DS_ACCELERATOR=cpu PYTHONPATH=tests torchrun --standalone --nproc_per_node 2 tes
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import torch.distributed as dist
 from small import HandWritten, random_tokens
 from torch import nn
 from torch.nn.functional import cross_entropy
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from repdyn import Probe, Tracker, measure
+from repdyn.callbacks import HuggingFaceTracker
 
 PROBE = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)
 CASES: dict[str, tuple[int, bool, dict[str, Any]]] = {
@@ -25,6 +27,8 @@ CASES: dict[str, tuple[int, bool, dict[str, Any]]] = {
     "llama, stage 1": (1, True, {"bf16": {"enabled": True}}),
     "llama, stage 2": (2, True, {"gradient_clipping": 0.1}),
 }
+
+TRAINER = "llama, Trainer, stage 2"
 
 
 def fresh(llama: bool) -> nn.Module:
@@ -58,6 +62,33 @@ def train(case: str, store: Path | None) -> dict[str, Any]:
             tracker.step(loss=loss)
     if tracker is not None:
         tracker.finish()
+    return left_behind(bare, losses)
+
+
+def train_with_the_trainer(store: Path | None) -> dict[str, Any]:
+    """Return the same of a training by the Trainer of transformers in stage 2."""
+    bare = fresh(llama=True)
+    tracker = HuggingFaceTracker(PROBE, schedule=2, run=TRAINER, store=store, report=False, on_error="raise")
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder,
+            max_steps=8,
+            per_device_train_batch_size=4,
+            logging_steps=1,
+            report_to="none",
+            save_strategy="no",
+            use_cpu=True,
+            deepspeed={"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}},
+        )
+        data = [{"input_ids": tokens, "labels": tokens} for tokens in random_tokens(64, 12, seed=2)]
+        trainer = Trainer(bare, arguments, train_dataset=data, callbacks=[tracker] if store else [])  # type: ignore[arg-type]
+        trainer.train()
+    if type(trainer.model_wrapped).__name__ != "DeepSpeedEngine":
+        raise TypeError(f"expected the Trainer to use DeepSpeed's engine, got {type(trainer.model_wrapped)}")
+    return left_behind(bare, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+
+
+def left_behind(bare: nn.Module, losses: list[float]) -> dict[str, Any]:
     outcome = {"losses": losses, "weights": bare.state_dict(), "random": torch.get_rng_state()}
     rows = measure(bare, PROBE).rows
     return outcome | {"values": {(row.layer, row.module, row.metric, row.subset): row.value for row in rows}}
@@ -70,6 +101,8 @@ def main(folder: Path) -> None:
     for case in CASES:
         outcome = [train(case, store) for store in (None, folder / "store")]
         torch.save(outcome, folder / f"{case}, rank {dist.get_rank()}.pt")
+    outcome = [train_with_the_trainer(store) for store in (None, folder / "store")]
+    torch.save(outcome, folder / f"{TRAINER}, rank {dist.get_rank()}.pt")
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's stages 1 and 2 on CPUs, in a loop of one's own. Skipped where DeepSpeed is not installed."""
+"""DeepSpeed's stages 1 and 2 on CPUs, in a loop of one's own and in the Trainer. Skipped where DeepSpeed is not installed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("case", deepspeed_job.CASES)
+@pytest.mark.parametrize("case", [*deepspeed_job.CASES, deepspeed_job.TRAINER])
 def test_the_engine_is_measured_as_its_module_and_trains_as_before(folder, case) -> None:
     path, n_ranks = folder
     for rank in range(n_ranks):
