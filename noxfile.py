@@ -55,8 +55,12 @@ def bench(session: nox.Session) -> None:
 def stacks(session: nox.Session) -> None:
     """Track models and trainers of other packages, in an environment of its own."""
     session.install("-c", "constraints.txt", "-e", ".[test,stacks]")
-    # litgpt asks for a huggingface_hub below ours, timm for a torchvision that may be built for another torch
+    # litgpt asks for a huggingface_hub below ours, timm for a torchvision
     session.install("--no-deps", "litgpt==0.5.13", "timm==1.0.31")
+    # PyPI's torchvision needs the CUDA libraries of PyPI's torch; beside a torch without, not even transformers imports
+    if session.run("python", "-c", "import torch; print(torch.version.cuda)", silent=True).split()[-1] != "None":
+        session.install("--no-deps", "torchvision==0.28.0")
+    session.install("-c", "constraints.txt", "deepspeed==0.19.8")  # which needs a C++ compiler when it starts
     session.run("python", "-m", "pytest", "-q", "-rs", "tests/stacks", *session.posargs)
 
 

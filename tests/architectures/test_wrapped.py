@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import types
 
 import pytest
@@ -79,6 +80,26 @@ def test_parallel_wrappers(llama, probe, one_process):
     ):
         assert unwrapped(wrapped) is llama
         assert values(wrapped, probe) == expected
+
+
+class DeepSpeedEngine(nn.Module):
+    """What DeepSpeed's engine is to a measurement: a module of another one, with a forward pass for training alone."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, **inputs: torch.Tensor) -> None:
+        raise AssertionError("the engine's own forward pass was called")
+
+
+def test_the_engine_of_deepspeed(llama, probe, monkeypatch):
+    library = types.ModuleType("deepspeed.runtime.engine")
+    library.DeepSpeedEngine = DeepSpeedEngine
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    assert unwrapped(DeepSpeedEngine(llama)) is llama
+    assert unwrapped(DeepSpeedEngine(torch.compile(llama, backend="eager"))) is llama
+    assert values(DeepSpeedEngine(llama), probe) == values(llama, probe)
 
 
 @pytest.mark.slow

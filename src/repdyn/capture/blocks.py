@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from repdyn.capture.library_classes import is_fsdp1, is_pretrained_model
+from repdyn.capture.library_classes import is_deepspeed_engine, is_fsdp1, is_pretrained_model
 from repdyn.capture.sublists import check_not_in_turn, check_whole_blocks
 
 if TYPE_CHECKING:
@@ -82,10 +82,12 @@ def list_candidates(model: nn.Module) -> str:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside all wrappers of torch.compile, DistributedDataParallel, DataParallel, FSDP and Fabric."""
+    """Return the model inside all wrappers: torch.compile, (Distributed)DataParallel, FSDP, DeepSpeed and Fabric."""
     while True:
         if isinstance(model, DistributedDataParallel | DataParallel) or is_fsdp1(model):
             model = model.module
+        elif is_deepspeed_engine(model):
+            model = model.get_submodule("module")  # whose own forward pass prepares a backward one
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
         elif isinstance(inner := getattr(model, _FABRIC, None), nn.Module) and hasattr(model, "_original_module"):

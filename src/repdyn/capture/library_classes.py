@@ -1,4 +1,4 @@
-"""Classes of transformers and of torch's sharding, recognised without importing them.
+"""Classes of transformers, of DeepSpeed and of torch's sharding, recognised without importing them.
 
 An object exists only after the module of its class has been imported. A training that uses none of these classes does
 not wait for their import: that of transformers takes longer than that of torch.
@@ -38,6 +38,11 @@ def is_fsdp2(candidate: object) -> TypeGuard[FSDPModule]:
 def is_dtensor(candidate: object) -> TypeGuard[DTensor]:
     """Return whether something is a tensor that is distributed over ranks."""
     return _is_a(candidate, "torch.distributed.tensor", "DTensor")
+
+
+def is_deepspeed_engine(candidate: object) -> bool:
+    """Return whether something is a module wrapped in the engine of DeepSpeed."""
+    return _is_a(candidate, "deepspeed.runtime.engine", "DeepSpeedEngine")
 
 
 def _is_a(candidate: object, module: str, name: str) -> bool:
