@@ -9,7 +9,9 @@ import pytest
 from synthetic_runs import fill, make_failures, make_published, make_row
 
 from repdyn import open_store
+from repdyn.query import connection
 from repdyn.store import MeasurementKey, run_files
+from repdyn.store.frame import read_frame
 from repdyn.store.keys import folder_name
 
 LONG = "lab/" + "x" * 300
@@ -113,3 +115,29 @@ def test_a_file_whose_name_has_no_step_is_read(tmp_path):
     path.rename(path.with_name("stepwise.parquet"))
     assert store.sql("select step from rows where step = 1")["step"].tolist() == [1]
     assert run_files.RunFiles(store.folder_of("a")).names == ["stepwise.parquet"]
+
+
+def test_profiles_make_a_frame_of_the_rows_asked_for_alone(store, monkeypatch):
+    asked = []
+
+    def reading(folders, columns, condition):
+        frame = read_frame(folders, columns, condition)
+        asked.append(set(frame["run"]))
+        return frame
+
+    monkeypatch.setattr(connection, "read_frame", reading)
+    assert len(store.sql("select step, two_nn from profiles where run = 'lab/b' and step = 8"))
+    assert asked == [{"lab/b"}]
+
+
+def test_profiles_have_the_metrics_of_whole_layers_in_all_runs(store):
+    head = make_row(run="lab/b", step=8, layer=1, metric="of_heads", value=1.0)
+    store.write(MeasurementKey("lab/b", 8, "p", "heads"), [replace(head, head=0)])
+    store.write(
+        MeasurementKey("lab/c", 8, "p", "m"), [replace(head, run="lab/c", metric="of lab/c's layers", head=None)]
+    )
+    named = store.sql("select distinct metric from rows where layer is not null and head is null order by 1")["metric"]
+    found = list(store.sql("select * from profiles where run = 'lab/b'").columns)
+    assert found[found.index("subset") + 1 :] == named.tolist()
+    assert {"of lab/c's layers", "two_nn"} <= set(named)
+    assert not {"of_heads", "lost"} & set(named)

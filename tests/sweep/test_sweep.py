@@ -249,11 +249,24 @@ def test_a_run_whose_folder_is_a_link_is_not_written_through(tasks, tmp_path):
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_damaged_file_is_measured_again(tasks, tmp_path):
+def _with_other_byte(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-30],
+        lambda content: _with_other_byte(content, len(content) // 5),
+        lambda content: _with_other_byte(content, content.rindex(b"parquet-cpp")),  # decoding does not notice this one
+    ],
+    ids=["cut", "data", "footer"],
+)
+def test_a_damaged_file_is_measured_again(tasks, tmp_path, damage):
     store = open_store(tmp_path / "store")
     sweep(tasks[:1], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
     (path,) = store.path.glob("*/step*.parquet")
-    path.write_bytes(path.read_bytes()[:-30])
+    path.write_bytes(damage(path.read_bytes()))
     assert partition_tasks(tasks, store, SETTINGS).waiting == tasks
     check_comparable(tasks, store, SETTINGS)
     sweep(tasks, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))

@@ -120,7 +120,8 @@ def heatmap_panel(series: MetricSeries, alerts: Iterable[Alert] = (), steps: Seq
         steps: those to draw; all unless given.
     """
     steps = series.steps if steps is None else steps
-    chosen = [series.steps.index(step) for step in steps]
+    places = {step: place for place, step in enumerate(series.steps)}
+    chosen = [places[step] for step in steps]
     selection = (
         "measured" if len(steps) == len(series.steps) else f"{len(steps)} of {len(series.steps)} measured, log-spaced"
     )

@@ -18,6 +18,7 @@ from repdyn.store import Store
 from repdyn.store.frame import read_frame
 from repdyn.store.parquet_files import encoded_schema
 from repdyn.store.row_filter import RowFilter
+from repdyn.store.run_files import RunFiles, with_run_files
 from repdyn.store.schema import COLUMNS, SCHEMA
 from repdyn.utils.arguments import closest
 
@@ -59,9 +60,10 @@ def query(stores: Sequence[Store], sql: str) -> pd.DataFrame:
             n_statements = len(connection.extract_statements(sql))
             if n_statements != 1:
                 raise ValueError(f"expected one statement such as select run from runs, got {n_statements}: {sql!r}")
-            for name, create in {"runs": views.RUNS, "profiles": views.profiles}.items():
+            created = {"runs": lambda: views.RUNS, "profiles": lambda: views.profiles(rows.metrics())}
+            for name, create in created.items():
                 if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
-                    connection.execute(create if isinstance(create, str) else create(connection))
+                    connection.execute(create())
             return connection.execute(sql).df()
         except duckdb.Error as error:
             if rows.error is not None:
@@ -124,6 +126,15 @@ class _Rows(ds.Dataset):
             raise
         return ds.InMemoryDataset(pa.concat_tables(tables)).scanner(columns=columns, filter=filter, **options)
 
+    def metrics(self) -> list[str]:
+        """Return the names of the metrics of whole layers in all stores, sorted.
+
+        Raises:
+            ValueError: a file cannot be read.
+        """
+        folders = (folder for store in self._stores for folder in store.folders())
+        return sorted({name for folder in folders for name in with_run_files(folder, _layer_metrics)})
+
     @staticmethod
     def _read(store: Store, columns: Sequence[str], condition: RowFilter) -> pa.Table:
         schema = pa.schema([_SCHEMA.field(name) for name in (_STORE, *columns)])
@@ -135,6 +146,17 @@ class _Rows(ds.Dataset):
         table = pa.Table.from_pandas(frame, preserve_index=False)
         store_names = pa.DictionaryArray.from_arrays(np.zeros(len(frame), np.int32), [name[_STORE]])
         return table.add_column(0, _STORE, store_names).cast(schema)
+
+
+def _layer_metrics(files: RunFiles) -> set[str]:
+    """Return the names of the metrics of whole layers in the files of a run, without making a frame of the rows."""
+    found: set[str] = set()
+    for is_failed, table in files.blocks(["layer", "head", "metric", "same_as", "mixed_with"]):
+        if not is_failed:
+            # not an expression of Arrow, which starts threads for each table
+            of_layers = pc.and_(table["layer"].is_valid(), table["head"].is_null())
+            found.update(table.unify_dictionaries()["metric"].filter(of_layers).unique().to_pylist())
+    return found
 
 
 def _duckdb() -> ModuleType:

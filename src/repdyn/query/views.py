@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import duckdb
+from collections.abc import Iterable
 
 # Without aggregates of distinct values, which DuckDB computes even where a query has no use for them.
 RUNS = """
@@ -56,14 +53,12 @@ order by store, run, probe
 _CHECKPOINT = "store, run, probe, model, step, tokens_seen, stage, layers, stack"
 
 
-def profiles(connection: duckdb.DuckDBPyConnection) -> str:
-    """Return the SQL that creates the view ``profiles``: a column for each metric of whole layers in the rows.
+def profiles(metrics: Iterable[str]) -> str:
+    """Return the SQL that creates the view ``profiles``: a column for each of these metrics of whole layers.
 
     A metric that was measured with several settings at one checkpoint has no value there: which one is meant is not
     known. Values of single attention heads are in ``rows`` alone.
     """
-    found = connection.execute("select distinct metric from rows where layer is not null and head is null order by 1")
-    metrics = [name for (name,) in found.fetchall()]
     columns = [
         f"any_value(value) filter (metric = {_literal(name)} and n = 1) as {_identifier(name)}" for name in metrics
     ]

@@ -15,6 +15,7 @@ BLOCK = "$"
 """Key of a reference to an array: its offset among all numbers, then its shape."""
 
 _LEVEL = 6
+_PACKED = (dict, list, tuple, np.ndarray)
 
 
 class Packer:
@@ -33,7 +34,7 @@ class Packer:
             return {key: self.pack(value) for key, value in tree.items()}
         if isinstance(tree, list | tuple):
             # most lists contain only names and numbers
-            return [self.pack(one) if isinstance(one, dict | list | tuple | np.ndarray) else one for one in tree]
+            return [self.pack(one) if isinstance(one, _PACKED) else one for one in tree]
         return tree
 
     def numbers(self) -> str:

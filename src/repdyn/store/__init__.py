@@ -16,6 +16,7 @@ run_files      the files of a run: listed, read, made compact
 copied_files   those of a copy of a run, whose rows are in other files now
 compact_files  the rows of many checkpoints in one file
 parquet_files  one file of a store, checked against the schema
+content_digest  the digest of a file in its own metadata
 unfinished     temporary files that killed processes left
 row_filter     conditions on rows, and what names of folders and files say of them
 frame          the rows of several files as one data frame

@@ -123,13 +123,21 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
 def _as_series(column: pa.ChunkedArray) -> pd.Series:
     if len(column) >= _LARGE:
         pa.default_memory_pool().release_unused()  # of the column before
+    if pa.types.is_dictionary(column.type):
+        return pd.Series(_categories_in_order(column.combine_chunks()), copy=False)
     series = column.to_pandas(types_mapper=_PANDAS_TYPES.get)
-    if not isinstance(series.dtype, pd.CategoricalDtype):
-        # numbers of Arrow cannot be written to
-        return series.copy() if isinstance(series.dtype, np.dtype) else series
-    # without values they have no type
-    series = series.cat.rename_categories(series.cat.categories.astype(str))
-    return series.cat.reorder_categories(series.cat.categories.sort_values(), ordered=True)
+    # numbers of Arrow cannot be written to
+    return series.copy() if isinstance(series.dtype, np.dtype) else series
+
+
+def _categories_in_order(texts: pa.DictionaryArray) -> pd.Categorical:
+    # in one step: to convert, to name and to reorder categories copies the codes each time
+    categories = pd.Index(texts.dictionary.to_pandas()).astype(str)  # without values they have no type
+    order = categories.argsort()
+    codes = np.empty(len(order) + 1, np.min_scalar_type(-len(order) - 1))
+    codes[order], codes[-1] = np.arange(len(order)), -1  # of a missing text
+    in_order = pd.CategoricalDtype(categories[order], ordered=True)
+    return pd.Categorical.from_codes(codes.take(texts.indices.fill_null(-1)), dtype=in_order, validate=False)
 
 
 def _without_few_distinct(frame: pd.DataFrame) -> pd.DataFrame:

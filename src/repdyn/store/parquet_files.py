@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from repdyn.store.content_digest import content_with_digest, is_intact
 from repdyn.store.schema import COLUMNS, RENAMED_METRICS, SCHEMA, Row
 from repdyn.utils.atomic_files import write_atomically
 
@@ -24,17 +25,19 @@ def read_rows(path: Path) -> list[Row]:
 
 def write_single(path: Path, table: pa.Table) -> None:
     """Write the table of one checkpoint to a file atomically."""
-    # without checksums a flipped bit on the disk would go unnoticed
-    write_atomically(path, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True))
+    content = content_with_digest(table)
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def is_readable(path: Path) -> bool:
-    """Return whether a file of a store is there and can be read."""
+    """Return whether a file of one checkpoint is there and undamaged, or can be read if it states no digest."""
     try:
-        read_table(path, encoded=True)
-    except (FileNotFoundError, ValueError):
+        intact = None if path.is_fifo() else is_intact(path.read_bytes())  # whoever writes to a pipe is not waited for
+        if intact is None:
+            read_table(path, encoded=True)
+    except (OSError, ValueError):
         return False
-    return True
+    return intact is not False
 
 
 def to_rows(table: pa.Table) -> list[Row]:

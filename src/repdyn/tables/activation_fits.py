@@ -121,11 +121,12 @@ def _fits(t: np.ndarray, courses: Sequence[np.ndarray]) -> list[ActivationFit]:
     units, centres = [float(np.ptp(y)) for y in courses], [float(y.mean()) for y in courses]
     scaled = [(y - centre) / unit for y, unit, centre in zip(courses, units, centres, strict=True)]
     # one rate after another bounds the memory
-    grids = np.empty((len(courses), len(_RATES), len(_OFFSETS)))
+    grids = np.full((len(courses), len(_RATES), len(_OFFSETS)), math.inf)
     for row, rate in enumerate(_RATES):
-        curves = _Curves(t, np.full(len(_OFFSETS), rate), _OFFSETS)
+        offsets = _OFFSETS[_decays_late(t, rate, _OFFSETS)]
+        curves = _Curves(t, np.full(len(offsets), rate), offsets)
         for place, y in enumerate(scaled):
-            grids[place, row] = curves.best_scales(y)[0]
+            grids[place, row, : len(offsets)] = curves.best_scales(y)[0]
     fits = []
     for y, of_course, grid, centre in zip(scaled, courses, grids, centres, strict=True):
         rate, offset = _refined(t, y, grid)
@@ -204,11 +205,16 @@ def _refined(t: np.ndarray, y: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray
     return rate, offset
 
 
+def _decays_late(t: np.ndarray, rates: ArrayLike, offsets: np.ndarray) -> np.ndarray:
+    """Return whether the exponent of the decay is within its bound at the first step."""
+    return np.asarray(rates) * (offsets + t[0]) <= _MAX_DECAYED
+
+
 class _Curves:
     """The curves of several rates and offsets, shapes (n,), without what depends on the values."""
 
     def __init__(self, t: np.ndarray, rates: np.ndarray, offsets: np.ndarray) -> None:
-        self._decays_late = rates * (offsets + t[0]) <= _MAX_DECAYED
+        self._decays_late = _decays_late(t, rates, offsets)
         self._fall, self._rise = np.exp(-rates[:, None] * t), np.log(offsets[:, None] + t)
         columns = np.stack([self._fall * self._rise, self._fall, np.ones_like(self._fall)], axis=-1)
         self._q, self._r = np.linalg.qr(columns)

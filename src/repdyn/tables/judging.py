@@ -119,11 +119,10 @@ def _snapshots(rows: pd.DataFrame, metric: str, subset: str) -> list[_Snapshot]:
     values = values.dropna(axis="index")
     if values.empty:
         raise CannotBeJudgedError(f"no block has a value of {metric} at every measured step")
-    errors, numbers = (grid(blocks, metric, subset, name).loc[values.index] for name in ("std_error", "n_batches"))
-    return [
-        _Snapshot(step, tuple(map(Estimate, *(cells[step].tolist() for cells in (values, errors, numbers)))))
-        for step in values.columns.tolist()
-    ]
+    others = (grid(blocks, metric, subset, name) for name in ("std_error", "n_batches"))
+    cells = (values, *(of_all.loc[values.index, values.columns] for of_all in others))
+    by_step = zip(values.columns.tolist(), *(grid.to_numpy().T.tolist() for grid in cells), strict=True)
+    return [_Snapshot(step, tuple(map(Estimate, *of_blocks))) for step, *of_blocks in by_step]
 
 
 def _ends_and_half(snapshots: Sequence[_Snapshot]) -> tuple[_Snapshot, _Snapshot, _Snapshot]:
