@@ -40,7 +40,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn compact") -> None:
     options = build_parser(prog).parse_args(arguments)
     from repdyn.store import find_stores
 
-    stores = [store for path in options.stores for store in find_stores(path)]
+    stores = [store for path in options.stores for store in find_stores(path, options.run)]
     if not stores:
         raise ValueError(f"expected stores with measurements, found none in {', '.join(map(str, options.stores))}")
     runs = [(store, run) for store in stores for run in store.runs() if options.run is None or run in options.run]

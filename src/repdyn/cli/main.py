@@ -165,7 +165,7 @@ def _figures(options: argparse.Namespace) -> None:
     from repdyn.publish.results import compare_stores, show_store
     from repdyn.store import find_store
 
-    stores = [find_store(store) for store in options.store]
+    stores = [find_store(store, options.run) for store in options.store]
     given = {"probe": options.probe, "folder": options.output, "seeds": given_seeds(options)}
     if len(stores) > 1:
         compare_stores(stores, options.run, **given)
@@ -182,7 +182,7 @@ def _export(options: argparse.Namespace) -> None:
     from repdyn.store import find_store
 
     for line in export_store(
-        find_store(options.store),
+        find_store(options.store, options.run),
         options.run,
         to=options.to,
         probe=options.probe,

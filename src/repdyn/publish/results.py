@@ -283,7 +283,7 @@ def _folder(store: Store, run: str, frame: pd.DataFrame, base: Path) -> Path:
     A swept run has a folder of its own even if it is the only one: more models are likely to follow into its store.
     """
     rows = store.to_pandas(run, columns=["layer", "checkpoint", "probe"], categorical=True)
-    alone = store.runs() == [run] and bool(rows["checkpoint"].isna().all())
+    alone = not store.has_other_runs(run) and bool(rows["checkpoint"].isna().all())
     folder = base if alone else base / store.folder_of(run).name
     probes = rows.loc[rows["layer"].notna(), "probe"].unique()
     return folder if len(probes) < 2 else folder / safe_file_name(str(frame["probe"].iloc[0]))

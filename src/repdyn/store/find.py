@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from repdyn.store.run_files import has_files
@@ -17,17 +17,18 @@ _MAX_DEPTH = 4
 _MAX_LISTED = 8
 
 
-def find_store(path: str | Path) -> Store:
+def find_store(path: str | Path, runs: Sequence[str] | None = None) -> Store:
     """Return the store at a path, in the folder of a run, or below a folder that contains no other.
 
     Args:
         path: a store, or the URL of one; the folder of a run with the store ``repdyn``; or a folder with one store at
             most four levels below it.
+        runs: names of the runs to be read; of a remote store only their files are downloaded. All unless given.
 
     Raises:
         ValueError: no store with measurements there, or several.
     """
-    found = find_stores(path)
+    found = find_stores(path, runs)
     if not found and is_url(path):
         raise ValueError(
             f"expected a store with measurements, found none at {path}; name the folder of the runs' folders"
@@ -42,13 +43,19 @@ def find_store(path: str | Path) -> Store:
     return found[0]
 
 
-def find_stores(path: str | Path) -> list[Store]:
+def find_stores(path: str | Path, runs: Sequence[str] | None = None) -> list[Store]:
     """Return the store at a path or in the folder of a run, otherwise all stores at most four levels below the folder.
 
-    Empty if there is none with measurements.
+    Empty if there is none with measurements; ``runs`` as in :func:`find_store`.
     """
     if is_url(path):
-        store = open_store(path)
+        from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
+
+        store = RemoteStore(str(path))
+        if runs:
+            store.refresh_runs(runs)
+        else:
+            store.refresh()
         return [store] if _has_measurements(store.path) else []
     path = Path(path)
     if found := next((store for store in (path, path / RUN_STORE) if _has_measurements(store)), None):

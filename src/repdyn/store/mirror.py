@@ -10,7 +10,7 @@ A process may be killed at any time: a marker is removed only after its upload, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -90,34 +90,40 @@ class Mirror:
         names = (path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file())
         return {name for name in names if is_shared(name)}
 
-    def refresh(self, below: str = "") -> None:
+    def refresh(self, below: str = "", folders: Collection[str] = ()) -> set[str]:
         """Download new and changed files, and delete those that are gone remotely; those that wait are left alone.
 
         Args:
-            below: only files in this folder, the name of a run's folder; all files unless given.
+            below: the name of a run's folder, outside of which nothing is listed; everything is unless given.
+            folders: names of runs' folders, outside of which nothing is downloaded; everything listed is unless given.
+
+        Returns:
+            The names of the listed files.
 
         Raises:
             RemoteError: the remote folder cannot be listed or read; files downloaded before are kept.
         """
+        scope = {below} if below else set(folders)
+
+        def chosen(names: Iterable[str]) -> set[str]:
+            return {name for name in names if not scope or name.partition("/")[0] in scope}
+
         with self._locked():
             listed = {name: file for name, file in self.remote.files(below).items() if is_shared(name)}
             waiting = {one.name for one in self.waiting()}
             index, local = self._index(), self.local_files()
-            in_scope = {name for name in index if not below or name.startswith(f"{below}/")}
-            gone = in_scope - listed.keys() - waiting
-            for name in gone:
+            for name in chosen(index) - listed.keys() - waiting:
                 (self.path / name).unlink(missing_ok=True)
                 index.pop(name)
-            for name in local - index.keys() - listed.keys() - waiting:
-                # written by a program that takes the copy for a local store
-                if not below or name.startswith(f"{below}/"):
-                    self.mark(name)
+            for name in chosen(local) - index.keys() - listed.keys() - waiting:
+                self.mark(name)  # written by a program that takes the copy for a local store
             new = [
-                file
-                for name, file in listed.items()
-                if name not in waiting and (index.get(name) != file.version or name not in local)
+                listed[name]
+                for name in sorted(chosen(listed) - waiting)
+                if index.get(name) != listed[name].version or name not in local
             ]
             self._download(new, index)
+        return set(listed)
 
     def fetch(self, names: Iterable[str]) -> None:
         """Download single files if they are there and do not wait for upload.

@@ -44,6 +44,7 @@ class RemoteStore(Store):
         self.mirror = Mirror(self.remote, cache_directory() / "stores" / digest)
         self._uploader = Uploader(self.mirror)
         self._is_conditional = False
+        self._folders_left_out: set[str] = set()
         super().__init__(self.mirror.path)
 
     @property
@@ -61,8 +62,28 @@ class RemoteStore(Store):
             RemoteError: the remote store cannot be read.
         """
         self.mirror.refresh("" if run is None else self.folder_of(run).name)
+        self._upload_waiting()
+
+    def refresh_runs(self, runs: Sequence[str]) -> None:
+        """Download what is new in some runs; in the whole store if it lacks one, so that messages can name the others.
+
+        Raises:
+            RemoteError: the remote store cannot be read.
+        """
+        wanted = {self.folder_of(run).name for run in runs}
+        listed = self.mirror.refresh(folders=wanted)
+        there = {name.partition("/")[0] for name in listed if name.endswith(".parquet")}
+        if not wanted <= there:
+            self.mirror.refresh()
+        self._folders_left_out = there - wanted
+        self._upload_waiting()
+
+    def _upload_waiting(self) -> None:
         if self.mirror.waiting():
             self._uploader.wake()
+
+    def has_other_runs(self, run: str) -> bool:
+        return bool(self._folders_left_out - {self.folder_of(run).name}) or super().has_other_runs(run)
 
     def write(self, key: MeasurementKey, rows: Sequence[Row]) -> Path:
         self.mirror.mark(key.filename)

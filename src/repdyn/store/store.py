@@ -158,6 +158,10 @@ class Store:
         """Return the names of the runs with at least one measured checkpoint."""
         return sorted(name for folder in self.folders() if (name := run_files.run_name(folder)) is not None)
 
+    def has_other_runs(self, run: str) -> bool:
+        """Return whether there are measurements of other runs than this one."""
+        return self.runs() != [run]
+
     def steps(self, run: str) -> list[int]:
         """Return the measured steps of a run in ascending order, without those at which measuring failed.
 
