@@ -2,22 +2,16 @@
 
 python benchmarks/checkpoint_cost.py                  the size of Pythia-70m, weights at random
 python benchmarks/checkpoint_cost.py --size 410m --repeats 3
-OMP_NUM_THREADS=1 python benchmarks/checkpoint_cost.py --size 160m --max-vectors 4096 --repeats 1
-                                                      the rates that a plan of a sweep assumes for one core
 
 The download is left out: it is a matter of the network. The probe is the default one of a sweep (4 batches of 4096
 vectors, 8 of each window of 80 tokens) on the built-in text. Weights at random cost what trained ones do in load and
 forward; in the kernels, trained states may differ a little.
-
-The rates count 2 operations for each weight and token of the forward pass, and the kernels by layer, coordinate and
-batch of 4096 vectors. They are of processor seconds of one thread: on a busy machine the clock on the wall shows more.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 
@@ -27,7 +21,7 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.hub.options import Loading
-from repdyn.probe.design import BATCH_VECTORS, MAX_VECTORS
+from repdyn.probe.design import MAX_VECTORS
 from repdyn.sweep.checkpoint import Timing, measure_checkpoint
 from repdyn.sweep.downloads import LocalFiles
 from repdyn.sweep.targets import Target
@@ -60,23 +54,6 @@ def time_once(folder: Path, step: int, probe: Probe) -> Timing:
     return measure_checkpoint(task, LocalFiles(folder, 0, 0.0), open_store(folder / "store"), settings)
 
 
-def print_rates(
-    size: str, n_bytes: int, n_tokens: int, max_vectors: int, timings: list[Timing], processor_share: float
-) -> None:
-    """Print the rates by which :mod:`repdyn.sweep.estimate` estimates other sizes."""
-    load, forward, kernels = (
-        processor_share * median(getattr(timing, name) for timing in timings) for name in ("load", "forward", "kernels")
-    )
-    width, n_layers, _ = SIZES[size]
-    cells = (n_layers + 1) * width * max_vectors / BATCH_VECTORS
-    print(
-        f"{processor_share:.0%} of the time on the processor; in its seconds, with {n_bytes / 2 / 1e6:.0f} M weights:"
-    )
-    print(f"   load: {n_bytes / load / 1e9:.2f} GB/s")
-    print(f"forward: {2 * n_bytes / 2 * n_tokens / forward / 1e9:.0f} GFLOP/s over {n_tokens:,} tokens")
-    print(f"kernels: {kernels / cells * 1e3:.3f} ms for each layer, coordinate and batch")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="70m", help="of Pythia (default: %(default)s)")
@@ -90,15 +67,12 @@ def main() -> None:
         n_bytes = sum(path.stat().st_size for path in Path(folder).iterdir() if path.is_file())
         text = load_corpus("builtin").data.decode()
         probe = Probe.from_texts([text], byte_tokenizer(), max_vectors=options.max_vectors)
-        wall, processor = time.perf_counter(), time.process_time()
         timings = [time_once(Path(folder), step, probe) for step in range(options.repeats)]
-        share = (time.process_time() - processor) / (time.perf_counter() - wall)
     print(f"Pythia-{options.size}'s size, {n_bytes / 1e9:.2f} GB on disk, {torch.get_num_threads()} threads")
     for name in ("load", "forward", "kernels", "total"):
         seconds = [getattr(timing, name) for timing in timings]
         print(f"{name:>8}: median {median(seconds):6.2f} s, {min(seconds):.2f} to {max(seconds):.2f}")
     print(f"share of the kernels: {median(timing.kernels / timing.total for timing in timings):.0%}")
-    print_rates(options.size, n_bytes, len(probe.tokens), options.max_vectors, timings, share)
 
 
 if __name__ == "__main__":

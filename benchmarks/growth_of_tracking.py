@@ -51,9 +51,10 @@ def main() -> None:
     options = parser.parse_args()
     about = facts("")
     print(f"{about['machine']}, threads: {about['threads']}, {about['versions']}, {about['date']}")
-    names = "all metrics" if options.everything else ", ".join(options.metrics)
+    metrics = "all" if options.everything else options.metrics
+    names = "all metrics" if options.everything else ", ".join(metrics)
     print(f"{options.measurements} measurements of {names}, {options.layers} blocks, {options.stored} stored before")
-    seconds, own = measure(options.measurements, options.metrics, options.layers, options.stored, options.everything)
+    seconds, own = measure(options.measurements, metrics, options.layers, options.stored, options.everything)
     print(f"{'measurements':>14} {'seconds each':>12} {'own share':>10}")
     bounds = [round(part * len(seconds) / _PARTS) for part in range(_PARTS + 1)]
     means = []
@@ -65,7 +66,7 @@ def main() -> None:
 
 
 def measure(
-    n_measurements: int, metrics: list[str], n_layers: int, n_stored: int, everything: bool
+    n_measurements: int, metrics: str | list[str], n_layers: int, n_stored: int, everything: bool
 ) -> tuple[list[float], list[float]]:
     """Return the seconds of each measurement, and those of them that are neither forward passes nor kernels."""
     torch.manual_seed(0)
@@ -86,7 +87,7 @@ def measure(
         given = {"metrics": metrics, "schedule": 1, "store": f"{folder}/store", "loggers": [CSVLogger(folder, "csv")]}
         if everything:
             given["loggers"].append(TensorBoardLogger(folder, "tensorboard"))
-            given |= {"metrics": "all", "probe_loss": True, "store": f"memory:/{folder}/store"}
+            given |= {"probe_loss": True, "store": f"memory:/{folder}/store"}
         if n_stored:
             fill(Tracker(model, probe, **given), n_stored)
         tracker = Tracker(model, probe, start=max(n_stored - 1, 0), **given)
@@ -98,6 +99,8 @@ def measure(
                 start = time.process_time()
                 tracker.step(loss=torch.rand(()))
                 seconds.append(time.process_time() - start)
+        for logger in given["loggers"]:
+            logger.finalize("success")  # its thread would write into a folder that is gone
     # of the steps: with an empty store, the first one measured is the model before them
     return seconds, [whole - part for whole, part in zip(seconds, measuring[-len(seconds) :], strict=True)]
 

@@ -30,6 +30,7 @@ from repdyn.hub.revisions import parse_revision
 from repdyn.sweep.suites import PublishedModel, shipped_suites
 
 BYTES_PER_PARAMETER = 2
+CONFIG_BYTES = 700
 DEFAULT_PARAMETERS = 1e9
 """Of a model without a number of parameters in its name."""
 _STEPS_NOT_STATED = (0, 1000, 2000, 4000, 8000)
@@ -85,6 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _answer(self, path: str) -> object:
+        if "/resolve/" in path:  # the configuration of a model, which is asked for its shape and names none
+            return {"": "x" * (CONFIG_BYTES - 8)}
         name = next((name for name in self.server.repositories if path.startswith(f"/api/models/{name}/")), None)
         if name is None:
             return None
@@ -138,7 +141,7 @@ def name_of(pattern: str, step: int) -> str:
 
 def publish(model: PublishedModel, repositories: dict[str, Repository]) -> int:
     """Put what a suite describes of a model into the simulated hub; return the number of its checkpoints."""
-    size = {"model.safetensors": round(BYTES_PER_PARAMETER * parameters_of(model.name)), "config.json": 700}
+    size = {"model.safetensors": round(BYTES_PER_PARAMETER * parameters_of(model.name)), "config.json": CONFIG_BYTES}
     for one in model.checkpoints:
         folder = f"{one.subfolder}/" if one.subfolder else ""
         files = {f"{folder}{file}": n_bytes for file, n_bytes in size.items()}
@@ -204,7 +207,7 @@ def report(
     for one in plan:
         model = models[one["model"]]
         by_suite.setdefault(model.suite, []).append(one)
-        size = round(BYTES_PER_PARAMETER * parameters_of(model.name)) + 700
+        size = round(BYTES_PER_PARAMETER * parameters_of(model.name)) + CONFIG_BYTES
         n_checkpoints, n_published = len(one["checkpoints"]), published[model.run]
         wrong += one["download_bytes"] != size * len(one["waiting"]) or n_checkpoints > n_published
         wrong += every_checkpoint and n_checkpoints < n_published

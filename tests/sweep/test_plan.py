@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 
 import huggingface_hub
@@ -10,7 +11,9 @@ import pytest
 from rich.console import Console
 
 from repdyn.hub.client import Hub
+from repdyn.hub.model_config import ModelShape
 from repdyn.sweep.plan import ModelPlan, gigabytes, plan_fields, print_plan, selection_notes
+from repdyn.sweep.planned_files import list_files
 from repdyn.sweep.suite_list import print_suites, suite_fields
 from repdyn.sweep.suites import PublishedModel, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
@@ -47,8 +50,12 @@ def test_a_line_for_each_model(hub, family, selection):
     assert numbers(shown, "lab/other") == ["step0", "0", "1", "0", "0 GB", "0 GB"]
     assert f"{both} to download in total" in shown
     asked = hub.requests[n_requests:]
-    assert len(asked) == 2
-    assert all(path.startswith("/api/models/lab/model/tree/") for _, path in asked)
+    listings = [path for _, path in asked if path.startswith("/api/models/lab/model/tree/")]
+    # and the configuration of the first of them
+    assert [path for _, path in asked if path not in listings] == [
+        f"/lab/model/resolve/{selection.targets[1].commit}/config.json"
+    ]
+    assert len(listings) == 2
 
 
 def test_a_plan_as_fields(hub, family, selection):
@@ -88,6 +95,34 @@ def test_expected_failures_are_listed(hub, family, selection):
     shown = printed(print_plan, [part], Hub()).splitlines()
     assert shown[-2].startswith("would fail: lab/model step8: it has no weights that can be read")
     assert shown[-1] == "would fail: lab/model step9: the hub has no such revision"
+
+
+def test_models_that_only_another_package_loads(hub, family, selection):
+    """As those of DataDecide: what is downloaded for them would be of no use."""
+    for step, folder in family.items():
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"model_type": "hf_olmo"}))
+        hub.publish("lab/olmo", f"step{step}", folder)
+    olmo = select_targets(PublishedModel("olmo", "", "lab/olmo", "lab/olmo", r"step(?P<step>\d+)"), Hub())
+    parts = [ModelPlan(each, each.targets, 0, 0) for each in (selection, olmo)]
+    shown = printed(print_plan, parts, Hub())
+    assert numbers(shown, "lab/olmo")[-3:] == ["3", "0 GB", "0 GB"]
+    (problem,) = [line for line in shown.splitlines() if line.startswith("would fail: ")]
+    assert problem.startswith("would fail: lab/olmo: the checkpoint loads only with hf_olmo")
+    fields = plan_fields(parts, Hub())
+    assert [len(each["would_fail"]) for each in fields] == [0, 1]
+    assert fields[1]["download_bytes"] == 0
+
+
+def test_a_configuration_that_cannot_be_read(hub, selection):
+    """The plan is made without it."""
+    hub.fault("resolve/.*config.json", "status", code=404, headers={"X-Error-Code": "EntryNotFound"})
+    (files,) = list_files([selection.targets], Hub())
+    assert files.files.shape is None
+    assert len(files.files.checkpoints) == 3
+    hub.faults.clear()
+    (files,) = list_files([selection.targets], Hub())
+    assert files.files.shape == ModelShape(n_layers=2, width=16, vocabulary=260, weight_bytes=4)
 
 
 def test_cached_files_are_not_downloaded(selection, family):

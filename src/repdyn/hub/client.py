@@ -209,21 +209,21 @@ class Hub:
             }
 
     def read_range(self, repository: str, commit: str, path: str, start: int, stop: int) -> bytes:
-        """Return the bytes of a file from ``start`` to ``stop``; the rest of it is not sent."""
+        """Return the bytes of a file from ``start`` to ``stop``, which may be the whole; the rest of it is not sent."""
         url = hf_hub_url(repository, path, revision=commit, endpoint=self.endpoint)
         headers = {**build_hf_headers(library_name="repdyn"), "Range": f"bytes={start}-{stop - 1}"}
 
         def request() -> tuple[int, bytes]:
             with get_session().stream("GET", url, headers=headers, follow_redirects=True) as response:
-                if response.is_error:
-                    response.read()
-                hf_raise_for_status(response)
                 # a server that knows no ranges sends the whole file
-                return response.status_code, response.read() if response.status_code == 206 else b""
+                is_whole = start == 0 and response.headers.get("Content-Length") == str(stop)
+                content = response.read() if response.is_error or is_whole or response.status_code == 206 else b""
+                hf_raise_for_status(response)
+                return response.status_code, content
 
         with hub_errors(f"{repository}@{commit}", self.endpoint):
             code, content = self._ask(request)
-            if code != 206 or len(content) != stop - start:
+            if len(content) != stop - start:
                 raise CheckpointError(
                     f"expected {stop - start:,} bytes of {path} from the hub, got {len(content):,} (status {code})"
                 )

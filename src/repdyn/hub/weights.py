@@ -25,6 +25,7 @@ from transformers import (
 from repdyn.hub.client import RemoteFile, total_bytes
 from repdyn.hub.errors import CheckpointError, model_errors
 from repdyn.hub.memory import memory_of_model, memory_of_weights, require_free_memory, require_weights_for
+from repdyn.hub.model_config import ONLY_WITH_HF_OLMO
 from repdyn.hub.options import Loading
 from repdyn.hub.weight_files import choose_files, is_weight_file
 from repdyn.utils.quiet import without_reports
@@ -109,10 +110,7 @@ def remote_code_errors(what: str = "it") -> Iterator[None]:
         yield
     except ValueError as error:
         if "`hf_olmo`" in str(error):
-            raise CheckpointError(
-                "the checkpoint loads only with hf_olmo, a module of the package ai2-olmo, and not with transformers; "
-                "its files can be audited, with repdyn audit, but not measured"
-            ) from error
+            raise CheckpointError(ONLY_WITH_HF_OLMO) from error
         if "contains custom code" not in str(error):
             raise
         raise CheckpointError(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from repdyn.hub.client import Hub, total_bytes
-from repdyn.hub.errors import CheckpointError
-from repdyn.hub.transfer import map_concurrently
-from repdyn.sweep.estimate import Assumptions, Estimate, dollars_text, hours_text, sum_of, weights_on_disk
+from repdyn.hub.client import Hub
+from repdyn.sweep.estimate import Assumptions, Estimate, dollars_text, hours_text, sum_of
+from repdyn.sweep.planned_files import PlannedFiles, list_files
 from repdyn.sweep.targets import Selection, Target
 from repdyn.sweep.tasks import ForeignWeights
 from repdyn.tables.numbers import gigabytes
@@ -54,31 +53,25 @@ def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console, assumptio
         *(("time", "price") if assumptions else ()),
     ):
         table.add_column(column, justify="right")
-    total, estimates = 0, [Estimate(0.0, 0.0, 0.0)]
+    planned = list_files([part.waiting for part in parts], hub)
+    estimates = _estimates(planned, assumptions)
     by_design = len({part.design for part in parts}) > 1
-    problems: list[str] = []
-    for part in parts:
-        sizes = _sizes(part.waiting, hub)
-        problems += sizes.problems
-        total += sum(sizes.download)
+    for part, files, estimate in zip(parts, planned, estimates, strict=True):
         counts = (part.n_done, part.n_failed_before, len(part.waiting))
         names = shorten_list([target.revision for target in part.selection.targets])
-        costs: list[str] = []
-        if assumptions:
-            estimates.append(assumptions.of(sizes.download, sizes.weights))
-            if part.waiting:
-                costs = [hours_text(estimates[-1].elapsed), dollars_text(assumptions.dollars(estimates[-1]))]
+        costs = [hours_text(estimate.elapsed), dollars_text(assumptions.dollars(estimate))] if assumptions else []
         table.add_row(
             escape(f"{part.selection.run}, {part.design}" if by_design else part.selection.run),
             escape(names),
             *map(str, counts),
-            gigabytes(sum(sizes.download)),
-            gigabytes(max(sizes.download, default=0)),
-            *costs,
+            gigabytes(files.total),
+            gigabytes(files.largest),
+            *(costs if part.waiting else ()),
         )
     console.print(table)
+    total = gigabytes(sum(files.total for files in planned))
     console.print(
-        f"{gigabytes(total)} to download in total; at most the two largest on disk at a time, or as --max-disk allows",
+        f"{total} to download in total; at most the two largest on disk at a time, or as --max-disk allows",
         soft_wrap=True,
     )
     if assumptions:
@@ -86,15 +79,23 @@ def print_plan(parts: Sequence[ModelPlan], hub: Hub, console: Console, assumptio
     for what, in_part in (("copies of another checkpoint", False), ("mixtures of two checkpoints", True)):
         if n := sum(len(part.owners(in_part=in_part)) for part in parts):
             console.print(f"{what}, which are not downloaded: {n}", soft_wrap=True)
-    for problem in problems:
+    for problem in (problem for files in planned for problem in files.problems):
         console.print(f"would fail: {redacted(problem)}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _estimates(planned: Sequence[PlannedFiles], assumptions: Assumptions | None) -> list[Estimate]:
+    """Return the estimate for each model; zeros without assumptions."""
+    if assumptions is None:
+        return [Estimate() for _ in planned]
+    return assumptions.of([each.files for each in planned])
 
 
 def _print_estimate(estimates: Sequence[Estimate], assumptions: Assumptions, console: Console) -> None:
     total = sum_of(estimates)
     console.print(
         f"estimated in total: {hours_text(total.elapsed)}, {dollars_text(assumptions.dollars(total))} (download "
-        f"{hours_text(total.download)}, measurement {hours_text(total.measurement)}), assuming",
+        f"{hours_text(total.download)}, measurement {hours_text(total.measurement)}, start, views and what each "
+        f"checkpoint takes whatever its size {hours_text(total.fixed)}), assuming",
         highlight=False,
         soft_wrap=True,
     )
@@ -105,8 +106,8 @@ def _print_estimate(estimates: Sequence[Estimate], assumptions: Assumptions, con
 def plan_fields(parts: Sequence[ModelPlan], hub: Hub, assumptions: Assumptions | None = None) -> list[dict[str, Any]]:
     """Return for each model what :func:`print_plan` prints, as values of JSON; sizes in bytes."""
     fields = []
-    for part in parts:
-        sizes = _sizes(part.waiting, hub)
+    planned = list_files([part.waiting for part in parts], hub)
+    for part, files, estimate in zip(parts, planned, _estimates(planned, assumptions), strict=True):
         of_model: dict[str, Any] = {
             "model": part.selection.run,
             "design": part.design,
@@ -114,17 +115,20 @@ def plan_fields(parts: Sequence[ModelPlan], hub: Hub, assumptions: Assumptions |
             "waiting": [target.revision for target in part.waiting],
             "done": part.n_done,
             "failed_before": part.n_failed_before,
-            "download_bytes": sum(sizes.download),
-            "largest_bytes": max(sizes.download, default=0),
+            "download_bytes": files.total,
+            "largest_bytes": files.largest,
             "same_as": part.owners(in_part=False),
             "mixed_with": part.owners(in_part=True),
-            "would_fail": [redacted(problem) for problem in sizes.problems],
+            "would_fail": [redacted(problem) for problem in files.problems],
         }
         if assumptions:
-            estimate = assumptions.of(sizes.download, sizes.weights)
             of_model |= {
                 "download_hours": estimate.download,
+                "load_hours": estimate.load,
+                "forward_hours": estimate.forward,
+                "kernels_hours": estimate.kernels,
                 "measurement_hours": estimate.measurement,
+                "fixed_hours": estimate.fixed,
                 "hours": estimate.elapsed,
                 "dollars": assumptions.dollars(estimate),
                 "assumptions": assumptions.lines(),
@@ -151,29 +155,3 @@ def selection_notes(selection: Selection) -> list[str]:
             f"{shorten_list(selection.unmatched)}"
         )
     return lines
-
-
-class _Sizes(NamedTuple):
-    """Bytes of the checkpoints that can be measured, and why the others cannot."""
-
-    download: list[int]
-    """Of what is not on this machine."""
-    weights: list[int]
-    problems: list[str]
-
-
-def _sizes(targets: Sequence[Target], hub: Hub) -> _Sizes:
-    def size(target: Target) -> tuple[int, int] | str:
-        if target.path is not None:
-            return 0, weights_on_disk(target.path)
-        try:
-            files = target.remote_files(hub)
-            n_bytes = total_bytes(files)
-            return 0 if hub.cached(target.repository, target.commit, files) else n_bytes, n_bytes
-        except CheckpointError as error:
-            return f"{target}: {error}"
-
-    found = map_concurrently(size, targets)
-    known = [sizes for sizes in found if not isinstance(sizes, str)]
-    problems = [reason for reason in found if isinstance(reason, str)]
-    return _Sizes([download for download, _ in known], [weights for _, weights in known], problems)

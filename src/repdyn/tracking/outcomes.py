@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import dataclass, field
 
 from repdyn.tracking.interruptions import Interrupted
+from repdyn.utils.progress_bars import print_above_bars
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)
@@ -48,5 +48,5 @@ class Outcomes:
             return
         n_due = self.n_measured + len(self.failures)
         step, reason = min(self.failures.items())
-        print(f"repdyn: {self.n_measured} of {n_due} steps measured; step {step}: {reason}", file=sys.stderr)
+        print_above_bars(f"repdyn: {self.n_measured} of {n_due} steps measured; step {step}: {reason}")
         self.failures = {}

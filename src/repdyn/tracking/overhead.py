@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from repdyn.measurement.measure import Progress, no_progress
 from repdyn.tracking.forecast import Forecast
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.distributed import ALONE, Ranks
+from repdyn.utils.progress_bars import print_above_bars
 
 log = logging.getLogger(__name__)
 
@@ -146,10 +146,9 @@ class Overhead:
             return
         limit = f", of which max_overhead={self.budget:g} may leave some out" if self.budget else ""
         seconds, gibibytes = cost.forward_seconds / self.ranks.size, cost.working_bytes / 2**30
-        print(
+        print_above_bars(
             f"repdyn: each measurement runs the model on the probe for about {seconds:.2g} s, then computes metrics "
-            f"in at most about {gibibytes:.1f} GiB; measured at {schedule.in_words(_known(n_steps))}{limit}",
-            file=sys.stderr,
+            f"in at most about {gibibytes:.1f} GiB; measured at {schedule.in_words(_known(n_steps))}{limit}"
         )
 
     def count_step(self, step: int, schedule: Schedule, n_steps: float | None = None) -> None:
@@ -164,14 +163,13 @@ class Overhead:
         if not self.ranks.is_rank_zero:
             return
         if text := self._forecast.new_text(schedule, _known(n_steps), self.budget):
-            print(f"repdyn: {text}", file=sys.stderr)
+            print_above_bars(f"repdyn: {text}")
 
     def report(self) -> None:
         """Print once how many measurements the budget left out."""
         if self.n_left_out:
-            print(
-                f"repdyn: {self.n_left_out} scheduled measurements were left out by max_overhead={self.budget:g}",
-                file=sys.stderr,
+            print_above_bars(
+                f"repdyn: {self.n_left_out} scheduled measurements were left out by max_overhead={self.budget:g}"
             )
             self.n_left_out = 0
 
@@ -200,7 +198,7 @@ class LongMeasurement:
         what = _STAGES.get(stage, stage)
         left = (now - self._stage_start) * (1 - share) / share if share > 0 else None
         rest = "" if left is None else f", about {_duration(left)} left of it"
-        print(f"repdyn: measuring step {self._step}: {what}, {share:.0%} done{rest}", file=sys.stderr)
+        print_above_bars(f"repdyn: measuring step {self._step}: {what}, {share:.0%} done{rest}")
 
 
 def progress_of(step: int, check_signals: Callable[[], None], ranks: Ranks) -> Progress:
