@@ -154,8 +154,9 @@ def _layer_metrics(files: RunFiles) -> set[str]:
     for is_failed, table in files.blocks(["layer", "head", "metric", "same_as", "mixed_with"]):
         if not is_failed:
             # not an expression of Arrow, which starts threads for each table
-            of_layers = pc.and_(table["layer"].is_valid(), table["head"].is_null())
-            found.update(table.unify_dictionaries()["metric"].filter(of_layers).unique().to_pylist())
+            of_layers = table.filter(table["layer"].is_valid())
+            whole = of_layers.filter(of_layers["head"].is_null())
+            found.update(whole.unify_dictionaries()["metric"].unique().to_pylist())
     return found
 
 
