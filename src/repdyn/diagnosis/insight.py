@@ -59,9 +59,9 @@ class LossCorrelation:
     """Over the changes from each checkpoint to the next, which removes trends."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain dictionaries."""
+        """Return the fields as values of JSON; numbers that JSON does not have become None."""
         pairs = {"values": self.values._asdict(), "changes": self.changes._asdict()}
-        return {"metric": self.metric, "subset": self.subset, **pairs}
+        return json_values({"metric": self.metric, "subset": self.subset, **pairs})
 
 
 @dataclass(frozen=True)
