@@ -61,12 +61,14 @@ def test_a_model_without_a_tokenizer_does_not_stop_the_others(hub, family, commi
 # without measuring
 
 
-def test_a_dry_run_downloads_only_listings(hub, commits, command, tmp_path):
+def test_a_dry_run_downloads_only_listings_and_a_configuration(hub, commits, command, tmp_path):
     status, out, err = command("lab/model", "--dry-run")
     assert (status, err) == (0, "")
     assert re.search(r"^lab/model +step0, step8, step16 +0 +0 +3 ", out, re.MULTILINE)
-    assert {path.split("/")[4 if "/api/" in path else 3] for _, path in hub.requests} <= {"model", "refs", "tree"}
-    assert not [path for _, path in hub.requests if "/resolve/" in path]
+    files = [path for _, path in hub.requests if "/resolve/" in path]
+    assert [path.rpartition("/")[2] for path in files] == ["config.json"]
+    listings = [path for _, path in hub.requests if path not in files]
+    assert {path.split("/")[4 if "/api/" in path else 3] for path in listings} <= {"model", "refs", "tree"}
     assert not Path("sweeps").exists()
     assert not (tmp_path / "downloads").exists()
 
