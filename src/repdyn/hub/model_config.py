@@ -1,4 +1,4 @@
-"""What the configuration of a model says of its size, read without torch and transformers."""
+"""Read the shape of a model from its configuration, without torch and transformers."""
 
 from __future__ import annotations
 

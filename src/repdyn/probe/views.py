@@ -40,7 +40,7 @@ class View(NamedTuple):
 
     @property
     def of_single_tokens(self) -> bool:
-        """Whether each vector is the state of one token, without the final norm."""
+        """True if each vector is the state of one token, without the final norm."""
         return not self.normed and self.vectors not in {WINDOW_MEAN, DIFFERENCES}
 
 

@@ -32,7 +32,7 @@ class SentenceLens(NamedTuple):
 
     @property
     def is_masked(self) -> bool:
-        """Whether a prediction is that of the token itself, as in an encoder, rather than of the next one."""
+        """True if a token itself is predicted, as in an encoder, rather than the next one."""
         return bool(self.masked)
 
     @property

@@ -85,9 +85,10 @@ HARDWARE = {
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """What the estimate needs to know of the files of a checkpoint."""
+    """The number and sizes of the files of a checkpoint."""
 
     n_bytes: int
+    """Of the weights and what is loaded with them."""
     download_bytes: int
     """0 for a checkpoint on this machine."""
     n_files: int = 1
@@ -95,7 +96,7 @@ class CheckpointFiles:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What the estimate needs to know of the checkpoints of a model that remain."""
+    """The files of the remaining checkpoints of a model, and its shape."""
 
     checkpoints: Sequence[CheckpointFiles]
     shape: ModelShape | None = None

@@ -1,4 +1,4 @@
-"""List the files of the checkpoints that a plan is of, and read the shapes of their models."""
+"""List the files of planned checkpoints, and read the shapes of their models."""
 
 from __future__ import annotations
 
