@@ -111,7 +111,12 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=SHAPES, default=list(MODELS), help="(default: %(default)s)")
     parser.add_argument("--max-vectors", type=int, default=BATCH_VECTORS, help="per layer (default: %(default)s)")
     options = parser.parse_args()
-    probe = Probe.from_texts([load_corpus("builtin").data.decode()], byte_tokenizer(), max_vectors=options.max_vectors)
+    probe = Probe.from_texts(
+        [load_corpus("builtin").data.decode()],
+        byte_tokenizer(),
+        max_vectors=options.max_vectors,
+        batch_vectors=min(BATCH_VECTORS, options.max_vectors),
+    )
     with tempfile.TemporaryDirectory() as folder:
         found = {name: measure(name, probe, Path(folder)) for name in options.models}
     print(*report(found, len(probe.tokens), options.max_vectors), sep="\n")

@@ -48,7 +48,6 @@ def test_rates_of_made_up_timings(benchmark):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:max_vectors=512")
 def test_the_script(benchmark, monkeypatch, capsys):
     shapes = {name: benchmark.Shape(300, width, 2, 2, torch.float32) for name, width in (("narrow", 16), ("wide", 32))}
     monkeypatch.setattr(benchmark, "SHAPES", shapes)

@@ -2,8 +2,6 @@
 
 import doctest
 import importlib
-import re
-import warnings
 
 import numpy as np
 import pytest
@@ -144,29 +142,24 @@ def test_hashes_of_dense_probes_of_early_versions_remain_valid():
     # the shorter window at the end of a text is not used
     texts = ["the dog sees it; " * 40, "and 3 birds don't. " * 30]
     probe = Probe.from_texts(
-        texts, byte_tokenizer(for_encoder=True), sequence_length=32, max_vectors=384, design="dense"
+        texts, byte_tokenizer(for_encoder=True), sequence_length=32, max_vectors=384, batch_vectors=384, design="dense"
     )
     assert probe.hash == "fab6ceb0a89865db"
 
 
 @pytest.mark.parametrize(
-    ("settings", "warned"),
+    ("settings", "n_batches", "batch_vectors"),
     [
-        (
-            {"max_vectors": 1024},
-            "max_vectors=1024 gives a single batch of vectors.*four batches with batch_vectors=256",
-        ),
-        ({"max_vectors": 1024, "batch_vectors": 1024}, None),  # as requested
-        ({"max_vectors": 1024, "batch_vectors": 256}, None),
-        ({"max_vectors": 8192}, None),
+        ({"max_vectors": 20480}, 5, 4096),
+        ({"max_vectors": 16384}, 4, 4096),
+        ({"max_vectors": 1027}, 4, 256),
+        ({"max_vectors": 7}, 2, 3),
+        ({"max_vectors": 1024, "batch_vectors": 1024}, 1, 1024),
+        ({"max_vectors": 1024, "batch_vectors": 512}, 2, 512),
     ],
 )
-def test_a_single_batch_that_was_not_requested_is_told(settings, warned):
-    tokens = torch.arange(200 * 80).view(200, 80)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        Probe.from_tokens(tokens, **settings)
-        Probe.from_inputs(list(torch.rand(1024, 3).split(64)), positions=None, causal=False, **settings)
-    assert len(caught) == (2 if warned else 0)
-    assert all(re.search(warned, str(each.message)) for each in caught)
-    assert all(each.filename == __file__ for each in caught)
+def test_four_batches_unless_their_size_is_requested(settings, n_batches, batch_vectors):
+    of_tokens = Probe.from_tokens(torch.arange(400 * 80).view(400, 80), **settings)
+    of_inputs = Probe.from_inputs(list(torch.rand(4096, 3).split(64)), positions=None, causal=False, **settings)
+    for probe in (of_tokens, of_inputs):
+        assert (probe.n_batches, probe.batch_vectors) == (n_batches, batch_vectors)

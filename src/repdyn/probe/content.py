@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from repdyn.probe.design import MIN_BATCH_VECTORS
 from repdyn.probe.views import NO_MASSIVE, SUBSETS, VIEWS
 
-MIN_BATCH_VECTORS = 3
 _RESERVED = (*SUBSETS, NO_MASSIVE, *VIEWS)
 _CLASS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -255,7 +255,7 @@ def validate_subset_sizes(
     for subset, found in available.items():
         if subset in full and found < batch_vectors * n_batches:
             needed, filled = batch_vectors * n_batches, found // batch_vectors * batch_vectors
-            fewer = f"max_vectors={filled}" if filled else f"max_vectors={found}, batch_vectors={found}"
+            fewer = f"max_vectors={filled}" if filled else f"max_vectors={found}, batch_vectors={found // n_batches}"
             raise ValueError(
                 f"the probe is too small: {n_batches} batches of {batch_vectors} vectors need {needed} tokens, but the "
                 f"subset {subset!r} has {found} of {available['all']}; give {needed - found} more tokens of this "

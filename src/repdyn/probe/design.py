@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from reprlib import repr as briefly
@@ -18,7 +17,11 @@ from typing import Any, TypeAlias
 
 BATCH_VECTORS = 4096
 """Default number of vectors in a metric batch."""
-MAX_VECTORS = 4 * BATCH_VECTORS
+MIN_BATCH_VECTORS = 3
+"""Least number of vectors in a metric batch; TwoNN needs a point and two neighbours."""
+N_BATCHES = 4
+"""Default number of metric batches, since the standard error of a single one is unknown."""
+MAX_VECTORS = N_BATCHES * BATCH_VECTORS
 """Default number of vectors measured per layer, in all batches together."""
 TOKENS_PER_VECTOR = 1.25
 """Least number of text tokens per vector, since ``no_sink`` excludes special tokens and first positions."""
@@ -88,21 +91,14 @@ class Design:
 
 
 def vectors_per_batch(max_vectors: int, batch_vectors: int | None) -> int:
-    """Return the number of vectors in a batch: as requested, or 4096, or ``max_vectors`` if that is less.
+    """Return the number of vectors in a batch: as requested, or what gives four batches of at most 4096 vectors.
 
-    Where neither is large enough for a second batch, and none was requested, a warning says so.
+    >>> [vectors_per_batch(max_vectors, None) for max_vectors in (2048, 16384, 40960)]
+    [512, 4096, 4096]
     """
     if batch_vectors is not None:
         return batch_vectors
-    batch = min(BATCH_VECTORS, max_vectors)
-    if batch > 0 and max_vectors // batch == 1:
-        warnings.warn(
-            f"max_vectors={max_vectors} gives a single batch of vectors, whose values have no standard error and "
-            f"cannot be judged; take four batches with batch_vectors={max(1, max_vectors // 4)}, or by default four of "
-            f"{BATCH_VECTORS} vectors",
-            stacklevel=4,  # whoever makes a probe of tokens
-        )
-    return batch
+    return min(BATCH_VECTORS, max(MIN_BATCH_VECTORS, max_vectors // N_BATCHES))
 
 
 INDEPENDENT = Design("independent", window_tokens=80, vectors_per_window=8)

@@ -96,7 +96,7 @@ def inputs_fields(
     if n_inputs < max(n_batches, 1):
         raise ValueError(
             f"expected at least one input for each of {n_batches} batches of vectors, got {n_inputs} inputs; give "
-            f"more, or request fewer vectors, max_vectors={size * max(n_inputs, 1)}"
+            f"more, or request fewer batches, max_vectors={size * max(n_inputs, 1)}, batch_vectors={size}"
         )
     needed = -(-size // (n_inputs // max(n_batches, 1)))
     of_each = max(VECTORS_PER_INPUT, needed) if vectors_per_input is None else vectors_per_input

@@ -24,7 +24,16 @@ from repdyn.probe.content import (
     validate_subset_sizes,
     validate_topics,
 )
-from repdyn.probe.design import BATCH_VECTORS, DENSE, INDEPENDENT, MAX_VECTORS, Design, DesignLike, resolve_design
+from repdyn.probe.design import (
+    BATCH_VECTORS,
+    DENSE,
+    INDEPENDENT,
+    MAX_VECTORS,
+    N_BATCHES,
+    Design,
+    DesignLike,
+    resolve_design,
+)
 from repdyn.probe.inputs import Causal, Inputs, Positions, content_hash_of_inputs, inputs_fields
 from repdyn.probe.io import ProbeContent, read_probe, write_probe
 from repdyn.probe.labels import LabelledTokens
@@ -61,7 +70,7 @@ class Probe(LabelledTokens):
     batch_vectors: int = BATCH_VECTORS
     """Number of vectors in a metric batch. Estimates depend on it, so values at different numbers are not
     comparable."""
-    n_batches: int = MAX_VECTORS // BATCH_VECTORS
+    n_batches: int = N_BATCHES
     """Number of metric batches, over which a layer's value is averaged."""
     seed: int = 0
     pad_id: int = 0
@@ -117,7 +126,7 @@ class Probe(LabelledTokens):
                 side, but not between tokens.
             special_ids: ids of special tokens, which the subset ``no_sink`` excludes.
             max_vectors: number of vectors measured per layer, in all batches together.
-            batch_vectors: number of vectors per batch; by default 4096, or ``max_vectors`` if that is less.
+            batch_vectors: number of vectors per batch; by default a quarter of ``max_vectors``, at most 4096.
             seed: seed of the sampling plan.
             pad_id: token id used for padding when batches are formed.
             name: name of the text, for figures and logs.
@@ -173,7 +182,7 @@ class Probe(LabelledTokens):
             tokenizer: tokenizer of the models to measure.
             sequence_length: number of tokens in a window, at most the model's context; None for the design's default.
             max_vectors: number of vectors measured per layer, in all batches together.
-            batch_vectors: number of vectors per batch; by default 4096, or ``max_vectors`` if that is less.
+            batch_vectors: number of vectors per batch; by default a quarter of ``max_vectors``, at most 4096.
             seed: seed of the sampling plan.
             name: name of the text, for figures and logs.
             classes: word classes to add, as for :meth:`with_words`; word frequencies are counted over all texts.

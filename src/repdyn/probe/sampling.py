@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repdyn.probe.content import MIN_BATCH_VECTORS, ProbeBatch, padded_batches, sink_mask
-from repdyn.probe.design import Design
+from repdyn.probe.content import ProbeBatch, padded_batches, sink_mask
+from repdyn.probe.design import MIN_BATCH_VECTORS, Design
 from repdyn.probe.input_batches import input_batches
 from repdyn.probe.inputs import Inputs
 from repdyn.probe.views import DIFFERENCES, SUBSETS, VIEWS, WINDOW_MEAN

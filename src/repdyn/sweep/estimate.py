@@ -145,8 +145,8 @@ class Assumptions:
         hardware = HARDWARE[options.hardware]
         design, max_vectors = resolve_design(options.design or INDEPENDENT.name), options.max_vectors or MAX_VECTORS
         window_tokens = options.sequence_length or design.window_tokens or _WINDOW_TOKENS
-        batch_vectors = min(BATCH_VECTORS, max_vectors)
-        n_windows = design.required_windows(max_vectors // batch_vectors, batch_vectors, window_tokens)
+        sizes = design.batch_plan(max_vectors, None, n_tokens=0)
+        n_windows = design.required_windows(**sizes, window_tokens=window_tokens)
         # the subsets that a metric is measured on by default are in the measured times, any other is one more cloud
         clouds = {
             (metric.name, "" if subset in metric.subsets else subset) for metric, subset in resolve(options.metrics)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,13 +86,10 @@ class ProbeText:
             "design": self.design,
         }
         try:
-            with warnings.catch_warnings():
-                # the number of vectors was asked for, and the summary says what a single batch cannot tell
-                warnings.filterwarnings("ignore", "max_vectors=.* gives a single batch", UserWarning)
-                if self.source == "enwik8":
-                    return Probe.enwik8(loaded, **settings)
-                corpus = load_corpus(self.source)
-                return Probe.from_texts([corpus.data.decode(errors="replace")], loaded, name=corpus.name, **settings)
+            if self.source == "enwik8":
+                return Probe.enwik8(loaded, **settings)
+            corpus = load_corpus(self.source)
+            return Probe.from_texts([corpus.data.decode(errors="replace")], loaded, name=corpus.name, **settings)
         except ConnectionError as error:
             raise SweepStoppedError(str(error)) from error
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.probe import Probe
-from repdyn.probe.design import BATCH_VECTORS, MAX_VECTORS
+from repdyn.probe.design import MAX_VECTORS
 from repdyn.probe.function_words import is_function_word
 from repdyn.probe.windows import WindowPlan, tokenize_windows
 from repdyn.probe.word_classes import NO_WORD, Lexicon, TokenWords
@@ -214,12 +214,10 @@ def _probe(ids: np.ndarray, topics: np.ndarray, tokenizer: PreTrainedTokenizerBa
     special = sorted(set(tokenizer.all_special_ids))
     is_special = np.isin(ids, special)
     n_vectors = int((~is_special[:, 1:]).sum())
-    batch_vectors = min(BATCH_VECTORS, n_vectors)
     return Probe.from_tokens(
         ids,
         special_ids=special,
-        max_vectors=min(MAX_VECTORS, n_vectors // batch_vectors * batch_vectors),
-        batch_vectors=batch_vectors,
+        max_vectors=min(MAX_VECTORS, n_vectors),
         seed=seed,
         pad_id=cast(int, tokenizer.pad_token_id or 0),
         name=name,
