@@ -153,16 +153,16 @@ def test_other_text_is_a_deviation(published, recipe, command, tmp_path):
     status, out, _ = command(recipe, *given, "--downloads", tmp_path / "downloads", "--device", "cpu")
     assert status == 1
     otherwise = (
-        r"measured otherwise: text words\.txt \(sha256 \w+\), not builtin; windows of 10 tokens, not 12; 1 batch of"
+        r"measured otherwise: text words\.txt \(sha256 \w+\), not builtin; windows of 10 tokens, not 12; 4 batches of"
     )
     assert re.search(otherwise, " ".join(out.split()))
     page = (tmp_path / "reproductions" / "small" / "small.html").read_text()
-    assert re.search(r"1 batch of [\d,-]+ vectors, .* of 10 tokens.*; text words\.txt", page)
+    assert re.search(r"4 batches of [\d,-]+ vectors, .* of 10 tokens.*; text words\.txt", page)
     # nor is it forgotten where nothing of the kind is given
     _, again, _ = command(recipe, "--evaluate-only", "--json")
     assert json.loads(again)[0]["deviations"][1:] == [
         "windows of 10 tokens, not 12",
-        "1 batch of 4,096 vectors, not 2 of 4,096",
+        "4 batches of 1,024 vectors, not 4 of 2,048",
     ]
 
 

@@ -17,7 +17,7 @@ def place_in_pairs(model: HandWritten, distance: float) -> None:
 
 @pytest.fixture
 def probe():
-    return Probe.from_tokens(torch.arange(288).view(24, 12), max_vectors=256)
+    return Probe.from_tokens(torch.arange(288).view(24, 12), max_vectors=256, batch_vectors=256)
 
 
 @pytest.fixture

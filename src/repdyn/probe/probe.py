@@ -24,16 +24,7 @@ from repdyn.probe.content import (
     validate_subset_sizes,
     validate_topics,
 )
-from repdyn.probe.design import (
-    BATCH_VECTORS,
-    DENSE,
-    INDEPENDENT,
-    MAX_VECTORS,
-    N_BATCHES,
-    Design,
-    DesignLike,
-    resolve_design,
-)
+from repdyn.probe.design import BATCH_VECTORS, DENSE, INDEPENDENT, MAX_VECTORS, Design, DesignLike, resolve_design
 from repdyn.probe.inputs import Causal, Inputs, Positions, content_hash_of_inputs, inputs_fields
 from repdyn.probe.io import ProbeContent, read_probe, write_probe
 from repdyn.probe.labels import LabelledTokens
@@ -70,7 +61,7 @@ class Probe(LabelledTokens):
     batch_vectors: int = BATCH_VECTORS
     """Number of vectors in a metric batch. Estimates depend on it, so values at different numbers are not
     comparable."""
-    n_batches: int = N_BATCHES
+    n_batches: int = MAX_VECTORS // BATCH_VECTORS
     """Number of metric batches, over which a layer's value is averaged."""
     seed: int = 0
     pad_id: int = 0
