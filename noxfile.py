@@ -7,6 +7,7 @@ nox -s docs       build the site, strictly
 nox -s bench      the kernels beside other packages
 nox -s stacks     models and trainers of other packages, in an environment of its own
 nox -s bounds     the lowest and the newest versions that pyproject.toml allows, each in an environment of its own
+nox -s pythons    Python 3.12 and 3.13, each in an environment of its own
 """
 
 from pathlib import Path
@@ -98,3 +99,10 @@ def bounds(session: nox.Session, resolution: str) -> None:
     session.run("uv", "pip", "install", "-q", python, "-c", pinned, *BOUNDS_TOOLS)
     chosen = session.posargs or [*BOUNDS_LANE, *(f"--ignore={path}" for path in BOUNDS_LEFT_OUT)]
     session.run("python", "-m", "pytest", "-q", "-m", "not slow and not process", *chosen)
+
+
+@nox.session(venv_backend="venv", python=["3.12", "3.13"])
+def pythons(session: nox.Session) -> None:
+    """Run the same lane of tests with newer versions of Python."""
+    session.install("-c", "constraints.txt", "-e", ".[test]")
+    session.run("python", "-m", "pytest", "-q", "-m", "not slow and not process", *(session.posargs or BOUNDS_LANE))
