@@ -134,7 +134,9 @@ def add_text(group: argparse._ArgumentGroup, default: str | None = None) -> None
         "--sequence-length", type=at_least(2), help=f"tokens in a window (default: {default or of_design})"
     )
     group.add_argument(
-        "--max-vectors", type=at_least(3), help=f"vectors measured per layer (default: {default or MAX_VECTORS})"
+        "--max-vectors",
+        type=at_least(3),
+        help=f"vectors measured per layer, in four batches or more (default: {default or MAX_VECTORS})",
     )
 
 
