@@ -61,9 +61,8 @@ def model_and_probe(size: int, vocabulary: int, n_vectors: int) -> tuple[GPTNeoX
     # as frequent as words are (Zipf): equally frequent ones would hardly ever be followed by the same token twice
     frequencies = 1 / torch.arange(1, vocabulary + 1)
     tokens = frequencies.multinomial(n_vectors // 200 * 256, replacement=True).view(-1, 256)
-    return model, Probe.from_tokens(tokens, max_vectors=n_vectors, batch_vectors=n_vectors).with_topics(
-        tokens.flatten() % 10
-    )
+    probe = Probe.from_tokens(tokens, max_vectors=n_vectors, batch_vectors=n_vectors)
+    return model, probe.with_topics(tokens.flatten() % 10)
 
 
 def _measured(options: argparse.Namespace) -> dict[str, list[Profile]]:

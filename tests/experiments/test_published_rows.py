@@ -24,14 +24,13 @@ def test_every_run_is_whole_and_of_the_plan():
     assert record["text"]["sha256"] == PLAN.text["sha256"]
     rows = open_store(ROWS).to_pandas()
     assert set(rows["run"].astype(str)) == set(record["runs"])
-    names = {f"{run.name}.{probe}": (run, probe) for run in PLAN.runs for probe in PLAN.probes}
-    assert set(record["runs"]) <= set(names)
+    probes = {f"{run.name}.{probe}": probe for run in PLAN.runs for probe in PLAN.probes}
+    assert set(record["runs"]) <= set(probes)
     steps = {step for step in range(PLAN.training["max_steps"] + 1) if step in PLAN.schedule}
     layers = range(PLAN.model["n_layers"] + 1)
     metrics = [("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all")]
     for name, of_run in rows.groupby("run", observed=True):
-        _, probe = names[str(name)]
-        assert set(of_run["probe"]) == {record["probes"][probe]["hash"]}
+        assert set(of_run["probe"]) == {record["probes"][probes[str(name)]]["hash"]}
         measured = of_run[of_run["layer"].notna()]
         keys = list(measured[["step", "layer", "metric", "subset"]].itertuples(index=False, name=None))
         assert sorted(keys) == sorted(

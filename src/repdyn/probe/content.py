@@ -255,7 +255,8 @@ def validate_subset_sizes(
     for subset, found in available.items():
         if subset in full and found < batch_vectors * n_batches:
             needed, filled = batch_vectors * n_batches, found // batch_vectors * batch_vectors
-            fewer = f"max_vectors={filled}" if filled else f"max_vectors={found}, batch_vectors={found // n_batches}"
+            smaller = max(MIN_BATCH_VECTORS, found // n_batches)
+            fewer = f"max_vectors={filled}" if filled else f"max_vectors={found}, batch_vectors={smaller}"
             raise ValueError(
                 f"the probe is too small: {n_batches} batches of {batch_vectors} vectors need {needed} tokens, but the "
                 f"subset {subset!r} has {found} of {available['all']}; give {needed - found} more tokens of this "

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 BATCH_VECTORS = 4096
 """Default number of vectors in a metric batch."""
 MIN_BATCH_VECTORS = 3
-"""Least number of vectors in a metric batch; TwoNN needs a point and two neighbours."""
+"""Least number of vectors in a metric batch; TwoNN needs two neighbours of a point."""
 N_BATCHES = 4
 """Default number of metric batches, since the standard error of a single one is unknown."""
 MAX_VECTORS = N_BATCHES * BATCH_VECTORS
@@ -91,7 +91,7 @@ class Design:
 
 
 def vectors_per_batch(max_vectors: int, batch_vectors: int | None) -> int:
-    """Return the number of vectors in a batch: as requested, or what gives four batches of at most 4096 vectors.
+    """Return the number of vectors in a batch: as requested, or a quarter of ``max_vectors``, at most 4096.
 
     >>> [vectors_per_batch(max_vectors, None) for max_vectors in (2048, 16384, 40960)]
     [512, 4096, 4096]

@@ -42,14 +42,20 @@ def test_a_head_that_comes_back_is_not_lost(head, listening):
         time.sleep(0.3)
         head.check()
         head.wait()
-    head.check()
+    head.check()  # out of reach again: from here on the time counts
+    time.sleep(0.3)
+    with pytest.raises(ClusterLostError):
+        head.check()
 
 
 def test_a_head_in_another_network_is_not_watched(monkeypatch):
     monkeypatch.setattr(ray_head, "LOST_SECONDS", 0.0)
     head = ClusterHead("127.0.0.1:9")
+    attempts = []
+    monkeypatch.setattr(ray_head, "check_reachable", attempts.append)
     head.check()
     head.wait()
+    assert attempts == []
 
 
 def test_workers_that_are_lost_with_the_head_are_no_failures(head, listening):
