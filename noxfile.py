@@ -17,6 +17,8 @@ import nox
 nox.options.sessions = ["fast"]
 nox.options.default_venv_backend = "none"
 
+FAST = "not slow and not process and not extended"
+
 
 @nox.session
 def setup(session: nox.Session) -> None:
@@ -31,13 +33,13 @@ def fast(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("pyright")
-    session.run("python", "-m", "pytest", "-q", "-n", "auto", "-m", "not slow and not process", *session.posargs)
+    session.run("python", "-m", "pytest", "-q", "-n", "auto", "-m", FAST, *session.posargs)
 
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """Run every test."""
-    session.run("python", "-m", "pytest", "-q", "-n", "auto", *session.posargs)
+    """Run every test, the extended ones too."""
+    session.run("python", "-m", "pytest", "-q", "-n", "auto", "tests", *session.posargs)
 
 
 @nox.session
@@ -98,11 +100,11 @@ def bounds(session: nox.Session, resolution: str) -> None:
     session.run("uv", "pip", "install", "-q", python, "--no-deps", "-e", ".")
     session.run("uv", "pip", "install", "-q", python, "-c", pinned, *BOUNDS_TOOLS)
     chosen = session.posargs or [*BOUNDS_LANE, *(f"--ignore={path}" for path in BOUNDS_LEFT_OUT)]
-    session.run("python", "-m", "pytest", "-q", "-m", "not slow and not process", *chosen)
+    session.run("python", "-m", "pytest", "-q", "-m", FAST, *chosen)
 
 
 @nox.session(venv_backend="venv", python=["3.12", "3.13"])
 def pythons(session: nox.Session) -> None:
     """Run the same lane of tests with newer versions of Python."""
     session.install("-c", "constraints.txt", "-e", ".[test]")
-    session.run("python", "-m", "pytest", "-q", "-m", "not slow and not process", *(session.posargs or BOUNDS_LANE))
+    session.run("python", "-m", "pytest", "-q", "-m", FAST, *(session.posargs or BOUNDS_LANE))

@@ -7,6 +7,7 @@ import math
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,17 @@ def make_row(**given: Any) -> Row:
     return Row(**(interval_of(fields["value"], fields["std"], n_independent) | fields))
 
 
+@cache
+def quantile_of_t(degrees: int) -> float:
+    """The 97.5 % quantile, which many thousand rows share."""
+    return float(student_t.ppf(0.975, degrees))
+
+
 def interval_of(value: float, std: float, n_batches: int) -> dict[str, float | None]:
     """The columns of the standard error, as they are measured."""
     if n_batches < 2 or math.isnan(std):
         return {"std_error": None, "low": None, "high": None}
-    half = float(student_t.ppf(0.975, n_batches - 1)) * math.sqrt(2 / n_batches) * std
+    half = quantile_of_t(n_batches - 1) * math.sqrt(2 / n_batches) * std
     return {"std_error": std / math.sqrt(n_batches), "low": value - half, "high": value + half}
 
 

@@ -25,6 +25,7 @@ def test_committed_with_output_and_small(path):
     assert not any("Warning" in output.get("text", "") for cell in cells for output in cell.outputs)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -202,6 +202,7 @@ def test_the_order_of_the_rows_does_not_matter():
     assert [*map(str, shuffled)] == [*map(str, alerts)] != []  # their missing values are NaN, which equals nothing
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(

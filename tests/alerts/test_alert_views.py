@@ -172,6 +172,7 @@ def test_figures_and_summary_of_a_store_follow_its_rules(filled, published, tmp_
     assert capsys.readouterr().out.count("alert at step 20, dimension halved") == 2
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_run_with_unreadable_rules_is_shown(filled, published, tmp_path, capsys, caplog):
     store = filled(tmp_path / "store", published("lab/a", steps=STEPS, n_blocks=2, dimension=collapsing))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from lanes import extended_except
 from shrunk import VOCABULARY, NotBuilt, build
 from torch import nn
 from transformers import MixtralConfig, MixtralModel, PreTrainedModel
@@ -31,6 +32,20 @@ LISTS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
 ARCHITECTURES = sorted(
     {pair for name in LISTS for pair in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES").items()}
 )
+COMMON = {
+    ("bert", "BertForMaskedLM"),
+    ("bloom", "BloomForCausalLM"),
+    ("gpt2", "GPT2LMHeadModel"),
+    ("gpt_neox", "GPTNeoXForCausalLM"),
+    ("llama", "LlamaForCausalLM"),
+    ("mamba", "MambaForCausalLM"),
+    ("mixtral", "MixtralForCausalLM"),
+    ("modernbert", "ModernBertForMaskedLM"),
+    ("olmo2", "Olmo2ForCausalLM"),
+    ("qwen3", "Qwen3ForCausalLM"),
+    ("t5", "T5ForConditionalGeneration"),
+    ("flaubert", "FlaubertWithLMHeadModel"),
+}
 NOT_TEXT = {
     "gemma4_assistant": "continues another model's states",
     "gemma4_unified_assistant": "continues another model's states",
@@ -89,8 +104,9 @@ def probe() -> Probe:
     return Probe.from_tokens(ids, max_vectors=64, batch_vectors=32)
 
 
-@pytest.mark.parametrize(("model_type", "class_name"), ARCHITECTURES, ids=[f"{t}-{c}" for t, c in ARCHITECTURES])
-def test_every_architecture(model_type, class_name, probe):
+@pytest.mark.parametrize("architecture", extended_except(COMMON, ARCHITECTURES), ids="-".join)
+def test_every_architecture(architecture, probe):
+    model_type, class_name = architecture
     if model_type in NOT_TEXT:
         pytest.skip(NOT_TEXT[model_type])
     try:
@@ -141,6 +157,7 @@ def padded(probe):
     return Probe.from_tokens(probe.tokens.view(-1, LENGTH), mask, max_vectors=48, pad_id=1)
 
 
+@pytest.mark.extended
 def test_counts(record_property, capsys):
     reasons = {}
     for model_type, class_name in ARCHITECTURES:

@@ -33,6 +33,7 @@ def one_process(tmp_path_factory):
     dist.destroy_process_group()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_compiled(llama, probe, backend):
@@ -59,6 +60,7 @@ def test_compiled_blocks(llama, probe):
     assert [block.name for block in find_blocks(llama, "model.layers.*")] == [f"model.layers.{i}" for i in range(4)]
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_compiled_between_two_measurements(llama, probe):
     expected = values(llama, probe)

@@ -9,7 +9,7 @@ import torch
 
 from repdyn.kernels import candidates
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

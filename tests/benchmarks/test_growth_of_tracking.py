@@ -10,6 +10,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("everything", [False, True])
 def test_each_measurement_is_timed(everything, monkeypatch, tmp_path):

@@ -47,6 +47,7 @@ def test_rates_of_made_up_timings(benchmark):
         assert line in lines
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_script(benchmark, monkeypatch, capsys):
     shapes = {name: benchmark.Shape(300, width, 2, 2, torch.float32) for name, width in (("narrow", 16), ("wide", 32))}

@@ -17,7 +17,7 @@ import torch
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.models import build_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.process]
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.extended]
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TWO_NN = ["repdyn", "scikit-dimension", "dadapy", "scikit-learn", "faiss", "torch.cdist"]

@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_documentation_has_the_table_of_the_script(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))

@@ -13,6 +13,7 @@ from repdyn.store.state_cache import StateCache
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_every_metric_is_defined_on_its_model(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(BENCHMARKS))

@@ -58,6 +58,7 @@ def test_what_is_compared(benchmark):
     assert str(found["one, load"]).split() == ["one,", "load", "1.0", "2.0", "2.00"]
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_sweep_and_its_plan(benchmark, monkeypatch, capsys):

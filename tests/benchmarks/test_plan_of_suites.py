@@ -39,6 +39,7 @@ def test_every_step_of_every_suite_has_a_name(benchmark):
             assert parsed.step == step
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.process
 def test_the_plan_is_what_the_hub_would_send(benchmark, monkeypatch, capsys, tmp_path):

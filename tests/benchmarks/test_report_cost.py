@@ -18,6 +18,7 @@ def cost(monkeypatch):
     return importlib.import_module("report_cost")
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_it_tells_size_seconds_and_their_parts(cost, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(cost, "_first_charts", lambda page: f"looked at {page.name}")

@@ -71,6 +71,7 @@ def numbers(line: str) -> list[float]:
     return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", line)]
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_short_runs_report_a_measured_and_a_derived_ratio(run):
     printed, _ = run(TINY, "--steps", "6", "--pairs", "2")
@@ -99,6 +100,7 @@ def test_short_runs_report_a_measured_and_a_derived_ratio(run):
     assert all(map(math.isfinite, numbers(derived)))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_whole_training_is_run_at_its_own_schedule(run):
     printed, _ = run(TINY, "--whole")
@@ -115,6 +117,7 @@ def test_the_shipped_trainings_measure_often_through_the_warm_up(overhead, name,
     assert job.due == due
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("tracked_first", [False, True])
 def test_a_pair_of_trainings(overhead, tracked_first, monkeypatch):
@@ -136,6 +139,7 @@ def test_a_pair_of_trainings(overhead, tracked_first, monkeypatch):
     assert sum(pair.shares) <= 1
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_tracked_training_is_the_same_training(overhead):
     job = overhead.Job(TINY, "builtin")

@@ -12,6 +12,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_it_tells_what_is_read_and_how_long_it_takes(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(BENCHMARKS))

@@ -157,6 +157,7 @@ def test_the_end_is_the_last_step_though_the_best_model_is_loaded_then(tmp_path,
     np.testing.assert_array_equal(end, expected)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_what_it_reports_to_hears_of_it(tmp_path, probe, monkeypatch):
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from jobs import Job, batches, tiny_language_model, tracker, trainer
+from lanes import extended_except
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
@@ -75,7 +76,7 @@ def test_values_are_those_of_measure_on_the_weights_of_that_step(tmp_path, probe
         )
 
 
-@pytest.mark.parametrize("family", ["gpt_neox", "bert"])
+@pytest.mark.parametrize("family", extended_except({"bert"}, ["gpt_neox", "bert"]))
 def test_checkpoints_saved_live_give_the_live_numbers(tmp_path, probe, family):
     """The swept checkpoints of a run, bit for bit what the tracker measured in it, whatever is measured."""
     probe = probe.with_topics(probe.tokens % 3)
@@ -144,6 +145,7 @@ def test_every_logger_is_served_after_the_store(tmp_path, probe):
         assert {"two_nn/mean", "anisotropy_no_sink/layer_03", "train/loss"} <= set(logged.columns)
 
 
+@pytest.mark.extended
 @pytest.mark.views
 def test_figures_and_summary_at_the_end(tmp_path, probe, capsys):
     attached = tracker(probe, 4)

@@ -173,6 +173,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.process
 def test_ctrl_c_leaves_a_usable_run(tmp_path):

@@ -88,6 +88,7 @@ for line in sys.argv[2:]:
 """
 
 
+@pytest.mark.extended
 @pytest.mark.process
 def test_what_imports_and_help_wait_for():
     given = [sys.executable, "-c", START, " ".join(HEAVY), *STARTS]

@@ -112,6 +112,7 @@ def test_figures(store, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("lab/a-70m  GPTNeoXForCausalLM (decoder)")
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_images")
 def test_export(store, tmp_path, capsys):
@@ -225,6 +226,7 @@ def test_figures_of_a_store_of_failures_alone(tmp_path, capsys):
     assert not Path(store.path / "figures").exists()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_images")
 def test_a_model_with_two_stacks(tmp_path, capsys):

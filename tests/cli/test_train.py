@@ -14,6 +14,7 @@ import pytest
 import torch
 import wandb
 import yaml
+from lanes import extended_except
 
 from repdyn import Probe, open_store
 from repdyn.cli.sweep_command import main as analyze_checkpoints
@@ -139,7 +140,7 @@ def test_options_before_fit_are_answered(train_here, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("family", ["gpt_neox", "bert"])
+@pytest.mark.parametrize("family", extended_except({"bert"}, ["gpt_neox", "bert"]))
 def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family, train_here, caplog, monkeypatch, request):
     if family == "bert":  # whose figures are drawn by the same code, slowly
         request.getfixturevalue("without_figures")
@@ -243,6 +244,7 @@ def test_too_small_a_text_says_what_is_needed(tmp_path, train_here):
         train_here(*quickstart, "--data.text", "nowhere.txt", cwd=tmp_path)
 
 
+@pytest.mark.extended
 @pytest.mark.process
 def test_two_devices_share_one_folder(tmp_path):
     quickstart = ["fit", "--config", str(ROOT / "configs" / "quickstart.yaml"), *TINY, "--run.loggers", "[]"]

@@ -251,6 +251,7 @@ def test_a_dump_is_cleaned_for_training(tmp_path: Path, make_dump: Callable[...,
     assert "cleaned" in cleaned.description
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_the_real_prefix_trains_and_probes(enwik8_prefix: Path, real_cache: Path):

@@ -129,6 +129,7 @@ for step in (8, 20, 28, 44, 60, 72, None):
 """
 
 
+@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process

@@ -180,6 +180,7 @@ def test_a_turn_is_found_where_it_is():
     assert turn.evidence["slope_after"] == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.extended
 def test_noise_alone_turns_rarely():
     generator = np.random.default_rng(0)
     found = sum(
@@ -259,6 +260,7 @@ def test_too_few_steps_and_finished_models_have_no_status():
     assert (found.status, found.reason) == ("unknown", "A finished model has no course of training to judge.")
 
 
+@pytest.mark.extended
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(0.5, 100) | st.just(math.nan), min_size=7, max_size=12), st.integers(0, 2**16))
 @example([1.0] * 8, 0)  # a constant correlates with nothing

@@ -142,6 +142,7 @@ def test_a_mistyped_argument_is_named(plan_file, tmp_path, capsys, arguments, me
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process
@@ -183,6 +184,7 @@ def test_an_interrupted_experiment_goes_on_as_if_nothing_had_happened(plan_file,
     assert {path.stem for path in (tmp_path / "out" / "figures").glob("*.png")} == set(FIGURES)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_plan_runs_on_a_cluster(plan_file, tmp_path, monkeypatch, capfd):

@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 import pytest
+from lanes import extended_except
 from matplotlib.colors import to_rgb
 from synthetic_runs import SAMPLED
 
@@ -198,6 +199,7 @@ def test_a_run_on_two_probes_is_an_error(published, frame_of):
         comparison_figures(frame)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_files_and_determinism(several, tmp_path):
     written = save(comparison_figures(several), tmp_path / "new" / "folder")
@@ -208,7 +210,7 @@ def test_files_and_determinism(several, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_runs", [2, 10, 24])
+@pytest.mark.parametrize("n_runs", extended_except({2, 10}, [2, 10, 24]))
 def test_no_text_lies_on_another(published, frame_of, n_runs):
     frame = frame_of(
         *(published(f"lab/a-model-of-size-{n}", steps=(0, 1, 1000), n_blocks=2, parameters=n) for n in range(n_runs))

@@ -327,6 +327,7 @@ def test_long_titles_are_wrapped(run):
     assert max(map(len, title.splitlines())) <= 86
 
 
+@pytest.mark.extended
 def test_files_and_determinism(run, tmp_path):
     frame = run(n_blocks=2, steps=(0, 8))
     written = save(all_figures(frame), tmp_path / "new" / "folder")

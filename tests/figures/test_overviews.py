@@ -261,6 +261,7 @@ def test_nothing_is_clipped_and_no_legend_lies_on_a_panel(everything, draw, n_bl
     assert min(panel.width for panel in panels) > 200
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_same_rows_give_the_same_bytes(everything, tmp_path):
     frame = everything(metrics=("token_rank", "token_cosine"), classes=("frequent", "rare"))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from grouped import GROUPINGS
+from grouped import GROUPED, GROUPINGS
 from hostile import HOSTILE
 
 from repdyn.kernels import NEAR_DUPLICATE, Cloud, near_duplicate_share, same_group_share, two_nn
@@ -36,8 +36,7 @@ def naive_radius(points):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grouping", GROUPINGS)
-@pytest.mark.parametrize("name", sorted(set(HOSTILE) - {"integer_grid"}))
+@pytest.mark.parametrize(("name", "grouping"), [case for case in GROUPED if case[0] != "integer_grid"])
 def test_same_group_share_is_that_of_brute_force(name, grouping):
     points = Cloud(HOSTILE[name]()).distinct
     groups = GROUPINGS[grouping](len(points))

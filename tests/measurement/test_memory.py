@@ -34,6 +34,7 @@ def test_live_bytes_are_those_of_storages() -> None:
     assert (live.now, live.peak) == (4000, 11_992)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "metrics",
     [
@@ -63,6 +64,7 @@ def test_states_beyond_their_limit_are_in_files() -> None:
     )
 
 
+@pytest.mark.extended
 def test_a_measurement_never_holds_the_states_of_all_tokens_that_are_read() -> None:
     torch.manual_seed(0)
     model = HandWritten(n_layers=16, dim=32)

@@ -80,6 +80,7 @@ def frames(probe) -> dict[str, pd.DataFrame]:
     return found
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_the_table_keeps_its_promises(name, family, frames):
@@ -108,6 +109,7 @@ def test_the_table_keeps_its_promises(name, family, frames):
     assert metric.family != "own"
 
 
+@pytest.mark.extended
 def test_the_attention_of_a_layer_is_the_mean_of_its_heads(frames):
     rows = frames["gpt_neox"].query("metric == 'attention_topic_gap'")
     for _, of_layer in rows.groupby("layer"):

@@ -103,6 +103,7 @@ def test_it_is_swept(tmp_path, monkeypatch):
     assert frame.loc[frame["metric"] == "longest_share", "value"].between(0, 1).all()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.process
 def test_commands_list_it_and_warn_of_broken_packages(packages, tmp_path):

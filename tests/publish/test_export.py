@@ -136,6 +136,7 @@ def test_provenance_of_a_finished_model_and_of_two_devices(finished, filled, tmp
     assert provenance(store, frame)["device"] == "NVIDIA H200, cpu"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_every_destination_a_complete_run_each_time(store, tmp_path, two_figures):
     first, second = (
@@ -162,6 +163,7 @@ def test_every_destination_a_complete_run_each_time(store, tmp_path, two_figures
         assert "figures/mean_over_layers" in events.Tags()["images"]
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.process
 def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
@@ -241,6 +243,7 @@ def test_wandb_without_an_account_says_what_to_do(store, monkeypatch):
         list(export_store(store, online=True))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_model_with_two_stacks_is_one_run_that_tells_them_apart(two_stacks, filled, tmp_path):
     store = filled(tmp_path / "store", rows := two_stacks("lab/t5", steps=(0, 8)))
@@ -273,6 +276,7 @@ def test_provenance_of_two_stacks(two_stacks, filled, tmp_path):
     assert (known["run"], known["n_vectors"]) == ("lab/t5", 4096)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_figure_that_fails_keeps_nothing_else_from_being_emitted(published, filled, tmp_path, monkeypatch):
     def draw(frame, metric, subset, alerts):

@@ -68,6 +68,7 @@ def test_a_name_that_wandb_refuses_costs_itself_alone(tmp_path):
     assert tables(experiment) == {"two_nn_all", "anisotropy_all", "anisotropy_no_sink", "alerts", "findings"}
 
 
+@pytest.mark.extended
 def test_a_long_table_is_thinned_and_keeps_its_end(tmp_path):
     n_steps = MAX_ROWS // 100 + 50
     rows = [

@@ -108,6 +108,7 @@ def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
     assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"small.html", "small.png", "small.svg"}
 
 
+@pytest.mark.extended
 def test_a_recipe_with_a_control(published, recipe, command, tmp_path):
     text = RECIPE.partition("published:")[0].replace("max_vectors: 8192", "max_vectors: 8192, control: shuffled")
     claim = "{claim: a, source: b, metric: anisotropy, criterion: {kind: control, change: fall, more: 0.5}}"
@@ -133,6 +134,7 @@ def test_a_recipe_with_a_control(published, recipe, command, tmp_path):
     assert "control: the same by the shuffled design" in page
 
 
+@pytest.mark.extended
 def test_checkpoints_in_doubt(hub, family, recipe, command, tmp_path):
     hub.publish("lab/model", "step0", family[0])
     hub.publish("lab/model", "step8", family[8])
@@ -146,6 +148,7 @@ def test_checkpoints_in_doubt(hub, family, recipe, command, tmp_path):
     assert doubt in page
 
 
+@pytest.mark.extended
 def test_other_text_is_a_deviation(published, recipe, command, tmp_path):
     text = tmp_path / "words.txt"
     text.write_text("all the words of a text that is read again and again, and once more. " * 4000)
@@ -250,6 +253,7 @@ def test_the_list(command, capsys):
     assert all(f"{recipe['name']}: {recipe['title']} (arXiv {recipe['paper']})" in printed for recipe in listed)
 
 
+@pytest.mark.extended
 def test_the_fields_are_documented(published, recipe, command, capsys, tmp_path):
     documented = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     main(["reproduce", "--list", "--json"])

@@ -218,6 +218,7 @@ def test_bands_are_intervals_or_said_to_be_missing(tmp_path):
     np.testing.assert_allclose(page.array(low["y"]), wanted.mean - wanted.margin, rtol=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_many_runs_make_one_page(tmp_path):
     names = [f"lab/seed{number:02d}" for number in range(26)]

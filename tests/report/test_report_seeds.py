@@ -61,6 +61,7 @@ def test_a_metric_that_one_seed_lacks_shows_the_others_as_runs(stores):
     assert list(named(comparisons["anisotropy"]["all"]["profiles"]["data"])) == ["own", "m (4 seeds)"]
 
 
+@pytest.mark.extended
 def test_verdicts_have_a_line_for_the_seeds(stores):
     text = str(alerts_and_findings(report_data(stores)))
     assert '<th scope="row">m (3 seeds)</th>' in text

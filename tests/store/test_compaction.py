@@ -285,6 +285,7 @@ while True:
 """
 
 
+@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process

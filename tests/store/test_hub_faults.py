@@ -106,6 +106,7 @@ def test_an_interrupted_upload_of_a_large_file_is_repeated(large, elsewhere, pat
     assert "%|" not in capfd.readouterr().err  # a progress bar in that of a training
 
 
+@pytest.mark.extended
 def test_why_a_large_file_is_not_uploaded_is_said_without_the_signature(large):
     store = open_store(URL)
     large.fault("^PUT /objects/", "status", code=403)
@@ -154,6 +155,7 @@ def test_a_xet_storage_that_refuses(xet, code, message):
     assert store.drain(30) is None
 
 
+@pytest.mark.extended
 def test_a_xet_storage_that_does_not_answer_is_given_up(xet, monkeypatch):
     # that it answers later is not tested: the client of Xet keeps its stand-in's address in this process
     monkeypatch.setattr(remote_requests, "TRANSFER_SECONDS", 0.5)
@@ -166,6 +168,7 @@ def test_a_xet_storage_that_does_not_answer_is_given_up(xet, monkeypatch):
     assert [each.value for each in store.read(KEY)] == [row().value]
 
 
+@pytest.mark.extended
 def test_a_commit_without_an_answer_is_given_up_and_made_later(sweep, elsewhere, monkeypatch):
     monkeypatch.setattr(remote_requests, "TRANSFER_SECONDS", 0.5)
     store = open_store(URL)
@@ -183,6 +186,7 @@ def test_a_commit_without_an_answer_is_given_up_and_made_later(sweep, elsewhere,
     assert elsewhere(URL).to_pandas().equals(store.to_pandas())
 
 
+@pytest.mark.extended
 def test_a_commit_that_is_made_late_changes_nothing_of_a_newer_one(sweep, elsewhere, monkeypatch):
     monkeypatch.setattr(remote_requests, "TRANSFER_SECONDS", 0.5)
     store = open_store(URL)
@@ -264,6 +268,7 @@ def test_a_token_that_expires_between_two_commits(sweep, token, elsewhere, monke
     assert elsewhere(URL).to_pandas().equals(store.to_pandas())
 
 
+@pytest.mark.extended
 def test_a_file_that_the_repository_ignores_is_named_and_kept(sweep):
     store = open_store(URL)
     sweep.ignored = {KEY.filename}

@@ -362,6 +362,7 @@ def test_two_machines_do_not_join_the_files_of_a_run_at_once(faulty, elsewhere):
     assert len(list(there.path.rglob("*.parquet"))) == 1
 
 
+@pytest.mark.extended
 def test_a_run_is_not_joined_at_its_end_where_the_store_does_not_answer(faulty, monkeypatch, caplog):
     for module in ("store", "remote"):
         monkeypatch.setattr(f"repdyn.store.{module}.COMPACT_FROM", 2)
@@ -449,6 +450,7 @@ def test_a_server_without_conditional_writes_is_noticed(faulty, monkeypatch):
         open_store(URL).claim(KEY)
 
 
+@pytest.mark.extended
 @pytest.mark.process
 def test_neither_the_package_nor_a_local_store_loads_fsspec():
     code = (
@@ -499,6 +501,7 @@ def check_killed_writers(url, elsewhere, tmp_path, environment, kill_after, n_st
     assert len(list(store.path.rglob("*.parquet"))) == n_steps  # no failure came back
 
 
+@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process
@@ -507,6 +510,7 @@ def test_killed_at_any_moment_a_store_on_s3_ends_as_an_undisturbed_one(bucket, s
     check_killed_writers(f"{bucket}/sweep", elsewhere, tmp_path, s3_environment, (1, 6), 40)
 
 
+@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process

@@ -65,6 +65,7 @@ def test_an_interrupted_upload_is_repeated(bucket, s3_server, elsewhere, kind, o
     assert len([request for request in s3_server.requests if request.endswith(f"mine/{KEY.filename}")]) > 1
 
 
+@pytest.mark.extended
 def test_downloads_that_are_cut(bucket, s3_server, elsewhere):
     store = open_store(f"{bucket}/mine")
     store.write(KEY, [row()])

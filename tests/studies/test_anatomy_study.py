@@ -58,6 +58,7 @@ def table_of(rows: torch.Tensor, kind="input", **left_out: int) -> EmbeddingTabl
 # the whole
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_an_encoder_with_positions(save_model, tmp_path, capsys):
     folder, output = save_model("small"), tmp_path / "out"

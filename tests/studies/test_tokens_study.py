@@ -80,6 +80,7 @@ def test_a_text(save_model, text, tmp_path, capsys):
     assert "the embedding of a function word is in the denser place in " in printed
 
 
+@pytest.mark.extended
 def test_again_gives_the_same_files(save_model, text, tmp_path):
     folder = save_model("a")
     for name in ("one", "two"):

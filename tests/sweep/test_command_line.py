@@ -178,6 +178,7 @@ def test_no_space_for_the_rows(commits, command, monkeypatch):
 # as a process
 
 
+@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.process
 def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp_path):
@@ -219,6 +220,7 @@ def test_interrupted_during_two_downloads_and_completed(hub, commits, start, tmp
     assert [path.name for path in downloads.rglob("*")] == ["repdyn-downloads", ".purge"]
 
 
+@pytest.mark.extended
 @pytest.mark.process
 def test_a_healthy_sweep_prints_its_own_lines_alone(start, tmp_path):
     """transformers says of Mamba, once in a process, that kernels are missing; its weights have progress bars."""

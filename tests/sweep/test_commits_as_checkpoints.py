@@ -104,6 +104,7 @@ def test_a_title_reaches_no_terminal_as_it_is(hub, family, commits):
     assert "[31mred" in select_targets(model(), Hub()).unmatched
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_sweep_measures_each_commit_once(commits, suite, tmp_path, capsys):
     arguments = ["--suite", str(suite), "--text", "builtin", "--max-vectors", "64", "--store", str(tmp_path / "store")]

@@ -99,6 +99,7 @@ def test_a_dry_run_says_it(at_the_end, command):
     assert "copies of another checkpoint, which are not downloaded: 1" in out
 
 
+@pytest.mark.extended
 def test_a_checkpoint_that_became_genuine_is_measured(at_the_end, family, command, save_family, tmp_path):
     command()
     (folder,) = save_family(tmp_path / "repaired", [4]).values()
@@ -109,6 +110,7 @@ def test_a_checkpoint_that_became_genuine_is_measured(at_the_end, family, comman
     assert values(open_store("sweeps")) == {0: None, 4: None, 8: None, 16: None}
 
 
+@pytest.mark.extended
 def test_a_copy_of_a_checkpoint_that_changed_is_measured(hub, family, command):
     for revision, step in {"step0": 0, "step8": 0, "step16": 16}.items():
         hub.publish("lab/model", revision, family[step])
@@ -119,6 +121,7 @@ def test_a_copy_of_a_checkpoint_that_changed_is_measured(hub, family, command):
     assert values(open_store("sweeps")) == {0: None, 8: None, 16: None}
 
 
+@pytest.mark.extended
 def test_a_measured_copy_loses_its_values(hub, family, command):
     for step, folder in family.items():
         hub.publish("lab/model", f"step{step}", folder)
@@ -142,6 +145,7 @@ def test_nothing_is_measured_where_all_are_the_main_branch(hub, family, command)
     assert values(open_store("sweeps")) == {0: "main", 8: "main"}
 
 
+@pytest.mark.extended
 def test_shards_mark_their_own_copies(at_the_end, command):
     assert command("--shard", "1/2")[0] == 0  # steps 0 and 8
     assert values(open_store("sweeps")) == {0: None, 8: None}
@@ -149,6 +153,7 @@ def test_shards_mark_their_own_copies(at_the_end, command):
     assert values(open_store("sweeps")) == {0: None, 4: "step16", 8: None, 16: None}
 
 
+@pytest.mark.extended
 def test_a_mixture_is_measured_and_named(hub, family, command, tmp_path):
     """The first file of step 8, with its embeddings, is that of the end."""
     for step, folder in family.items():
@@ -183,6 +188,7 @@ def test_a_copy_that_only_its_values_show_is_said_at_the_end(hub, family, comman
     )
 
 
+@pytest.mark.extended
 def test_a_mixture_of_two_checkpoints_has_no_values(hub, family, command, tmp_path):
     """As in Pythia-12b: step 8 was measured before one of its files became that of the end."""
     sharded = {step: tmp_path / "sharded" / str(step) for step in (0, 8, 12, 16)}

@@ -35,6 +35,7 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.extended
 @pytest.mark.process
 def test_a_user_without_a_home(hub: HubServer, commits, tmp_path):
     names = ("HOME", "USER", "LOGNAME", "USERNAME", "LNAME", "REPDYN_CACHE", "XDG_CACHE_HOME")

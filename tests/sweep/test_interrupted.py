@@ -109,6 +109,7 @@ def watch(process: subprocess.Popen, published: PublishedCheckpoint, until: Call
     return peak
 
 
+@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process

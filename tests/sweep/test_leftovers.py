@@ -74,6 +74,7 @@ def test_the_copy_of_a_remote_store(faulty):
     assert not any(path.exists() for path in left)
 
 
+@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.process

@@ -124,6 +124,7 @@ def test_a_partially_saved_checkpoint_is_ignored(run):
     assert ignored_models(run, find_checkpoints(run, "run")) == []
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [12, 24])
 def test_a_step_without_a_configuration_is_a_failure(run, command, undrawn, step):
@@ -222,6 +223,7 @@ def test_rows_have_the_absolute_path_of_the_weights(run, monkeypatch):
 # measured
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_second_sweep_repeats_nothing(run, tmp_path, measured):
     store = open_store(tmp_path / "swept")
@@ -298,6 +300,7 @@ def test_checkpoints_of_a_run_have_its_live_values(tmp_path, probe, command, und
     pd.testing.assert_frame_equal(values(swept), values(live.store.to_pandas()), check_exact=True)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_loss_and_views_of_a_run_s_checkpoints_are_its_live_ones(
     tmp_path, probe, command, undrawn, without_figures

@@ -24,6 +24,7 @@ def values(store):
     return frame[frame["layer"].notna()].drop(columns=["seconds", "measured_at"]).reset_index(drop=True)
 
 
+@pytest.mark.extended
 def test_a_remote_store_gets_the_values_of_a_local_one(faulty, hub, commits, command, shown, elsewhere, tmp_path):
     assert command("lab/model", "--store", URL)[0] == 0
     assert command("lab/model", "--store", tmp_path / "local")[0] == 0
@@ -33,6 +34,7 @@ def test_a_remote_store_gets_the_values_of_a_local_one(faulty, hub, commits, com
     assert (status, err) == (0, f"3 of 3 checkpoints are in {URL} already\n")
 
 
+@pytest.mark.extended
 def test_what_cannot_be_uploaded_is_kept_and_said(faulty, hub, commits, command, shown, elsewhere, monkeypatch):
     monkeypatch.setattr(cli, "UPLOAD_SECONDS", 0.5)
     monkeypatch.setattr("repdyn.store.remote.UPLOAD_SECONDS", 0.5)
@@ -80,6 +82,7 @@ def test_a_checkpoint_claimed_on_another_machine_is_left_to_it(faulty, hub, comm
     assert elsewhere().steps("lab/model") == [0, 8, 16]
 
 
+@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.process
 @pytest.mark.timeout(600)

@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from lanes import extended_except
 from sweep.conftest import lines, weights_fetched
 
 from repdyn import Probe, open_store
@@ -65,12 +66,18 @@ def test_rows_under_another_name_are_taken(faulty, hub, commits, command, is_com
     assert open_store("theirs").steps("lab/model") == [0, 8]
 
 
-@pytest.mark.parametrize("options", [("--metrics", "two_nn"), ("--layers", "*.layers.*"), ("--dtype", "bfloat16")])
+@pytest.mark.parametrize(
+    "options",
+    extended_except(
+        {("--metrics", "two_nn")}, [("--metrics", "two_nn"), ("--layers", "*.layers.*"), ("--dtype", "bfloat16")]
+    ),
+)
 def test_rows_of_other_settings_are_not_taken(published, command, options):
     _, _, err = command("lab/model", "--store", "theirs", "--revisions", "step0", "--reuse", URL, *options)
     assert lines(err)[0] == f"0 checkpoints are taken from {URL}"
 
 
+@pytest.mark.extended
 def test_rows_of_another_commit_or_version_are_not_taken(published, command, hub):
     original = {path: path.read_bytes() for path in published.path.glob("*/step*.parquet")}
     rewrite(published, lambda row: dataclasses.replace(row, repdyn_version="0.0.1"))
@@ -171,6 +178,7 @@ def test_a_false_value_is_found(published, capsys):
     assert any("layer 1: stored " in line for line in out)
 
 
+@pytest.mark.extended
 def test_the_outcome_as_json(published, capsys):
     rewrite(
         published,

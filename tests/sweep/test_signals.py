@@ -7,6 +7,7 @@ import time
 
 import pytest
 from hub_server import HubServer
+from lanes import extended_except
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
@@ -19,7 +20,7 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", extended_except({"tree"}, STAGES))
 def test_a_signal_while_the_hub_drips(hub: HubServer, commits, start, stage):
     pattern, number = STAGES[stage]
     hub.fault(pattern, "slow", bytes_per_second=5)

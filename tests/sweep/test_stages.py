@@ -21,6 +21,7 @@ models:
 """
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_stages_are_compared_in_order_and_share_no_curve(hub, family, tmp_path, capsys, quick_images):
     for name, step in (("lab/m", 0), ("lab/m-SFT", 8), ("lab/m-DPO", 16)):

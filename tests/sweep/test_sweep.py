@@ -162,6 +162,7 @@ def _slow(measure, events):
     return measured
 
 
+@pytest.mark.extended
 def test_checkpoints_claimed_by_another_process_are_skipped(tasks, tmp_path):
     store = open_store(tmp_path / "store")
     claim = store.claim(SETTINGS.key(tasks[1]))
@@ -253,6 +254,7 @@ def _with_other_byte(content: bytes, place: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "damage",
     [

@@ -122,6 +122,7 @@ def test_few_noisy_steps_are_rarely_reported():
     assert reported <= 1
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "n_walks", "most"), [(STEPS[::14], 200, 0.12), (STEPS, 100, 0.08)])
 def test_how_often_a_random_walk_is_reported(steps, n_walks, most):
@@ -149,6 +150,7 @@ def test_the_table_of_a_run():
     assert list(activation_fits(to_frame(rows[-2:]))) == list(table)
 
 
+@pytest.mark.extended
 def test_the_table_is_in_the_report_and_beside_the_figures(tmp_path, monkeypatch, quick_images):
     rows = [
         make_row(step=int(step), layer=layer, depth=layer / 3, metric="largest_activation", value=float(value), std=0.0)

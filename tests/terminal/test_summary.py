@@ -79,6 +79,7 @@ def test_one_screen_always(run, n_blocks, steps):
     assert len(layers) >= min(n_blocks + 1, 10)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_one_screen_of_a_sweep_that_failed_in_many_ways(published, failures, frame_of):
     frame = frame_of(

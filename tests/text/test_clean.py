@@ -151,6 +151,7 @@ def test_malformed_xml_is_an_error(make_dump: Callable[..., bytes]):
         clean_corpus(Corpus("broken", dump))
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_the_real_prefix_is_reduced_to_prose(enwik8_prefix: Path, real_cache: Path):

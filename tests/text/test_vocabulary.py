@@ -49,6 +49,7 @@ def test_the_command_fails_with_a_message_for_a_missing_file(capsys: pytest.Capt
     assert capsys.readouterr().err.startswith("expected a text file (plain, .gz, .xz or .zip), found none at /nowhere")
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_the_vocabulary_of_the_real_prefix(enwik8_prefix: Path, real_cache: Path):

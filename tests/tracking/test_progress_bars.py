@@ -106,6 +106,7 @@ def test_the_screen():
     assert screen("one\r\ntwo\x1b[1A\r\x1b[2Kthree\x1b[0m") == ["three", "two"]
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("loop", LOOPS)
@@ -121,6 +122,7 @@ def test_lines_above_a_bar(loop, tmp_path):
     assert BAR.search(after)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.process
 def test_lines_in_a_file(tmp_path):

@@ -34,6 +34,7 @@ def values(store):
     return frame[~frame["metric"].str.startswith("seconds/")].drop(columns=NOT_COMPARED).reset_index(drop=True)
 
 
+@pytest.mark.extended
 def test_a_network_that_fails_in_its_midst(
     bucket, s3_server: S3Server, small_probe, without_figures, elsewhere, monkeypatch, tmp_path, caplog
 ):
@@ -104,6 +105,7 @@ print("done", tracker.store.drain(60))
 """
 
 
+@pytest.mark.extended
 @pytest.mark.once
 @pytest.mark.process
 @pytest.mark.timeout(600)

@@ -36,7 +36,7 @@ from repdyn.sweep.checkpoint import store_failure
 from repdyn.sweep.ray_engine import sweep_with_ray
 from repdyn.sweep.tasks import Settings, partition_tasks
 
-pytestmark = [pytest.mark.slow, pytest.mark.process]
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.extended]
 
 pytest.importorskip("ray")
 

@@ -31,7 +31,7 @@ from repdyn.store import Store
 from repdyn.sweep.ray_engine import sweep_with_ray
 from repdyn.sweep.tasks import Task, partition_tasks
 
-pytestmark = [pytest.mark.slow, pytest.mark.process]
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.extended]
 
 pytest.importorskip("ray")
 
