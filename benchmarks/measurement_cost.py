@@ -5,7 +5,7 @@
     python benchmarks/measurement_cost.py --device cuda        and the largest memory of a measurement there
 
 Prints ratios taken within one process, each the median over interleaved repeats with its range; absolute times are
-given for orientation only.
+given for orientation only. A training step is in bf16-mixed where the hardware computes in bfloat16, else in float32.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from repdyn.measurement.memory import working_bytes
 from repdyn.metrics import DEFAULT_METRICS
 from repdyn.models import LanguageModel, objective_of
 from repdyn.probe.design import INDEPENDENT
+from repdyn.utils.precision import has_fast_bfloat16
 
 ROOT = Path(__file__).parents[1]
 
@@ -61,8 +62,10 @@ def _measurement(config: dict, repeats: int, device: torch.device) -> None:
     batch = {name: tensor.to(device) for name, tensor in next(iter(data.train_dataloader())).items()}
     probe = _probe(config["data"], data.vocab_size)
 
+    is_fast = has_fast_bfloat16(device.type)
+
     def step() -> None:
-        with torch.autocast(device.type, torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=is_fast):
             loss = module.model(**batch).loss
         loss.backward()
         optimizer.step()
@@ -70,8 +73,9 @@ def _measurement(config: dict, repeats: int, device: torch.device) -> None:
 
     times = _interleaved({"step": step, "measurement": lambda: measure(module.model, probe)}, repeats)
     profile = measure(module.model, probe)
+    precision = "bf16-mixed" if is_fast else "float32, since bfloat16 is emulated here"
     kernel_share = profile.kernel_seconds / (profile.kernel_seconds + profile.forward_seconds)
-    _print("measurement / training step", times["measurement"], times["step"])
+    _print(f"measurement / training step in {precision}", times["measurement"], times["step"])
     print(f"  {len(profile.rows)} values; kernels take {kernel_share:.0%} of a measurement, the forward pass the rest")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
