@@ -17,7 +17,7 @@ import nox
 nox.options.sessions = ["fast"]
 nox.options.default_venv_backend = "none"
 
-FAST = "not slow and not process and not extended"
+QUICK = "not slow and not process"
 
 
 @nox.session
@@ -33,7 +33,7 @@ def fast(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("pyright")
-    session.run("python", "-m", "pytest", "-q", "-n", "auto", "-m", FAST, *session.posargs)
+    session.run("python", "-m", "pytest", "-q", "-n", "auto", "-m", f"{QUICK} and not extended", *session.posargs)
 
 
 @nox.session
@@ -100,11 +100,11 @@ def bounds(session: nox.Session, resolution: str) -> None:
     session.run("uv", "pip", "install", "-q", python, "--no-deps", "-e", ".")
     session.run("uv", "pip", "install", "-q", python, "-c", pinned, *BOUNDS_TOOLS)
     chosen = session.posargs or [*BOUNDS_LANE, *(f"--ignore={path}" for path in BOUNDS_LEFT_OUT)]
-    session.run("python", "-m", "pytest", "-q", "-m", FAST, *chosen)
+    session.run("python", "-m", "pytest", "-q", "-m", QUICK, *chosen)
 
 
 @nox.session(venv_backend="venv", python=["3.12", "3.13"])
 def pythons(session: nox.Session) -> None:
     """Run the same lane of tests with newer versions of Python."""
     session.install("-c", "constraints.txt", "-e", ".[test]")
-    session.run("python", "-m", "pytest", "-q", "-m", FAST, *(session.posargs or BOUNDS_LANE))
+    session.run("python", "-m", "pytest", "-q", "-m", QUICK, *(session.posargs or BOUNDS_LANE))

@@ -32,7 +32,7 @@ pytest_plugins = ["run_fixtures", "hub_fixtures", "remote_fixtures"]
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until everything is imported, since little of it is garbage
     if not (config.args_source is config.ArgsSource.ARGS or config.option.markexpr or config.option.keyword):
-        config.option.markexpr = "not extended"  # also of what the workers of xdist are given
+        config.option.markexpr = "not extended"  # which the workers of xdist receive with their options
 
 
 _SERVERS = {"hub", "s3_server", "datasets"}

@@ -1,4 +1,4 @@
-"""Leaves most values of a parameter to the extended tests, where a few show the same."""
+"""Choose which values of a parameter are tested by default, and which with the extended tests alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 
 def extended_except(kept: Collection[Any], values: Iterable[Any]) -> list[Any]:
-    """Mark all values but some as extended, for ``pytest.mark.parametrize``.
+    """Mark all values except those kept as extended, for ``pytest.mark.parametrize``.
 
     Raises:
-        ValueError: If a value to keep is none of the values, since it would then be tested by nobody.
+        ValueError: If a value to keep is not among the values.
     """
     values = list(values)
     if missing := [value for value in kept if value not in values]:

@@ -32,6 +32,7 @@ LISTS = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
 ARCHITECTURES = sorted(
     {pair for name in LISTS for pair in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES").items()}
 )
+# Tested by default: families in wide use, and one that is refused.
 COMMON = {
     ("bert", "BertForMaskedLM"),
     ("bloom", "BloomForCausalLM"),
