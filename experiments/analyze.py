@@ -193,14 +193,19 @@ def percent(log_ratio: float) -> str:
     >>> percent(math.log(1.1)), percent(math.log(0.5))
     ('+10 %', '-50 %')
     """
-    return "not known" if math.isnan(log_ratio) else f"{100 * math.expm1(log_ratio):+.0f} %"
+    return "not known" if math.isnan(log_ratio) else f"{_rounded(log_ratio)} %"
 
 
 def percent_range(low: float, high: float) -> str:
     """Return an interval of logarithms of ratios as changes in per cent; empty where it is not known."""
     if math.isnan(low):
         return ""
-    return f"[{100 * math.expm1(low):+.0f}, {100 * math.expm1(high):+.0f}]"
+    return f"[{_rounded(low)}, {_rounded(high)}]"
+
+
+def _rounded(log_ratio: float) -> str:
+    # an integer, which has no negative zero
+    return f"{round(100 * math.expm1(log_ratio)):+d}"
 
 
 def _p_text(p: float) -> str:

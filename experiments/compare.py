@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from experiments.analyze import analyze, percent, percent_range, read_rows
 from experiments.effects import PRIMARY, STATISTICS
-from experiments.figures import RATIOS
+from experiments.figures import ratio_ticks
 from experiments.inference import MARGIN, interval
 from repdyn.figures.files import save
 from repdyn.tables.style import styled
@@ -77,9 +77,7 @@ def forest(statistics: pd.DataFrame) -> Figure:
             axes.plot(values, [place] * len(values), "|", color="0.5", markersize=9)
             axes.plot(values.mean(), place, "o", color="0.1", markersize=5)
         axes.set_title(name, loc="left", fontsize=10)
-        low, high = axes.get_xlim()
-        shown = {text: place for text, place in RATIOS.items() if low <= place <= high}
-        axes.set_xticks(list(shown.values()), list(shown), fontsize=8)
+        ratio_ticks(axes, fontsize=8)
     grid[0].set_yticks(range(len(arms)), list(reversed(arms)), fontsize=9)
     figure.suptitle("Ratios: mean over seeds with its 95 % interval, and each seed; grey: ±10 %", fontsize=10.5)
     return figure

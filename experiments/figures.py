@@ -11,15 +11,32 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.effects import ANISOTROPY, DIMENSION, RunRows
-from experiments.inference import MARGIN, Test, interval
+from experiments.inference import MARGIN, Test, Verdict, interval
 from repdyn.tables.style import styled
 
 COLOURS = {"causal": "#0072B2", "masked": "#D55E00"}
 RATIOS = {
     text: math.log(ratio)
-    for text, ratio in (("1/4", 0.25), ("1/2", 0.5), ("0.8", 0.8), ("1", 1), ("1.25", 1.25), ("2", 2), ("4", 4))
+    for text, ratio in (
+        ("1/8", 0.125),
+        ("1/4", 0.25),
+        ("1/2", 0.5),
+        ("0.8", 0.8),
+        ("1", 1),
+        ("1.25", 1.25),
+        ("2", 2),
+        ("4", 4),
+        ("8", 8),
+    )
 }
 """Ticks of an axis of logarithms of ratios."""
+VERDICT_COLOURS: dict[Verdict, str] = {
+    "supported": "#0072B2",
+    "contradicted": "#D55E00",
+    "absent": "#CC79A7",
+    "undecided": "0.55",
+    "untestable": "0.55",
+}
 _LABELS = {ANISOTROPY: "Anisotropy", DIMENSION: "Intrinsic dimension (TwoNN)"}
 
 
@@ -52,7 +69,7 @@ def draw_figures(runs: Sequence[RunRows], tests: Sequence[Test]) -> dict[str, Fi
 @styled
 def over_training(runs: Sequence[RunRows]) -> Figure:
     """Draw the mean over blocks against the step, on probe a, and the loss."""
-    figure = Figure(figsize=(10.5, 3.4))
+    figure = Figure(figsize=(11.5, 3.4))
     axes = figure.subplots(1, 3)
     for one, metric in zip(axes[:2], (ANISOTROPY, DIMENSION), strict=True):
         for arm, members in _by_arm(runs).items():
@@ -61,7 +78,7 @@ def over_training(runs: Sequence[RunRows]) -> Figure:
         _title(one, f"{_LABELS[metric]}, mean over blocks")
     for arm, members in _by_arm(runs).items():
         _band(axes[2], _joined([run.losses() for run in members]), COLOURS[arm], arm)
-    _title(axes[2], "Loss on the probe, nats per predicted token")
+    _title(axes[2], "Loss, nats per predicted token")
     for one in axes:
         _training_axis(one)
     if runs:
@@ -161,14 +178,25 @@ def forest(tests: Sequence[Test]) -> Figure:
     for place, test in enumerate(reversed(tests)):
         if math.isnan(test.mean):
             continue
+        colour = VERDICT_COLOURS[test.verdict]
         if not math.isnan(test.low):
-            axes.plot([test.low, test.high], [place, place], color="0.25", linewidth=1.5)
-        axes.plot(test.mean, place, "o", color="0.1")
+            axes.plot([test.low, test.high], [place, place], color=colour, linewidth=2)
+        axes.plot(test.mean, place, "o", color=colour)
     names = [f"{test.hypothesis.name}: {test.hypothesis.sentence} ({test.verdict})" for test in reversed(tests)]
     axes.set_yticks(range(len(tests)), names, fontsize=8)
-    axes.set_xticks(list(RATIOS.values()), list(RATIOS))
-    axes.set_xlabel("ratio, mean over seeds and 95 % interval; grey: ±10 %")
+    for label, test in zip(axes.get_yticklabels(), reversed(tests), strict=True):
+        label.set_color(VERDICT_COLOURS[test.verdict])
+    ratio_ticks(axes)
+    axes.set_xlabel("ratio")
+    _entitle(figure, "Effects: mean over seeds and 95 % interval; grey: ±10 %")
     return figure
+
+
+def ratio_ticks(axes: Axes, **style: float) -> None:
+    """Label the horizontal axis, of logarithms of ratios, with those ratios of RATIOS that lie within its limits."""
+    low, high = axes.get_xlim()
+    shown = {text: place for text, place in RATIOS.items() if low <= place <= high}
+    axes.set_xticks(list(shown.values()), list(shown), **style)
 
 
 def _by_arm(runs: Sequence[RunRows]) -> dict[str, list[RunRows]]:

@@ -22,17 +22,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from lanes import leave_out_extended_tests
 from small import HandWritten, random_tokens
 
 from repdyn import Probe
 
-pytest_plugins = ["run_fixtures", "hub_fixtures", "remote_fixtures"]
+pytest_plugins = ["run_fixtures", "hub_fixtures", "remote_fixtures", "pytester"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until everything is imported, since little of it is garbage
-    if not (config.args_source is config.ArgsSource.ARGS or config.option.markexpr or config.option.keyword):
-        config.option.markexpr = "not extended"  # which the workers of xdist receive with their options
+    leave_out_extended_tests(config)
 
 
 _SERVERS = {"hub", "s3_server", "datasets"}
