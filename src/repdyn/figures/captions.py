@@ -28,9 +28,20 @@ def notes(*texts: str) -> str:
     return "; ".join(filter(None, texts))
 
 
-def wrapped(title: str, width: int) -> str:
-    """Wrap the title of a panel."""
-    return textwrap.fill(title, width, break_on_hyphens=False)
+def wrapped(text: str, width: int) -> str:
+    """Wrap a text into as few lines of at most ``width`` characters as hold it, of about the same length.
+
+    >>> print(wrapped("neighbours of the same window left out", 35))
+    neighbours of the
+    same window left out
+    """
+    lines = textwrap.wrap(text, width, break_on_hyphens=False)
+    for narrower in range(width - 1, 0, -1):
+        even = textwrap.wrap(text, narrower, break_on_hyphens=False, break_long_words=False)
+        if len(even) > len(lines) or max(map(len, even), default=0) > narrower:
+            break
+        lines = even
+    return "\n".join(lines)
 
 
 def compared(rows: pd.DataFrame) -> str:

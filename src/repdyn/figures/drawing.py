@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
+from repdyn.figures.captions import wrapped
 from repdyn.figures.charts import Axis, Cells, Chart, Line, Mark, Panel
 from repdyn.tables.numbers import short_count
 from repdyn.tables.style import ALERT_COLOUR, DIVERGING, SEQUENTIAL, styled
@@ -70,8 +71,8 @@ def entitle(figure: Figure, text: str, caption: str) -> None:
     """Put a title above a figure, and below it the lines of a caption, each wrapped to the figure's width."""
     # 12 characters of this size fill an inch
     width = int(12 * figure.get_figwidth())
-    wrapped = [textwrap.fill(part, width, break_on_hyphens=False) for part in (text, *caption.splitlines())]
-    figure.suptitle("\n".join(wrapped), fontsize=10.5)
+    lines = [wrapped(part, width) for part in (text, *caption.splitlines())]
+    figure.suptitle("\n".join(lines), fontsize=10.5)
 
 
 def _draw_lines(axes: Axes, panel: Panel) -> None:
