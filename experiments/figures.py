@@ -101,8 +101,8 @@ def over_depth(runs: Sequence[RunRows]) -> Figure:
         _title(one, _LABELS[metric])
         one.xaxis.get_major_locator().set_params(integer=True)
         one.set_ylim(bottom=0)
-        if runs:
-            one.legend()
+    if runs:
+        one.legend()  # of both panels; dimensions lie low in the first blocks and leave room for it
     _entitle(figure, "Over depth: mean over seeds, 95 % interval, and each seed")
     return figure
 
