@@ -25,7 +25,7 @@ from repdyn.store.state_cache import StateCache
 from repdyn.sweep.downloads import LocalFiles
 from repdyn.sweep.embeddings import cosine_to_first, input_embeddings, median_norm
 from repdyn.sweep.tasks import ForeignWeights, Settings, Task, stored_foreign
-from repdyn.utils.ownership import temporary_folder
+from repdyn.utils.files import temporary_folder
 
 
 @dataclass(frozen=True)
