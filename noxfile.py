@@ -1,8 +1,8 @@
 """Common tasks, run in the environment in which nox itself is installed.
 
 nox -s setup      install the package with everything needed to develop it
-nox -s fast       lint, types, and the tests that take seconds
-nox -s test       every test, as .ci/run does
+nox -s fast       lint, types and the default tests: tests/test_*.py
+nox -s nightly    the other tests, tests/nightly: kills, clusters, whole programs, long lists of parameters
 nox -s docs       build the site, strictly
 nox -s bench      the kernels beside other packages
 nox -s stacks     models and trainers of other packages, in an environment of its own
@@ -17,7 +17,7 @@ import nox
 nox.options.sessions = ["fast"]
 nox.options.default_venv_backend = "none"
 
-QUICK = "not slow and not process"
+DEFAULT_LANE = ("python", "-m", "pytest", "-q", "-n", "auto")
 
 
 @nox.session
@@ -29,17 +29,18 @@ def setup(session: nox.Session) -> None:
 
 @nox.session
 def fast(session: nox.Session) -> None:
-    """Run the linter, the type checker, and the tests that take seconds."""
+    """Run the linter, the type checker and the default tests."""
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("pyright")
-    session.run("python", "-m", "pytest", "-q", "-n", "auto", "-m", f"{QUICK} and not extended", *session.posargs)
+    session.run(*DEFAULT_LANE, *session.posargs)
 
 
 @nox.session
-def test(session: nox.Session) -> None:
-    """Run every test, the extended ones too."""
-    session.run("python", "-m", "pytest", "-q", "-n", "auto", "tests", *session.posargs)
+def nightly(session: nox.Session) -> None:
+    """Run the tests that are slow or rare, on what is installed."""
+    folders = [str(path) for path in Path("tests").iterdir() if any(path.rglob("test_*.py"))]
+    session.run(*DEFAULT_LANE, *(session.posargs or sorted(folders)))
 
 
 @nox.session
@@ -64,31 +65,22 @@ def stacks(session: nox.Session) -> None:
     if session.run("python", "-c", "import torch; print(torch.version.cuda)", silent=True).split()[-1] != "None":
         session.install("--no-deps", "torchvision==0.28.0")
     session.install("-c", "constraints.txt", "deepspeed==0.19.8")  # which needs a C++ compiler when it starts
-    session.run("python", "-m", "pytest", "-q", "-rs", "tests/stacks", *session.posargs)
+    tests = next(str(path) for path in (Path("tests/nightly/stacks"), Path("tests/stacks")) if path.is_dir())
+    session.run("python", "-m", "pytest", "-q", "-rs", tests, *session.posargs)
 
 
-# what reads and writes with other packages; kernels, which need torch alone, are left out but for one file
-BOUNDS_LANE = (
-    *("tests/kernels/test_two_nn.py", "tests/capture", "tests/metrics", "tests/measurement", "tests/probe"),
-    *("tests/store", "tests/tables", "tests/tracking", "tests/callbacks", "tests/hub", "tests/sweep/test_sweep.py"),
-    *("tests/figures", "tests/report/test_report_page.py", "tests/query", "tests/test_extras.py"),
-)
 BOUNDS_TOOLS = (
     *("flask", "flask-cors", "hypothesis", "peft", "pytest", "pytest-rerunfailures", "pytest-timeout"),
     *("pytest-xdist", "scikit-dimension"),
 )
-# moto, which stands for S3, resolves with no old version of several packages
-BOUNDS_LEFT_OUT = (
-    "tests/store/test_remote_store.py",
-    "tests/store/test_s3_faults.py",
-    "tests/tracking/test_tracking_on_s3.py",
-)
+# subjects of other extras; moto, which stands for S3, allows no old version of several packages
+BOUNDS_LEFT_OUT = ("explorer", "remote_store")
 
 
 @nox.session(venv_backend="venv")
 @nox.parametrize("resolution", ["lowest-direct", "highest"], ids=["lowest", "newest"])
 def bounds(session: nox.Session, resolution: str) -> None:
-    """Run a lane of tests with the lowest versions of direct dependencies, or the newest of all."""
+    """Run the default tests with the lowest versions of direct dependencies, or the newest of all."""
     extras = [f"--extra={extra}" for extra in ("train", "watch", "query")]
     pinned = str(Path(session.create_tmp()).absolute() / "pinned.txt")
     session.install("uv")
@@ -99,12 +91,12 @@ def bounds(session: nox.Session, resolution: str) -> None:
     session.run("uv", "pip", "install", "-q", python, "-r", pinned)
     session.run("uv", "pip", "install", "-q", python, "--no-deps", "-e", ".")
     session.run("uv", "pip", "install", "-q", python, "-c", pinned, *BOUNDS_TOOLS)
-    chosen = session.posargs or [*BOUNDS_LANE, *(f"--ignore={path}" for path in BOUNDS_LEFT_OUT)]
-    session.run("python", "-m", "pytest", "-q", "-m", QUICK, *chosen)
+    left_out = (f"--ignore=tests/test_{subject}.py" for subject in BOUNDS_LEFT_OUT)
+    session.run(*DEFAULT_LANE, *(session.posargs or left_out))
 
 
 @nox.session(venv_backend="venv", python=["3.12", "3.13"])
 def pythons(session: nox.Session) -> None:
-    """Run the same lane of tests with newer versions of Python."""
+    """Run the default tests with newer versions of Python."""
     session.install("-c", "constraints.txt", "-e", ".[test]")
-    session.run("python", "-m", "pytest", "-q", "-m", QUICK, *(session.posargs or BOUNDS_LANE))
+    session.run(*DEFAULT_LANE, *session.posargs)

@@ -22,7 +22,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
-from lanes import leave_out_extended_tests
 from small import HandWritten, random_tokens
 
 from repdyn import Probe
@@ -32,7 +31,6 @@ pytest_plugins = ["run_fixtures", "hub_fixtures", "remote_fixtures", "pytester"]
 
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until everything is imported, since little of it is garbage
-    leave_out_extended_tests(config)
 
 
 _SERVERS = {"hub", "s3_server", "datasets"}

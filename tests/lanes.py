@@ -1,4 +1,4 @@
-"""Choose which tests run by default, and which with the extended tests alone."""
+"""Marks values of parameters that only the nightly tests need."""
 
 from __future__ import annotations
 
@@ -6,12 +6,6 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
-
-
-def leave_out_extended_tests(config: pytest.Config) -> None:
-    """Deselect the tests marked extended, unless paths, ``-k`` or ``-m`` are given."""
-    if not (config.args_source is config.ArgsSource.ARGS or config.option.markexpr or config.option.keyword):
-        config.option.markexpr = "not extended"  # which the workers of xdist receive with their options
 
 
 def extended_except(kept: Collection[Any], values: Iterable[Any]) -> list[Any]:

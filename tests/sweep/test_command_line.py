@@ -16,11 +16,8 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from repdyn import open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.hub.options import Loading
-from repdyn.measurement.identity import metric_set
-from repdyn.store import MeasurementKey, Store
+from repdyn.store import Store
 from repdyn.sweep.checkpoint import measure_checkpoint
-from repdyn.sweep.tasks import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -60,25 +57,6 @@ def test_failed_checkpoints_are_retried_only_on_request(hub, commits, command, s
     assert reasons(store) == {}
     assert command("lab/model")[::2] == (0, "3 of 3 checkpoints are in sweeps already\n")
     assert list((tmp_path / "downloads" / "repdyn-downloads").glob("[!.]*")) == []
-
-
-def test_checkpoints_claimed_by_another_process_are_reported(hub, commits, command):
-    """They are not measured yet, since the other process may still fail."""
-    assert command("lab/model", "--revisions", "step0")[0] == 0
-    store = open_store("sweeps")
-    (probe,) = (path.stem for path in (store.path / "probes").iterdir())
-    settings = Settings(loading=Loading(dtype="float32"))
-    claim = store.claim(
-        MeasurementKey(
-            "lab/model", 8, probe, metric_set(settings.metrics, dtype="float32", probe_loss=True), commits[8]
-        )
-    )
-    assert claim is not None
-    status, _, err = command("lab/model")
-    assert (status, lines(err)[-1]) == (1, "not measured: lab/model step8: another process is measuring it")
-    assert store.steps("lab/model") == [0, 16]
-    claim.release()
-    assert command("lab/model")[0] == 0
 
 
 @pytest.mark.parametrize(

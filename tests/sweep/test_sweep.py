@@ -162,19 +162,6 @@ def _slow(measure, events):
     return measured
 
 
-@pytest.mark.extended
-def test_checkpoints_claimed_by_another_process_are_skipped(tasks, tmp_path):
-    store = open_store(tmp_path / "store")
-    claim = store.claim(SETTINGS.key(tasks[1]))
-    assert claim is not None
-    report = sweep(tasks, store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
-    assert (report.measured, report.skipped) == ([tasks[0], tasks[2]], [tasks[1]])
-    claim.release()
-    sweep(tasks[1:2], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d")))
-    # measured meanwhile by another: not again
-    assert sweep(tasks[1:2], store, SETTINGS, Downloads(Hub(), DownloadLimits(tmp_path / "d"))).skipped == tasks[1:2]
-
-
 def test_files_in_the_cache_of_the_hub_are_used_and_not_deleted(hub, tasks, tmp_path):
     import huggingface_hub
 

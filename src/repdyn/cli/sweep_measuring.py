@@ -70,8 +70,6 @@ def measure_sources(
         retried = _measure(remaining, store, settings, hub, options) if remaining else SweepResult()
         failed = [f"{task.target}: {reason}" for task, reason in result.failed + retried.failed]
         failed += [f"{task.target}: failed before; --retry-failed retries it" for task in task_list.failed_before]
-        claimed = partition_tasks(retried.skipped, store, settings).waiting
-        failed += [f"{task.target}: another process is measuring it" for task in claimed]
         return [*without_probe, *failed]
 
 
@@ -93,8 +91,6 @@ def show_sources(sources: Sequence[Source], store: Store, options: Namespace, co
         return True
     try:
         if runs := sorted({source.selection.run for source in sources} & set(store.runs())):
-            for run in runs:
-                store.compact_at_end(run)
             show_store(store, runs)
             print(printable(f"report: {write_report(store, store.output / PAGE)}"))
             for run, statement in continuity_statements(store, runs):

@@ -21,7 +21,6 @@ from repdyn.tables.costs import copies_line, failure_line
 from repdyn.tables.designs import sampling
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.runs import differences, measured_runs
-from repdyn.tables.seed_predictions import prediction_table, predictions
 from repdyn.tables.seeds import groups_or_reason, seed_table
 from repdyn.tables.selection import is_measured, select
 from repdyn.tables.style import of_stack, plain
@@ -251,8 +250,7 @@ def _compare(
 def _draw_comparison(
     frame: pd.DataFrame, folder: Path, console: Console, attempt: Attempt, seeds: Sequence[str] | None
 ) -> list[Path]:
-    """Print the table of a comparison and draw its figures; write the means over seeds as ``seeds.csv``, and
-    runs beside their prediction intervals as ``against_seeds.csv``."""
+    """Print the table of a comparison and draw its figures; write the means over seeds as ``seeds.csv``."""
     runs = measured_runs(frame)
     groups, refused = groups_or_reason(runs, seeds)
     print_comparison(frame, groups, console=console)
@@ -267,12 +265,6 @@ def _draw_comparison(
         table = folder / "seeds.csv"
         write_atomically(table, lambda temporary: seed_table(groups).to_csv(temporary, index=False))
         files.append(table)
-    if found := list(predictions(groups, runs)):
-        table = folder / "against_seeds.csv"
-        write_atomically(table, lambda temporary: prediction_table(found).to_csv(temporary, index=False))
-        files.append(table)
-        for each in found:
-            _print(console, each.text)
     _print(console, f"comparison: {len(files)} files in {folder}")
     return files
 

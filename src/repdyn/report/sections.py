@@ -20,7 +20,6 @@ from repdyn.tables.findings import JUDGED, Finding, findings_over_seeds
 from repdyn.tables.frames import failures, metrics_of
 from repdyn.tables.numbers import short_count
 from repdyn.tables.runs import differences
-from repdyn.tables.seed_predictions import predictions
 from repdyn.tables.style import KINDS, family_title, metric_title, subset_title
 from repdyn.terminal.metric_lines import seconds_by_metric
 
@@ -83,21 +82,7 @@ def alerts_and_findings(data: ReportData) -> Markup:
         parts.append(_findings([*((run.label, run.findings) for run in judged), *over_seeds]))
     elif len(failed) < len(data.runs):
         parts.append(tag("p", "Neither anisotropy nor TwoNN was measured: no findings."))
-    return joined([*parts, *_against_seeds(data)])
-
-
-def _against_seeds(data: ReportData) -> list[Markup]:
-    """Return the table of runs beside the prediction intervals of seeds, if there are any."""
-    rows = [
-        (each.run.label, each.seeds.label, metric_title(each.metric), subset_title(each.subset), each.count)
-        for each in predictions(data.seeds, [run.measured for run in data.runs])
-    ]
-    if not rows:
-        return []
-    headings = ("run", "seeds", "mean over layers of", "tokens", "outside the 95 % prediction interval")
-    why = "Where one more seed would lie with 95 % confidence, at each step; one step in twenty is outside by chance."
-    of_runs = table("Runs against seeds", headings, rows, quiet=True)
-    return [tag("h3", "Runs against seeds"), tag("p", why, class_="note"), of_runs]
+    return joined(parts)
 
 
 def measured(data: ReportData) -> Markup:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 
 from repdyn.hub.errors import CheckpointError, OutOfBoundsError, SweepStoppedError
 from repdyn.store import Store
-from repdyn.store.keys import STATES_FOLDER, own_folder
-from repdyn.store.leases import Claim
-from repdyn.sweep.checkpoint import is_comparing, measure_checkpoint, store_failure
+from repdyn.store.keys import own_folder
+from repdyn.sweep.checkpoint import measure_checkpoint, store_failure
 from repdyn.sweep.downloads import Downloads, LocalFiles, prefetch
 from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.targets import location_of
@@ -30,7 +30,7 @@ class SweepResult:
     failed: list[tuple[Task, str]] = field(default_factory=list)
     """With the reasons, which are also stored."""
     skipped: list[Task] = field(default_factory=list)
-    """Claimed, or measured in the meantime, by another process."""
+    """Measured in the meantime by another process."""
 
     def add(self, other: SweepResult) -> None:
         self.measured += other.measured
@@ -102,34 +102,14 @@ def sweep(
 
     Raises:
         SweepStoppedError: no connection, or no space on the disk; checkpoints measured before are stored.
-        ValueError: a metric compares checkpoints, and another process is measuring into the store; or the folder of a
-            run is a symbolic link.
+        ValueError: the folder of a run is a symbolic link.
     """
     for run in {task.target.run for task in tasks}:
         own_folder(store.folder_of(run))
     display = display or ProgressDisplay(len(tasks), shown=False)
     report = SweepResult()
-    with _exclusive_if_comparing(tasks, store, settings):
-        _sweep(tasks, store, settings, downloads, display, report)
+    _sweep(tasks, store, settings, downloads, display, report)
     return report
-
-
-@contextmanager
-def _exclusive_if_comparing(tasks: Sequence[Task], store: Store, settings: Settings) -> Iterator[None]:
-    """Hold a lock if a metric compares checkpoints: two processes would delete each other's cached states."""
-    if not any(is_comparing(task, settings) for task in tasks):
-        yield
-        return
-    claim = store.claim_name(STATES_FOLDER)
-    if claim is None:
-        raise ValueError(
-            f"expected a single process in {store.location} for metrics that compare a checkpoint with the previous "
-            "one (cka_previous), but another one is running; omit these metrics, wait, or give another --store"
-        )
-    try:
-        yield
-    finally:
-        claim.release()
 
 
 def _sweep(
@@ -143,19 +123,33 @@ def _sweep(
     for probe in {task.probe.hash: task.probe for task in tasks}.values():
         store.save_probe(probe)
     with display, downloads.opened():
-        claim_and_fetch = _Claim(store, settings, downloads, display)
-        with closing(prefetch(claim_and_fetch, tasks, downloads.cancel)) as claims:
-            for task, future in claims:
-                claimed = future.result()
-                if claimed is None:
+        fetch = partial(_fetch, store=store, settings=settings, downloads=downloads, display=display)
+        with closing(prefetch(fetch, tasks, downloads.cancel)) as fetches:
+            for task, future in fetches:
+                fetched = future.result()
+                if fetched is None:
                     report.skipped.append(task)
                     display.finished(task, "skipped, measured by another process")
                     continue
                 try:
-                    _finish(task, claimed, store, settings, display, report)
+                    _finish(task, fetched, store, settings, display, report)
                 finally:
-                    claimed.release(downloads)
+                    if isinstance(fetched, LocalFiles):
+                        downloads.release(fetched)
                 abort_on_repeated_failure(report)
+
+
+def _fetch(
+    task: Task, store: Store, settings: Settings, downloads: Downloads, display: ProgressDisplay
+) -> LocalFiles | CheckpointError | None:
+    """Return the files of a checkpoint, or why they cannot be fetched; None if it has been measured meanwhile."""
+    if settings.key(task) in store:
+        return None
+    display.fetching(task)
+    try:
+        return downloads.fetch(task.target, display.fetched)
+    except CheckpointError as error:
+        return error
 
 
 def abort_on_repeated_failure(report: SweepResult) -> None:
@@ -168,60 +162,19 @@ def abort_on_repeated_failure(report: SweepResult) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _ClaimedCheckpoint:
-    """A checkpoint claimed by this process, with its files or the reason why they cannot be fetched."""
-
-    claim: Claim
-    fetched: LocalFiles | None
-    failure: CheckpointError | None = None
-
-    def release(self, downloads: Downloads) -> None:
-        if self.fetched is not None:
-            downloads.release(self.fetched)
-        self.claim.release()
-
-
-@dataclass(frozen=True)
-class _Claim:
-    """Claim and fetch one checkpoint; None if another process has claimed it."""
-
-    store: Store
-    settings: Settings
-    downloads: Downloads
-    display: ProgressDisplay
-
-    def __call__(self, task: Task) -> _ClaimedCheckpoint | None:
-        key = self.settings.key(task)
-        claim = self.store.claim(key)
-        if claim is None:
-            return None
-        try:
-            if key in self.store:
-                claim.release()
-                return None
-            self.display.fetching(task)
-            return _ClaimedCheckpoint(claim, self.downloads.fetch(task.target, self.display.fetched))
-        except CheckpointError as error:
-            return _ClaimedCheckpoint(claim, None, error)
-        except BaseException:
-            claim.release()
-            raise
-
-
 def _finish(
     task: Task,
-    claimed: _ClaimedCheckpoint,
+    fetched: LocalFiles | CheckpointError,
     store: Store,
     settings: Settings,
     display: ProgressDisplay,
     report: SweepResult,
 ) -> None:
     try:
-        if claimed.fetched is None:
-            raise claimed.failure or CheckpointError("its files are missing")
+        if isinstance(fetched, CheckpointError):
+            raise fetched
         display.measuring(task)
-        timing = measure_checkpoint(task, claimed.fetched, store, settings, display.progress)
+        timing = measure_checkpoint(task, fetched, store, settings, display.progress)
     except CheckpointError as error:
         if not isinstance(error, OutOfBoundsError):
             store_failure(task, store, settings, str(error))

@@ -34,6 +34,7 @@ MAX_RETRIES = 3
 _OBJECT_STORE_BYTES = 256_000_000  # the tasks share only probes
 _UNITS = 10_000  # Ray counts resources in ten-thousandths
 _CANCEL_SECONDS = 10
+_UPLOAD_SECONDS = 120.0
 
 Machine: TypeAlias = Mapping[str, float]
 """The resources of one machine of a cluster, by name."""
@@ -105,8 +106,7 @@ def _measure_in_worker(
     """Measure one checkpoint in a worker, for the store at a path or URL."""
     task, store = Task(target, probe), open_store(place, refresh=False)
     result = sweep([task], store, settings, Downloads(Hub(endpoint, limits.timeout_seconds), limits))
-    # releasing the claim has waited for the upload
-    problem = store.drain()
+    problem = store.drain(_UPLOAD_SECONDS)
     return SweepResult(failed=[(task, problem)]) if problem and result.measured else result
 
 

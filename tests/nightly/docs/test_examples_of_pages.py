@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from lanes import extended_except
 
 from repdyn import open_store
 
-PAGES = "\n".join(path.read_text() for path in sorted((Path(__file__).parents[1] / "docs").rglob("*.md")))
+PAGES = "\n".join(path.read_text() for path in sorted((Path(__file__).parents[3] / "docs").rglob("*.md")))
 EXAMPLES = dict(re.findall(r"<!-- example: (\w+\.py) -->\n```python\n(.*?)```\n<!-- /example -->", PAGES, re.DOTALL))
 
 STORES = {
@@ -35,7 +34,7 @@ def test_every_example_is_known():
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("name", extended_except({"loop.py", "lightning_module.py"}, STORES))
+@pytest.mark.parametrize("name", STORES)
 def test_example_runs_as_printed(tmp_path, monkeypatch, request, name):
     if name != "start.py":
         request.getfixturevalue("quick_images")
