@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from repdyn.hub.options import add_timeout_option
+from repdyn.utils.addresses import path_or_url
 from repdyn.utils.arguments import SuggestingParser, at_least
-from repdyn.utils.ownership import temporary_folder
+from repdyn.utils.files import temporary_folder
+from repdyn.utils.names import printable
 from repdyn.utils.records import add_record_options, print_records, wants_records
 from repdyn.utils.redaction import redacted
-from repdyn.utils.untrusted_names import printable
-from repdyn.utils.urls import path_or_url
 
 if TYPE_CHECKING:
     from repdyn.sweep.certificates import Certificate
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn verify") -> None:
     from repdyn.sweep.downloads import DownloadLimits, Downloads
     from repdyn.sweep.leftovers import remove_leftovers
     from repdyn.sweep.verification import choose, find_candidates, verify
-    from repdyn.utils.cache import cache_directory
+    from repdyn.utils.files import cache_directory
 
     device = resolved_device(options.device)
     check_device(device)

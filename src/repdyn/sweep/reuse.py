@@ -14,7 +14,7 @@ from repdyn.store.parquet_files import to_rows
 from repdyn.store.run_files import read_file, with_run_files
 from repdyn.store.schema import Row
 from repdyn.sweep.tasks import Settings, Task
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 CERTIFICATES = "certificates"
 
