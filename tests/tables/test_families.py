@@ -7,7 +7,7 @@ from synthetic_families import make_everything
 from repdyn.diagnosis import insight
 from repdyn.figures import axes, convergence
 from repdyn.metrics import FAMILIES, METRICS
-from repdyn.tables import families, style
+from repdyn.tables import families, series, style, texts
 from repdyn.tables.families import drop_first_comparison, members_of, overview_families, undefined
 from repdyn.tables.frames import measurements
 
