@@ -11,10 +11,10 @@ from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.probe.design import MAX_VECTORS
 from repdyn.recipes import evaluate, find_models_of, missing_metrics, read_recipe, shortfalls
-from repdyn.recipes.criteria import KINDS
 from repdyn.recipes.evaluation import count_verdicts
 from repdyn.recipes.figure import draw_recipe
 from repdyn.recipes.page import write_page
+from repdyn.recipes.recipe import KINDS
 from repdyn.text.corpus import builtin_corpus
 
 RECIPE = """
@@ -126,7 +126,7 @@ def saved_probe(store, text, sequence_length=80, max_vectors=MAX_VECTORS):
     return probe.hash
 
 
-AS_ASKED = {"window_tokens": 80, "n_batches": 4}
+AS_ASKED = {"window_tokens": 80, "n_batches": 1}
 
 
 def test_rows_of_another_protocol_are_named(recipe, tmp_path):
@@ -138,7 +138,7 @@ def test_rows_of_another_protocol_are_named(recipe, tmp_path):
     assert found.deviations == (
         "text another text (sha256 0123), not enwik8",
         "windows of 32 tokens, not 80",
-        "4 batches of 64 vectors, not 4 of 4,096",
+        "1 batch of 256 vectors, not 1 of 4,096",
         "up to 12 vectors of a window, not 8",
     )
     assert "; measured otherwise: text another text" in found.text
@@ -198,7 +198,7 @@ def test_other_models_stand_in(recipe, store):
 
 
 def test_models_that_no_value_is_about_stand_in(recipe, tmp_path):
-    store = fill(tmp_path / "store", make_published("my/model", **AS_ASKED))
+    store = fill(tmp_path / "store", make_published("my/model", **AS_ASKED | {"n_batches": 4}))
     outcomes, _ = evaluate(recipe, store, ["my/model"])
     found = {outcome.published.claim: outcome for outcome in outcomes}
     assert found["bell"].verdict == "reproduced"

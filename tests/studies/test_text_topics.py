@@ -136,7 +136,7 @@ def test_special_tokens_have_no_topic_and_the_plan_has_room():
     by_sequence = probe.topics.view(40, 64)
     assert (by_sequence[:, 0] == -1).all()
     assert (by_sequence[:, -1] == -1).all()
-    assert (probe.n_batches, probe.batch_vectors) == (4, 10 * 62)
+    assert (probe.n_batches, probe.batch_vectors) == (1, 40 * 62)
     assert int((probe.topics >= 0).sum()) > 100
 
 
