@@ -65,7 +65,7 @@ def test_complete_rows_hold_their_nearest_outside_of_their_group(name, grouping,
 @pytest.mark.parametrize("grouping", [None, "eights", "half_in_one", "doubling"])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
-    "name", ["gaussian", "low_rank", "std_500", "heavy_tail", "near_duplicates_1e-5", "bimodal_1000"]
+    "name", ["gaussian", "low_rank", "std_500", "heavy_tail", "near_duplicates_1e-4", "bimodal_1000"]
 )
 def test_not_even_the_least_accurate_product_misleads(name, seed, grouping, dtype, monkeypatch):
     """Scores are moved as far as the bound on their rounding allows, in the direction that hides the nearest."""

@@ -8,8 +8,7 @@ import torch
 from grouped import GROUPED, GROUPINGS
 from hostile import HOSTILE
 
-from repdyn.kernels import NEAR_DUPLICATE, Cloud, near_duplicate_share, same_group_share, two_nn
-from repdyn.kernels import diagnostics as module
+from repdyn.kernels import NEAR_DUPLICATE, Cloud, near_duplicate_share, neighbours, same_group_share, two_nn
 
 
 def distances(points):
@@ -49,7 +48,7 @@ def test_same_group_share_is_that_of_brute_force(name, grouping):
 def test_pairs_that_are_measured_and_searched_agree(grouping, measured, monkeypatch):
     points = HOSTILE["low_rank"]()
     groups = GROUPINGS[grouping](len(points))
-    monkeypatch.setattr(module, "_MAX_PAIRWISE", measured)
+    monkeypatch.setattr(neighbours, "_MAX_PAIRWISE", measured)
     assert same_group_share(Cloud(points, groups=groups)) == naive_same_group_share(points, groups)
 
 
@@ -104,7 +103,7 @@ def test_a_mean_square_would_be_fooled():
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_radius_is_that_of_the_rule(name):
     points = Cloud(HOSTILE[name]()).distinct
-    assert module._radius(points) == pytest.approx(naive_radius(points), rel=1e-6)
+    assert neighbours.radius(Cloud(points)) == pytest.approx(naive_radius(points), rel=1e-6)
 
 
 @pytest.mark.slow

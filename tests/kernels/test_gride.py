@@ -39,7 +39,7 @@ def test_the_likeliest_dimension(name, k):
 
 
 @pytest.mark.parametrize(
-    "name", ["gaussian", "low_rank", "duplicates_20_percent", "scale_1e-30", "near_duplicates_1e-5"]
+    "name", ["gaussian", "low_rank", "duplicates_20_percent", "scale_1e-30", "near_duplicates_1e-4"]
 )
 def test_the_smallest_scale_is_two_nn_by_maximum_likelihood(name):
     cloud = Cloud(HOSTILE[name]())

@@ -40,7 +40,7 @@ def naive_local_dimension(points, k, chosen, groups=None):
 CLOUDS = [
     *("gaussian", "low_rank", "offset_3000", "std_500_offset_3000", "scale_1e-30", "scale_1e30", "d_1", "sinks"),
     *("duplicates_20_percent", "float64_offset", "transposed", "strided", "bimodal_1000", "heavy_tail", "rank_1"),
-    *("near_duplicates_1e-5", "d_gt_n", "bfloat16", "float16"),
+    *("near_duplicates_1e-4", "d_gt_n", "bfloat16", "float16"),
 ]
 
 

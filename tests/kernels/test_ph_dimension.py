@@ -40,7 +40,7 @@ def naive(points, most=512, alpha=1.0, groups=None):
 CLOUDS = [
     *("gaussian", "low_rank", "offset_3000", "std_500_offset_3000", "scale_1e-30", "scale_1e30", "d_1", "d_gt_n"),
     *("duplicates_20_percent", "float64_offset", "transposed", "strided", "bimodal_1000", "bfloat16", "float16"),
-    *("near_duplicates_1e-5", "rank_1", "integer_grid", "int8"),
+    *("near_duplicates_1e-4", "rank_1", "integer_grid", "int8"),
 ]
 
 
