@@ -38,7 +38,7 @@ def changed(tmp_path):
 
 def test_the_matched_pair_is_what_the_page_says():
     plan = Plan.read(PLAN)
-    page = (PLAN.parents[1] / "docs" / "experiment.md").read_text()
+    page = (PLAN.parents[2] / "docs" / "experiment.md").read_text()
     assert "--text TEXT" in page
     assert "experiments/plans/matched_pair.yaml" in page
     assert [run.name for run in plan.runs] == [

@@ -21,9 +21,6 @@ from repdyn.figures.scales import DIMENSIONS, scales
 from repdyn.tables.alignment_profile import isotonic_fit, lower_envelope
 from repdyn.tables.frames import measurements
 
-pytestmark = pytest.mark.slow
-
-
 NAN = math.nan
 
 

@@ -467,9 +467,6 @@ def test_common_direction_against_all_pairs():
         assert found == pytest.approx(np.mean(cosines), rel=1e-6)
 
 
-pytestmark = pytest.mark.slow
-
-
 def ran_of_tokens_study(*arguments):
     main(["study", "tokens", *map(str, arguments)])
 

@@ -142,9 +142,6 @@ def test_the_head_names_the_stack(two_stacks, frame_of, stack, n_layers):
     assert len(lines) <= MAX_LINES
 
 
-pytestmark = pytest.mark.slow
-
-
 LEGEND = [
     "",
     "+ shown, - not shown, ? cannot be judged (criteria version 2, 2026-11-22)",

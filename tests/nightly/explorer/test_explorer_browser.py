@@ -11,7 +11,7 @@ from saved_models import MARKUP
 from repdyn.explorer.app import build
 from repdyn.explorer.server import launch
 
-pytestmark = [pytest.mark.slow, pytest.mark.process]
+pytestmark = pytest.mark.process
 
 
 SENTENCE, OTHER = f"The coin {MARKUP[0]}{MARKUP[1]}{MARKUP[2]}.", "The note."

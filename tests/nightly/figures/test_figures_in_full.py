@@ -11,8 +11,6 @@ from repdyn.figures.files import save
 from repdyn.figures.run import all_figures, heatmap, mean_over_layers, profile_over_depth
 from repdyn.utils.attempts import attempts
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_run_of_everything_can_be_drawn_and_any_metric_alone():
     frame = make_run_of_everything(n_blocks=2, steps=(0, 8), n_heads=2)

@@ -17,9 +17,6 @@ from synthetic_runs import fill, make_finished, make_rows
 from repdyn.report import write_report
 from repdyn.tables.frames import grid, measurements
 
-pytestmark = pytest.mark.slow
-
-
 TRAINING_RUNS = "[...new Set(document.getElementById('training').data.map((t) => t.meta.run))]"
 
 

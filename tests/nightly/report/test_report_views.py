@@ -15,9 +15,6 @@ from synthetic_runs import fill, make_rows
 from repdyn.report import write_report
 from repdyn.tables.frames import grid, measurements
 
-pytestmark = pytest.mark.slow
-
-
 METRICS = ("anisotropy", "two_nn", "token_rank")
 
 

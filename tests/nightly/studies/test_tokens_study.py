@@ -10,9 +10,6 @@ import pytest
 
 from repdyn.cli.main import main
 
-pytestmark = pytest.mark.slow
-
-
 SENTENCE = "The £1 coin"
 
 

@@ -7,8 +7,6 @@ from rich.console import Console
 
 from repdyn.terminal.comparison import MAX_WIDTH, print_comparison, shortened
 
-pytestmark = pytest.mark.slow
-
 
 def printed(frame, *, width=100, terminal=False):
     stream = io.StringIO()
