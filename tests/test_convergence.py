@@ -16,8 +16,6 @@ from transformers import PreTrainedTokenizerFast
 from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
-from repdyn.studies.convergence.bootstrap import SequenceSums, resample_profiles
-from repdyn.studies.convergence.gaps import holm, paired_gap
 from repdyn.studies.convergence.generated_sentences import (
     VOCABULARY,
     complex_sentences,
@@ -30,6 +28,7 @@ from repdyn.studies.convergence.profiles import (
     summaries_with_loss,
     token_cosines,
 )
+from repdyn.studies.convergence.resampling import SequenceSums, holm, paired_gap, resample_profiles
 from repdyn.tables.alignment_profile import average_rate, gradient, isotonic_fit
 
 pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
