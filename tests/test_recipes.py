@@ -288,7 +288,7 @@ def test_rows_of_another_protocol_are_named(recipe, tmp_path):
     assert found.deviations == (
         "text another text (sha256 0123), not enwik8",
         "windows of 32 tokens, not 80",
-        "4 batches of 64 vectors, not 4 of 4,096",
+        "1 batch of 256 vectors, not 1 of 4,096",
         "up to 12 vectors of a window, not 8",
     )
     assert "; measured otherwise: text another text" in found.text
