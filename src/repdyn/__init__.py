@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from repdyn.metrics import Metric, register_metric
     from repdyn.probe import Probe
     from repdyn.probe.design import Design
+    from repdyn.sql import query
     from repdyn.store import Store, open_store
     from repdyn.tracking.schedule import Schedule
     from repdyn.tracking.tracker import Tracker
@@ -30,6 +31,7 @@ __all__ = [
     "kernels",
     "measure",
     "open_store",
+    "query",
     "register_metric",
 ]
 
@@ -45,6 +47,7 @@ _HOMES = {
     "insights": "repdyn.diagnosis",
     "measure": "repdyn.measurement.measure",
     "open_store": "repdyn.store",
+    "query": "repdyn.sql",
     "register_metric": "repdyn.metrics",
 }
 

@@ -27,7 +27,7 @@ def values(store, metric, step=None):
 
 
 def test_a_heatmap_shows_the_stored_values(store):
-    figure = store.plot.heatmap("two_nn")
+    figure = heatmap(store, "two_nn")
     assert isinstance(figure, go.Figure)
     np.testing.assert_array_equal(np.asarray(figure.data[0].z, float), values(store, "two_nn"))
     assert figure.layout.title.text.startswith("Intrinsic dimension (TwoNN), all tokens<br>")
@@ -36,33 +36,33 @@ def test_a_heatmap_shows_the_stored_values(store):
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_profile_at_a_step(store, step):
-    figure = store.plot.profile("two_nn", step=step)
+    figure = profile(store, "two_nn", step=step)
     np.testing.assert_array_equal(np.asarray(figure.data[-1].customdata, float), values(store, "two_nn", step))
     assert f"all tokens, step {step}<br>" in figure.layout.title.text
     assert not figure.layout.sliders
 
 
 def test_a_profile_with_a_slider(store):
-    figure = store.plot.profile("anisotropy")
+    figure = profile(store, "anisotropy")
     assert figure == profile(store, "anisotropy")
     assert [stop.label for stop in figure.layout.sliders[0].steps] == ["0", "8", "64"]
     assert figure.layout.margin.b > 60
 
 
 def test_means_during_training(store):
-    figure = store.plot.means("two_nn")
+    figure = means(store, "two_nn")
     assert figure == means(store, "two_nn")
     np.testing.assert_allclose(np.asarray(figure.data[2].customdata, float), values(store, "two_nn").mean(axis=0))
 
 
 def test_runs_are_compared_over_depth_and_training(both):
-    figure = both.plot.compare("two_nn")
+    figure = compare(both, "two_nn")
     shown = {trace.name: trace for trace in figure.data if trace.showlegend}
     assert list(shown) == ["a-70m", "b-1b"]
     np.testing.assert_array_equal(
         np.asarray(shown["a-70m"].customdata, float), values_of(both, "lab/a-70m", "two_nn", STEPS[-1])
     )
-    figure = both.plot.compare("two_nn", over="training", runs=["lab/a-70m"])
+    figure = compare(both, "two_nn", over="training", runs=["lab/a-70m"])
     (line,) = [trace for trace in figure.data if trace.showlegend]
     assert figure.layout.xaxis.type == "log"
     assert len(line.x) == len(STEPS)

@@ -20,7 +20,6 @@ from small import random_tokens
 from stored_rows import KEY, row
 
 from repdyn import Probe, open_store
-from repdyn.alerts import RULES, stored_rules
 from repdyn.probe.design import DENSE
 from repdyn.store.schema import SCHEMA, to_table
 from repdyn.sweep.tasks import Settings, partition_tasks
@@ -197,19 +196,6 @@ def test_a_named_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, whole, 
         read("reading", store.to_pandas)
     written = store.write(Settings().key(task), [row()])
     assert written.is_file()
-
-
-@pytest.mark.parametrize("name", ["step000000000-compact-000001-00.parquet", "alerts.yaml"])
-def test_a_named_pipe_among_the_other_files_of_a_run(tmp_path, name):
-    store, read = open_store(tmp_path), TimeoutRunner(20)
-    store.write(KEY, [row()])
-    path = store.folder_of("run") / name
-    os.mkfifo(path)
-    if name == "alerts.yaml":
-        assert read("reading", lambda: stored_rules(path)) == RULES
-    else:
-        with pytest.raises(ValueError, match="expected a compact file of a store, got a named pipe"):
-            read("reading", store.to_pandas)
 
 
 def probe_file(path: Path, plan: object = None, **changes: Any) -> Path:

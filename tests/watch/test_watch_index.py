@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from collections import Counter
@@ -234,39 +233,3 @@ def test_rows_take_little_memory(tmp_path):
         tables.append(runs.read_table(path))
         rows.put(path.name, tables[-1])
     assert rows.nbytes < 0.25 * pa.concat_tables(tables).nbytes
-
-
-@pytest.mark.parametrize("when", ["before", "while followed"])
-def test_compact_files(tmp_path, followed, when):
-    store = one_run(tmp_path / "store")
-    expected, run = store.to_pandas(categorical=True), store.runs()[0]
-    if when == "while followed":
-        settle(followed)
-    store.compact(run)
-    (summary,) = settle(followed).values()
-    assert summary["measurements"] == len(LOG_STEPS)
-    ((frame, _),) = [followed.rows([summary["key"]])]
-    pd.testing.assert_frame_equal(next(iter(frame.values())), expected)
-    # a step that is measured again, and files that are joined once more
-    rows = [dataclasses.replace(one, value=-1.0) for one in store.read(_key(store, run))]
-    for _ in range(2):
-        store.write(_key(store, run), rows)
-        (summary,) = settle(followed).values()
-        ((frame, _),) = [followed.rows([summary["key"]])]
-        pd.testing.assert_frame_equal(next(iter(frame.values())), store.to_pandas(categorical=True))
-        store.compact(run)
-    store.split(run)
-    settle(followed)
-    ((frame, _),) = [followed.rows([summary["key"]])]
-    pd.testing.assert_frame_equal(next(iter(frame.values())), store.to_pandas(categorical=True))
-
-
-def test_a_compact_file_is_read_once(tmp_path, followed, monkeypatch):
-    store = one_run(tmp_path / "store", steps=LOG_STEPS[:-1])
-    run = store.runs()[0]
-    store.compact(run)
-    settle(followed)
-    monkeypatch.setattr(runs, "read_parts", None)
-    fill(tmp_path / "store", make_rows(run="first", steps=LOG_STEPS[-1:], n_blocks=2))
-    (summary,) = settle(followed).values()
-    assert (summary["measurements"], summary["n_damaged"]) == (len(LOG_STEPS), 0)
