@@ -202,7 +202,9 @@ def test_no_view_shows_checkpoints_with_the_weights_of_another_one(tmp_path, is_
     later = {"probe": probe, "checkpoint": f"{run}@0123abcd", "measured_at": "2025-01-02T00:00:00+00:00"}
     for step in copies:
         rows = make_failures(step, "a copy: it has the weights of step512", same_as="step512", **later)
-        store.write(MeasurementKey(run, step, probe, "0123abcd").failed, [each for each in rows if math.isnan(each.value)])
+        store.write(
+            MeasurementKey(run, step, probe, "0123abcd").failed, [each for each in rows if math.isnan(each.value)]
+        )
     clean = fill(tmp_path / "clean", make_published(run, steps=genuine, **wrong))
     found, expected = store.to_pandas(), clean.to_pandas()
     assert all(not set(copies) & set(each.steps) for each in metric_series(measurements(found)).values())

@@ -20,7 +20,7 @@ from repdyn import Probe, open_store
 from repdyn.store import MeasurementKey, find_store, find_stores
 from repdyn.store.schema import COLUMNS, SCHEMA, Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.unfinished import remove_unfinished_files
-from repdyn.utils.ownership import locked_file
+from repdyn.utils.files import locked_file
 
 DOCS = Path(__file__).parents[1] / "docs"
 

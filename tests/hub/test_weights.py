@@ -38,7 +38,7 @@ from repdyn.sweep.local import find_checkpoints
 from repdyn.sweep.loop import sweep
 from repdyn.sweep.probes import _config
 from repdyn.sweep.tasks import Settings, Task
-from repdyn.utils.timeout import TimeoutRunner
+from repdyn.utils.attempts import TimeoutRunner
 
 SHARDS = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
 PICKLES = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "pytorch_model.bin.index.json"]

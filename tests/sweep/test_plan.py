@@ -18,7 +18,7 @@ from repdyn.sweep.suite_list import print_suites, suite_fields
 from repdyn.sweep.suites import PublishedModel, shipped_suites
 from repdyn.sweep.targets import Selection, Target, select_targets
 from repdyn.sweep.tasks import ForeignWeights
-from repdyn.utils.short_lists import shorten_list
+from repdyn.utils.names import shorten_list
 
 
 def printed(act, *arguments) -> str:

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from repdyn.utils.arguments import SuggestingParser, at_least
+from repdyn.utils.names import printable
 from repdyn.utils.records import add_record_options, print_records, wants_records
 from repdyn.utils.redaction import redacted
-from repdyn.utils.untrusted_names import printable
 
 if TYPE_CHECKING:
     from repdyn.hub.client import Hub

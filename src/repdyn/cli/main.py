@@ -15,8 +15,8 @@ from typing import Any
 from repdyn.cli.listings import add_listings
 from repdyn.utils.arguments import SuggestingParser, add_seeds_option, add_store_command, given_seeds
 from repdyn.utils.extras import with_extra
+from repdyn.utils.names import printable
 from repdyn.utils.redaction import redacted
-from repdyn.utils.untrusted_names import printable
 
 _OWN_PARSER = {
     "demo": ("repdyn.cli.demo", "open the report of a finished run that comes with repdyn"),

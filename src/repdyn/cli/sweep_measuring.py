@@ -21,9 +21,9 @@ from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.sources import Source, tasks_of
 from repdyn.sweep.targets import Target
 from repdyn.sweep.tasks import ForeignWeights, Settings, Task, partition_tasks
+from repdyn.utils.names import printable
 from repdyn.utils.quiet import without_reports
 from repdyn.utils.redaction import redacted
-from repdyn.utils.untrusted_names import printable
 
 
 def measure_sources(

@@ -37,8 +37,8 @@ from repdyn.tracking.config import validate_measurement
 from repdyn.utils.arguments import closest
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.notices import silence_notices
-from repdyn.utils.plain_yaml import read_yaml
 from repdyn.utils.precision import has_fast_bfloat16
+from repdyn.utils.records import read_yaml
 
 _EXAMPLES = """examples:
   train.py                                              the quickstart

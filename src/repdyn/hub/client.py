@@ -21,7 +21,7 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 from repdyn.hub.errors import CancelledError, CheckpointError, hub_errors
 from repdyn.hub.responses import MOST_LISTED_BYTES
 from repdyn.hub.transfer import PIECE_BYTES, DownloadMonitor, in_threads, progress_bar, with_retries
-from repdyn.utils.timeout import TimeoutRunner
+from repdyn.utils.attempts import TimeoutRunner
 
 _TRIES = 3
 _MOST_FILES = 100_000

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from repdyn.hub.client import Files, Hub, RemoteFile
 from repdyn.hub.errors import CheckpointError
 from repdyn.hub.transfer import map_concurrently
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 Commit: TypeAlias = tuple[str, str]
 """A repository and a full commit hash."""

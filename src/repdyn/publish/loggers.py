@@ -10,7 +10,7 @@ from repdyn.publish.rank_zero import rank_zero_only
 from repdyn.publish.targets import target_of
 from repdyn.store.schema import Row
 from repdyn.utils.attempts import Attempt, attempts
-from repdyn.utils.file_names import safe_file_name
+from repdyn.utils.names import safe_file_name
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

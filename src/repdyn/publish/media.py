@@ -27,7 +27,7 @@ from repdyn.tables.frames import (
     subsets_of,
 )
 from repdyn.utils.attempts import Attempt, attempts
-from repdyn.utils.file_names import safe_file_name
+from repdyn.utils.names import safe_file_name
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -28,10 +28,10 @@ from repdyn.tables.texts import concatenated
 from repdyn.terminal.closing import print_closing
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_summary
-from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.file_names import safe_file_name
+from repdyn.utils.files import write_atomically
+from repdyn.utils.names import safe_file_name
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -19,7 +19,7 @@ from repdyn.report.runs import Progress, ReportData, report_data
 from repdyn.report.sections import alerts_and_findings, citation, failed_checkpoints, measured, overview, without_value
 from repdyn.report.tree import page_tree
 from repdyn.store import Store
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 _OF_CHARTS = ("drawing", "step", "playing", "charts", "sparkline", "multiples", "comparison", "download")
 SCRIPTS = ("data", "state", *_OF_CHARTS, "controls", "printing", "stream", "live", "start")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from repdyn.store.schema import COLUMNS, SCHEMA, Row
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 ROW_FILE = re.compile(r"(step[0-9]|rows).*\.parquet", re.DOTALL)
 """Names of files with rows: ``step000000008-PROBE-METRICS.parquet`` of one measurement, ``rows.parquet`` of many."""

@@ -32,10 +32,9 @@ from repdyn.store.keys import MeasurementKey
 from repdyn.store.runs import RUN_FILE, Run
 from repdyn.store.schema import Row
 from repdyn.store.store import Store
-from repdyn.utils.atomic_files import write_atomically
-from repdyn.utils.cache import cache_directory
+from repdyn.utils.attempts import TimeoutRunner
+from repdyn.utils.files import cache_directory, write_atomically
 from repdyn.utils.redaction import redacted
-from repdyn.utils.timeout import TimeoutRunner
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -18,8 +18,8 @@ from typing import Any
 
 from repdyn.store.files import has_row_files, read_tables, row_files
 from repdyn.store.keys import folder_name, is_failure, run_of, step_of
-from repdyn.utils.atomic_files import write_atomically
-from repdyn.utils.urls import is_url
+from repdyn.utils.addresses import is_url
+from repdyn.utils.files import write_atomically
 
 RUN_FILE = "run.json"
 _ID_BYTES = 4

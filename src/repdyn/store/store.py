@@ -21,8 +21,8 @@ from repdyn.store.files import read_rows, read_tables, row_files, write_table
 from repdyn.store.keys import MeasurementKey, folder_name, own_folder, quoted
 from repdyn.store.runs import History, Run, RunPath, find_run, new_run, weights_of
 from repdyn.store.schema import COLUMNS, Row, to_table
-from repdyn.utils.atomic_files import write_atomically
-from repdyn.utils.urls import folder_path, is_url
+from repdyn.utils.addresses import folder_path, is_url
+from repdyn.utils.files import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

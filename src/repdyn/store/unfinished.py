@@ -6,8 +6,7 @@ from pathlib import Path
 
 from repdyn.store.keys import STATES_FOLDER
 from repdyn.store.store import Store
-from repdyn.utils.atomic_files import TEMPORARY_FILE
-from repdyn.utils.ownership import remove_abandoned_files
+from repdyn.utils.files import TEMPORARY_FILE, remove_abandoned_files
 
 _PLACES = (".repdyn-*", "*/.repdyn-*", f"*/{STATES_FOLDER}/**/.repdyn-*")
 

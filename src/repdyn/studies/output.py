@@ -16,8 +16,8 @@ from rich.text import Text
 from tqdm import tqdm
 
 from repdyn.figures.files import save
-from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.console import PrintableConsole
+from repdyn.utils.files import write_atomically
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from repdyn.hub.client import Files, total_bytes
 from repdyn.sweep.suites import KnownFault
 from repdyn.tables.numbers import gigabytes
-from repdyn.utils.short_lists import shorten_list
+from repdyn.utils.names import shorten_list
 
 Severity: TypeAlias = Literal["fault", "remark"]
 """A fault makes checkpoints worthless, or values at their steps wrong; a remark need not mean anything."""

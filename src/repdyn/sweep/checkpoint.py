@@ -15,7 +15,8 @@ from repdyn.hub.lightning_files import load_lightning
 from repdyn.hub.local import LIGHTNING
 from repdyn.hub.options import Loading
 from repdyn.hub.weights import DTYPES, load_model
-from repdyn.measurement.measure import Progress, measure, no_progress
+from repdyn.measurement.measure import Progress, measure_with, no_progress
+from repdyn.measurement.options import MeasurementOptions
 from repdyn.metrics import resolve
 from repdyn.store import Store
 from repdyn.store.keys import STATES_FOLDER
@@ -25,7 +26,7 @@ from repdyn.store.state_cache import StateCache
 from repdyn.sweep.downloads import LocalFiles
 from repdyn.sweep.embeddings import cosine_to_first, input_embeddings, median_norm
 from repdyn.sweep.tasks import ForeignWeights, Settings, Task, stored_foreign
-from repdyn.utils.ownership import temporary_folder
+from repdyn.utils.files import temporary_folder
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,15 @@ def measure_checkpoint(
         load_seconds = time.perf_counter() - start
         embedding_rows = _embedding_rows(model, task, store, settings)
         with model_errors("the model cannot be measured"):
-            profile = measure(
-                model,
-                probe,
-                settings.metrics,
-                settings.layers,
+            options = MeasurementOptions(
+                metrics=settings.metrics,
+                layers=settings.layers,
                 probe_loss=settings.measures_loss(task),
                 token_positions=settings.token_positions,
                 tokens_per_forward=settings.tokens_per_forward,
-                checkpoint=target.checkpoint,
-                progress=progress,
-                state_cache=state_cache,
+            )
+            profile = measure_with(
+                model, probe, options, checkpoint=target.checkpoint, progress=progress, state_cache=state_cache
             )
         del model
         _free_memory()

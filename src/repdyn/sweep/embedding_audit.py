@@ -24,7 +24,7 @@ from repdyn.sweep.audit import CheckpointFiles, Finding, History, find_copies
 from repdyn.sweep.targets import Selection, Target
 from repdyn.tables.continuity import losses_out_of_line
 from repdyn.tables.numbers import number_text
-from repdyn.utils.short_lists import shorten_list
+from repdyn.utils.names import shorten_list
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 from transformers import PreTrainedModel
 
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 log = logging.getLogger(__name__)
 

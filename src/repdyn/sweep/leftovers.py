@@ -5,7 +5,7 @@ from __future__ import annotations
 from repdyn.store import Store
 from repdyn.store.unfinished import describe_removed, remove_unfinished_files
 from repdyn.sweep.downloads import Downloads
-from repdyn.utils.ownership import remove_abandoned_folders
+from repdyn.utils.files import remove_abandoned_folders
 
 
 def remove_leftovers(store: Store, downloads: Downloads) -> list[str]:

@@ -15,9 +15,9 @@ from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
 from repdyn.sweep.estimate import HARDWARE
 from repdyn.text.corpus import cache_directory
 from repdyn.text.source import DEFAULT_TEXT
+from repdyn.utils.addresses import path_or_url
 from repdyn.utils.arguments import SuggestingParser, at_least
 from repdyn.utils.records import add_record_options
-from repdyn.utils.urls import path_or_url
 
 _EXAMPLES = """examples:
   %(prog)s --list-suites

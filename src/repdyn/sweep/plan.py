@@ -16,8 +16,8 @@ from repdyn.sweep.planned_files import PlannedFiles, list_files
 from repdyn.sweep.targets import Selection, Target
 from repdyn.sweep.tasks import ForeignWeights
 from repdyn.tables.numbers import gigabytes
+from repdyn.utils.names import shorten_list
 from repdyn.utils.redaction import redacted
-from repdyn.utils.short_lists import shorten_list
 
 
 @dataclass(frozen=True)

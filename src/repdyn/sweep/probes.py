@@ -29,7 +29,7 @@ from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, resolve_design
 from repdyn.sweep.suites import PublishedModel
 from repdyn.sweep.targets import Selection, Target
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
-from repdyn.utils.ownership import temporary_folder
+from repdyn.utils.files import temporary_folder
 from repdyn.utils.quiet import without_reports
 
 _CONFIG = re.compile(r"config\.json")

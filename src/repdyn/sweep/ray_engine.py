@@ -26,7 +26,7 @@ from repdyn.sweep.progress import ProgressDisplay
 from repdyn.sweep.ray_head import CHECK_SECONDS, ClusterHead, ClusterLostError, check_reachable
 from repdyn.sweep.targets import Target
 from repdyn.sweep.tasks import Settings, Task
-from repdyn.utils.urls import is_url
+from repdyn.utils.addresses import is_url
 
 DISK = "disk_gb"
 """Name of the Ray resource that limits the weights on a machine's disk, in GB."""

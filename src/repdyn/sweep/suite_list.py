@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from repdyn.sweep.suites import Suite, shipped_suites
-from repdyn.utils.short_lists import shorten_list
+from repdyn.utils.names import shorten_list
 
 
 def suite_fields() -> list[dict[str, Any]]:

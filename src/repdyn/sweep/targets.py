@@ -14,7 +14,7 @@ from repdyn.hub.weight_files import choose_files
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint
 from repdyn.sweep.suites import KnownFault, PublishedCheckpoint, PublishedModel
-from repdyn.utils.short_lists import MAX_LISTED
+from repdyn.utils.names import MAX_LISTED
 
 
 @dataclass(frozen=True)

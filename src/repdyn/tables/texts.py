@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from repdyn.utils.untrusted_names import in_one_line
+from repdyn.utils.names import in_one_line
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:

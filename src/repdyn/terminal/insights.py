@@ -10,7 +10,7 @@ from rich.text import Text
 from repdyn.diagnosis import RunInsights, Severity, Status
 from repdyn.tables.style import of_stack
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.untrusted_names import in_one_line
+from repdyn.utils.names import in_one_line
 
 STATUS_STYLES: Mapping[Status, str] = {"healthy": "green", "watch": "yellow", "failed": "bold red", "unknown": "dim"}
 _SEVERITY_STYLES: Mapping[Severity, str] = {"failed": "bold red", "watch": "yellow", "note": "dim"}

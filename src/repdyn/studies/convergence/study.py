@@ -26,7 +26,7 @@ from repdyn.tables.losses import loss_of_run
 from repdyn.tables.selection import select
 from repdyn.tables.style import of_stack
 from repdyn.text.source import DEFAULT_TEXT
-from repdyn.utils.urls import path_or_url
+from repdyn.utils.addresses import path_or_url
 
 
 class ConvergenceStudy(Study):

@@ -1,4 +1,4 @@
-"""Temporary files and folders that are locked by their process, so that those of killed processes can be removed."""
+"""Files: the folder of the cache, writing in one step, and removal of what killed processes left."""
 
 from __future__ import annotations
 
@@ -7,10 +7,31 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
+
+
+def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Return the folder of downloads and processed text: ``cache_dir``, else $REPDYN_CACHE, else ~/.cache/repdyn."""
+    return expand_user(cache_dir or os.environ.get("REPDYN_CACHE") or "~/.cache/repdyn")
+
+
+def expand_user(path: str | os.PathLike[str]) -> Path:
+    """Return a path with the home directory in place of ~.
+
+    Raises:
+        FileNotFoundError: there is no such user, or none with a home directory.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise FileNotFoundError(
+            f"expected ~ or ~NAME of a user with a home directory, got {os.fspath(path)!r}: {error} Set HOME, or "
+            "REPDYN_CACHE to a folder"
+        ) from error
+
 
 try:
     import fcntl
@@ -123,3 +144,23 @@ def _is_at(descriptor: int, path: Path) -> bool:
     with suppress(OSError):
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     return False
+
+
+TEMPORARY_FILE = re.compile(r"\.repdyn-[0-9a-f]{32}(\..*)?")
+"""Names of the temporary files of :func:`write_atomically`."""
+
+
+def write_atomically(target: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write(path)`` fill a temporary file in the target's folder, then replace the target with it in one step.
+
+    A process killed meanwhile leaves the target unchanged, and at most a file whose name matches
+    :data:`TEMPORARY_FILE`; as long as the process lives, this file is locked. A missing folder is created.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # not tempfile: its files are readable by their owner alone, and a store is to be shared
+    temporary = target.with_name(f".repdyn-{uuid4().hex}{target.suffix}")
+    with locked_file(temporary):
+        write(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
