@@ -2,7 +2,6 @@
 
     apt-get install strace
     python benchmarks/kill_points.py                              # a store in a folder, killed at every 9th call
-    python benchmarks/kill_points.py --work compact --every 1
     python benchmarks/kill_points.py --store s3 --every 40        # on an S3-compatible server that it starts (moto)
 
 Each trial runs in a process under strace, which sends SIGKILL at the n-th system call that opens, writes, renames or
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import signal
 import socket
@@ -54,7 +52,6 @@ class Trial:
     folder: Path
     source: Path
     """Folder with the checkpoints and the probe."""
-    work: str
     url: str | None
     """URL of the store; None for a folder."""
 
@@ -65,16 +62,9 @@ class Trial:
     def prepare(self) -> None:
         for name in ("tmp", "cache"):
             (self.folder / name).mkdir(parents=True)
-        if self.work == "compact" and run_forked(self, "sweep") != 0:
-            raise RuntimeError("the sweep of the store to be made compact failed")
 
-    def do(self, work: str) -> int:
+    def do(self) -> int:
         """Do the work in this process, and return the exit status."""
-        if work == "compact":
-            store = open_store(self.store)
-            for name in store.runs():
-                store.compact(name)
-            return 1 if store.drain(_SECONDS) else 0
         options = {"--probe": self.source / "probe.safetensors", "--store": self.store, "--device": "cpu"}
         arguments = [str(self.source / "steps"), *(str(part) for pair in options.items() for part in pair)]
         return run(sweep_parser("repdyn sweep").parse_args(arguments), views=False)
@@ -87,13 +77,13 @@ class Trial:
         return frame.loc[kept, COMPARED].sort_values(KEYS).reset_index(drop=True)
 
     def files(self) -> Counter[str]:
-        """Return the files of the store and of the temporary folder, without the digests in names of compact files."""
+        """Return the files of the store and of the temporary folder."""
         roots = [self.folder / "tmp", *([] if self.url else [self.folder / "store"])]
         names = (str(path.relative_to(self.folder)) for root in roots for path in root.rglob("*"))
-        return Counter(re.sub("-[0-9a-f]{32}", "", name) for name in names)
+        return Counter(names)
 
 
-def fork(trial: Trial, work: str) -> tuple[int, int]:
+def fork(trial: Trial) -> tuple[int, int]:
     """Return the process that will do the work, and the descriptor to which a byte is written to let it begin."""
     waiting, begin = os.pipe()
     process = os.fork()
@@ -109,7 +99,7 @@ def fork(trial: Trial, work: str) -> tuple[int, int]:
             os.dup2(output, stream)
         os.environ["REPDYN_CACHE"] = str(trial.folder / "cache")
         tempfile.tempdir = str(trial.folder / "tmp")
-        status = trial.do(work)
+        status = trial.do()
     finally:
         sys.stdout.flush()
         os._exit(status)
@@ -132,9 +122,9 @@ def wait(process: int) -> int:
     raise TimeoutError(f"a process did not end within {_SECONDS} s")
 
 
-def run_forked(trial: Trial, work: str | None = None) -> int:
+def run_forked(trial: Trial) -> int:
     """Do the work in a process of its own, and return its exit status."""
-    process, begin = fork(trial, work or trial.work)
+    process, begin = fork(trial)
     os.write(begin, b"x")
     os.close(begin)
     return wait(process)
@@ -142,7 +132,7 @@ def run_forked(trial: Trial, work: str | None = None) -> int:
 
 def run_traced(trial: Trial, arguments: list[str]) -> int:
     """Do the work in a process under strace, and return its exit status, or minus the signal that ended it."""
-    process, begin = fork(trial, trial.work)
+    process, begin = fork(trial)
     tracer = subprocess.Popen(
         ["strace", "-f", "-p", str(process), "-e", f"trace={CALLS}", *arguments], stderr=subprocess.PIPE, text=True
     )
@@ -232,7 +222,6 @@ def no_server() -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", choices=("sweep", "compact"), default="sweep", help="default: %(default)s")
     parser.add_argument("--store", choices=("folder", "s3"), default="folder", help="default: %(default)s")
     parser.add_argument("--every", type=int, default=9, help="kill at every n-th call (default: %(default)s)")
     options = parser.parse_args()
@@ -246,7 +235,7 @@ def main() -> None:
         publish(source)
 
         def trial(name: str) -> Trial:
-            made = Trial(Path(root) / name, source, options.work, url)
+            made = Trial(Path(root) / name, source, url)
             made.prepare()
             return made
 

@@ -83,7 +83,7 @@ def test_a_store_that_is_cut_short(whole, tmp_path, share):
 def test_a_store_of_something_else(tmp_path, content):
     put(tmp_path, content)
     with pytest.raises(ValueError, match="expected a Parquet file of measurements, cannot read "):
-        open_store(tmp_path).runs()
+        open_store(tmp_path).to_pandas()
 
 
 def test_a_folder_in_the_place_of_a_file(tmp_path, whole):
