@@ -13,7 +13,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_
 from repdyn import measure, open_store
 from repdyn.alerts import Rule, find_alerts, stored_rules
 from repdyn.callbacks import HuggingFaceTracker
-from repdyn.tables.alert_text import alert_lines
+from repdyn.tables.lines import alert_lines
 
 DATA = [{"input_ids": tokens, "labels": tokens} for tokens in random_tokens(48, 12, seed=1)]
 

@@ -17,9 +17,9 @@ from repdyn.report.runs import rows_of_stores
 from repdyn.store import Store
 from repdyn.store.keys import folder_inside
 from repdyn.tables.activation_fits import activation_fits
-from repdyn.tables.costs import copies_line, failure_line
 from repdyn.tables.designs import sampling
 from repdyn.tables.frames import by_stack, measurements
+from repdyn.tables.lines import copies_line, failure_line
 from repdyn.tables.runs import differences, measured_runs
 from repdyn.tables.seeds import groups_or_reason, seed_table
 from repdyn.tables.selection import is_measured, select
