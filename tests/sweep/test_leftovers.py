@@ -35,7 +35,6 @@ def test_each_place(tmp_path, temporary, hub):
     states.mkdir(parents=True)
     left = [
         store.folder_of("run") / f".repdyn-{HEX}.parquet",
-        store.folder_of("run") / f".compact-{HEX}.parquet",
         store.path / f".repdyn-{HEX}.html",
         states / f".repdyn-{HEX}.safetensors",
     ]

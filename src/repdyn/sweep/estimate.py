@@ -19,7 +19,7 @@ _VOCABULARY = 50_000
 _WINDOW_TOKENS = 128
 """Assumed number of tokens in a window that is cut by characters: 4 characters a token."""
 _PER_FURTHER_METRIC = 0.3
-"""Time of a metric over that of the default two: docs/metric_cost.md has 11.14 for these and 33 others together."""
+"""Time of a metric over that of the default two: 11.14 for these and 33 others together."""
 _REQUEST_SECONDS = 0.1
 """Assumed time until the hub answers."""
 _REQUESTS_PER_FILE = 2
@@ -60,7 +60,7 @@ class Hardware:
 HARDWARE = {
     "cpu": Hardware(
         "one processor core",
-        "measured by benchmarks/hardware_rates.py on an AMD EPYC, 2.4 GHz, 2026-11-25",
+        "measured on an AMD EPYC, 2.4 GHz, 2026-11-25",
         load=0.2e9,
         products=79e9,
         states=24e-9,
