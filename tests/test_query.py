@@ -18,12 +18,12 @@ import repdyn
 from repdyn import insights, open_store, query
 from repdyn.cli.main import main
 from repdyn.report.runs import report_data
-from repdyn.sql import VIEWS
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import COLUMNS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import measurements
 from repdyn.tables.series import metric_series
+from repdyn.tables.sql import VIEWS
 
 pytest.importorskip("duckdb")
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from repdyn.metrics import Metric, register_metric
     from repdyn.probe import Probe
     from repdyn.probe.design import Design
-    from repdyn.sql import query
     from repdyn.store import Store, open_store
+    from repdyn.tables.sql import query
     from repdyn.tracking.schedule import Schedule
     from repdyn.tracking.tracker import Tracker
     from repdyn.utils.distributed import Ranks
@@ -47,7 +47,7 @@ _HOMES = {
     "insights": "repdyn.diagnosis",
     "measure": "repdyn.measurement.measure",
     "open_store": "repdyn.store",
-    "query": "repdyn.sql",
+    "query": "repdyn.tables.sql",
     "register_metric": "repdyn.metrics",
 }
 
