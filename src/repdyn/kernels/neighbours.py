@@ -99,9 +99,8 @@ class Resolved(NamedTuple):
     """The points of a cloud whose distances are known, in the precision of its coordinates."""
 
     cloud: Cloud
-    """The cloud itself if its distinct points all lie apart."""
-    kept: Tensor | None
-    """int64, which of the distinct points are in it; None for all."""
+    kept: Tensor
+    """int64, which of the distinct points are in it."""
 
 
 def resolved(cloud: Cloud) -> Cloud:
@@ -114,18 +113,19 @@ def resolved(cloud: Cloud) -> Cloud:
     Raises:
         Undefined: no metric is defined on the cloud, or fewer than 3 points are left.
     """
-    return cloud.once(find_resolved).cloud
+    found = cloud.once(find_resolved)
+    return cloud if found is None else found.cloud
 
 
-def find_resolved(cloud: Cloud) -> Resolved:
-    """Return :func:`resolved` and the points that are kept; use with ``cloud.once``."""
+def find_resolved(cloud: Cloud) -> Resolved | None:
+    """Return :func:`resolved` and the points that are kept, None if these are all; use with ``cloud.once``."""
     cloud.require_defined()
     is_half = cloud.x.dtype in (torch.float16, torch.bfloat16)
     with full_precision(cloud.x.device):
         limit = (1 if is_half else RESOLUTION) * torch.finfo(cloud.x.dtype).eps * cloud.once(radius)
         nearest = cloud.once(nearest_outside).minimum(cloud.once(nearest_in_group))
         if not bool((nearest < limit).any()):
-            return Resolved(cloud, None)
+            return None  # not the cloud, which would keep itself in memory
         kept = torch.arange(cloud.n_unique, device=cloud.x.device)
         groups = cloud.distinct_groups
         while len(kept) >= 3:

@@ -52,10 +52,10 @@ def _std_error(
     cloud = as_cloud(x)
     if duplicates == "count":
         return cloud.x.new_full((), math.nan, dtype=torch.float64)
-    apart, kept = cloud.once(find_resolved)
-    log_ratios, order = apart.once(_sorted_log_ratios)
+    log_ratios, order = resolved(cloud).once(_sorted_log_ratios)
     own = windows if cloud.repeats is None else windows[cloud.repeats.first]
-    own = own if kept is None else own[kept]
+    found = cloud.once(find_resolved)
+    own = own if found is None else own[found.kept]
     names, number = own[order].unique(return_inverse=True)
     n_groups = min(JACKKNIFE_GROUPS, len(names))
     # random groups, so that no order of the windows, such as that of a text, makes groups alike

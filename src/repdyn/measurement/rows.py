@@ -245,7 +245,7 @@ def _sizes(
             each if isinstance(each, Cloud) else Cloud(each) for each in first if isinstance(each, Cloud | Tensor)
         ]
         clouds = points or view.clouds(subset)
-        if metric.collapses_duplicates and reason is None:
+        if metric.collapses_duplicates and reason is None and all(len(inputs) == 1 for inputs in batches):
             apart = [resolved(cloud) for cloud in clouds]
             n_vectors = min(cloud.n_vectors for cloud in clouds)
             return {"n_vectors": n_vectors, "n_unique": min(cloud.n_unique for cloud in apart)}, reason
