@@ -42,19 +42,15 @@ def test_reading_a_store_imports_neither_models_nor_trainers(tmp_path):
 HEAVY = ("torch", "transformers", "lightning", "datasets", "plotly", "matplotlib", "pandas", "scipy")
 LIGHT = [
     "audit",
-    "compact",
     "demo",
     "explore",
     "export",
     "figures",
     "insights",
     "metrics",
-    "pull",
-    "push",
     "query",
     "report",
     "study",
-    "verify",
     "watch",
 ]
 # in this order in one process, so that each may import what those before it did

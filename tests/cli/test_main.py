@@ -66,11 +66,11 @@ def test_version(capsys):
         ("alarms", "expected a command, got 'alarms'; did you mean 'alerts'?"),
         (
             "qqq",
-            "expected a command, got 'qqq'; there are demo, audit, sweep, reproduce, study, explore, watch, push, pull, verify, report, query, compact, insights, alerts, metrics, figures, export",
+            "expected a command, got 'qqq'; there are demo, audit, sweep, reproduce, study, explore, watch, report, query, insights, alerts, metrics, figures, export",
         ),
         (
             "",
-            "expected a command, got none; there are demo, audit, sweep, reproduce, study, explore, watch, push, pull, verify, report, query, compact, insights, alerts, metrics, figures, export",
+            "expected a command, got none; there are demo, audit, sweep, reproduce, study, explore, watch, report, query, insights, alerts, metrics, figures, export",
         ),
     ],
 )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from hub_server import HubServer
-from stored_rows import KEY, row
 
 from repdyn import open_store
 from repdyn.hub.client import Hub
@@ -37,7 +35,6 @@ def test_each_place(tmp_path, temporary, hub):
     states.mkdir(parents=True)
     left = [
         store.folder_of("run") / f".repdyn-{HEX}.parquet",
-        store.folder_of("run") / f".compact-{HEX}.parquet",
         store.path / f".repdyn-{HEX}.html",
         states / f".repdyn-{HEX}.safetensors",
     ]
@@ -92,17 +89,3 @@ def test_a_sweep_killed_while_its_probe_is_made(hub: HubServer, commits, start, 
     assert status == 0, errors
     assert f"removed 1 temporary folder of killed processes: {folder}" in errors
     assert list(temporary.glob("*repdyn-*")) == []
-
-
-def test_what_a_compaction_left_is_removed_and_what_it_writes_is_not(tmp_path, monkeypatch):
-    store = open_store(tmp_path / "store")
-    for step in (0, 8):
-        store.write(dataclasses.replace(KEY, step=step), [row(step=step)])
-    (tmp_path / "elsewhere").mkdir()
-    linked = tmp_path / "elsewhere" / f".compact-{HEX}.parquet"
-    linked.touch()
-    (store.path / "link").symlink_to(tmp_path / "elsewhere")
-    said = []
-    done = store.compact("run", lambda done, total: said.append(remove_unfinished_files(store)))
-    assert (done.files_after, said) == (1, [[], []])
-    assert linked.exists()

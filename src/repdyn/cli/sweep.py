@@ -23,7 +23,7 @@ from repdyn.metrics import resolve
 from repdyn.probe.class_names import class_names
 from repdyn.probe.views import SUBSETS
 from repdyn.store import Store, open_store
-from repdyn.store.remote_errors import RemoteError
+from repdyn.store.remote import RemoteError
 from repdyn.sweep.audit import audit
 from repdyn.sweep.audit_text import fault_lines
 from repdyn.sweep.downloads import has_abandoned_threads

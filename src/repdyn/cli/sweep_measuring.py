@@ -12,13 +12,12 @@ from repdyn.diagnosis import continuity_statements
 from repdyn.hub.client import Hub
 from repdyn.publish.results import show_store
 from repdyn.report import PAGE, write_report
-from repdyn.store import Store, find_store
+from repdyn.store import Store
 from repdyn.sweep.checkpoint import store_foreign
 from repdyn.sweep.downloads import DownloadLimits, Downloads
 from repdyn.sweep.leftovers import remove_leftovers
 from repdyn.sweep.loop import SweepResult, check_comparable, describe_other_designs, sweep
 from repdyn.sweep.progress import ProgressDisplay
-from repdyn.sweep.reuse import reuse
 from repdyn.sweep.sources import Source, tasks_of
 from repdyn.sweep.targets import Target
 from repdyn.sweep.tasks import ForeignWeights, Settings, Task, partition_tasks
@@ -44,9 +43,6 @@ def measure_sources(
         check_comparable(tasks, store, settings)
         for note in describe_other_designs(tasks, store):
             print_line(console, note)
-        if options.reuse:
-            waiting = partition_tasks(tasks, store, settings, retry_failed=True).waiting
-            print_line(console, reuse(waiting, store, find_store(options.reuse), settings).described(options.reuse))
         task_list = partition_tasks(tasks, store, settings, retry_failed=options.retry_failed)
         for task in every_task:
             if task.target in foreign:

@@ -81,7 +81,6 @@ def measure_checkpoint(
     rows = [scalar_row(profile.checkpoint, name, value, probe=probe.hash) for name, value in costs.items()]
     rows += [replace(row, **asdict(profile.checkpoint)) for row in embedding_rows]
     store.write(settings.key(task), [*profile.rows, *profile.scalars, *rows])
-    store.discard_failures(settings.key(task))
     if state_cache is not None:
         state_cache.delete_before(target.checkpoint.step)
     return timing

@@ -32,7 +32,6 @@ _EXAMPLES = """examples:
   %(prog)s runs/quickstart/TIME/checkpoints --probe runs/quickstart/TIME/repdyn/probes/HASH.safetensors
   %(prog)s --suite pythia-70m --engine ray --workers 4
   %(prog)s --suite pythia-70m --store s3://bucket/sweeps    several machines may run this
-  %(prog)s --suite pythia-70m --reuse hf://datasets/ORG/NAME
   %(prog)s --suite pythia --shard "$((SLURM_ARRAY_TASK_ID + 1))/$SLURM_ARRAY_TASK_COUNT"
 
 A sweep can be stopped at any time; the same command continues it. Exit status: 0 everything is measured; 1 some
@@ -65,12 +64,6 @@ def parser(prog: str) -> argparse.ArgumentParser:
     execution = top.add_argument_group("execution")
     execution.add_argument(
         "--store", type=path_or_url, help="results: folder or URL (default: FOLDER/sweep, or sweeps)"
-    )
-    execution.add_argument(
-        "--reuse",
-        type=path_or_url,
-        metavar="URL",
-        help="take from another store, such as a published one, what it has of the same commits, probe and metrics",
     )
     execution.add_argument(
         "--dry-run",

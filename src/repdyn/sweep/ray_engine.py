@@ -87,7 +87,7 @@ def sweep_with_ray(
                 outcome = _outcome(ray, finished, task, store, settings, head)
                 report.add(outcome)
                 _show(display, task, outcome)
-                store.refresh(task.target.run)
+                store.refresh()
                 for measured in outcome.measured:
                     display.warn_of_own_windows(measured, store.read(settings.key(measured)))
                 abort_on_repeated_failure(report)

@@ -134,7 +134,7 @@ class ConvergenceStudy(Study):
 
     def _report_correlations(self) -> None:
         frames = []
-        for (name, probe), run in select(find_store(self.options.store, self.options.run), self.options.run).items():
+        for (name, probe), run in select(find_store(self.options.store), self.options.run).items():
             for stack, rows in by_stack(run).items():
                 title, loss = of_stack(name, stack), loss_of_run(rows).title
                 try:
