@@ -66,6 +66,7 @@ class FaultyFileSystem(MemoryFileSystem):
         self._meet("put_file", rpath)
         return super().put_file(lpath, rpath, **options)
 
+
 @pytest.fixture
 def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FaultyFileSystem]]:
     """The filesystem of the URLs ``faulty://``, empty; the cache is below ``tmp_path``, and retries wait little."""
