@@ -20,12 +20,12 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.hub.options import Loading
+from repdyn.checkpoints.loading import Loading
 from repdyn.probe.design import MAX_VECTORS
-from repdyn.sweep.checkpoint import Timing, measure_checkpoint
-from repdyn.sweep.downloads import LocalFiles
-from repdyn.sweep.targets import Target
-from repdyn.sweep.tasks import Settings, Task
+from repdyn.checkpoints.run import Timing, measure_checkpoint
+from repdyn.checkpoints.downloads import LocalFiles
+from repdyn.checkpoints.targets import Target
+from repdyn.checkpoints.plan import Settings, Task
 from repdyn.text.source import load_corpus
 
 # width, layers, heads of the published configurations

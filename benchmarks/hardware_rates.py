@@ -5,7 +5,7 @@
 
 Models of several shapes with weights at random are measured once with the loss and once without. Seconds are those of
 the processor, so that a busy machine hardly changes them. The rates are the least-squares fit of relative errors, by
-the terms of :mod:`repdyn.sweep.estimate`; what they give for each model is printed beside what it took.
+the terms of :mod:`repdyn.checkpoints.estimate`; what they give for each model is printed beside what it took.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from plan_accuracy import MODELS, Shape, save_model
 
 from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.hub.options import Loading
+from repdyn.checkpoints.loading import Loading
 from repdyn.probe.design import BATCH_VECTORS
-from repdyn.sweep.checkpoint import Timing, measure_checkpoint
-from repdyn.sweep.downloads import LocalFiles
-from repdyn.sweep.local import find_checkpoints
-from repdyn.sweep.tasks import Settings, Task
+from repdyn.checkpoints.run import Timing, measure_checkpoint
+from repdyn.checkpoints.downloads import LocalFiles
+from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.plan import Settings, Task
 from repdyn.text.source import load_corpus
 
 SHAPES = MODELS | {"70m": Shape(50304, 512, 6, 8, torch.float16), "160m": Shape(50304, 768, 12, 12, torch.float16)}

@@ -37,7 +37,7 @@ from transformers.utils import logging
 
 from repdyn import Probe, open_store
 from repdyn.cli.sweep import run
-from repdyn.sweep.options import parser as sweep_parser
+from repdyn.checkpoints.options import parser as sweep_parser
 
 CALLS = "openat,write,pwrite64,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,rmdir,fsync,fdatasync,ftruncate"
 N_CHECKPOINTS = 3

@@ -37,8 +37,8 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from repdyn import open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.sweep.estimate import START_SECONDS, VIEWS_SECONDS
-from repdyn.sweep.options import n_bytes
+from repdyn.checkpoints.estimate import START_SECONDS, VIEWS_SECONDS
+from repdyn.checkpoints.options import n_bytes
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from hub_server import Fault, HubServer, _Handler

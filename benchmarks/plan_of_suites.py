@@ -26,8 +26,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
-from repdyn.hub.revisions import parse_revision
-from repdyn.sweep.suites import PublishedModel, shipped_suites
+from repdyn.checkpoints.revisions import parse_revision
+from repdyn.checkpoints.suites import PublishedModel, shipped_suites
 
 BYTES_PER_PARAMETER = 2
 CONFIG_BYTES = 700

@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 
 from repdyn import Probe, measure
-from repdyn.hub.options import Loading
-from repdyn.hub.weights import DTYPES, load_model
+from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.weights import DTYPES, load_model
 from repdyn.tables.frames import measurements
 
 CELL = ["metric", "subset", "layer"]

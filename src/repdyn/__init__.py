@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from repdyn import kernels
+    from repdyn.checkpoints.sweep import Sweep, sweep
     from repdyn.diagnosis import insights
     from repdyn.measurement.measure import Profile, measure
     from repdyn.metrics import Metric, register_metric
@@ -25,12 +26,14 @@ __all__ = [
     "Ranks",
     "Schedule",
     "Store",
+    "Sweep",
     "Tracker",
     "insights",
     "kernels",
     "measure",
     "open_store",
     "register_metric",
+    "sweep",
 ]
 
 _HOMES = {
@@ -41,11 +44,13 @@ _HOMES = {
     "Ranks": "repdyn.utils.distributed",
     "Schedule": "repdyn.tracking.schedule",
     "Store": "repdyn.store",
+    "Sweep": "repdyn.checkpoints.sweep",
     "Tracker": "repdyn.tracking.tracker",
     "insights": "repdyn.diagnosis",
     "measure": "repdyn.measurement.measure",
     "open_store": "repdyn.store",
     "register_metric": "repdyn.metrics",
+    "sweep": "repdyn.checkpoints.sweep",
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from repdyn.sweep.checkpoint import Timing
+from repdyn.checkpoints.run import Timing
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from repdyn.hub.revisions import parse_revision
-from repdyn.sweep.suites import shipped_suites
+from repdyn.checkpoints.revisions import parse_revision
+from repdyn.checkpoints.suites import shipped_suites
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

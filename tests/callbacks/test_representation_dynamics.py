@@ -13,13 +13,13 @@ from lightning.pytorch.loggers import CSVLogger
 
 from repdyn import Probe, Schedule, measure, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
-from repdyn.hub.client import Hub
+from repdyn.checkpoints.hub import Hub
 from repdyn.metrics import METRICS
 from repdyn.store.schema import Checkpoint
-from repdyn.sweep.downloads import DownloadLimits, Downloads
-from repdyn.sweep.local import find_checkpoints
-from repdyn.sweep.loop import sweep
-from repdyn.sweep.tasks import Settings, Task
+from repdyn.checkpoints.downloads import DownloadLimits, Downloads
+from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.run import sweep
+from repdyn.checkpoints.plan import Settings, Task
 
 pytestmark = pytest.mark.slow
 

@@ -193,7 +193,7 @@ def test_an_unknown_logger_is_refused(store, capsys):
 
 def test_sweep_gets_its_arguments_as_they_are(monkeypatch):
     seen = []
-    monkeypatch.setattr("repdyn.cli.sweep_command.main", lambda arguments, prog: seen.append((arguments, prog)))
+    monkeypatch.setattr("repdyn.cli.sweep.main", lambda arguments, prog: seen.append((arguments, prog)))
     main(["sweep", "--suite", "pythia", "--help"])
     assert seen == [(["--suite", "pythia", "--help"], "repdyn sweep")]
 
@@ -202,7 +202,7 @@ def test_the_status_of_a_sweep_is_the_commands(monkeypatch):
     def failing(arguments, prog):
         sys.exit(1)
 
-    monkeypatch.setattr("repdyn.cli.sweep_command.main", failing)
+    monkeypatch.setattr("repdyn.cli.sweep.main", failing)
     with pytest.raises(SystemExit) as stopped:
         main(["sweep", "folder"])
     assert stopped.value.code == 1

@@ -17,7 +17,7 @@ import yaml
 from lanes import extended_except
 
 from repdyn import Probe, open_store
-from repdyn.cli.sweep_command import main as analyze_checkpoints
+from repdyn.cli.sweep import main as analyze_checkpoints
 from repdyn.cli.train import Run, TrainCLI
 
 pytestmark = pytest.mark.slow
@@ -174,7 +174,7 @@ def test_a_small_run_from_start_to_figures_and_its_sweep(tmp_path, family, train
 
     monkeypatch.setattr("signal.signal", lambda *_: None)
     for view in ("show_store", "write_report"):
-        monkeypatch.setattr(f"repdyn.cli.sweep_measuring.{view}", lambda *_: None)
+        monkeypatch.setattr(f"repdyn.cli.sweep.{view}", lambda *_: None)
     with pytest.raises(SystemExit, match="^0$"):
         analyze_checkpoints([str(folder)])
     again = open_store(folder / "sweep").to_pandas()

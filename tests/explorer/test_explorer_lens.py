@@ -14,7 +14,7 @@ from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.explorer import lens_tables
 from repdyn.explorer.app import Page
 from repdyn.explorer.session import LISTED, Session
-from repdyn.hub.errors import CheckpointError
+from repdyn.checkpoints.errors import CheckpointError
 from repdyn.studies.lens import sentence_lens
 from repdyn.studies.models import LoadedModel
 

@@ -7,9 +7,9 @@ from hashlib import sha1, sha256
 
 import pytest
 
-from repdyn.hub.client import Hub, RemoteFile
-from repdyn.hub.errors import CheckpointError
-from repdyn.hub.listings import list_commits
+from repdyn.checkpoints.hub import Hub, RemoteFile
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.listings import list_commits
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from repdyn.hub.model_config import ModelShape, parse_config, reason_not_loadable, shape_of
+from repdyn.checkpoints.model_config import ModelShape, parse_config, reason_not_loadable, shape_of
 
 PYTHIA = {"hidden_size": 512, "num_hidden_layers": 6, "vocab_size": 50304, "torch_dtype": "float16"}
 

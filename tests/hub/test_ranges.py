@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import CheckpointError
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import CheckpointError
 
 
 @pytest.fixture

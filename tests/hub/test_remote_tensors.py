@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from repdyn.hub.errors import CheckpointError
-from repdyn.hub.remote_tensors import MAX_ROWS, read_embeddings
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.embeddings import MAX_ROWS, read_embeddings
 
 
 class Ranges:

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from repdyn.hub import revisions
-from repdyn.hub.revisions import (
+from repdyn.checkpoints.revisions import (
     Revision,
     compile_pattern,
     match_revisions,

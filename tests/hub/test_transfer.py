@@ -13,10 +13,10 @@ from hub_server import HubServer
 from huggingface_hub import HfApi
 
 from repdyn.hub import transfer
-from repdyn.hub.client import Hub, RemoteFile, total_bytes
-from repdyn.hub.errors import CancelledError, CheckpointError
-from repdyn.hub.tokenizers import HubFolder, fetch_tokenizer
-from repdyn.hub.transfer import DownloadMonitor, in_threads, map_concurrently, unmonitored
+from repdyn.checkpoints.hub import Hub, RemoteFile, total_bytes
+from repdyn.checkpoints.errors import CancelledError, CheckpointError
+from repdyn.checkpoints.tokenizers import HubFolder, fetch_tokenizer
+from repdyn.checkpoints.hub import DownloadMonitor, in_threads, map_concurrently, unmonitored
 
 DRIP = {"bytes_per_second": 20}
 SOON = 8.0
@@ -52,7 +52,7 @@ def test_a_listing_that_drips_ends_with_the_timeout(hub, commit, what):
 def test_a_listing_without_end(hub, commit, monkeypatch):
     entries = list(HfApi(endpoint=hub.url).list_repo_tree("lab/model", revision=commit, recursive=True))
     monkeypatch.setattr(HfApi, "list_repo_tree", lambda *_, **__: itertools.cycle(entries))
-    monkeypatch.setattr("repdyn.hub.client._MOST_FILES", 1000)
+    monkeypatch.setattr("repdyn.checkpoints.hub._MOST_FILES", 1000)
     with pytest.raises(CheckpointError, match="expected at most 1,000 files in lab/model, the hub lists more"):
         Hub().files("lab/model", commit)
 
@@ -60,7 +60,7 @@ def test_a_listing_without_end(hub, commit, monkeypatch):
 @pytest.mark.parametrize("what", ["commits", "tree"])
 @pytest.mark.parametrize("pages", ["itself", "another", "new"])
 def test_pages_that_refer_to_each_other(hub, commit, monkeypatch, what, pages):
-    monkeypatch.setattr("repdyn.hub.responses._MOST_PAGES", 20)
+    monkeypatch.setattr("repdyn.checkpoints.responses._MOST_PAGES", 20)
     address = f"{hub.url}/api/models/lab/model/{what}/{'main' if what == 'commits' else commit}"
     asked = {"commits": lambda: Hub().commits("lab/model"), "tree": lambda: Hub().files("lab/model", commit)}
     following = {
@@ -109,12 +109,12 @@ def test_a_wait_that_is_too_long_is_not_begun(hub, commit, tmp_path, waits, code
 @pytest.mark.parametrize(("seconds", "lines"), [(200, 1), (5, 0)])
 def test_a_long_wait_is_announced_in_one_line(hub, commit, tmp_path, monkeypatch, caplog, method, seconds, lines):
     """Also where four files wait at the same time."""
-    monkeypatch.setattr("repdyn.hub.responses._announced_until", 0.0)
-    monkeypatch.setattr("repdyn.hub.transfer._wait", lambda *_: None)
+    monkeypatch.setattr("repdyn.checkpoints.responses._announced_until", 0.0)
+    monkeypatch.setattr("repdyn.checkpoints.hub._wait", lambda *_: None)
     files = Hub().files("lab/model", commit)
     hub.fault(f"^{method} .*/resolve/", "status", code=429, times=4, headers={"Retry-After": str(seconds)})
     Hub().download("lab/model", commit, files, tmp_path / "here", unmonitored())
-    announced = [record.getMessage() for record in caplog.records if record.name == "repdyn.hub.responses"]
+    announced = [record.getMessage() for record in caplog.records if record.name == "repdyn.checkpoints.responses"]
     assert announced == [f"the hub asks to wait {seconds} seconds before the next request (429)"] * lines
 
 
@@ -149,8 +149,8 @@ def test_a_listing_that_fails_once_is_asked_for_again(hub, commit, what, kind):
 @pytest.mark.parametrize("is_error", [False, True])
 def test_an_answer_without_end_is_not_read_into_memory(hub, commit, monkeypatch, what, is_error):
     """A listing, or an error's message, of which 5 kB arrive and 5 MB would be unpacked."""
-    monkeypatch.setattr("repdyn.hub.client.MOST_LISTED_BYTES", 10_000)
-    monkeypatch.setattr("repdyn.hub.responses._MOST_ERROR_BYTES", 10_000)
+    monkeypatch.setattr("repdyn.checkpoints.hub.MOST_LISTED_BYTES", 10_000)
+    monkeypatch.setattr("repdyn.checkpoints.responses._MOST_ERROR_BYTES", 10_000)
     hub.fault("/api/", "gzip", after=5_000_000)
     if is_error:
         monkeypatch.setattr("httpx2.Response.is_error", True)

@@ -26,18 +26,18 @@ from transformers import (
 
 from repdyn import Probe, measure, open_store
 from repdyn.hub import memory
-from repdyn.hub.client import Hub, RemoteFile
-from repdyn.hub.errors import CheckpointError
-from repdyn.hub.lightning_files import load_lightning
-from repdyn.hub.options import Loading
-from repdyn.hub.tokenizers import load_tokenizer
-from repdyn.hub.weight_files import choose_files
-from repdyn.hub.weights import load_model
-from repdyn.sweep.downloads import DownloadLimits, Downloads
-from repdyn.sweep.local import find_checkpoints
-from repdyn.sweep.loop import sweep
-from repdyn.sweep.probes import _config
-from repdyn.sweep.tasks import Settings, Task
+from repdyn.checkpoints.hub import Hub, RemoteFile
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.weights import load_lightning
+from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.tokenizers import load_tokenizer
+from repdyn.checkpoints.hub import choose_files
+from repdyn.checkpoints.weights import load_model
+from repdyn.checkpoints.downloads import DownloadLimits, Downloads
+from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.run import sweep
+from repdyn.checkpoints.probes import _config
+from repdyn.checkpoints.plan import Settings, Task
 from repdyn.utils.timeout import TimeoutRunner
 
 SHARDS = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]

@@ -18,16 +18,16 @@ from small import HandWritten
 
 from repdyn.capture.blocks import find_blocks
 from repdyn.cli.train import TrainCLI
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import CheckpointError
-from repdyn.hub.options import Loading
-from repdyn.hub.revisions import compile_pattern, match_revisions, parse_revision, select_revisions, whole_number
-from repdyn.hub.weights import load_model
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.revisions import compile_pattern, match_revisions, parse_revision, select_revisions, whole_number
+from repdyn.checkpoints.weights import load_model
 from repdyn.metrics import resolve
-from repdyn.sweep.local import find_checkpoints
-from repdyn.sweep.options import n_bytes, parser
-from repdyn.sweep.probes import ProbeText
-from repdyn.sweep.suites import find_models, read_suite
+from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.options import n_bytes, parser
+from repdyn.checkpoints.probes import ProbeText
+from repdyn.checkpoints.suites import find_models, read_suite
 from repdyn.tracking.schedule import Schedule
 
 FUZZ = settings(

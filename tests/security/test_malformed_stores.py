@@ -23,7 +23,7 @@ from repdyn import Probe, open_store
 from repdyn.alerts import RULES, stored_rules
 from repdyn.probe.design import DENSE
 from repdyn.store.schema import SCHEMA, to_table
-from repdyn.sweep.tasks import Settings, partition_tasks
+from repdyn.checkpoints.plan import Settings, partition_tasks
 from repdyn.utils.timeout import TimeoutRunner
 
 FUZZ = settings(
@@ -172,8 +172,8 @@ def test_what_other_programs_make_of_the_same_rows_reads(tmp_path):
 
 
 def test_a_sweep_measures_again_what_does_not_read(tmp_path, whole, small_probe):
-    from repdyn.sweep.targets import Target
-    from repdyn.sweep.tasks import Task
+    from repdyn.checkpoints.targets import Target
+    from repdyn.checkpoints.plan import Task
 
     task, store = Task(Target("run", 8, "step8", path=tmp_path), small_probe), open_store(tmp_path)
     path = tmp_path / Settings().key(task).filename
@@ -184,8 +184,8 @@ def test_a_sweep_measures_again_what_does_not_read(tmp_path, whole, small_probe)
 
 
 def test_a_named_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, whole, small_probe):
-    from repdyn.sweep.targets import Target
-    from repdyn.sweep.tasks import Task
+    from repdyn.checkpoints.targets import Target
+    from repdyn.checkpoints.plan import Task
 
     task, store = Task(Target("run", 8, "step8", path=tmp_path), small_probe), open_store(tmp_path)
     path = tmp_path / Settings().key(task).filename

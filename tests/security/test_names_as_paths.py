@@ -15,18 +15,18 @@ from stored_rows import row
 
 from repdyn import Probe, open_store
 from repdyn.cli.train import Run
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import CheckpointError
-from repdyn.hub.options import Loading
-from repdyn.hub.weights import load_model
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.weights import load_model
 from repdyn.store import MeasurementKey
-from repdyn.sweep.checkpoint import store_failure
-from repdyn.sweep.downloads import DownloadLimits, Downloads
-from repdyn.sweep.local import find_checkpoints
-from repdyn.sweep.loop import sweep
-from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel
-from repdyn.sweep.targets import Target, select_targets
-from repdyn.sweep.tasks import Settings, Task
+from repdyn.checkpoints.run import store_failure
+from repdyn.checkpoints.downloads import DownloadLimits, Downloads
+from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.run import sweep
+from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel
+from repdyn.checkpoints.targets import Target, select_targets
+from repdyn.checkpoints.plan import Settings, Task
 
 NAMES = ["../../x", "..", ".", "/etc/x", "a/../../b", "a/b", "a\\b", "nul\0", "new\nline", "~", "x" * 400, "é" * 200]
 NAME_IDS = [f"{name[:12]!r}" for name in NAMES]

@@ -16,8 +16,8 @@ from stored_rows import row
 from repdyn import open_store
 from repdyn.cli import sweep as cli
 from repdyn.cli.saved_config import SaveConfig
-from repdyn.cli.sweep_command import main
-from repdyn.hub.errors import CheckpointError, SweepStoppedError, hub_errors, model_errors
+from repdyn.cli.sweep import main
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, hub_errors, model_errors
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
 

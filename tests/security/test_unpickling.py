@@ -21,19 +21,19 @@ from repdyn.cli.train import TrainCLI
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.tokens import encode, load_tokenizer
 from repdyn.hub import memory
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import CheckpointError
-from repdyn.hub.lightning_files import load_lightning
-from repdyn.hub.memory import memory_of_file
-from repdyn.hub.options import Loading
-from repdyn.hub.weights import load_model
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.weights import load_lightning
+from repdyn.checkpoints.memory import memory_of_file
+from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.weights import load_model
 from repdyn.models import LanguageModel
 from repdyn.store import MeasurementKey
-from repdyn.sweep.downloads import DownloadLimits, Downloads
-from repdyn.sweep.local import find_checkpoints
-from repdyn.sweep.loop import SweepResult, sweep
-from repdyn.sweep.probes import ProbeText
-from repdyn.sweep.tasks import Settings, Task
+from repdyn.checkpoints.downloads import DownloadLimits, Downloads
+from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.run import SweepResult, sweep
+from repdyn.checkpoints.probes import ProbeText
+from repdyn.checkpoints.plan import Settings, Task
 
 CODE = "contains code that would run when it is read"
 

@@ -12,7 +12,7 @@ import pytest
 from repdyn.cli import study as cli
 from repdyn.cli.main import main
 from repdyn.cli.study import KINDS
-from repdyn.hub.errors import CheckpointError, SweepStoppedError
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.studies.driver import Study
 
 

@@ -12,7 +12,7 @@ import torch
 from huggingface_hub import constants
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.hub.errors import CheckpointError
+from repdyn.checkpoints.errors import CheckpointError
 from repdyn.studies.models import LoadedModel, add_model_options, file_name, load_models
 
 

@@ -14,7 +14,7 @@ import pytest
 from hub_server import HubServer
 
 from repdyn.cli import sweep as cli
-from repdyn.cli.sweep_command import main
+from repdyn.cli.sweep import main
 from repdyn.store import Store
 from repdyn.text.corpus import builtin_corpus
 
@@ -58,8 +58,8 @@ def command(tmp_path, monkeypatch, capsys, shown) -> Command:
 def shown(monkeypatch) -> list[list[str]]:
     """The runs of each requested summary, which is not drawn."""
     runs: list[list[str]] = []
-    monkeypatch.setattr("repdyn.cli.sweep_measuring.show_store", lambda store, names: runs.append(names))
-    monkeypatch.setattr("repdyn.cli.sweep_measuring.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda store, names: runs.append(names))
+    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
     return runs
 
 

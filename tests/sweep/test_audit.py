@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
-from repdyn.hub.client import Files, RemoteFile
-from repdyn.sweep.audit import CheckpointFiles, Finding, History, audit, find_copies
-from repdyn.sweep.suites import KnownFault
+from repdyn.checkpoints.hub import Files, RemoteFile
+from repdyn.checkpoints.audit import CheckpointFiles, Finding, History, audit, find_copies
+from repdyn.checkpoints.suites import KnownFault
 
 MODEL = "model.safetensors"
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -17,7 +17,7 @@ from transformers import MambaConfig, MambaForCausalLM
 from repdyn import open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.store import Store
-from repdyn.sweep.checkpoint import measure_checkpoint
+from repdyn.checkpoints.run import measure_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -134,7 +134,7 @@ def test_the_network_fails_during_a_sweep(hub, commits, command, monkeypatch):
         huggingface_hub.close_session()
         return timing
 
-    monkeypatch.setattr("repdyn.sweep.loop.measure_checkpoint", measured)
+    monkeypatch.setattr("repdyn.checkpoints.run.measure_checkpoint", measured)
     status, _, err = command("lab/model")
     assert status == 3
     assert err.splitlines()[-1].startswith("stopped: no connection to")

@@ -11,12 +11,12 @@ import pytest
 
 from repdyn import open_store
 from repdyn.cli.audit import main as audit
-from repdyn.cli.sweep_command import main as sweep
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import CheckpointError
-from repdyn.sweep.plan import selection_notes
-from repdyn.sweep.suites import PublishedModel
-from repdyn.sweep.targets import Selection, select_targets
+from repdyn.cli.sweep import main as sweep
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.plan import selection_notes
+from repdyn.checkpoints.suites import PublishedModel
+from repdyn.checkpoints.targets import Selection, select_targets
 
 BRANCH = "tiny-1"
 SAVED = "Saving HF Model -- Step {}"

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForCausalLM
 
 from repdyn import open_store
 from repdyn.cli import sweep as cli
-from repdyn.cli.sweep_command import main
+from repdyn.cli.sweep import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.store import Store
 from repdyn.tables.costs import copies_line, failure_line
@@ -31,8 +31,8 @@ def command(tmp_path, monkeypatch, capsys) -> Command:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr(cli, "has_abandoned_threads", lambda: False)  # or it would end this process
-    monkeypatch.setattr("repdyn.cli.sweep_measuring.show_store", lambda store, names: None)
-    monkeypatch.setattr("repdyn.cli.sweep_measuring.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda store, names: None)
+    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
         quick = ("--text", "builtin", "--max-vectors", "512", "--device", "cpu", "--metrics", "anisotropy")

@@ -26,7 +26,7 @@ def unknown(uid):
     raise KeyError(f"getpwuid(): uid not found: {uid}")
 
 pwd.getpwuid = unknown
-from repdyn.cli.sweep_command import main
+from repdyn.cli.sweep import main
 for arguments in json.loads(sys.argv[1]):
     try:
         main(arguments)

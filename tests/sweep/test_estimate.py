@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from repdyn.hub.model_config import ModelShape, parse_config, shape_of
+from repdyn.checkpoints.model_config import ModelShape, parse_config, shape_of
 from repdyn.sweep import estimate
-from repdyn.sweep.estimate import (
+from repdyn.checkpoints.estimate import (
     CHECKPOINT_SECONDS,
     HARDWARE,
     START_SECONDS,
@@ -23,7 +23,7 @@ from repdyn.sweep.estimate import (
     sum_of,
     weights_on_disk,
 )
-from repdyn.sweep.options import parser
+from repdyn.checkpoints.options import parser
 
 # 12e9 weights in blocks of width 10**4, and 1e9 in each of two embeddings, at 2 bytes
 SHAPE = ModelShape(n_layers=10, width=10**4, vocabulary=10**5, weight_bytes=2)

@@ -18,15 +18,15 @@ from lanes import extended_except
 from safetensors.torch import load_file, save_file
 
 from repdyn import Probe, open_store
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import CancelledError, CheckpointError, SweepStoppedError
-from repdyn.hub.tokenizers import HubFolder, fetch_tokenizer
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import CancelledError, CheckpointError, SweepStoppedError
+from repdyn.checkpoints.tokenizers import HubFolder, fetch_tokenizer
 from repdyn.store import Store
-from repdyn.sweep.downloads import DownloadLimits, Downloads
-from repdyn.sweep.loop import SweepResult, sweep
-from repdyn.sweep.suites import PublishedModel
-from repdyn.sweep.targets import select_targets
-from repdyn.sweep.tasks import Settings, Task, partition_tasks
+from repdyn.checkpoints.downloads import DownloadLimits, Downloads
+from repdyn.checkpoints.run import SweepResult, sweep
+from repdyn.checkpoints.suites import PublishedModel
+from repdyn.checkpoints.targets import select_targets
+from repdyn.checkpoints.plan import Settings, Task, partition_tasks
 
 pytestmark = pytest.mark.slow
 
@@ -127,8 +127,8 @@ def test_rate_limits_are_waited_for_as_the_hub_requests(hub, published, store, d
 def test_listings_of_a_busy_hub_are_retried(hub, published, monkeypatch, code):
     published()
     waited = []
-    monkeypatch.setattr("repdyn.hub.transfer._WAITS_SECONDS", (1, 2, 4))
-    monkeypatch.setattr("repdyn.hub.transfer._wait", lambda seconds, monitor: waited.append(seconds))
+    monkeypatch.setattr("repdyn.checkpoints.hub._WAITS_SECONDS", (1, 2, 4))
+    monkeypatch.setattr("repdyn.checkpoints.hub._wait", lambda seconds, monitor: waited.append(seconds))
     hub.fault("/api/models/lab/model/(refs|revision)", "status", times=2, code=code, headers={"Retry-After": "30"})
     assert set(Hub().refs("lab/model")) == {"step0", "step8", "step16"}
     hub.fault("/api/models/lab/model/revision", "status", times=1, code=code)
@@ -349,7 +349,7 @@ def test_a_disk_that_fills_up_ends_the_sweep(published, store, downloads, monkey
         raise OSError(errno.ENOSPC, "No space left on device", "model.safetensors")
 
     tasks = published()
-    monkeypatch.setattr("repdyn.hub.client._require_intact", full)
+    monkeypatch.setattr("repdyn.checkpoints.hub._require_intact", full)
     with pytest.raises(SweepStoppedError, match=r"the disk is full \(model.safetensors\); free some space"):
         sweep(tasks, store, SETTINGS, downloads)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2Model
 
-from repdyn.sweep.embeddings import N_COMPARED, cosine_to_first, input_embeddings, median_norm
+from repdyn.checkpoints.embeddings import N_COMPARED, cosine_to_first, input_embeddings, median_norm
 
 
 @pytest.fixture

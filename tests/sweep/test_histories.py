@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from repdyn.hub.client import Hub
-from repdyn.sweep.audit import Finding, audit
-from repdyn.sweep.histories import count_listings, find_foreign_targets, list_histories, models_to_audit
-from repdyn.sweep.suites import PublishedModel
-from repdyn.sweep.targets import Selection, Target, select_targets
-from repdyn.sweep.tasks import ForeignWeights
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.audit import Finding, audit
+from repdyn.checkpoints.audit import count_listings, find_foreign_targets, list_histories, models_to_audit
+from repdyn.checkpoints.suites import PublishedModel
+from repdyn.checkpoints.targets import Selection, Target, select_targets
+from repdyn.checkpoints.plan import ForeignWeights
 
 PYTHIA = PublishedModel("model", "", "lab/model", "lab/model", r"step(?P<step>\d+)", expected=(0, 143000))
 Publish = Callable[..., str]

@@ -21,7 +21,7 @@ from small import random_tokens
 from repdyn import Probe, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
 from repdyn.cli import sweep as cli
-from repdyn.cli.sweep_command import main
+from repdyn.cli.sweep import main
 from repdyn.store import Store
 
 N_CHECKPOINTS = 25
@@ -76,8 +76,8 @@ class PublishedCheckpoint:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("signal.signal", lambda *_: None)
             patched.setattr(cli, "has_abandoned_threads", lambda: False)
-            patched.setattr("repdyn.cli.sweep_measuring.show_store", lambda *_: None)
-            patched.setattr("repdyn.cli.sweep_measuring.write_report", lambda _, path: path)
+            patched.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
+            patched.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
             with pytest.raises(SystemExit, match="^0$"):
                 main(self.command(store))
 

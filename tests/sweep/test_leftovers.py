@@ -12,11 +12,11 @@ from hub_server import HubServer
 from stored_rows import KEY, row
 
 from repdyn import open_store
-from repdyn.hub.client import Hub
+from repdyn.checkpoints.hub import Hub
 from repdyn.store.state_cache import STATES_FOLDER
 from repdyn.store.unfinished import remove_unfinished_files
-from repdyn.sweep.downloads import DownloadLimits, Downloads
-from repdyn.sweep.leftovers import remove_leftovers
+from repdyn.checkpoints.downloads import DownloadLimits, Downloads
+from repdyn.checkpoints.leftovers import remove_leftovers
 from repdyn.utils.ownership import locked_file, temporary_folder
 
 HEX = "0123456789abcdef" * 2

@@ -17,18 +17,18 @@ from transformers import AutoModelForCausalLM
 
 from repdyn import Probe, measure, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
-from repdyn.cli.sweep_command import main
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import CheckpointError
-from repdyn.hub.lightning_files import load_lightning
-from repdyn.hub.options import Loading
+from repdyn.cli.sweep import main
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.weights import load_lightning
+from repdyn.checkpoints.loading import Loading
 from repdyn.models import LanguageModel, build_model
 from repdyn.store import Store
 from repdyn.store.schema import Checkpoint
-from repdyn.sweep.downloads import DownloadLimits, Downloads
-from repdyn.sweep.local import find_checkpoints, ignored_models
-from repdyn.sweep.loop import SweepResult, sweep
-from repdyn.sweep.tasks import Settings, Task, partition_tasks
+from repdyn.checkpoints.downloads import DownloadLimits, Downloads
+from repdyn.checkpoints.local import find_checkpoints, ignored_models
+from repdyn.checkpoints.run import SweepResult, sweep
+from repdyn.checkpoints.plan import Settings, Task, partition_tasks
 
 SETTINGS = Settings(loading=Loading(dtype="auto"))
 SIZES = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
@@ -65,8 +65,8 @@ def measured(tmp_path, probe):
 @pytest.fixture
 def undrawn(monkeypatch) -> None:
     """Figures take their time, and few tests look at them."""
-    monkeypatch.setattr("repdyn.cli.sweep_measuring.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.cli.sweep_measuring.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from repdyn.sweep.options import Shard, n_bytes, parser
+from repdyn.checkpoints.options import Shard, n_bytes, parser
 
 PROG = "analyze_checkpoints.py"
 

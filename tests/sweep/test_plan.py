@@ -10,14 +10,14 @@ import huggingface_hub
 import pytest
 from rich.console import Console
 
-from repdyn.hub.client import Hub
-from repdyn.hub.model_config import ModelShape
-from repdyn.sweep.plan import ModelPlan, gigabytes, plan_fields, print_plan, selection_notes
-from repdyn.sweep.planned_files import list_files
-from repdyn.sweep.suite_list import print_suites, suite_fields
-from repdyn.sweep.suites import PublishedModel, shipped_suites
-from repdyn.sweep.targets import Selection, Target, select_targets
-from repdyn.sweep.tasks import ForeignWeights
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.model_config import ModelShape
+from repdyn.checkpoints.plan import ModelPlan, gigabytes, plan_fields, print_plan, selection_notes
+from repdyn.checkpoints.planned_files import list_files
+from repdyn.checkpoints.suite_list import print_suites, suite_fields
+from repdyn.checkpoints.suites import PublishedModel, shipped_suites
+from repdyn.checkpoints.targets import Selection, Target, select_targets
+from repdyn.checkpoints.plan import ForeignWeights
 from repdyn.utils.short_lists import shorten_list
 
 

@@ -18,15 +18,15 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from repdyn import Probe
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import CheckpointError, SweepStoppedError
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.models import build_model
 from repdyn.probe.class_names import CLASSES
 from repdyn.probe.design import INDEPENDENT
-from repdyn.sweep.local import find_checkpoints
-from repdyn.sweep.probes import ProbeText, hub_probe, local_probe
-from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel
-from repdyn.sweep.targets import Selection, select_targets
+from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.probes import ProbeText, hub_probe, local_probe
+from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel
+from repdyn.checkpoints.targets import Selection, select_targets
 
 CONTEXT = 12
 SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 1, "n_heads": 2}

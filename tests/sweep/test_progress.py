@@ -8,9 +8,9 @@ import re
 import pytest
 from rich.console import Console
 
-from repdyn.sweep.progress import ProgressDisplay
-from repdyn.sweep.targets import Target
-from repdyn.sweep.tasks import Task
+from repdyn.checkpoints.progress import ProgressDisplay
+from repdyn.checkpoints.targets import Target
+from repdyn.checkpoints.plan import Task
 
 
 @pytest.fixture

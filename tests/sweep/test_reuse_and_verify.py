@@ -12,12 +12,12 @@ from sweep.conftest import lines, weights_fetched
 
 from repdyn import Probe, open_store
 from repdyn.cli.main import main
-from repdyn.hub.weights import Loading
+from repdyn.checkpoints.weights import Loading
 from repdyn.publish.sharing import push
 from repdyn.store import Store, read_rows
 from repdyn.store.parquet_files import write_single
 from repdyn.store.schema import to_table
-from repdyn.sweep.verification import choose, find_candidates
+from repdyn.checkpoints.verification import choose, find_candidates
 
 pytestmark = pytest.mark.slow
 URL = "faulty://host/published"

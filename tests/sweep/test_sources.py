@@ -13,10 +13,10 @@ from small import random_tokens
 
 from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import CheckpointError, SweepStoppedError
-from repdyn.sweep.options import parser
-from repdyn.sweep.sources import Source, find_sources
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
+from repdyn.checkpoints.options import parser
+from repdyn.checkpoints.plan import Source, find_sources
 
 
 def found(*arguments: object) -> tuple[list[Source], list[str]]:

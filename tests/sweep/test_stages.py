@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repdyn import open_store
-from repdyn.cli.sweep_command import main as sweep
+from repdyn.cli.sweep import main as sweep
 from repdyn.tables.runs import measured_runs
 
 SUITE = """title: stages

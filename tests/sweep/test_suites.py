@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import repdyn
-from repdyn.hub.revisions import DEFAULT_PATTERN, match_revisions, parse_revision, select_revisions
-from repdyn.sweep.suites import KnownFault, PublishedCheckpoint, PublishedModel, Suite, find_models, shipped_suites
+from repdyn.checkpoints.revisions import DEFAULT_PATTERN, match_revisions, parse_revision, select_revisions
+from repdyn.checkpoints.suites import KnownFault, PublishedCheckpoint, PublishedModel, Suite, find_models, shipped_suites
 from repdyn.tables.seeds import model_of
 
 ROOT = Path(__file__).parents[2]

@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from repdyn import Probe, open_store
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import SweepStoppedError
-from repdyn.hub.options import Loading
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import SweepStoppedError
+from repdyn.checkpoints.loading import Loading
 from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM
 from repdyn.sweep import loop
-from repdyn.sweep.downloads import DownloadLimits, Downloads
-from repdyn.sweep.local import find_checkpoints
-from repdyn.sweep.loop import check_comparable, sweep
-from repdyn.sweep.suites import PublishedModel
-from repdyn.sweep.targets import select_targets
-from repdyn.sweep.tasks import Settings, Task, partition_tasks
+from repdyn.checkpoints.downloads import DownloadLimits, Downloads
+from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.run import check_comparable, sweep
+from repdyn.checkpoints.suites import PublishedModel
+from repdyn.checkpoints.targets import select_targets
+from repdyn.checkpoints.plan import Settings, Task, partition_tasks
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,10 @@ from small import random_tokens
 from synthetic_runs import DENSE, NO_DESIGN, fill, make_row
 
 from repdyn import Probe
-from repdyn.sweep.loop import describe_other_designs
-from repdyn.sweep.progress import ProgressDisplay
-from repdyn.sweep.targets import Target
-from repdyn.sweep.tasks import Task
+from repdyn.checkpoints.run import describe_other_designs
+from repdyn.checkpoints.progress import ProgressDisplay
+from repdyn.checkpoints.targets import Target
+from repdyn.checkpoints.plan import Task
 
 
 def task_of(design: str) -> Task:

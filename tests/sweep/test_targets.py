@@ -10,10 +10,10 @@ import huggingface_hub
 import pytest
 
 from repdyn import open_store
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import CheckpointError, SweepStoppedError
-from repdyn.sweep.suites import PublishedCheckpoint, PublishedModel
-from repdyn.sweep.targets import Selection, Target, select_targets
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
+from repdyn.checkpoints.suites import PublishedCheckpoint, PublishedModel
+from repdyn.checkpoints.targets import Selection, Target, select_targets
 
 STEP = r"step(?P<step>\d+)"
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from repdyn.hub.options import add_timeout_option
+from repdyn.checkpoints.loading import add_timeout_option
 from repdyn.utils.arguments import SuggestingParser, at_least
 from repdyn.utils.ownership import temporary_folder
 from repdyn.utils.records import add_record_options, print_records, wants_records
@@ -17,8 +17,8 @@ from repdyn.utils.untrusted_names import printable
 from repdyn.utils.urls import path_or_url
 
 if TYPE_CHECKING:
-    from repdyn.sweep.certificates import Certificate
-    from repdyn.sweep.verification import Verified
+    from repdyn.checkpoints.certificates import Certificate
+    from repdyn.checkpoints.verification import Verified
 
 DISAGREES, STOPPED = 1, 3
 _EXAMPLES = """examples:
@@ -41,14 +41,14 @@ def main(arguments: Sequence[str], prog: str = "repdyn verify") -> None:
         SystemExit: with the status that --help explains.
     """
     options = build_parser(prog).parse_args(arguments)
-    from repdyn.hub.client import Hub
-    from repdyn.hub.errors import SweepStoppedError
-    from repdyn.hub.options import Loading, check_device, resolved_device
+    from repdyn.checkpoints.certificates import check_certificates
+    from repdyn.checkpoints.downloads import DownloadLimits, Downloads
+    from repdyn.checkpoints.errors import SweepStoppedError
+    from repdyn.checkpoints.hub import Hub
+    from repdyn.checkpoints.leftovers import remove_leftovers
+    from repdyn.checkpoints.loading import Loading, check_device, resolved_device
+    from repdyn.checkpoints.verification import choose, find_candidates, verify
     from repdyn.store import find_store
-    from repdyn.sweep.certificates import check_certificates
-    from repdyn.sweep.downloads import DownloadLimits, Downloads
-    from repdyn.sweep.leftovers import remove_leftovers
-    from repdyn.sweep.verification import choose, find_candidates, verify
     from repdyn.utils.cache import cache_directory
 
     device = resolved_device(options.device)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from repdyn.hub.local import checkpoints_folder, model_folders
+from repdyn.checkpoints.local import checkpoints_folder, model_folders
 
 _STEP = re.compile(r"step([0-9]+)", re.ASCII)
 

@@ -10,12 +10,12 @@ from gradio import Blocks
 from gradio.themes import Default
 from starlette.middleware import Middleware
 
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.explorer.app import build
 from repdyn.explorer.checkpoints import choose_checkpoints
 from repdyn.explorer.guard import Guard
 from repdyn.explorer.session import Session
 from repdyn.explorer.theme import CSS, FONTS, HEAD, MONOSPACED
-from repdyn.hub.errors import CheckpointError, SweepStoppedError
 from repdyn.studies.models import load_models
 from repdyn.utils.addresses import accepted_hosts, announcement, free_port
 

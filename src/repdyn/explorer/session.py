@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 
 from repdyn.capture.blocks import LayerPatterns, find_blocks
+from repdyn.checkpoints.errors import CheckpointError
 from repdyn.explorer.results import LayerHeads, SentencePaths, TokenStates
-from repdyn.hub.errors import CheckpointError
 from repdyn.studies.anatomy.trajectories import TokenTrajectory, TrajectoryPlane, fit_plane, match_tokens
 from repdyn.studies.attention import SentenceAttention, sentence_attention
 from repdyn.studies.charts import select

@@ -6,10 +6,10 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 
+from repdyn.checkpoints.suites import PublishedModel
 from repdyn.recipes.evaluation import models_for, stands_in
 from repdyn.recipes.measured import Measured
 from repdyn.recipes.recipe import Recipe
-from repdyn.sweep.suites import PublishedModel
 
 
 def shortfalls(recipe: Recipe, models: Sequence[PublishedModel], n_checkpoints: Mapping[str, int]) -> list[str]:

@@ -6,7 +6,7 @@ import math
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
-from repdyn.sweep.suite_entries import Entry
+from repdyn.checkpoints.suite_entries import Entry
 
 
 def typed(entry: Entry, key: str, value: Any, hint: Any) -> Any:

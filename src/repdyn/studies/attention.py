@@ -10,7 +10,7 @@ from torch import Tensor
 from repdyn.capture.attention import LENGTH, AttentionWeights, attention_weights
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.prepared_model import prepare
-from repdyn.hub.errors import model_errors
+from repdyn.checkpoints.errors import model_errors
 from repdyn.kernels import Undefined
 from repdyn.studies.models import LoadedModel
 from repdyn.studies.tokens.sentences import sentence_probe

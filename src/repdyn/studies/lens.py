@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.output_head import find_output_head
 from repdyn.capture.prepared_model import prepare
-from repdyn.hub.errors import model_errors
+from repdyn.checkpoints.errors import model_errors
 from repdyn.kernels.lens import LensReading, read_predictions
 from repdyn.studies.models import LoadedModel
 from repdyn.studies.states import token_states

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from repdyn.checkpoints.reuse import CERTIFICATES
 from repdyn.store import Store
 from repdyn.store.keys import step_name
 from repdyn.store.run_files import RunFiles, with_run_files
-from repdyn.sweep.reuse import CERTIFICATES
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from repdyn.checkpoints.plan import Settings, Task
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.parquet_files import to_rows
 from repdyn.store.run_files import read_file, with_run_files
 from repdyn.store.schema import Row
-from repdyn.sweep.tasks import Settings, Task
 from repdyn.utils.atomic_files import write_atomically
 
 CERTIFICATES = "certificates"

@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 
 from repdyn.capture.token_states import positions_from
-from repdyn.hub.options import Loading
+from repdyn.checkpoints.downloads import Downloads
+from repdyn.checkpoints.loading import Loading
+from repdyn.checkpoints.plan import Settings, Task
+from repdyn.checkpoints.run import sweep
+from repdyn.checkpoints.targets import Target
 from repdyn.metrics import resolve
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.sweep.downloads import Downloads
-from repdyn.sweep.loop import sweep
-from repdyn.sweep.targets import Target
-from repdyn.sweep.tasks import Settings, Task
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-6
 """Tolerances: another device, or another version of torch, changes the last digits of float32 states."""

@@ -21,8 +21,8 @@ from ray_helpers import NOWHERE, STEPS, find_tasks, ray, wait_until
 
 from repdyn import Probe, open_store
 from repdyn.store import Store
-from repdyn.sweep.options import parser
-from repdyn.sweep.tasks import Task
+from repdyn.checkpoints.options import parser
+from repdyn.checkpoints.plan import Task
 
 
 @pytest.fixture(scope="module")

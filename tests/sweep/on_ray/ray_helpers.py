@@ -17,14 +17,14 @@ import psutil
 from hub_server import HubServer
 
 from repdyn import Probe, open_store
-from repdyn.hub.client import Hub
-from repdyn.hub.options import Loading
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.loading import Loading
 from repdyn.store import Store
-from repdyn.sweep.downloads import DownloadLimits, Downloads
-from repdyn.sweep.loop import SweepResult, sweep
-from repdyn.sweep.suites import PublishedModel
-from repdyn.sweep.targets import select_targets
-from repdyn.sweep.tasks import Settings, Task
+from repdyn.checkpoints.downloads import DownloadLimits, Downloads
+from repdyn.checkpoints.run import SweepResult, sweep
+from repdyn.checkpoints.suites import PublishedModel
+from repdyn.checkpoints.targets import select_targets
+from repdyn.checkpoints.plan import Settings, Task
 
 # read when Ray is imported; without them it writes a token to the user's home
 os.environ["RAY_AUTH_MODE"] = "token"

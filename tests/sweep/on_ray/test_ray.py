@@ -26,15 +26,15 @@ from ray_helpers import (
 
 from repdyn import Probe, open_store
 from repdyn.cli import sweep as cli
-from repdyn.cli.sweep_command import main
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import SweepStoppedError
+from repdyn.cli.sweep import main
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.errors import SweepStoppedError
 from repdyn.models import build_model
 from repdyn.store import Store
 from repdyn.sweep import ray_engine
-from repdyn.sweep.checkpoint import store_failure
-from repdyn.sweep.ray_engine import sweep_with_ray
-from repdyn.sweep.tasks import Settings, partition_tasks
+from repdyn.checkpoints.run import store_failure
+from repdyn.checkpoints.ray_engine import sweep_with_ray
+from repdyn.checkpoints.plan import Settings, partition_tasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.extended]
 
@@ -187,8 +187,8 @@ def test_interrupted_and_completed_by_the_same_command(
     stamps = {path: path.stat().st_mtime_ns for path in store.path.rglob("step*.parquet")}
 
     hub.faults.clear()
-    monkeypatch.setattr("repdyn.cli.sweep_measuring.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.cli.sweep_measuring.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
     with pytest.raises(SystemExit, match="^0$"):
         main([*ANALYZE, "--downloads", str(downloads), "--store", str(store.path)])
     printed = capsys.readouterr().err

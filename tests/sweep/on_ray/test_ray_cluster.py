@@ -26,10 +26,10 @@ from ray_helpers import (
 
 from repdyn import Probe, open_store
 from repdyn.cli import sweep as cli
-from repdyn.hub.client import Hub
+from repdyn.checkpoints.hub import Hub
 from repdyn.store import Store
-from repdyn.sweep.ray_engine import sweep_with_ray
-from repdyn.sweep.tasks import Task, partition_tasks
+from repdyn.checkpoints.ray_engine import sweep_with_ray
+from repdyn.checkpoints.plan import Task, partition_tasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.extended]
 

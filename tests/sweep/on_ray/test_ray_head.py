@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from repdyn.sweep import ray_engine, ray_head
-from repdyn.sweep.ray_head import ClusterHead, ClusterLostError
+from repdyn.checkpoints.ray_engine import ClusterHead, ClusterLostError
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from ray_helpers import SETTINGS, ray
 
-from repdyn.hub.client import Hub
+from repdyn.checkpoints.hub import Hub
 from repdyn.sweep import ray_engine
-from repdyn.sweep.loop import SweepResult
-from repdyn.sweep.ray_engine import sweep_with_ray
+from repdyn.checkpoints.run import SweepResult
+from repdyn.checkpoints.ray_engine import sweep_with_ray
 
 pytest.importorskip("ray")
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from repdyn.hub.errors import model_errors
+from repdyn.checkpoints.errors import model_errors
 from repdyn.probe import Probe
 from repdyn.probe.class_names import class_names
 from repdyn.studies.convergence.bootstrap import SequenceSums, percentile_interval, resample_profiles

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import signal
+import socket
 import threading
-from argparse import Namespace
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,18 +15,16 @@ from typing import Any, TypeAlias
 
 import torch
 
-from repdyn.hub.client import Hub, total_bytes
-from repdyn.hub.errors import CheckpointError
-from repdyn.hub.transfer import map_concurrently
+from repdyn.checkpoints.downloads import downloads_of
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
+from repdyn.checkpoints.hub import Hub, map_concurrently, total_bytes
+from repdyn.checkpoints.options import SweepOptions
+from repdyn.checkpoints.plan import Task
+from repdyn.checkpoints.progress import ProgressDisplay
+from repdyn.checkpoints.run import SweepResult, abort_on_repeated_failure, measure_tasks, store_failure
+from repdyn.checkpoints.targets import Target
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.sweep.checkpoint import store_failure
-from repdyn.sweep.downloads import DownloadLimits, Downloads
-from repdyn.sweep.loop import SweepResult, abort_on_repeated_failure, sweep
-from repdyn.sweep.progress import ProgressDisplay
-from repdyn.sweep.ray_head import CHECK_SECONDS, ClusterHead, ClusterLostError, check_reachable
-from repdyn.sweep.targets import Target
-from repdyn.sweep.tasks import Settings, Task
 from repdyn.utils.urls import is_url
 
 DISK = "disk_gb"
@@ -33,6 +32,11 @@ DISK = "disk_gb"
 MAX_RETRIES = 3
 _OBJECT_STORE_BYTES = 256_000_000  # the tasks share only probes
 _UNITS = 10_000  # Ray counts resources in ten-thousandths
+CHECK_SECONDS = 5.0
+"""How often a sweep that waits for its workers looks for the head."""
+LOST_SECONDS = 20.0
+"""How long the head may be out of reach, as while it is started again. Ray ends the process after a minute."""
+_CONNECT_SECONDS = 10
 _CANCEL_SECONDS = 10
 _UPLOAD_SECONDS = 120.0
 
@@ -40,9 +44,7 @@ Machine: TypeAlias = Mapping[str, float]
 """The resources of one machine of a cluster, by name."""
 
 
-def sweep_with_ray(
-    tasks: Sequence[Task], store: Store, settings: Settings, hub: Hub, options: Namespace
-) -> SweepResult:
+def sweep_with_ray(tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hub) -> SweepResult:
     """Measure checkpoints on the Ray cluster at RAY_ADDRESS, or on a local one that is started if it is not set.
 
     A task requests a GPU if the device is one, a fraction 1 / ``workers`` of a machine's CPUs and, with ``max_disk``, a
@@ -52,9 +54,8 @@ def sweep_with_ray(
     Args:
         tasks: checkpoints to measure.
         store: remote store, or one on a file system that all machines share.
-        settings: metrics, and options for loading and running the models.
+        options: resolved.
         hub: hub from which the sizes of the checkpoints are read.
-        options: command line options: workers, device, max_disk, downloads, timeout, trust_remote_code.
 
     Raises:
         ValueError: Ray is not installed, or no machine of the cluster has the requested resources.
@@ -70,7 +71,7 @@ def sweep_with_ray(
     with _cluster(ray, options), ProgressDisplay(len(tasks)) as display:
         head = ClusterHead(ray.get_runtime_context().gcs_address)
         machines = _machines(ray, options)
-        limits = _download_limits(machines, options)
+        budget = _budget(machines, options)
         remote = ray.remote(max_retries=MAX_RETRIES)(_measure_in_worker)
         probes = {task.probe.hash: ray.put(task.probe) for task in tasks}
         # a remote store by its URL, since each machine has a copy of its own
@@ -78,34 +79,37 @@ def sweep_with_ray(
         waiting = {}
         try:
             for task, size in zip(tasks, sizes, strict=True):
-                call = remote.options(**_resources(size, machines, limits, options))
+                call = remote.options(**_resources(size, machines, budget, options))
                 probe = probes[task.probe.hash]
-                waiting[call.remote(task.target, probe, place, settings, hub.endpoint, limits)] = task
+                with_budget = replace(options, max_disk=budget)
+                waiting[call.remote(task.target, probe, task.attention, place, with_budget, hub.endpoint)] = task
             while waiting:
                 finished = _finished(ray, list(waiting), head)
                 task = waiting.pop(finished)
-                outcome = _outcome(ray, finished, task, store, settings, head)
+                outcome = _outcome(ray, finished, task, store, options, head)
                 report.add(outcome)
                 _show(display, task, outcome)
-                store.refresh(task.target.run)
+                store.refresh()
                 for measured in outcome.measured:
-                    display.warn_of_own_windows(measured, store.read(settings.key(measured)))
+                    display.warn_of_own_windows(measured, store.read(measured.key(options)))
                 abort_on_repeated_failure(report)
         except ClusterLostError:
             waiting.clear()  # nothing is left to cancel, and Ray soon ends this process
             raise
         finally:
             _cancel(ray, list(waiting))
-            _remove_leftovers(limits, hub)
+            # those of killed workers on this machine; on other machines the next worker does so
+            downloads_of(options, hub).purge()
     return report
 
 
 def _measure_in_worker(
-    target: Target, probe: Probe, place: str, settings: Settings, endpoint: str, limits: DownloadLimits
+    target: Target, probe: Probe, attention: str | None, place: str, options: SweepOptions, endpoint: str
 ) -> SweepResult:
     """Measure one checkpoint in a worker, for the store at a path or URL."""
-    task, store = Task(target, probe), open_store(place, refresh=False)
-    result = sweep([task], store, settings, Downloads(Hub(endpoint, limits.timeout_seconds), limits))
+    task, store = Task(target, probe, attention), open_store(place, refresh=False)
+    downloads = downloads_of(options, Hub(endpoint, options.timeout))
+    result = measure_tasks([task], store, options, downloads)
     problem = store.drain(_UPLOAD_SECONDS)
     return SweepResult(failed=[(task, problem)]) if problem and result.measured else result
 
@@ -123,7 +127,7 @@ def _finished(ray: Any, calls: list[Any], head: ClusterHead) -> Any:
         head.check()
 
 
-def _outcome(ray: Any, call: Any, task: Task, store: Store, settings: Settings, head: ClusterHead) -> SweepResult:
+def _outcome(ray: Any, call: Any, task: Task, store: Store, options: SweepOptions, head: ClusterHead) -> SweepResult:
     try:
         result = ray.get(call)
         # with this process's task in place of the worker's copy
@@ -138,7 +142,7 @@ def _outcome(ray: Any, call: Any, task: Task, store: Store, settings: Settings, 
             f"its worker was lost {1 + MAX_RETRIES} times, most likely out of memory "
             f"({type(error).__name__}); try fewer --workers"
         )
-        store_failure(task, store, settings, reason)
+        store_failure(task, store, options, reason)
         return SweepResult(failed=[(task, reason)])
 
 
@@ -157,14 +161,8 @@ def _cancel(ray: Any, calls: list[Any]) -> None:
         ray.wait(calls, num_returns=len(calls), timeout=_CANCEL_SECONDS)
 
 
-def _remove_leftovers(limits: DownloadLimits, hub: Hub) -> None:
-    """Delete the downloads of killed workers on this machine; on other machines the next worker does so."""
-    with Downloads(hub, limits).opened():
-        pass
-
-
 @contextmanager
-def _cluster(ray: Any, options: Namespace) -> Iterator[None]:
+def _cluster(ray: Any, options: SweepOptions) -> Iterator[None]:
     """Connect to Ray; a local cluster gets the disk budget as a resource."""
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
@@ -176,7 +174,7 @@ def _cluster(ray: Any, options: Namespace) -> Iterator[None]:
         ray.shutdown()
 
 
-def _connect(ray: Any, address: str, options: Namespace) -> None:
+def _connect(ray: Any, address: str, options: SweepOptions) -> None:
     quiet = {"log_to_driver": False, "logging_level": "error"}
     if address == "local":  # starts a new cluster, even if one is running on this machine
         ray.init(
@@ -198,7 +196,7 @@ def _connect(ray: Any, address: str, options: Namespace) -> None:
         ) from error
 
 
-def _machines(ray: Any, options: Namespace) -> list[Machine]:
+def _machines(ray: Any, options: SweepOptions) -> list[Machine]:
     """Return the machines that can run a task, and raise ValueError if there is none."""
     needed = {}
     if options.max_disk:
@@ -215,28 +213,28 @@ def _machines(ray: Any, options: Namespace) -> list[Machine]:
     return suitable
 
 
-def _download_limits(machines: Sequence[Machine], options: Namespace) -> DownloadLimits:
-    limits = DownloadLimits.from_options(options)
-    if limits.budget_bytes is None:
-        return limits
-    return replace(limits, budget_bytes=min(limits.budget_bytes, int(1e9 * max(machine[DISK] for machine in machines))))
+def _budget(machines: Sequence[Machine], options: SweepOptions) -> int | None:
+    """Return the bytes that all tasks of a machine may have on its disk."""
+    if options.max_disk is None:
+        return None
+    return min(options.max_disk, int(1e9 * max(machine[DISK] for machine in machines)))
 
 
-def _resources(size: int, machines: Sequence[Machine], limits: DownloadLimits, options: Namespace) -> dict[str, Any]:
+def _resources(size: int, machines: Sequence[Machine], budget: int | None, options: SweepOptions) -> dict[str, Any]:
     """Return the resources that a task requests.
 
     Args:
         size: size of its files, in bytes.
         machines: the machines that can run it.
-        limits: limits of all tasks of a machine together.
-        options: command line options.
+        budget: bytes that all tasks of a machine together may have on its disk.
+        options: of the sweep.
     """
     n_cpus = int(min(machine["CPU"] for machine in machines))
     resources = {}
-    if limits.budget_bytes:
+    if budget:
         # at most the whole budget, so that a larger checkpoint is scheduled too, and its failure recorded; a share,
         # since the resource of a machine is rounded to whole gigabytes
-        share = min(1.0, size / limits.budget_bytes)
+        share = min(1.0, size / budget)
         resources[DISK] = max(machine[DISK] for machine in machines) * math.ceil(share * _UNITS) / _UNITS
     return {
         "num_cpus": max(1, n_cpus // options.workers),
@@ -245,7 +243,7 @@ def _resources(size: int, machines: Sequence[Machine], limits: DownloadLimits, o
     }
 
 
-def _sizes(tasks: Sequence[Task], hub: Hub, options: Namespace) -> list[int]:
+def _sizes(tasks: Sequence[Task], hub: Hub, options: SweepOptions) -> list[int]:
     """Return the number of bytes to download for each task; zeros without a disk budget."""
     if not options.max_disk:
         return [0] * len(tasks)
@@ -276,3 +274,63 @@ def _import_ray() -> Any:
     except ImportError as error:
         raise ValueError("expected Ray for --engine ray, which is not installed; pip install 'repdyn[ray]'") from error
     return ray
+
+
+class ClusterLostError(SweepStoppedError):
+    """The head of the Ray cluster is out of reach, and with it all results that are not stored."""
+
+
+class ClusterHead:
+    """The head of a cluster that this process is connected to.
+
+    Args:
+        address: host and port of its control service; of another network, as behind ``ray://``, it is not watched.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._is_watched = self._is_reachable()
+        self._missed_since: float | None = None
+
+    def check(self) -> None:
+        """Look for the head.
+
+        Raises:
+            ClusterLostError: it has been out of reach for long.
+        """
+        asked = time.monotonic()
+        if not self._is_watched or self._is_reachable():
+            self._missed_since = None
+            return
+        self._missed_since = self._missed_since or asked
+        if time.monotonic() - self._missed_since > LOST_SECONDS:
+            raise ClusterLostError(
+                f"expected the head of the Ray cluster at {self._address}, it has been out of reach for "
+                f"{LOST_SECONDS:g} s; what is measured is stored: start the cluster again, set RAY_ADDRESS to it, and "
+                "the same command goes on from there"
+            )
+
+    def wait(self) -> None:
+        """Return once the head is there.
+
+        Raises:
+            ClusterLostError: it is not there in time.
+        """
+        self.check()
+        while self._missed_since is not None:
+            time.sleep(1)
+            self.check()
+
+    def _is_reachable(self) -> bool:
+        try:
+            check_reachable(self._address)
+        except OSError:
+            return False
+        return True
+
+
+def check_reachable(address: str) -> None:
+    """Raise OSError if an address is not reachable, which Ray itself would retry for a quarter of an hour."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()

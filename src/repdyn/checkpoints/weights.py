@@ -1,17 +1,20 @@
-"""Load models from the weight files of a checkpoint."""
+"""Load models from the files of a checkpoint: a folder of ``save_pretrained``, or a Lightning checkpoint."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
+from safetensors import safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -22,12 +25,10 @@ from transformers import (
     PreTrainedModel,
 )
 
-from repdyn.hub.client import RemoteFile, total_bytes
-from repdyn.hub.errors import CheckpointError, model_errors
-from repdyn.hub.memory import memory_of_model, memory_of_weights, require_free_memory, require_weights_for
-from repdyn.hub.model_config import ONLY_WITH_HF_OLMO
-from repdyn.hub.options import Loading
-from repdyn.hub.weight_files import choose_files, is_weight_file
+from repdyn.checkpoints.errors import CheckpointError, model_errors
+from repdyn.checkpoints.hub import RemoteFile, choose_files, is_weight_file
+from repdyn.checkpoints.loading import Loading
+from repdyn.models import LanguageModel
 from repdyn.utils.quiet import without_reports
 
 # Modules after the last block, which the checkpoint of a model with a head may lack.
@@ -39,11 +40,18 @@ _MASKED_HEAD = re.compile(r".*ForMaskedLM|BertForPreTraining")
 
 _NUMBER = re.compile(r"\.(\d+)(?=\.)")
 _LAYERS = re.compile(r"(?!max_).*layers?")
+_OWN_ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
+_ONLY_WITH_HF_OLMO = (
+    "the checkpoint loads only with hf_olmo, a module of the package ai2-olmo, and not with transformers; its files "
+    "can be audited, with repdyn audit, but not measured"
+)
 
 MAX_LAYERS = 10_000
 """Largest number of layers that is built: a larger one is an error of the configuration, and would fill the memory."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Precisions that a model can be converted to."""
+
+log = logging.getLogger(__name__)
 
 
 def load_model(
@@ -53,7 +61,8 @@ def load_model(
 
     Args:
         folder: the checkpoint, with configuration and weights.
-        loading: device, precision and placement.
+        loading: device, precision, placement and attention; where the attention is not available, that of the
+            configuration is used, with a warning.
         offload_folder: where a device map may put weights on disk; must exist as long as the model.
         with_head: load the language-modelling head too, if the configuration names one and the checkpoint holds its
             weights.
@@ -64,27 +73,16 @@ def load_model(
     with model_errors("the checkpoint does not load"):
         require_regular_files(folder)
         _require_weights_inside(folder)
-        here = {path.name: RemoteFile(path.stat().st_size, None) for path in folder.iterdir()}
-        chosen = choose_files(here)
-        _require_memory(sum(memory_of_weights(folder / name, DTYPES.get(loading.dtype)) for name in chosen), loading)
-    placement = {"device_map": loading.device_map, "offload_folder": offload_folder} if loading.device_map else {}
+        chosen = choose_files({path.name: RemoteFile(path.stat().st_size, None) for path in folder.iterdir()})
+        if loading.device_map is None:
+            _require_memory([folder / name for name in chosen], loading.dtype)
     with model_errors("the checkpoint does not load"), remote_code_errors(), without_reports():
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=loading.trust_remote_code)
         if not loading.trust_remote_code:
             _check_no_remote_code(config)
         _require_few_layers(config)
-        # "auto" is the precision in which a live run measures.
         auto_class = _auto_class(config) if with_head else AutoModel
-        _require_size(auto_class, config, total_bytes(chosen), loading)
-        model, report = auto_class.from_pretrained(
-            folder,
-            config=config,
-            dtype=DTYPES.get(loading.dtype, "auto"),
-            local_files_only=True,
-            trust_remote_code=loading.trust_remote_code,
-            output_loading_info=True,
-            **placement,
-        )
+        model, report = _from_pretrained(auto_class, folder, config, loading, offload_folder)
         if auto_class is not AutoModel and _absent(report["missing_keys"]):
             return load_model(folder, loading, offload_folder)
         if loading.device_map is None:
@@ -93,6 +91,70 @@ def load_model(
         _require_every_block(model, report["unexpected_keys"])
         _require_finite(model)
         return model.eval()
+
+
+def _from_pretrained(
+    auto_class: Any, folder: Path, config: PreTrainedConfig, loading: Loading, offload_folder: Path | None
+) -> tuple[Any, dict[str, Any]]:
+    settings: dict[str, Any] = {
+        "config": config,
+        # "auto" is the precision in which a live run measures
+        "dtype": DTYPES.get(loading.dtype, "auto"),
+        "local_files_only": True,
+        "trust_remote_code": loading.trust_remote_code,
+        "output_loading_info": True,
+    }
+    if loading.device_map:
+        settings |= {"device_map": loading.device_map, "offload_folder": offload_folder}
+    if loading.attention is not None:
+        try:
+            return auto_class.from_pretrained(folder, attn_implementation=loading.attention, **settings)
+        except (ImportError, ValueError) as error:
+            log.warning(
+                "The run was measured with the attention %r, which is not available here; its values may differ in the "
+                "last digits: %s",
+                loading.attention,
+                str(error).splitlines()[0],
+            )
+    return auto_class.from_pretrained(folder, **settings)
+
+
+def load_lightning(path: Path, *, raw: bool = False) -> nn.Module:
+    """Load the model from a Lightning checkpoint of :class:`repdyn.models.LanguageModel`, without running pickles.
+
+    Args:
+        path: the file.
+        raw: of a file with averaged weights, load those of the optimizer in their place.
+
+    Raises:
+        CheckpointError: the file is damaged, or holds another module.
+    """
+    with model_errors(f"{path} does not load as a checkpoint of repdyn.models.LanguageModel"):
+        content = lightning_content(path)
+        weights = content["current_model_state" if raw else "state_dict"]
+        _require_free(sum(tensor.numel() * tensor.element_size() for tensor in weights.values()), "auto")
+        # not load_from_checkpoint, with which the file chooses what is called with its hyperparameters
+        parameters = content["hyper_parameters"]
+        given = {name: parameters[name] for name in _OWN_ARGUMENTS if name in parameters}
+        if (n_layers := given.get("n_layers", 0)) > MAX_LAYERS:
+            raise CheckpointError(f"it has {n_layers} layers, more than the {MAX_LAYERS} that are supported")
+        with torch.device("meta"):  # sizes that do not match the weights could fill the memory
+            sizes = {name: tensor.shape for name, tensor in LanguageModel(**given).state_dict().items()}
+        if sizes != {name: tensor.shape for name, tensor in weights.items()}:
+            raise CheckpointError("its weights are not those of the model that its hyperparameters describe")
+        module = LanguageModel(**given)
+        module.load_state_dict(weights)
+        return module.model
+
+
+def lightning_content(path: Path) -> dict[str, Any]:
+    """Read a Lightning checkpoint: tensors and plain values, no pickled code."""
+    if not path.is_file():
+        raise CheckpointError("expected a regular file, got a folder, a named pipe or a device")
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"expected a Lightning checkpoint, got {type(content).__name__}")
+    return content
 
 
 def _auto_class(config: PreTrainedConfig) -> Any:
@@ -110,7 +172,7 @@ def remote_code_errors(what: str = "it") -> Iterator[None]:
         yield
     except ValueError as error:
         if "`hf_olmo`" in str(error):
-            raise CheckpointError(ONLY_WITH_HF_OLMO) from error
+            raise CheckpointError(_ONLY_WITH_HF_OLMO) from error
         if "contains custom code" not in str(error):
             raise
         raise CheckpointError(
@@ -168,24 +230,28 @@ def _numbers_of_layers(settings: Mapping[str, Any]) -> Iterator[int]:
             yield value
 
 
-def _require_memory(n_bytes: float, loading: Loading) -> None:
-    if loading.device_map is None:
-        precision = "their own precision" if loading.dtype == "auto" else loading.dtype
-        require_free_memory(n_bytes, precision, "try --dtype bfloat16 or --device-map auto")
+def _require_memory(paths: Iterable[Path], dtype: str) -> None:
+    """Check that the weights of files fit into memory in a precision: Linux would kill the process otherwise."""
+    n_bytes = 0.0
+    for path in paths:
+        ratio = 1.0
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as weights:  # raises an error for a file that was cut off
+                first = next(iter(weights.keys()), None)
+                if first and dtype in DTYPES:
+                    ratio = DTYPES[dtype].itemsize / weights.get_tensor(first).dtype.itemsize
+        n_bytes += path.stat().st_size * ratio if is_weight_file(path.name) else 0
+    _require_free(n_bytes, dtype)
 
 
-def _require_size(auto_class: Any, config: PreTrainedConfig, n_bytes: int, loading: Loading) -> None:
-    """Check the model that the configuration describes against its files and the memory, before it is allocated."""
-    if loading.trust_remote_code:
-        return  # such code allocates what it wants, and need not run on the meta device
-    quantised = getattr(config, "quantization_config", None) is not None
-    with torch.device("meta"):
-        model = auto_class.from_config(deepcopy(config))
-    require_weights_for(model, n_bytes, quantised=quantised)
-    if not quantised:  # of a quantised model, only the files tell the size
-        # where no precision is named, a weight takes two bytes at least
-        published = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float16
-        _require_memory(memory_of_model(model, DTYPES.get(loading.dtype, published)), loading)
+def _require_free(n_bytes: float, dtype: str) -> None:
+    available = psutil.virtual_memory().available
+    if n_bytes > available:
+        precision = "their own precision" if dtype == "auto" else dtype
+        raise CheckpointError(
+            f"out of memory: its weights take {n_bytes / 1e9:.1f} GB in {precision}, and {available / 1e9:.1f} GB are "
+            "free; try --dtype bfloat16 or --device-map auto"
+        )
 
 
 def _require_every_weight(model: PreTrainedModel, missing: Iterable[str], mismatched: Iterable[object]) -> None:

@@ -5,20 +5,35 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from repdyn.hub.client import RemoteFile
-from repdyn.hub.errors import CheckpointError, model_errors
-from repdyn.hub.local import LIGHTNING, checkpoints_folder, model_folders
-from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, parse_revision, whole_number
-from repdyn.hub.weight_files import weight_files
+from repdyn.checkpoints.errors import CheckpointError, model_errors
+from repdyn.checkpoints.hub import RemoteFile, weight_files
+from repdyn.checkpoints.revisions import DEFAULT_PATTERN, Revision, parse_revision, whole_number
+from repdyn.checkpoints.targets import Target
 from repdyn.store.schema import FINISHED
-from repdyn.sweep.targets import Target
+
+LIGHTNING = ".ckpt"
+"""Suffix of Lightning's checkpoints."""
 
 _STEP = re.compile(r"(step|checkpoint)[-_]?\d+")
 _LAST = re.compile(r"last(-v\d+)?")
 _WEIGHTS = {".safetensors", ".bin", ".json", LIGHTNING}
+
+
+def checkpoints_folder(folder: Path) -> Path:
+    """Return the absolute path of the checkpoints in a run's folder; any other path unchanged."""
+    inside = folder / "hf_checkpoints"
+    return inside.absolute() if inside.is_dir() else folder.absolute()
+
+
+def model_folders(folder: Path) -> list[Path]:
+    """List the subfolders with a model; without symbolic links to others of them, and without unfinished ones."""
+    found = [path.parent for path in folder.glob("[!.]*/config.json")]
+    return sorted({path.resolve(): path for path in sorted(found, key=lambda path: not path.is_symlink())}.values())
 
 
 def find_checkpoints(folder: str | Path, run: str) -> list[Target]:
@@ -121,7 +136,7 @@ def _revision(path: Path) -> Revision | None:
     by_name = parse_revision(path.resolve().name, DEFAULT_PATTERN)
     if path.suffix != LIGHTNING:
         return by_name
-    from repdyn.hub.lightning_files import lightning_content  # with torch, which other folders do without
+    from repdyn.checkpoints.weights import lightning_content  # with torch, which other folders do without
 
     try:
         with model_errors(f"{path} does not load"):
@@ -132,3 +147,24 @@ def _revision(path: Path) -> Revision | None:
                 f"expected Lightning checkpoints, got a damaged one without a step in its name: {error}; move it away"
             ) from error
         return by_name  # measuring fails too, and the failure is stored for this step
+
+
+def with_averaged(targets: Iterable[Target]) -> tuple[list[Target], list[Target]]:
+    """Tell the raw and the averaged weights of Lightning files that hold both, as WeightAveraging of Lightning saves.
+
+    Returns:
+        The targets, with ``weights_kind`` where it is known; and one more for the averaged weights of each such file,
+        in a run of their own, "NAME (averaged)".
+    """
+    from repdyn.checkpoints.weights import lightning_content
+
+    raw, averaged = [], []
+    for target in targets:
+        has_both = False
+        if target.path is not None and target.path.suffix == LIGHTNING:
+            with suppress(CheckpointError), model_errors("unreadable"):  # which measuring records
+                has_both = "current_model_state" in lightning_content(target.path)
+        if has_both:
+            averaged.append(replace(target, run=f"{target.run} (averaged)", weights_kind="averaged"))
+        raw.append(replace(target, weights_kind="raw") if has_both else target)
+    return raw, averaged

@@ -1,20 +1,28 @@
-"""The checkpoints that a sweep measures: the location of their weights, and their names in rows."""
+"""The checkpoints that a sweep measures, on the hub: the location of their weights, and their names in rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from repdyn.hub.client import Files, Hub
-from repdyn.hub.errors import CheckpointError
-from repdyn.hub.revisions import DEFAULT_PATTERN, Revision, match_revisions, parse_revision, select_revisions
-from repdyn.hub.transfer import map_concurrently
-from repdyn.hub.weight_files import choose_files
+from repdyn.checkpoints.errors import CheckpointError
+from repdyn.checkpoints.hub import Files, Hub, choose_files, map_concurrently
+from repdyn.checkpoints.revisions import (
+    DEFAULT_PATTERN,
+    Revision,
+    match_revisions,
+    parse_revision,
+    select_revisions,
+)
+from repdyn.checkpoints.suites import KnownFault, PublishedCheckpoint, PublishedModel
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint
-from repdyn.sweep.suites import KnownFault, PublishedCheckpoint, PublishedModel
 from repdyn.utils.short_lists import MAX_LISTED
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -35,10 +43,16 @@ class Target:
     subfolder: str = ""
     missing_reason: str | None = None
     """Why the checkpoint does not exist."""
+    weights_kind: str | None = None
+    """"raw" or "averaged", of a local file that holds both."""
+    load: Callable[[], nn.Module] | None = None
+    """Loads the model, where the user gives a function in place of files."""
 
     @property
     def origin(self) -> str:
         """repository@commit with the subfolder, or the path; the repository alone if the checkpoint is missing."""
+        if self.load is not None:
+            return ""
         if self.path is not None:
             return str(self.path)
         commit = f"@{self.commit}" if self.commit else ""
@@ -73,7 +87,7 @@ class Target:
             tokens_seen=self.tokens_seen,
             stage=self.stage,
             revision=self.revision,
-            checkpoint=self.origin,
+            checkpoint=self.origin or None,
         )
 
     def key(self, probe_hash: str, metrics: str) -> MeasurementKey:

@@ -22,12 +22,14 @@ class Loading:
         device_map: "auto" spreads a model that is larger than the GPU over GPU, memory and disk with accelerate; or a
             device for each module.
         trust_remote_code: run Python code that comes with the model.
+        attention: implementation of the attention, such as "eager" or "sdpa"; None for that of the configuration.
     """
 
     device: str = "cpu"
     dtype: str = "auto"
     device_map: str | Mapping[str, str] | None = None
     trust_remote_code: bool = False
+    attention: str | None = None
 
 
 def add_loading_options(parser: argparse._ActionsContainer, *, dtype: str | None = "float32") -> None:

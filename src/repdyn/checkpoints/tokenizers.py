@@ -10,9 +10,9 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from repdyn.hub.client import Files, Hub, total_bytes
-from repdyn.hub.errors import CheckpointError, model_errors
-from repdyn.hub.weights import remote_code_errors, require_regular_files
+from repdyn.checkpoints.errors import CheckpointError, model_errors
+from repdyn.checkpoints.hub import Files, Hub, total_bytes
+from repdyn.checkpoints.weights import remote_code_errors, require_regular_files
 from repdyn.utils.quiet import without_reports
 
 _TOKENIZER_FILES = re.compile(
@@ -51,7 +51,7 @@ class HubFolder:
                 f"{hub.budget_bytes / 1e9:.3g} GB of --max-disk"
             )
         named = {self._prefix + name: file for name, file in files.items()}
-        hub.download(self.repository, self.revision, named, folder, hub.timed_monitor())
+        hub.download(self.repository, self.revision, named, folder)
         return folder / self.subfolder
 
     @property

@@ -10,7 +10,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any, TypeVar
 
-from repdyn.hub.revisions import compile_pattern, whole_number
+from repdyn.checkpoints.revisions import compile_pattern, whole_number
 from repdyn.utils.plain_yaml import read_yaml
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")

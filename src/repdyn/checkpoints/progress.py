@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from repdyn.checkpoints.plan import Task
 from repdyn.store.schema import Row
-from repdyn.sweep.tasks import Task
 from repdyn.tables.designs import own_window_warning
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.redaction import redacted
@@ -54,8 +54,8 @@ class ProgressDisplay:
         self._bars.reset(self._download, total=None, text=str(task.target), visible=task.target.path is None)
 
     def fetched(self, n_bytes: int, of_bytes: int) -> None:
-        """Advance the download by ``n_bytes`` of ``of_bytes``."""
-        self._bars.update(self._download, advance=n_bytes, total=of_bytes)
+        """Show that ``n_bytes`` of ``of_bytes`` are downloaded."""
+        self._bars.update(self._download, completed=n_bytes, total=of_bytes)
         bar = self._bars.tasks[self._download]
         name = bar.fields["text"].partition(": ")[0]
         self._bars.update(self._download, text=f"{name}: {bar.completed / 1e9:.2f} of {of_bytes / 1e9:.2f} GB")

@@ -11,11 +11,12 @@ from typing import Any, cast
 
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from repdyn.hub.client import Hub
-from repdyn.hub.errors import CheckpointError, SweepStoppedError, model_errors
-from repdyn.hub.lightning_files import load_lightning
-from repdyn.hub.local import LIGHTNING
-from repdyn.hub.tokenizers import (
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError, model_errors
+from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.local import LIGHTNING
+from repdyn.checkpoints.suites import PublishedModel
+from repdyn.checkpoints.targets import Selection, Target
+from repdyn.checkpoints.tokenizers import (
     HubFolder,
     context_length,
     fetch_tokenizer,
@@ -23,11 +24,9 @@ from repdyn.hub.tokenizers import (
     load_tokenizer,
     matching_files,
 )
-from repdyn.hub.weights import remote_code_errors, require_regular_files
+from repdyn.checkpoints.weights import load_lightning, remote_code_errors, require_regular_files
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, resolve_design
-from repdyn.sweep.suites import PublishedModel
-from repdyn.sweep.targets import Selection, Target
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
 from repdyn.utils.ownership import temporary_folder
 from repdyn.utils.quiet import without_reports

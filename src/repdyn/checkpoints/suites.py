@@ -13,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias, cast, get_args
 
-from repdyn.hub.revisions import whole_number
-from repdyn.sweep.suite_entries import Entry, read_folder
+from repdyn.checkpoints.revisions import whole_number
+from repdyn.checkpoints.suite_entries import Entry, read_folder
 
 _SHIPPED = Path(__file__).parents[1] / "suites"
 _SUITE_KEYS = ("title", "card", "models", "known_faults")
