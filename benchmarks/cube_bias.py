@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repdyn.kernels import Cloud, gride, levina_bickel, two_nn
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 DIMENSIONS = (2, 5, 10, 20, 40)
 SIZES = (1024, 4096, 16384)

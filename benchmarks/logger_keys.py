@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from report_cost import layer_row
 
 from repdyn.metrics import DEFAULT_METRICS, Metric, resolve
-from repdyn.publish.board_layout import layout_of
 from repdyn.publish.keys import LogLayers, logged_values
+from repdyn.publish.targets import layout_of
 from repdyn.store.schema import Checkpoint, Row
 
 CHOICES = ("all", "default", "none")

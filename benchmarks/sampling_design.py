@@ -39,7 +39,7 @@ from tqdm import tqdm
 
 from repdyn.probe.design import INDEPENDENT
 from repdyn.text.source import load_corpus
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 _LENGTHS = (40, 128, 256)
 _SHARES = (4, 8, 16, 51)

@@ -24,7 +24,7 @@ from experiments.figures import FIGURES, draw_figures
 from experiments.inference import LEARNED, Test, interval, interval_of_difference, test_all
 from repdyn import open_store
 from repdyn.figures.files import save
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from experiments.train import FINISHED
 from repdyn import open_store
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 RECORD = "experiment.json"
 

@@ -22,7 +22,7 @@ from experiments.figures import ratio_ticks
 from experiments.inference import MARGIN, interval
 from repdyn.figures.files import save
 from repdyn.tables.style import styled
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,7 +21,7 @@ from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.data.datamodule import HELD_OUT_PERCENT, HELD_OUT_PERCENT_BUILTIN, TextDataModule
 from repdyn.models import objective_of
 from repdyn.text.source import load_corpus
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 PAD, BOS, MASK = "[PAD]", "[BOS]", "[MASK]"
 _TOKENIZER_BYTES = 10_000_000

@@ -12,7 +12,7 @@ from typing import Any
 from repdyn.probe.design import resolve_design
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.arguments import closest
-from repdyn.utils.plain_yaml import read_yaml
+from repdyn.utils.records import read_yaml
 
 SPLITS = ("train", "validation", "test")
 BPE, BYTES = "bpe", "bytes"

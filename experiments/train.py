@@ -23,7 +23,7 @@ from experiments.plan import Plan, Run
 from repdyn.callbacks import RepresentationDynamics
 from repdyn.models import LanguageModel
 from repdyn.store.scalars import LOSS
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 from repdyn.utils.notices import silence_notices
 
 CHECKPOINT_EVERY = 100

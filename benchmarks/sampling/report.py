@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from repdyn.probe.design import INDEPENDENT
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 from sampling.study import METRICS, Value, coverage
 
 _KEYS = ["model", "layer"]

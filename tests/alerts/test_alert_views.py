@@ -15,7 +15,7 @@ from repdyn.figures.metric_panels import MARKED, alerts_on
 from repdyn.figures.overviews import steps_overview
 from repdyn.figures.run import all_figures, heatmap, mean_over_layers
 from repdyn.publish.results import show_run, show_store
-from repdyn.tables.alert_text import alert_lines
+from repdyn.tables.lines import alert_lines
 from repdyn.tables.style import ALERT_COLOUR
 from repdyn.terminal.alerts import print_alerts
 from repdyn.terminal.summary import print_summary

@@ -30,7 +30,7 @@ def broken_measure(monkeypatch):
     def broken(*args, **kwargs):
         raise _BrokenError("no such luck")
 
-    monkeypatch.setattr("repdyn.tracking.tracked_run.measure", broken)
+    monkeypatch.setattr("repdyn.tracking.tracked_run.measure_with", broken)
 
 
 def test_warn_lets_the_training_go_on(tmp_path, probe, broken_measure, caplog):

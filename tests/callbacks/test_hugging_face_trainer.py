@@ -13,7 +13,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainingArguments, set_
 from repdyn import measure, open_store
 from repdyn.alerts import Rule, find_alerts, stored_rules
 from repdyn.callbacks import HuggingFaceTracker
-from repdyn.tables.alert_text import alert_lines
+from repdyn.tables.lines import alert_lines
 
 DATA = [{"input_ids": tokens, "labels": tokens} for tokens in random_tokens(48, 12, seed=1)]
 
@@ -232,7 +232,7 @@ def test_the_loss_of_the_last_step_and_of_saved_ones_is_stored(tmp_path, probe):
 
 @pytest.mark.slow
 def test_a_failure_lets_the_training_go_on(tmp_path, probe, monkeypatch, caplog):
-    monkeypatch.setattr("repdyn.tracking.tracked_run.measure", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("repdyn.tracking.tracked_run.measure_with", lambda *_, **__: 1 / 0)
     attached = tracker(probe, on_error="warn")
     trained = trainer(tmp_path / "job", attached)
     trained.train()

@@ -56,7 +56,9 @@ def test_fast_dev_run_measures_once_and_stores_nothing(tmp_path, probe, monkeypa
     from repdyn.tracking import tracked_run as run
 
     measure = run.measure
-    monkeypatch.setattr("repdyn.tracking.tracked_run.measure", lambda *a, **k: measured.append(1) or measure(*a, **k))
+    monkeypatch.setattr(
+        "repdyn.tracking.tracked_run.measure_with", lambda *a, **k: measured.append(1) or measure(*a, **k)
+    )
     attached, job = tracker(probe, 1), Job()
     trainer(tmp_path, attached, fast_dev_run=n_steps).fit(job, batches(), batches(shuffle=False, n=8))
     assert len(job.losses) == int(n_steps)

@@ -113,7 +113,7 @@ def test_a_measurement_that_failed_is_made_up_for_on_resume(tmp_path, probe, mon
     saving = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=4, save_top_k=-1, filename="{step}")
     first = tracker(probe, 4, on_error="warn")
     with monkeypatch.context() as broken:
-        broken.setattr("repdyn.tracking.tracked_run.measure", lambda *a, **k: 1 / 0)
+        broken.setattr("repdyn.tracking.tracked_run.measure_with", lambda *a, **k: 1 / 0)
         trainer(tmp_path / "run", first, saving, max_steps=4).fit(Job(), batches())
     assert first.store.steps("job/0") == []
     second = tracker(probe, 4)

@@ -77,7 +77,7 @@ def test_each_stack_has_a_map_of_its_own():
 
 
 def test_a_long_sentence_is_cut_and_a_remark_says_so(monkeypatch, session):
-    monkeypatch.setattr("repdyn.studies.attention.LENGTH", 5)
+    monkeypatch.setattr("repdyn.studies.tokens.sentences.LENGTH", 5)
     [found], remarks = session.attention(SENTENCE, DECODER, 1)
     assert found.weights.shape[1:] == (5, 5)
     assert remarks == ["a decoder: the first 5 of 10 tokens, without those that follow"]

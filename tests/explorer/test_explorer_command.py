@@ -12,7 +12,7 @@ from explorer.conftest import load_folders
 
 from repdyn.cli.explore import main
 from repdyn.explorer import server
-from repdyn.explorer.checkpoints import choose_checkpoints
+from repdyn.explorer.server import choose_checkpoints
 from repdyn.utils import addresses
 from repdyn.utils.addresses import announcement, free_port
 

@@ -7,8 +7,7 @@ from lanes import extended_except
 from matplotlib.colors import to_rgb
 from synthetic_runs import SAMPLED
 
-from repdyn.figures.compared_runs import ComparedRuns
-from repdyn.figures.comparison import comparison_figures, means_over_layers, profiles
+from repdyn.figures.comparison import ComparedRuns, comparison_figures, means_over_layers, profiles
 from repdyn.figures.files import save
 from repdyn.utils.attempts import attempts
 

@@ -5,8 +5,7 @@ import pytest
 from synthetic_families import make_everything
 from synthetic_runs import SAMPLED
 
-from repdyn.figures.compared_runs import ComparedRuns
-from repdyn.figures.comparison import compare_family, comparison_figures, means_over_layers
+from repdyn.figures.comparison import ComparedRuns, compare_family, comparison_figures, means_over_layers
 from repdyn.figures.files import save
 
 

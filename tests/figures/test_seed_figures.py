@@ -3,8 +3,7 @@ import pytest
 from scipy.stats import t as student_t
 from synthetic_runs import make_published, to_frame
 
-from repdyn.figures.compared_runs import ComparedRuns
-from repdyn.figures.comparison import compare_family, comparison_figures, means_over_layers, profiles
+from repdyn.figures.comparison import ComparedRuns, compare_family, comparison_figures, means_over_layers, profiles
 
 STEPS = (0, 1, 8, 64)
 

@@ -38,7 +38,7 @@ from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.run import sweep
 from repdyn.checkpoints.probes import _config
 from repdyn.checkpoints.plan import Settings, Task
-from repdyn.utils.timeout import TimeoutRunner
+from repdyn.utils.attempts import TimeoutRunner
 
 SHARDS = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
 PICKLES = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "pytorch_model.bin.index.json"]

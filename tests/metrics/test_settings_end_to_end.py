@@ -20,7 +20,7 @@ from repdyn.store import Store
 from repdyn.tables.families import family_of, is_between
 from repdyn.tables.frames import measurements, metrics_of
 from repdyn.tables.style import metric_title, metric_unit
-from repdyn.terminal.metric_lines import measures_more_than_default
+from repdyn.terminal.curves import measures_more_than_default
 
 METRICS = ["two_nn", "two_nn[discard=0.8]", "two_nn[duplicates=count, discard=0.8]@no_sink", "anisotropy@no_massive"]
 NAMES = ["anisotropy", "two_nn", "two_nn[discard=0.8,duplicates=count]", "two_nn[discard=0.8]"]

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from repdyn.publish.board_layout import layout_of
 from repdyn.publish.keys import logged_values, validate_log_layers
+from repdyn.publish.targets import layout_of
 from repdyn.store.scalars import PROBE_ACCURACY, PROBE_LOSS
 
 NAN = math.nan

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from synthetic_runs import make_row, make_rows, make_scalar, to_frame
 
 from repdyn import Probe
-from repdyn.recipes.criteria import KINDS
 from repdyn.recipes.criteria_training import turning_points
 from repdyn.recipes.measured import Measured, NotMeasuredError
+from repdyn.recipes.recipe import KINDS
 from repdyn.store.scalars import PROBE_LOSS
 from repdyn.tables.effects import CannotBeJudgedError
 

@@ -11,10 +11,10 @@ from repdyn import Probe, open_store
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.probe.design import MAX_VECTORS
 from repdyn.recipes import evaluate, find_models_of, missing_metrics, read_recipe, shortfalls
-from repdyn.recipes.criteria import KINDS
 from repdyn.recipes.evaluation import count_verdicts
 from repdyn.recipes.figure import draw_recipe
 from repdyn.recipes.page import write_page
+from repdyn.recipes.recipe import KINDS
 from repdyn.text.corpus import builtin_corpus
 
 RECIPE = """

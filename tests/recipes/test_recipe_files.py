@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from repdyn.recipes import find_models_of, find_recipe, read_recipe, shipped_recipes
-from repdyn.recipes.criteria import KINDS
+from repdyn.recipes.recipe import KINDS
 
 VALID = {
     "title": "A paper",

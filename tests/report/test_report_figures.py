@@ -11,13 +11,12 @@ from synthetic_families import make_run_of_everything
 from synthetic_runs import DENSE, make_finished, make_rows, make_run, make_two_stacks, to_frame
 
 from repdyn.figures.axes import placed, training_axes, value_axis
+from repdyn.figures.captions import run_colours
 from repdyn.figures.charts import ZERO_SHARE
-from repdyn.figures.colours import run_colours
 from repdyn.metrics import METRICS
 from repdyn.report.figures import heatmap, means, profile
-from repdyn.report.packing import Packer, as_text
-from repdyn.report.plotly_panels import colour_axis, coloured, plotly_axis
-from repdyn.report.themes import DARK_COLOURS, dark_run_colours
+from repdyn.report.plotly_panels import DARK_COLOURS, colour_axis, coloured, dark_run_colours, plotly_axis
+from repdyn.report.write import Packer, as_text
 from repdyn.tables.frames import grid, layer_mean, measurements
 from repdyn.tables.runs import measured_runs
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from synthetic_runs import make_rows, make_scalar, to_frame
 
-from repdyn.report.correlations import correlation_with_loss
+from repdyn.report.plotly_panels import LOSS as LOSS_COLOUR
 from repdyn.report.plots import course_plot
 from repdyn.report.runs import ReportData, report_runs
-from repdyn.report.themes import LOSS as LOSS_COLOUR
+from repdyn.report.sections import correlation_with_loss
 from repdyn.store.scalars import LOSS, PROBE_LOSS, VALIDATION_LOSS
 
 STEPS = (0, 8, 64)

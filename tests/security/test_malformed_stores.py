@@ -24,7 +24,7 @@ from repdyn.alerts import RULES, stored_rules
 from repdyn.probe.design import DENSE
 from repdyn.store.schema import SCHEMA, to_table
 from repdyn.checkpoints.plan import Settings, partition_tasks
-from repdyn.utils.timeout import TimeoutRunner
+from repdyn.utils.attempts import TimeoutRunner
 
 FUZZ = settings(
     deadline=None, max_examples=120, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -14,9 +14,8 @@ from repdyn import open_store
 from repdyn.cli.main import main
 from repdyn.store import MeasurementKey
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.file_names import safe_file_name
+from repdyn.utils.names import printable, safe_file_name
 from repdyn.utils.records import print_records
-from repdyn.utils.untrusted_names import printable
 
 OUTSIDE = "x/../../../../y"
 HOSTILE = "run\x1b[2J\x1b]0;title\x07\N{RIGHT-TO-LEFT OVERRIDE}cod.exe\r"

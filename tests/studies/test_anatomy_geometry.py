@@ -11,9 +11,9 @@ import torch
 from scipy.spatial.distance import pdist
 
 from repdyn.kernels import Undefined
-from repdyn.studies.anatomy import closest
-from repdyn.studies.anatomy.closest import closest_pairs
+from repdyn.studies.anatomy import geometry
 from repdyn.studies.anatomy.geometry import (
+    closest_pairs,
     components_for,
     describe,
     explained_variance,
@@ -173,7 +173,7 @@ def numbers(pairs: pd.DataFrame) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("tile", [4096, 32, 7], ids=["one tile", "many", "ragged"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 def test_closest_pairs_against_is_complete(tile, dtype, monkeypatch):
-    monkeypatch.setattr(closest, "_TILE", tile)
+    monkeypatch.setattr(geometry, "_TILE", tile)
     rows = drawn(120, 5).to(dtype)
     found = closest_pairs(rows, k=15)
     assert numbers(found.pairs) == brute(rows.double().numpy(), 15)
@@ -199,7 +199,7 @@ def test_differences_below_float32_are_told_apart():
 
 @pytest.mark.parametrize("tile", [4096, 16])
 def test_closest_pairs_across_two_tables(tile, monkeypatch):
-    monkeypatch.setattr(closest, "_TILE", tile)
+    monkeypatch.setattr(geometry, "_TILE", tile)
     one, other = drawn(40, 6), drawn(30, 6, seed=1)
     cosines = torch.nn.functional.normalize(one, dim=1) @ torch.nn.functional.normalize(other, dim=1).T
     order = cosines.flatten().argsort(descending=True)[:10]
@@ -230,7 +230,7 @@ def test_closest_pairs_at_any_scale(scale):
 
 
 def test_progress_ends_at_one(monkeypatch):
-    monkeypatch.setattr(closest, "_TILE", 8)
+    monkeypatch.setattr(geometry, "_TILE", 8)
     shares: list[float] = []
     closest_pairs(drawn(20, 3), k=2, progress=shares.append)
     assert len(shares) == 6

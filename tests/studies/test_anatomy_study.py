@@ -17,9 +17,9 @@ from transformers import AutoModel, AutoTokenizer, BartConfig, BartModel
 from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.studies.anatomy import measurements, study
+from repdyn.studies.anatomy.measurements import EmbeddingTable
 from repdyn.studies.anatomy.positions import by_offset, cosine_matrix, find_order_end, find_rotation, principal
 from repdyn.studies.anatomy.table_figures import path_figure, similarity_figure
-from repdyn.studies.anatomy.tables import EmbeddingTable
 from repdyn.studies.anatomy.trajectories import TokenTrajectory, sentence_trajectories
 from repdyn.studies.anatomy.trajectory_figures import depth_figure, paths_figure
 from repdyn.studies.models import LoadedModel

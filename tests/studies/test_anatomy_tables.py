@@ -32,7 +32,7 @@ from transformers import (
     T5Model,
 )
 
-from repdyn.studies.anatomy.tables import NO_POSITION, NO_TOKEN, UNUSED_TOKEN, embedding_tables
+from repdyn.studies.anatomy.measurements import NO_POSITION, NO_TOKEN, UNUSED_TOKEN, embedding_tables
 from repdyn.studies.lookups import find_lookups
 
 IDS = np.random.default_rng(0).permutation(np.arange(5, 90))[:16].tolist()

@@ -11,7 +11,7 @@ from synthetic_runs import make_row, make_scalar, to_frame
 
 from repdyn.studies.convergence.bootstrap import SequenceSums, percentile_interval, resample_profiles
 from repdyn.studies.convergence.gaps import holm, paired_gap, unpaired_gap
-from repdyn.studies.convergence.loss import SUMMARIES, loss_correlations, middle_rate, summaries_with_loss
+from repdyn.studies.convergence.profiles import SUMMARIES, loss_correlations, middle_rate, summaries_with_loss
 from repdyn.tables.alignment_profile import average_rate, gradient, isotonic_fit, lower_envelope
 
 RANDOM = np.random.default_rng(0)

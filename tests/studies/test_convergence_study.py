@@ -20,9 +20,8 @@ from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.studies.convergence import study
-from repdyn.studies.convergence.cosines import token_cosines
 from repdyn.studies.convergence.generated_sentences import sentence_probe
-from repdyn.studies.convergence.profiles import estimate_change, measure_convergence
+from repdyn.studies.convergence.profiles import estimate_change, measure_convergence, token_cosines
 from repdyn.studies.models import LoadedModel
 
 LONG = {"context_length": 256}

@@ -10,10 +10,9 @@ import pytest
 from scipy import stats
 
 from repdyn.studies.anatomy.geometry import cosine_matrix
-from repdyn.studies.sentences import changes
-from repdyn.studies.sentences.changes import ALL_KINDS, consistency
+from repdyn.studies.sentences import tables
 from repdyn.studies.sentences.examples import CHANGES, PARAPHRASES
-from repdyn.studies.sentences.separation import separation
+from repdyn.studies.sentences.tables import ALL_KINDS, consistency, separation
 
 
 def grouped(n_groups=8, n_each=4, dim=20, spread=1.0, seed=0) -> tuple[np.ndarray, list[int]]:
@@ -158,7 +157,7 @@ def test_one_direction_for_each_kind():
     for found in (whole, *each):
         assert found.within == pytest.approx(1)
         assert found.across == pytest.approx(0, abs=1e-12)
-        assert found.p == pytest.approx(1 / (changes.N_PERMUTATIONS + 1))
+        assert found.p == pytest.approx(1 / (tables.N_PERMUTATIONS + 1))
         assert found.length == pytest.approx(1 / np.linalg.norm(before, axis=1).mean(), rel=0.1)
 
 
@@ -172,7 +171,7 @@ def test_a_length_against_the_vectors_it_is_between():
 
 @pytest.mark.slow
 def test_p_is_uniform_where_kinds_mean_nothing(monkeypatch):
-    monkeypatch.setattr(changes, "N_PERMUTATIONS", 199)
+    monkeypatch.setattr(tables, "N_PERMUTATIONS", 199)
     random = np.random.default_rng(0)
     p = []
     for seed in range(200):

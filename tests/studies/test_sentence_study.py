@@ -16,9 +16,9 @@ from repdyn.cli.main import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.studies.sentences import tables as results
 from repdyn.studies.sentences import vectors
-from repdyn.studies.sentences.changes import ALL_KINDS
 from repdyn.studies.sentences.figures import change_figure, collection_figure, separation_figure
 from repdyn.studies.sentences.inputs import read_changes, read_collection, read_groups
+from repdyn.studies.sentences.tables import ALL_KINDS
 from repdyn.studies.sentences.vectors import FIRST, LAST, MEAN, SentenceVectors, sentence_vectors, shared_token_cosines
 from repdyn.studies.states import LayerKey
 

@@ -16,10 +16,16 @@ from repdyn.capture.capture import capture
 from repdyn.capture.prepared_model import prepare
 from repdyn.cli.main import main
 from repdyn.kernels import Undefined, attention_topic_gap, topic_gap, topic_gap_dot
-from repdyn.studies.charts import select
+from repdyn.studies.output import select
 from repdyn.studies.topics.figures import depth_figure, heads_figure
-from repdyn.studies.topics.gaps import attention_gaps, gaps_over_sequences, permuted_topics, shifted_topics
-from repdyn.studies.topics.measurements import TABLE, measure_topics
+from repdyn.studies.topics.measurements import (
+    TABLE,
+    attention_gaps,
+    gaps_over_sequences,
+    measure_topics,
+    permuted_topics,
+    shifted_topics,
+)
 
 THEMES = [[f"{consonant}olo{letter}" for letter in "abcdefghij"] for consonant in "bdfghklmnp"]
 

@@ -18,8 +18,8 @@ from repdyn.cli import sweep as cli
 from repdyn.cli.sweep import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.store import Store
-from repdyn.tables.costs import copies_line, failure_line
 from repdyn.tables.frames import measurements
+from repdyn.tables.lines import copies_line, failure_line
 
 pytestmark = pytest.mark.slow
 Command = Callable[..., tuple[int, str, str]]

@@ -291,14 +291,14 @@ def test_out_of_memory(published, store, downloads, monkeypatch, error):
     from repdyn.sweep import checkpoint
 
     tasks = published()
-    measure = checkpoint.measure
+    measure = checkpoint.measure_with
 
     def starved(model, probe, *arguments, **named):
         if named["checkpoint"].step == 8:
             raise error
         return measure(model, probe, *arguments, **named)
 
-    monkeypatch.setattr(checkpoint, "measure", starved)
+    monkeypatch.setattr(checkpoint, "measure_with", starved)
     reason = "out of memory"
     assert_only_the_middle_one_failed(sweep(tasks, store, SETTINGS, downloads), tasks, store, reason)
 

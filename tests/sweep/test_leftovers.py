@@ -17,7 +17,7 @@ from repdyn.store.state_cache import STATES_FOLDER
 from repdyn.store.unfinished import remove_unfinished_files
 from repdyn.checkpoints.downloads import DownloadLimits, Downloads
 from repdyn.checkpoints.leftovers import remove_leftovers
-from repdyn.utils.ownership import locked_file, temporary_folder
+from repdyn.utils.files import locked_file, temporary_folder
 
 HEX = "0123456789abcdef" * 2
 

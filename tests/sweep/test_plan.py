@@ -18,7 +18,7 @@ from repdyn.checkpoints.suite_list import print_suites, suite_fields
 from repdyn.checkpoints.suites import PublishedModel, shipped_suites
 from repdyn.checkpoints.targets import Selection, Target, select_targets
 from repdyn.checkpoints.plan import ForeignWeights
-from repdyn.utils.short_lists import shorten_list
+from repdyn.utils.names import shorten_list
 
 
 def printed(act, *arguments) -> str:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from repdyn.tables.correlation import rank_correlation
+from repdyn.tables.effects import rank_correlation
 
 SEEDS = st.integers(0, 2**32 - 1)
 

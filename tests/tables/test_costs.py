@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from repdyn.tables.costs import cost_line, failure_line
+from repdyn.tables.lines import cost_line, failure_line
 
 NOT_FOUND = "the hub has no such revision of lab/model@{} (404)"
 

@@ -7,7 +7,7 @@ from synthetic_families import make_everything
 from repdyn.diagnosis import insight
 from repdyn.figures import axes, convergence
 from repdyn.metrics import FAMILIES, METRICS
-from repdyn.tables import families, numbers, style, thinning
+from repdyn.tables import families, series, style, texts
 from repdyn.tables.families import drop_first_comparison, members_of, overview_families, undefined
 from repdyn.tables.frames import measurements
 
@@ -15,7 +15,7 @@ NAN = math.nan
 
 
 @pytest.mark.parametrize(
-    "module", [axes, convergence, families, insight, numbers, style, thinning], ids=lambda module: module.__name__
+    "module", [axes, convergence, families, insight, series, style, texts], ids=lambda module: module.__name__
 )
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(module)

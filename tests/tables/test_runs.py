@@ -4,8 +4,8 @@ import re
 import pytest
 from synthetic_runs import DENSE, NO_DESIGN, make_row
 
-from repdyn.tables import costs as accounts
 from repdyn.tables import designs, frames, runs, style
+from repdyn.tables import lines as accounts
 from repdyn.tables.runs import differences, measured_runs, never_measured, short_names
 from repdyn.utils import attempts
 

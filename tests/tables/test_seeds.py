@@ -8,8 +8,7 @@ from synthetic_runs import make_published, make_scalar, make_two_stacks, to_fram
 
 from repdyn.tables.findings import findings_over_seeds
 from repdyn.tables.runs import measured_runs
-from repdyn.tables.seed_series import mean_over_seeds
-from repdyn.tables.seeds import model_of, seed_groups, seed_table, with_seeds
+from repdyn.tables.seeds import mean_over_seeds, model_of, seed_groups, seed_table, with_seeds
 
 STEPS = (0, 1, 8, 64)
 

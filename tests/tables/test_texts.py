@@ -11,10 +11,9 @@ import pytest
 from repdyn import open_store
 from repdyn.alerts import RULES, find_alerts
 from repdyn.diagnosis import describe_stacks
-from repdyn.report.packing import Packer
 from repdyn.report.runs import report_runs
 from repdyn.report.tree import ReportData, page_tree
-from repdyn.report.write import _PARTS
+from repdyn.report.write import _PARTS, Packer
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import grid, measurements, metrics_of, of_metric, subsets_of
 from repdyn.tables.texts import concatenated, counted, filled, in_lines_of_their_own

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repdyn.tables.thinning import thin
+from repdyn.tables.series import thin
 
 NAN = math.nan
 QUICKSTART = [0, *(2**power for power in range(8)), 200, 400, 600, 800, 1000]

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from repdyn.alerts import Alert
 from repdyn.tables.frames import measurements
-from repdyn.terminal.layer_table import layer_table, select_layers
+from repdyn.terminal.curves import layer_table, select_layers
 
 NAN = math.nan
 

@@ -7,7 +7,7 @@ from synthetic_families import make_everything
 
 from repdyn.metrics import METRICS
 from repdyn.tables.frames import measurements
-from repdyn.terminal.metric_lines import measures_more_than_default, print_every_metric, seconds_by_metric
+from repdyn.terminal.curves import measures_more_than_default, print_every_metric, seconds_by_metric
 
 NAN = math.nan
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from repdyn.terminal.sparklines import WIDTH, sparkline
+from repdyn.terminal.curves import WIDTH, sparkline
 
 NAN = math.nan
 

@@ -73,8 +73,7 @@ def test_what_is_not_known_or_was_not_measured(published, frame_of):
 
 
 def test_means_are_those_of_the_figures(published, frame_of):
-    from repdyn.figures.compared_runs import ComparedRuns
-    from repdyn.figures.comparison import means_over_layers
+    from repdyn.figures.comparison import ComparedRuns, means_over_layers
 
     frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 64)))
     drawn = [np.asarray(line.get_ydata())[-1] for line in means_over_layers(ComparedRuns(frame)).axes[0].lines]

@@ -11,7 +11,7 @@ from synthetic_runs import fill, make_row
 
 from repdyn import Tracker
 from repdyn.alerts import RULES, Rule, find_alerts, read_rules, stored_rules
-from repdyn.tables.alert_text import alert_lines
+from repdyn.tables.lines import alert_lines
 from repdyn.tracking.alert_monitor import AlertMonitor
 
 ANY = Rule(name="any", when="above", bound=0.0, metrics=("anisotropy",), subsets=("all",))

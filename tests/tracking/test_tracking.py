@@ -18,7 +18,7 @@ from small import HandWritten
 from repdyn import Tracker, open_store
 from repdyn.metrics import LayerView, Metric, resolve
 from repdyn.store import Store
-from repdyn.utils.timeout import TimeoutRunner
+from repdyn.utils.attempts import TimeoutRunner
 
 pytestmark = pytest.mark.slow
 

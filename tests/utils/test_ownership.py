@@ -14,14 +14,19 @@ from repdyn import Probe, open_store
 from repdyn.store import MeasurementKey
 from repdyn.store.schema import Checkpoint, failure_rows
 from repdyn.store.state_cache import StateCache
-from repdyn.utils.atomic_files import TEMPORARY_FILE, write_atomically
-from repdyn.utils.ownership import remove_abandoned_files, remove_abandoned_folders, temporary_folder
+from repdyn.utils.files import (
+    TEMPORARY_FILE,
+    remove_abandoned_files,
+    remove_abandoned_folders,
+    temporary_folder,
+    write_atomically,
+)
 
 OWNER = """
 import sys, time
 from pathlib import Path
-from repdyn.utils.atomic_files import write_atomically
-from repdyn.utils.ownership import temporary_folder
+from repdyn.utils.files import write_atomically
+from repdyn.utils.files import temporary_folder
 
 def wait(path):
     path.write_text("half")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from repdyn.utils.timeout import TimeoutRunner
+from repdyn.utils.attempts import TimeoutRunner
 
 
 def test_values_and_errors_come_back():

@@ -13,8 +13,8 @@ import yaml
 
 from repdyn.alerts.conditions import CONDITIONS
 from repdyn.metrics.names import base_name
-from repdyn.utils.atomic_files import write_atomically
-from repdyn.utils.plain_yaml import read_yaml
+from repdyn.utils.files import write_atomically
+from repdyn.utils.records import read_yaml
 
 log = logging.getLogger(__name__)
 

@@ -33,9 +33,9 @@ from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Hub, map_concurrently
 from repdyn.checkpoints.targets import Selection, Target
 from repdyn.tables.continuity import losses_out_of_line
-from repdyn.tables.numbers import number_text
-from repdyn.utils.atomic_files import write_atomically
-from repdyn.utils.short_lists import shorten_list
+from repdyn.tables.texts import number_text
+from repdyn.utils.files import write_atomically
+from repdyn.utils.names import shorten_list
 
 MAX_ROWS = 256
 """Number of successive embeddings that an audit reads, from the middle of the vocabulary: 1 MB in width 1024."""

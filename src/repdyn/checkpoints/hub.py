@@ -26,8 +26,8 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_ba
 from tqdm.auto import tqdm
 
 from repdyn.checkpoints.errors import CancelledError, CheckpointError, hub_errors
-from repdyn.utils.atomic_files import write_atomically
-from repdyn.utils.timeout import TimeoutRunner
+from repdyn.utils.attempts import TimeoutRunner
+from repdyn.utils.files import write_atomically
 
 ASKING, DOWNLOADING = "repdyn-ask", "repdyn-download"
 """Names of the threads that wait for the hub; those that were given up go on until it answers."""
@@ -197,7 +197,7 @@ class Hub:
             repository: its name.
             commit: full commit hash.
             files: to download, from :meth:`files`.
-            folder: empty or absent.
+            folder: which need not exist.
             cancelled: set to end the download with CancelledError.
             arrived: called a few times a second with the number of bytes on the disk.
         """
@@ -246,13 +246,13 @@ class Hub:
                 stopped.set()
 
     def _watch(self, call: _Call, folder: Path, limit: int, cancelled: Event, arrived: Callable[[int], None]) -> None:
-        end = time.monotonic() + self.timeout_seconds
+        end, before = time.monotonic() + self.timeout_seconds, _bytes_in(folder)
         while not call.ended.wait(_POLL_SECONDS):
             if cancelled.is_set():
                 raise CancelledError
             if time.monotonic() > end:
                 raise CheckpointError(f"the download took longer than --timeout {self.timeout_seconds:g} seconds")
-            n_bytes = _bytes_in(folder)
+            n_bytes = _bytes_in(folder) - before
             if n_bytes > limit + _MARGIN_BYTES:
                 raise CheckpointError(
                     f"its files are larger than the hub lists: {n_bytes:,} bytes arrived of {limit:,}; nothing is kept"

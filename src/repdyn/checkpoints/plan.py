@@ -22,8 +22,8 @@ from repdyn.probe.class_names import class_names
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.schema import FINISHED
 from repdyn.text.source import DEFAULT_TEXT
+from repdyn.utils.names import shorten_list
 from repdyn.utils.redaction import redacted
-from repdyn.utils.short_lists import shorten_list
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.probes import ProbeText

@@ -28,7 +28,7 @@ from repdyn.checkpoints.weights import load_lightning, remote_code_errors, requi
 from repdyn.probe import Probe
 from repdyn.probe.design import INDEPENDENT, MAX_VECTORS, resolve_design
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
-from repdyn.utils.ownership import temporary_folder
+from repdyn.utils.files import temporary_folder
 from repdyn.utils.quiet import without_reports
 
 _CONFIG = re.compile(r"config\.json")

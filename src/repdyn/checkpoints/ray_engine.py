@@ -25,7 +25,7 @@ from repdyn.checkpoints.run import SweepResult, abort_on_repeated_failure, measu
 from repdyn.checkpoints.targets import Target
 from repdyn.probe import Probe
 from repdyn.store import Store, open_store
-from repdyn.utils.urls import is_url
+from repdyn.utils.addresses import is_url
 
 DISK = "disk_gb"
 """Name of the Ray resource that limits the weights on a machine's disk, in GB."""

@@ -28,7 +28,8 @@ from repdyn.checkpoints.progress import ProgressDisplay
 from repdyn.checkpoints.targets import location_of
 from repdyn.checkpoints.weights import DTYPES, load_lightning, load_model
 from repdyn.measurement.identity import layer_choice
-from repdyn.measurement.measure import Progress, measure, no_progress
+from repdyn.measurement.measure import Progress, measure_with, no_progress
+from repdyn.measurement.options import MeasurementOptions
 from repdyn.metrics import resolve
 from repdyn.store import Store
 from repdyn.store.keys import STATES_FOLDER, own_folder
@@ -36,7 +37,7 @@ from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM
 from repdyn.store.schema import FINISHED, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import StateCache
 from repdyn.tables.designs import NOT_RECORDED
-from repdyn.utils.ownership import temporary_folder
+from repdyn.utils.files import temporary_folder
 
 MAX_IDENTICAL_FAILURES = 5
 """A sweep ends when this many checkpoints fail for the same reason and none succeeds."""
@@ -186,17 +187,15 @@ def measure_checkpoint(
         load_seconds = time.perf_counter() - start
         embedding_rows = _embedding_rows(model, task, store, options)
         with model_errors("the model cannot be measured"):
-            profile = measure(
-                model,
-                probe,
-                options.metrics,
-                options.layers,
+            measurement = MeasurementOptions(
+                metrics=options.metrics,
+                layers=options.layers,
                 probe_loss=task.measures_loss(options),
                 token_positions=options.token_positions,
                 tokens_per_forward=options.tokens_per_forward,
-                checkpoint=target.checkpoint,
-                progress=progress,
-                state_cache=state_cache,
+            )
+            profile = measure_with(
+                model, probe, measurement, checkpoint=target.checkpoint, progress=progress, state_cache=state_cache
             )
         del model
         _free_memory()

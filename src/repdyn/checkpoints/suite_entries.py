@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from repdyn.checkpoints.revisions import compile_pattern, whole_number
-from repdyn.utils.plain_yaml import read_yaml
+from repdyn.utils.records import read_yaml
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})(?::(\d{1,18}))?", re.ASCII)

@@ -205,7 +205,7 @@ def _measure(tasks: Sequence[Task], store: Store, options: SweepOptions, hub: Hu
 def _remove_leftovers(store: Store, downloads: Any) -> list[str]:
     """Delete the temporary files and folders of killed processes; those of running ones are locked, and remain."""
     from repdyn.store.unfinished import describe_removed, remove_unfinished_files
-    from repdyn.utils.ownership import remove_abandoned_folders
+    from repdyn.utils.files import remove_abandoned_folders
 
     return [
         *remove_unfinished_files(store),

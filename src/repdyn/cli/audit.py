@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from repdyn.utils.arguments import SuggestingParser, at_least
+from repdyn.utils.names import printable
 from repdyn.utils.records import add_record_options, print_records, wants_records
 from repdyn.utils.redaction import redacted
-from repdyn.utils.untrusted_names import printable
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.audit import Finding, History

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from repdyn.utils.addresses import path_or_url
 from repdyn.utils.arguments import SuggestingParser
+from repdyn.utils.names import in_one_line
 from repdyn.utils.records import add_record_options, print_records, wants_records
-from repdyn.utils.untrusted_names import in_one_line
-from repdyn.utils.urls import path_or_url
 
 if TYPE_CHECKING:
     from repdyn.store import Store

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from repdyn.utils.arguments import SuggestingParser
-from repdyn.utils.untrusted_names import printable
+from repdyn.utils.names import printable
 
 PAGE = "demo.html.gz"
 """The report as it comes with the package, with marks in place of the chart library, which Plotly's package has."""

@@ -65,7 +65,7 @@ def add_listings(commands: argparse._SubParsersAction[SuggestingParser]) -> None
 def _insights(options: argparse.Namespace) -> None:
     from repdyn.diagnosis import insights
     from repdyn.store import find_store
-    from repdyn.terminal.insights import print_insights
+    from repdyn.terminal.alerts import print_insights
 
     found = insights(find_store(options.store, options.run), options.run, options.probe)
     if wants_records(options):

@@ -15,8 +15,8 @@ from typing import Any
 from repdyn.cli.listings import add_listings
 from repdyn.utils.arguments import SuggestingParser, add_seeds_option, add_store_command, given_seeds
 from repdyn.utils.extras import with_extra
+from repdyn.utils.names import printable
 from repdyn.utils.redaction import redacted
-from repdyn.utils.untrusted_names import printable
 
 _OWN_PARSER = {
     "demo": ("repdyn.cli.demo", "open the report of a finished run that comes with repdyn"),
@@ -28,7 +28,6 @@ _OWN_PARSER = {
     "watch": ("repdyn.cli.watch", "watch runs in the browser, live"),
     "push": ("repdyn.cli.push", "upload a store to S3, the Hugging Face hub or elsewhere"),
     "pull": ("repdyn.cli.pull", "copy a remote store to a folder"),
-    "verify": ("repdyn.cli.verify", "measure some checkpoints of a store again and compare"),
     "report": ("repdyn.cli.report", "write a web page that shows what stores contain"),
     "query": ("repdyn.cli.query", "query the measurements of stores in SQL"),
     "compact": ("repdyn.cli.compact", "join the files of runs into few"),
@@ -49,7 +48,6 @@ _EXAMPLES = """examples:
   repdyn export RUN --to wandb       write the values to W&B, offline
   repdyn query "select * from runs"  SQL over all stores below this folder
   repdyn push RUN URL                share a store
-  repdyn verify STORE                measure a sample again and compare
   repdyn COMMAND --help              every option of a command
 """
 _FIGURES_EXAMPLES = """examples:

@@ -7,10 +7,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from repdyn.utils.addresses import is_url
 from repdyn.utils.arguments import SuggestingParser
+from repdyn.utils.names import printable
 from repdyn.utils.records import add_record_options, print_records, wants_records
-from repdyn.utils.untrusted_names import printable
-from repdyn.utils.urls import is_url
 
 _EXAMPLES = """examples:
   repdyn pull hf://datasets/ORG/NAME sweeps

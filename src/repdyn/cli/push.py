@@ -7,11 +7,11 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from repdyn.utils.addresses import is_url, path_or_url
 from repdyn.utils.arguments import SuggestingParser
+from repdyn.utils.names import printable
 from repdyn.utils.records import add_record_options, print_records, wants_records
 from repdyn.utils.redaction import redacted
-from repdyn.utils.untrusted_names import printable
-from repdyn.utils.urls import is_url, path_or_url
 
 if TYPE_CHECKING:
     from repdyn.publish.sharing import Pushed

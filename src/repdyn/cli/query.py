@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from repdyn.utils.addresses import is_url, path_or_url
 from repdyn.utils.arguments import SuggestingParser
 from repdyn.utils.records import add_record_options, print_records, wants_records
-from repdyn.utils.urls import is_url, path_or_url
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +112,7 @@ def _print_table(frame: pd.DataFrame) -> None:
     from rich.text import Text
 
     from repdyn.utils.console import PrintableConsole
-    from repdyn.utils.untrusted_names import in_one_line
+    from repdyn.utils.names import in_one_line
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name, column in frame.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repdyn.utils.arguments import SuggestingParser, add_seeds_option, add_store_options, given_seeds
-from repdyn.utils.untrusted_names import printable
+from repdyn.utils.names import printable
 
 if TYPE_CHECKING:
     from repdyn.tables.runs import MeasuredRun

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repdyn.utils.addresses import path_or_url
 from repdyn.utils.arguments import SuggestingParser
 from repdyn.utils.console import PrintableConsole
+from repdyn.utils.names import printable
 from repdyn.utils.records import add_record_options, print_records, wants_records
-from repdyn.utils.untrusted_names import printable
-from repdyn.utils.urls import path_or_url
 
 if TYPE_CHECKING:
     from repdyn.checkpoints.plan import ModelPlan

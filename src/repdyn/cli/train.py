@@ -32,13 +32,13 @@ from repdyn.cli.train_help import HelpAction
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.models import LanguageModel, objective_of
-from repdyn.tables.numbers import short_count
+from repdyn.tables.texts import short_count
 from repdyn.tracking.config import validate_measurement
 from repdyn.utils.arguments import closest
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.notices import silence_notices
-from repdyn.utils.plain_yaml import read_yaml
 from repdyn.utils.precision import has_fast_bfloat16
+from repdyn.utils.records import read_yaml
 
 _EXAMPLES = """examples:
   train.py                                              the quickstart

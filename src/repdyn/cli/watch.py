@@ -7,9 +7,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from repdyn.utils.addresses import is_loopback, port_number
+from repdyn.utils.addresses import is_loopback, path_or_url, port_number
 from repdyn.utils.arguments import SuggestingParser
-from repdyn.utils.urls import path_or_url
 
 HOST = "127.0.0.1"
 PORT = 8765

@@ -13,7 +13,7 @@ from rich.progress import track
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
 
 BYTES = "bytes"

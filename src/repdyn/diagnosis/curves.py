@@ -1,21 +1,24 @@
-"""Statements about the mean of a metric over layers: peaks, changes, turns, and its coupling with the loss."""
+"""Statements about the curve of a metric over training: changes, turns, peaks, its coupling with the loss, its fit."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 from scipy.special import fdtrc
 
-from repdyn.diagnosis.insight import Evidence, Insight
-from repdyn.tables.correlation import rank_correlation
-from repdyn.tables.frames import LayerMean
-from repdyn.tables.losses import RunLoss
-from repdyn.tables.numbers import number_text
+from repdyn.diagnosis.insight import Evidence, Insight, LossCorrelation, LossCorrelations
+from repdyn.metrics.names import base_name
+from repdyn.tables.activation_fits import METRIC, fits_of
+from repdyn.tables.effects import rank_correlation
+from repdyn.tables.frames import LayerMean, is_finished
+from repdyn.tables.losses import RunLoss, loss_of_run
+from repdyn.tables.runs import spans
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, short_subset_title
+from repdyn.tables.texts import number_text
 
 MIN_STEPS = 5
 """Least number of measured steps for a statement about a course."""
@@ -244,3 +247,76 @@ def _percent(value: float, other: float) -> str:
         return ""
     ratio = other / value
     return f" (x{ratio:.3g})" if ratio >= LARGE_FACTOR else f" ({ratio - 1:+.0%})"
+
+
+MIN_CHECKPOINTS = 8
+"""Least number of checkpoints with both a value of the metric and a loss."""
+CAVEAT = (
+    "Two trends correlate whatever drives them, so look at the changes. Checkpoints of one run are not independent, so "
+    "that the intervals of the values are too narrow."
+)
+
+
+def loss_correlations(frame: pd.DataFrame, series: Mapping[tuple[str, str], MetricSeries]) -> LossCorrelations:
+    """Return Spearman's correlation of each metric with the loss, over checkpoints and over the changes between them.
+
+    The mean of a metric is over the layers of :func:`repdyn.diagnosis.curves.best_covered_mean`, the loss that of
+    :func:`repdyn.tables.losses.loss_of_run`. The intervals assume independent pairs, which checkpoints of one training
+    are not.
+
+    Args:
+        frame: rows of one run on one probe, or of one of its stacks, scalars among them.
+        series: its metrics, by name and token subset.
+
+    Returns:
+        A correlation for each metric and subset with at least :data:`MIN_CHECKPOINTS` checkpoints.
+    """
+    if is_finished(frame.loc[frame["layer"].notna(), ["stage"]]):
+        return LossCorrelations(None, reason="a finished model has no checkpoints to correlate over")
+    loss = loss_of_run(frame)
+    if loss.values.empty:
+        return LossCorrelations(None, reason="no loss is stored with the measurements")
+    means = {key: best_covered_mean(one).mean for key, one in series.items()}
+    pairs = {key: at_shared_steps(mean, loss.values).to_numpy(float) for key, mean in means.items()}
+    found = tuple(
+        LossCorrelation(*key, rank_correlation(*both.T), rank_correlation(*np.diff(both, axis=0).T))
+        for key, both in pairs.items()
+        if len(both) >= MIN_CHECKPOINTS
+    )
+    most = max(map(len, pairs.values()), default=0)
+    reason = f"{most} checkpoints have both a value and a loss, and {MIN_CHECKPOINTS} are needed"
+    return LossCorrelations(loss.title, found, None if found else reason)
+
+
+def activation_statements(series: MetricSeries) -> Iterator[Insight]:
+    """Yield in how many layers ``largest_activation`` follows its formula, with the parameters of the layer in which
+    it ends largest."""
+    if base_name(series.metric) != METRIC:
+        return
+    fits = {layer: fit for layer, fit in fits_of(series).items() if fit.is_reported}
+    if not fits:
+        return
+    first, last = series.steps_with_values[0], series.steps_with_values[-1]
+    largest = max(fits, key=lambda layer: float(fits[layer].at(last)))
+    fit, mean = fits[largest], math.fsum(each.r_squared for each in fits.values()) / len(fits)
+    peaks = [layer for layer, each in fits.items() if first < each.peak_step < last]
+    where = f"layer{'s' * (len(peaks) > 1)} {spans(peaks)}" if peaks else "none of them"
+    sentence = (
+        f"{metric_title(series.metric)} follows A exp(-lambda x) log(x) + K with x = gamma step + t0 in {len(fits)} of "
+        f"{len(series.layers)} layers (mean R² {mean:.3f}), with a maximum within the run in "
+        f"{where}; in layer {largest} A {number_text(fit.amplitude)}, "
+        f"lambda {number_text(fit.decay)}, gamma {fit.time_scale:.2g}, t0 {number_text(fit.time_offset)}, "
+        f"K {number_text(fit.baseline)} (R² {fit.r_squared:.3f}, {fit.n_steps} steps)."
+    )
+    evidence = {"layers": float(len(fits)), "mean_r_squared": mean, "peak_step": fit.peak_step, **fit._asdict()}
+    yield Insight(
+        "note",
+        "activation growth",
+        sentence,
+        series.metric,
+        series.subset,
+        layers=tuple(fits),
+        steps=(first, last),
+        evidence={name: float(value) for name, value in evidence.items()},
+        weight=0.5 * len(fits) / len(series.layers),
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
-from repdyn.tables.correlation import Correlation
+from repdyn.tables.effects import Correlation
 from repdyn.utils.records import json_values
 
 Severity: TypeAlias = Literal["failed", "watch", "note"]

@@ -10,26 +10,32 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from repdyn.alerts import ALERT_COLUMNS, Alert, Rule, find_alerts, stored_rules
-from repdyn.diagnosis.activations import activation_statements
-from repdyn.diagnosis.curves import coupling_statements, course_statements, turn_statements
+from repdyn.diagnosis.curves import (
+    activation_statements,
+    coupling_statements,
+    course_statements,
+    loss_correlations,
+    turn_statements,
+)
 from repdyn.diagnosis.insight import SEVERITIES, Insight, RunInsights, Status, report_link
 from repdyn.diagnosis.layers import (
     below_one_statements,
     layer_statements,
     missing_statements,
     profile_statements,
+    sequence_statements,
     window_statements,
 )
-from repdyn.diagnosis.loss_correlations import loss_correlations
-from repdyn.diagnosis.out_of_line import embedding_statements, geometry_statements
-from repdyn.diagnosis.probe_loss import out_of_line_statements, probe_loss_statements
-from repdyn.diagnosis.sequences import sequence_statements
 from repdyn.diagnosis.training import (
     MIN_LOSSES,
     alert_statements,
+    embedding_statements,
     failed_measurements,
+    geometry_statements,
     loss_statements,
+    out_of_line_statements,
     overfitting,
+    probe_loss_statements,
     repeated_checkpoints,
 )
 from repdyn.metrics import DEFAULT_METRICS

@@ -15,9 +15,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from repdyn.explorer.results import LayerHeads, SentencePaths, TokenStates
+from repdyn.explorer.session import LayerHeads, SentencePaths, TokenStates
 from repdyn.studies.anatomy.trajectories import match_tokens
-from repdyn.studies.charts import select
+from repdyn.studies.output import select
 from repdyn.studies.tokens.vocabulary_comparison import State
 
 Quantity: TypeAlias = Literal["cosine", "rank"]

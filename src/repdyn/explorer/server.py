@@ -1,23 +1,28 @@
-"""Load the explorer's checkpoints, and serve its page until it is stopped."""
+"""Load the explorer's checkpoints, and serve its page, to its own requests alone, until it is stopped."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from threading import Event
 
 from gradio import Blocks
 from gradio.themes import Default
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
+from repdyn.checkpoints.local import checkpoints_folder, model_folders
 from repdyn.explorer.app import build
-from repdyn.explorer.checkpoints import choose_checkpoints
-from repdyn.explorer.guard import Guard
 from repdyn.explorer.session import Session
 from repdyn.explorer.theme import CSS, FONTS, HEAD, MONOSPACED
 from repdyn.studies.models import load_models
-from repdyn.utils.addresses import accepted_hosts, announcement, free_port
+from repdyn.utils.addresses import accepted_hosts, announcement, free_port, host_refusal
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -48,7 +53,7 @@ def serve(options: argparse.Namespace) -> None:
 def launch(blocks: Blocks, *, host: str, port: int, open_browser: bool = False) -> str:
     """Serve a page from a thread of its own, and return its address.
 
-    Requests that the page does not make are rejected (see :class:`~repdyn.explorer.guard.Guard`).
+    Requests that the page does not make are rejected (see :class:`~repdyn.explorer.server.Guard`).
 
     Args:
         blocks: the page.
@@ -74,3 +79,92 @@ def launch(blocks: Blocks, *, host: str, port: int, open_browser: bool = False) 
         app_kwargs={"middleware": [Middleware(Guard, hosts=accepted_hosts(host))]},
     )
     return address
+
+
+_STEP = re.compile(r"step([0-9]+)", re.ASCII)
+
+
+def choose_checkpoints(models: Sequence[str], revisions: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Choose the first, middle and last step of a run, or the steps nearest to those that are requested.
+
+    Args:
+        models: as on the command line; nothing is chosen unless it is the folder of one run with checkpoints ``stepN``.
+        revisions: names of checkpoints; a ``stepN`` that the run does not have becomes the nearest one, the earlier of
+            two equally near.
+
+    Returns:
+        The names to load, and a note for each choice.
+    """
+    folders = _checkpoints(Path(models[0])) if len(models) == 1 else {}
+    if not folders:
+        return tuple(revisions), []
+    steps = sorted(folders)
+    if not revisions:
+        places = dict.fromkeys((0, (len(steps) - 1) // 2, len(steps) - 1))
+        chosen = tuple(folders[steps[place]] for place in places)
+        return chosen, [f"{', '.join(chosen)} of {len(steps)} checkpoints; choose others with --revisions"]
+    names, notes = [], []
+    for name in revisions:
+        if (wanted := _STEP.fullmatch(name)) is None:
+            names.append(name)
+            continue
+        step = int(wanted[1])
+        nearest = min(steps, key=lambda each, step=step: abs(each - step))
+        names.append(folders[nearest])
+        if nearest != step:
+            notes.append(f"no checkpoint {name}: the nearest one is {folders[nearest]}")
+    return tuple(dict.fromkeys(names)), notes
+
+
+def _checkpoints(folder: Path) -> dict[int, str]:
+    """Return the names of a run's checkpoints by step; none for a single model or a name of the hub."""
+    if not folder.is_dir() or (folder / "config.json").is_file():
+        return {}
+    found = (_STEP.fullmatch(path.name) for path in model_folders(checkpoints_folder(folder)))
+    return {int(match[1]): match[0] for match in found if match}
+
+
+_INTERFACE = "/gradio_api/"
+_READ = ("queue/data", "heartbeat/", "startup-events")
+_WRITTEN = ("queue/join", "cancel", "reset")
+"""What the page uses of gradio's interface, which has more, such as uploads."""
+_RECORDS = "/monitoring"
+
+
+class Guard:
+    """Middleware that rejects, unread, requests that the page itself does not make.
+
+    Any site that a reader visits can send requests to this computer. The browser adds the site (``Origin``) and the
+    host name of the request (``Host``), which is not one of this computer's after DNS rebinding.
+
+    Args:
+        app: the application that answers all other requests.
+        hosts: host names and addresses that requests may have; None for any.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
+        self.app = app
+        self.hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason = self._refusal(scope) if scope["type"] == "http" else None
+        answer = self.app if reason is None else PlainTextResponse(reason, status_code=403)
+        await answer(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> str | None:
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if refusal := host_refusal(host, self.hosts):
+            return refusal
+        reads = scope["method"] in {"GET", "HEAD"}
+        if not reads and origin is not None and origin.partition("://")[2] != host:
+            return f"expected a request from the page at {host}, got one from {origin!r}"
+        if not _is_of_the_page(scope["path"], reads):
+            return f"expected a request that the page makes, got {scope['method']} {scope['path']!r}"
+        return None
+
+
+def _is_of_the_page(path: str, reads: bool) -> bool:
+    if path.startswith(_INTERFACE):
+        return path.removeprefix(_INTERFACE).startswith(_READ if reads else _WRITTEN)
+    return reads and not path.startswith(_RECORDS)

@@ -5,22 +5,72 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from threading import RLock
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import pandas as pd
+from torch import Tensor
 
 from repdyn.capture.blocks import LayerPatterns, find_blocks
 from repdyn.checkpoints.errors import CheckpointError
-from repdyn.explorer.results import LayerHeads, SentencePaths, TokenStates
 from repdyn.studies.anatomy.trajectories import TokenTrajectory, TrajectoryPlane, fit_plane, match_tokens
-from repdyn.studies.attention import SentenceAttention, sentence_attention
-from repdyn.studies.charts import select
 from repdyn.studies.lens import SentenceLens, sentence_lens
 from repdyn.studies.models import LoadedModel
+from repdyn.studies.output import select
 from repdyn.studies.states import LayerKey
-from repdyn.studies.tokens.sentences import SentenceStates, capture_sentence, compare_sentence, encode_sentence
+from repdyn.studies.tokens.sentences import (
+    SentenceAttention,
+    SentenceStates,
+    capture_sentence,
+    compare_sentence,
+    encode_sentence,
+    sentence_attention,
+)
 from repdyn.studies.tokens.vocabulary_comparison import LayerVectors, VocabularyComparison, token_names
 from repdyn.tables.style import of_stack
+
+
+class TokenStates(NamedTuple):
+    """One token in one checkpoint, in one of its stacks."""
+
+    name: str
+    """Display name of the checkpoint, and of the stack if it has several."""
+    token: str
+    token_id: int
+    table: pd.DataFrame
+    """A row for each state; nearest has one for each state and place. Columns as in
+    :class:`repdyn.studies.tokens.vocabulary_comparison.VocabularyComparison`."""
+    nearest: pd.DataFrame
+
+
+class SentencePaths(NamedTuple):
+    """The tokens of two sentences in one stack of a checkpoint, in a plane of their own."""
+
+    name: str
+    one: TokenTrajectory
+    other: TokenTrajectory
+    plane: TrajectoryPlane
+    place: int | None
+    """Position of the chosen token in the first sentence; None if this checkpoint has no such token."""
+
+    @property
+    def left_out(self) -> list[str]:
+        """Tokens of either sentence that are left out of the plane for their norm."""
+        both = zip((self.one, self.other), self.plane.left_out, strict=True)
+        return sorted({trajectory.tokens[place] for trajectory, places in both for place in places})
+
+
+class LayerHeads(NamedTuple):
+    """The attention weights of one layer, in one stack of a checkpoint."""
+
+    name: str
+    """Display name of the checkpoint, and of the stack if it has several."""
+    ids: tuple[int, ...]
+    """Token ids of the sentence."""
+    layer: int
+    weights: Tensor
+    """(heads, n_tokens, n_tokens), from each token to each; a row sums to 1, or to less with learned sinks."""
+
 
 # a longer sentence is rejected before it is tokenized
 _CHARACTERS_PER_TOKEN = 32

@@ -8,10 +8,9 @@ from html import escape
 import pandas as pd
 import torch
 
-from repdyn.explorer.results import TokenStates
-from repdyn.explorer.session import Session
-from repdyn.studies.charts import select
+from repdyn.explorer.session import Session, TokenStates
 from repdyn.studies.models import LoadedModel
+from repdyn.studies.output import select
 from repdyn.studies.tokens.vocabulary_comparison import State
 
 CONVENTIONS = (

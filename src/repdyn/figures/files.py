@@ -11,9 +11,9 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter
 
 from repdyn.tables.style import styled
-from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.attempts import Attempt, attempts
-from repdyn.utils.untrusted_names import printable
+from repdyn.utils.files import write_atomically
+from repdyn.utils.names import printable
 
 
 def draw_all(drawings: Mapping[str, Callable[[], Figure]], attempt: Attempt) -> dict[str, Figure]:

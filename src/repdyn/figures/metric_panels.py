@@ -14,7 +14,7 @@ from repdyn.figures.axes import layer_label, value_axis
 from repdyn.figures.charts import Axis, Cells, Line, Mark, Panel
 from repdyn.store.scalars import LOSS
 from repdyn.store.schema import FINISHED
-from repdyn.tables.seed_series import SeedSeries
+from repdyn.tables.seeds import SeedSeries
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import LOSS_COLOUR
 

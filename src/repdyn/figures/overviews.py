@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 
 from repdyn.alerts import Alert
 from repdyn.figures.axes import axis_of_lines, layer_axis, training_axis
-from repdyn.figures.captions import compared, notes, run_caption, run_title, wrapped
+from repdyn.figures.captions import compared, notes, run_caption, run_title, step_colours, wrapped
 from repdyn.figures.charts import Axis, Chart, Line, Panel
-from repdyn.figures.colours import step_colours
 from repdyn.figures.drawing import draw
 from repdyn.figures.metric_panels import MARKED, alerts_on, marker_size, marks_on, mean_line, profile_lines
 from repdyn.figures.panes import Pane, depth_panes, n_columns, step_panes, subsets_named

@@ -17,9 +17,8 @@ from matplotlib.figure import Figure
 
 from repdyn.alerts import Alert
 from repdyn.figures.axes import axis_of_lines, layer_axis, layer_label, training_axis
-from repdyn.figures.captions import notes, run_caption, run_title, wrapped
+from repdyn.figures.captions import notes, run_caption, run_title, step_colours, wrapped
 from repdyn.figures.charts import Chart, Panel
-from repdyn.figures.colours import step_colours
 from repdyn.figures.convergence import GRADIENT, convergence
 from repdyn.figures.drawing import draw
 from repdyn.figures.files import draw_all
@@ -41,9 +40,8 @@ from repdyn.tables.frames import (
     tokens_by_step,
 )
 from repdyn.tables.losses import RunLoss, loss_of_run
-from repdyn.tables.series import MetricSeries, metric_series
+from repdyn.tables.series import MetricSeries, metric_series, thin
 from repdyn.tables.style import SUBSET_COLOURS, metric_title, metric_unit, subset_title
-from repdyn.tables.thinning import thin
 from repdyn.utils.attempts import Attempt
 
 MAX_STEPS = 8

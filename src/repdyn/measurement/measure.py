@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 import torch
 import torch.distributed as dist
@@ -15,14 +15,12 @@ from torch import nn
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.blocks import LayerPatterns, unwrapped
 from repdyn.capture.capture import capture, causality
-from repdyn.capture.forward import Forward
 from repdyn.capture.fsdp import check_no_tensor_parallelism, class_name, count_parameters, is_sharded
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
-from repdyn.capture.states import STATES_BYTES, CaptureKind
-from repdyn.capture.token_states import TokenPositions
+from repdyn.capture.states import CaptureKind
 from repdyn.capture.trial import choose_way
-from repdyn.measurement.identity import layer_choice, metric_set
+from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
 from repdyn.measurement.type_checks import check_model, check_probe
@@ -84,18 +82,12 @@ def measure(
     metrics: str | Sequence[MetricLike] = DEFAULT_METRICS,
     layers: LayerPatterns = None,
     *,
-    probe_loss: bool = False,
-    forward: Forward | None = None,
-    token_positions: TokenPositions | None = None,
-    tokens_per_forward: int = 8192,
-    states_bytes: int = STATES_BYTES,
     checkpoint: Checkpoint | None = None,
     on_error: OnError = "raise",
     progress: Progress = no_progress,
-    root_module: nn.Module | None = None,
     ranks: Ranks = ALONE,
     state_cache: StateCache | None = None,
-    causal_by_stack: Mapping[str | None, bool | None] | None = None,
+    **options: Unpack[MeasurementArguments],
 ) -> Profile:
     """Measure the geometry of every layer of a model on a probe.
 
@@ -105,36 +97,18 @@ def measure(
     Args:
         model: a Hugging Face model or any module built of a list of blocks.
         probe: the tokens, and which of their vectors are taken.
-        metrics: names in :data:`repdyn.metrics.METRICS`, with settings and a token subset unless the defaults are meant
-            ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every metric that the
-            probe allows.
-        layers: name pattern of the blocks ("model.layers.*"), or several; for a model with several stacks, patterns by
-            name of the stack, ``{"encoder": "encoder.layers.*", "decoder": "decoder.layers.*"}``; None finds them, both
-            stacks of a Hugging Face encoder-decoder too.
-        probe_loss: measure the model's loss, accuracy and calibration on the probe too; see
-            :mod:`repdyn.measurement.probe_loss`.
-        forward: ``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with
-            ``input_ids`` and, if it takes one, ``attention_mask``. The decoder of an encoder-decoder reads the same
-            tokens as its encoder.
-        token_positions: for a model that inserts learned vectors (meta tokens, a tuned prompt, registers), which
-            positions of the states are tokens: a slice of the positions, ``slice(k, None)`` if k vectors precede the
-            tokens; or a function from states (n_sequences, n_positions, dim) and the ProbeBatch to the states of its
-            tokens, (n_sequences, length, dim). None if each position is a token.
-        tokens_per_forward: largest number of tokens in one forward pass.
-        states_bytes: how much memory the states of all layers may take on the model's device; the rest is written to
-            the system's temporary folder (TMPDIR), with the same values in the end.
+        metrics, layers: as in :class:`repdyn.measurement.options.MeasurementOptions`.
         checkpoint: identifies what is measured in the rows; class, size and device of the model are filled in.
         on_error: what to do when a kernel fails (out of memory, say): "raise", or "record" NaN with the error as the
             reason and continue.
         progress: called with "forward", "masked forward" (of an encoder whose loss is measured) or "kernels" and the
             completed share of it, in [0, 1]: after each forward pass and before each batch of each metric; what it
             raises breaks the measurement off.
-        root_module: the module that the model is a part of, if that is sharded as a whole (FSDP); None for the model.
         ranks: processes that measure together, ``Ranks.of_job()`` in a distributed job. All of them call this function
             and get the whole profile; forward passes and layers are shared out. Needed for a sharded model.
         state_cache: the states of previous checkpoints, for metrics that compare with them; those of this one are
             added.
-        causal_by_stack: what a former profile of the same model states; None tries it out.
+        options: as in :class:`repdyn.measurement.options.MeasurementArguments`.
 
     Returns:
         A profile with one row for each layer (0 is the embedding output), metric and token subset, stack after stack;
@@ -148,22 +122,57 @@ def measure(
             pass states from one to the next; or a rank that failed.
         OSError: the temporary folder has too little space for the states beyond ``states_bytes``.
     """
+    return measure_with(
+        model,
+        probe,
+        MeasurementOptions(metrics=metrics, layers=layers, **options),
+        checkpoint=checkpoint,
+        on_error=on_error,
+        progress=progress,
+        ranks=ranks,
+        state_cache=state_cache,
+    )
+
+
+def measure_with(
+    model: nn.Module,
+    probe: Probe,
+    options: MeasurementOptions,
+    *,
+    checkpoint: Checkpoint | None = None,
+    on_error: OnError = "raise",
+    progress: Progress = no_progress,
+    root_module: nn.Module | None = None,
+    ranks: Ranks = ALONE,
+    state_cache: StateCache | None = None,
+    causal_by_stack: Mapping[str | None, bool | None] | None = None,
+) -> Profile:
+    """Measure with one object of options, as trackers and sweeps do; see :func:`measure`.
+
+    Args:
+        model, probe, checkpoint, on_error, progress, ranks, state_cache: as for :func:`measure`.
+        options: what is measured, and how.
+        root_module: the module that the model is a part of, if that is sharded as a whole (FSDP); None for the model.
+        causal_by_stack: what a former profile of the same model states; None tries it out.
+    """
     check_model(model)
     check_probe(probe)
-    pairs = resolve(metrics, probe)
+    pairs = resolve(options.metrics, probe)
+    probe_loss, tokens_per_forward, states_bytes = options.probe_loss, options.tokens_per_forward, options.states_bytes
     if probe_loss and probe.inputs is not None:
         raise ValueError("expected a probe of tokens for probe_loss=True, got one of other inputs; leave it out")
     captures: frozenset[CaptureKind] = frozenset().union(*(metric.captures for metric, _ in pairs))
     views = {view_of(subset) for _, subset in pairs}
     subsets = {view.sampled for view in views}
     _check_sharding(model if root_module is None else root_module, ranks)
-    identity = metric_set(metrics, layers, probe, token_positions=token_positions, probe_loss=probe_loss)
     ranks.require_same(
-        "what is measured", {"probe": probe.hash, "metrics": identity, "tokens_per_forward": tokens_per_forward}
+        "what is measured",
+        {"probe": probe.hash, "metrics": options.identity(probe), "tokens_per_forward": tokens_per_forward},
     )
     start = time.perf_counter()
     with ranks.sync_errors():
-        prepared = prepare(model, layers, forward=forward, token_positions=token_positions, root_module=root_module)
+        settings = {"forward": options.forward, "token_positions": options.token_positions, "root_module": root_module}
+        prepared = prepare(model, options.layers, **settings)
         prepared = choose_way(prepared, probe)
         if causal_by_stack is None:
             causal_by_stack = causality(prepared, probe, states_bytes=states_bytes)
@@ -210,12 +219,11 @@ def measure(
     context = CheckpointContext(attention, state_cache, checkpoint.step, output_head=output_head, final_norm=final_norm)
     n_neighbours = max(2, *(metric.n_neighbours for metric, _ in pairs))
     whole_spectrum = any(metric.whole_spectrum for metric, _ in pairs)
-    choice = layer_choice(layers, token_positions)
 
     def measure_next_layer(progress: Callable[[float], None]) -> list[Row]:
         of_stack = replace(checkpoint, causal=causal_by_stack[states.layers[0].stack])
         view = LayerView(states.take(), states, probe, n_neighbours, whole_spectrum, context)
-        rows = rows_of_layer(view, pairs, of_stack, choice, on_error, progress)
+        rows = rows_of_layer(view, pairs, of_stack, options.choice, on_error, progress)
         if loss is not None and view.layer.is_last and view.layer.stack == prepared.stacks[-1]:
             rows += loss.rows(view.layer, states, checkpoint, on_error)
         return rows

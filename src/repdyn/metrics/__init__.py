@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from repdyn.metrics.metric import FAMILIES, OWN_FAMILY, Metric
 from repdyn.metrics.registry import METRICS, metric_info, register_metric
 from repdyn.metrics.selection import DEFAULT_METRICS, MetricLike, as_tuple, resolve
-from repdyn.utils.lazy_names import lazy_names
+from repdyn.utils.extras import lazy_names
 
 if TYPE_CHECKING:
     from repdyn.metrics.inputs import clouds

@@ -11,11 +11,9 @@ import pandas as pd
 
 from repdyn.figures.axes import placed, training_axis
 from repdyn.report import figures
-from repdyn.report.compared import compared_colours, compared_with
-from repdyn.report.plotly_panels import HEIGHT, PlotlyDict, plotly_axis
-from repdyn.report.plots import measured_with, profiles_plot, training_plot
+from repdyn.report.plotly_panels import HEIGHT, LIGHT, PlotlyDict, plotly_axis
+from repdyn.report.plots import compared_colours, compared_with, measured_with, profiles_plot, training_plot
 from repdyn.report.runs import in_lines, report_data
-from repdyn.report.themes import LIGHT
 from repdyn.store import Store
 from repdyn.tables.frames import by_stack
 from repdyn.tables.runs import differences

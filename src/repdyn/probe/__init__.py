@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repdyn.utils.lazy_names import lazy_names
+from repdyn.utils.extras import lazy_names
 
 if TYPE_CHECKING:
     from repdyn.probe.content import ProbeBatch

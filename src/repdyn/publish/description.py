@@ -11,8 +11,7 @@ from repdyn.alerts import find_alerts, stored_rules
 from repdyn.diagnosis import insights
 from repdyn.metrics.names import file_stem
 from repdyn.publish.loggers import log_figures
-from repdyn.publish.rank_zero import rank_zero_only
-from repdyn.publish.targets import target_of
+from repdyn.publish.targets import rank_zero_only, target_of
 from repdyn.store import Store
 from repdyn.tables.designs import sampling
 from repdyn.tables.families import has_own_figures

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from repdyn.publish.keys import LogLayers, logged_values
-from repdyn.publish.rank_zero import rank_zero_only
-from repdyn.publish.targets import target_of
+from repdyn.publish.targets import rank_zero_only, target_of
 from repdyn.store.schema import Row
 from repdyn.utils.attempts import Attempt, attempts
-from repdyn.utils.file_names import safe_file_name
+from repdyn.utils.names import safe_file_name
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -61,7 +60,7 @@ def log_alerts(lines: Sequence[str], loggers: Iterable[Logger], step: int) -> No
     An error in one logger does not affect the others.
 
     Args:
-        lines: from :func:`repdyn.tables.alert_text.alert_lines`; if empty, nothing is logged.
+        lines: from :func:`repdyn.tables.lines.alert_lines`; if empty, nothing is logged.
         loggers: usually ``trainer.loggers``.
         step: optimizer steps taken.
 

@@ -11,8 +11,7 @@ import pandas as pd
 
 from repdyn.alerts import Alert, find_alerts, stored_rules
 from repdyn.metrics.names import file_stem
-from repdyn.publish.rank_zero import rank_zero_only
-from repdyn.publish.targets import Target, WandbTarget, target_of
+from repdyn.publish.targets import Target, WandbTarget, rank_zero_only, target_of
 from repdyn.store import Store
 from repdyn.tables.families import has_own_figures
 from repdyn.tables.findings import findings
@@ -27,7 +26,7 @@ from repdyn.tables.frames import (
     subsets_of,
 )
 from repdyn.utils.attempts import Attempt, attempts
-from repdyn.utils.file_names import safe_file_name
+from repdyn.utils.names import safe_file_name
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -17,9 +17,9 @@ from repdyn.report.runs import rows_of_stores
 from repdyn.store import Store
 from repdyn.store.keys import folder_inside
 from repdyn.tables.activation_fits import activation_fits
-from repdyn.tables.costs import copies_line, failure_line
 from repdyn.tables.designs import sampling
 from repdyn.tables.frames import by_stack, measurements
+from repdyn.tables.lines import copies_line, failure_line
 from repdyn.tables.runs import differences, measured_runs
 from repdyn.tables.seeds import groups_or_reason, seed_table
 from repdyn.tables.selection import is_measured, select
@@ -28,10 +28,10 @@ from repdyn.tables.texts import concatenated
 from repdyn.terminal.closing import print_closing
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.summary import print_summary
-from repdyn.utils.atomic_files import write_atomically
 from repdyn.utils.attempts import Attempt, attempts
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.file_names import safe_file_name
+from repdyn.utils.files import write_atomically
+from repdyn.utils.names import safe_file_name
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -14,8 +14,7 @@ from repdyn.store.keys import own_folder
 from repdyn.store.mirror import Mirror, is_shared
 from repdyn.store.published import prepare, write_certificate
 from repdyn.store.remote import RemoteStore
-from repdyn.utils.atomic_files import write_atomically
-from repdyn.utils.ownership import temporary_folder
+from repdyn.utils.files import temporary_folder, write_atomically
 
 
 @dataclass

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 from weakref import WeakKeyDictionary
 
-from repdyn.publish.board_layout import layout_of
 from repdyn.utils.attempts import Attempt
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
     from matplotlib.figure import Figure
+
 
 STEP_KEY = "repdyn/step"
 """The x axis of everything logged to W&B from here."""
@@ -193,3 +194,47 @@ def _define(run: Any, names: Iterable[str]) -> None:
 def _listed(values: Mapping[str, Any]) -> str:
     """Return values as lines of Markdown; indented, so that nothing in them is taken for markup."""
     return "\n".join(f"    {name}: {value}" for name, value in values.items())
+
+
+Layout = dict[str, dict[str, list[str | list[str]]]]
+"""Chart type and keys by category and title, as ``SummaryWriter.add_custom_scalars`` takes it."""
+
+
+def layout_of(keys: Collection[str]) -> Layout:
+    """Return a category for each metric and token subset: a chart of its layers, and one of mean, minimum and maximum.
+
+    Args:
+        keys: names of logged values, as :func:`repdyn.publish.keys.logged_values` makes them; others are left out.
+
+    >>> layout_of(["two_nn/layer_00", "two_nn/mean", "train/loss"])
+    {'two_nn': {'two_nn: layers': ['Multiline', ['^two_nn/layer_\\\\d+$']], 'two_nn: mean, min, max': \
+['Multiline', ['^two_nn/(mean|min|max)$']]}}
+    """
+    layout: Layout = {}
+    for section in dict.fromkeys(key.rpartition("/")[0] for key in sorted(keys) if key.endswith("/mean")):
+        patterns = {"layers": r"layer_\d+", "mean, min, max": "(mean|min|max)"}
+        charts = {
+            title: f"^{re.escape(section)}/{pattern}$"
+            for title, pattern in patterns.items()
+            if any(re.fullmatch(f"{re.escape(section)}/{pattern}", key) for key in keys)
+        }
+        layout[section] = {f"{section}: {title}": ["Multiline", [tag]] for title, tag in charts.items()}
+    return layout
+
+
+P = ParamSpec("P")
+
+
+def rank_zero_only(function: Callable[P, None]) -> Callable[P, None]:
+    """Return a function that does nothing on the ranks on which Lightning's ``rank_zero_only`` does nothing.
+
+    Without Lightning imported there is none of its loggers either, and callers alone determine the rank.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        lightning: Any = sys.modules.get("lightning_utilities.core.rank_zero")
+        if not getattr(getattr(lightning, "rank_zero_only", None), "rank", None):
+            function(*args, **kwargs)
+
+    return call

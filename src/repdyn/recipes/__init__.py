@@ -1,8 +1,7 @@
 """Recipes: published measurements described in YAML, with what counts as reproduced; see docs/reproduce.md."""
 
-from repdyn.recipes.evaluation import Outcome, evaluate
+from repdyn.recipes.evaluation import Outcome, evaluate, missing_metrics, shortfalls
 from repdyn.recipes.recipe import Cloud, Published, Recipe, find_models_of, find_recipe, read_recipe, shipped_recipes
-from repdyn.recipes.shortfalls import missing_metrics, shortfalls
 
 __all__ = [
     "Cloud",

@@ -10,9 +10,8 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
+from repdyn.recipes.judging import QUANTILES, RhoBound, redrawn, rho_text
 from repdyn.recipes.measured import Layers, Measured, NotMeasuredError, Profile, Step
-from repdyn.recipes.rank_correlations import RhoBound, rho_text
-from repdyn.recipes.redraw import QUANTILES, redrawn
 from repdyn.tables import criteria as of_findings
 from repdyn.tables.effects import CannotBeJudgedError, Claim, Effect, Estimate, Verdict, conjunction
 from repdyn.tables.findings import findings

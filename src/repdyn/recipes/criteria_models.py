@@ -11,12 +11,10 @@ import numpy as np
 from scipy.special import stdtrit
 
 from repdyn.recipes.criteria_depth import Axis, BaseCriterion, Judgement, depth_correlations
+from repdyn.recipes.judging import RhoBound, correlate, require_trained, rho_text
 from repdyn.recipes.measured import Layers, Measured, NotMeasuredError, Profile, Step, blocks_text
-from repdyn.recipes.rank_correlations import RhoBound, correlate, rho_text
-from repdyn.recipes.trained import require_trained
 from repdyn.store.scalars import PROBE_BITS_PER_BYTE, PROBE_LOSS
-from repdyn.tables.correlation import MIN_PAIRS
-from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Claim, Effect, conjunction
+from repdyn.tables.effects import CONFIDENCE, MIN_PAIRS, CannotBeJudgedError, Claim, Effect, conjunction
 
 Change = Literal["rise", "fall"]
 _LEAST_MODELS = 3

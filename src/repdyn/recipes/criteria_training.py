@@ -11,10 +11,8 @@ from scipy.special import stdtrit
 
 from repdyn.recipes.criteria_depth import Axis, BaseCriterion, Judgement
 from repdyn.recipes.criteria_models import Change, changed_by_more
+from repdyn.recipes.judging import QUANTILES, RhoBound, correlate, redrawn, require_trained, rho_text
 from repdyn.recipes.measured import Course, Layers, Measured, NotMeasuredError, Step, blocks_text
-from repdyn.recipes.rank_correlations import RhoBound, correlate, rho_text
-from repdyn.recipes.redraw import QUANTILES, redrawn
-from repdyn.recipes.trained import require_trained
 from repdyn.store.scalars import PROBE_LOSS
 from repdyn.tables import criteria as of_findings
 from repdyn.tables.effects import CONFIDENCE, CannotBeJudgedError, Effect, conjunction

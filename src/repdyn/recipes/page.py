@@ -12,9 +12,8 @@ from repdyn.recipes.evaluation import Outcome, count_verdicts
 from repdyn.recipes.measured import Measured
 from repdyn.recipes.protocol import describe_sampling
 from repdyn.recipes.recipe import Published, Recipe
-from repdyn.report.assets import asset, policy
-from repdyn.report.markup import Markup, joined, table, tag
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.report.markup import Markup, asset, joined, policy, table, tag
+from repdyn.utils.files import write_atomically
 
 _COLOURS = {"reproduced": "good", "not reproduced": "fail", "cannot be judged": "bad", "not run": "soft"}
 """Names of the report's colours by verdict."""

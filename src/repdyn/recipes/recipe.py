@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
@@ -11,7 +12,8 @@ from datetime import date
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, get_type_hints
+from types import UnionType
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from huggingface_hub import constants
 
@@ -21,9 +23,9 @@ from repdyn.checkpoints.suites import PublishedModel, find_models
 from repdyn.metrics import resolve
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
 from repdyn.probe.views import SUBSETS
-from repdyn.recipes.criteria import KINDS, Criterion
-from repdyn.recipes.criteria_models import Control
-from repdyn.recipes.values import text_of, typed
+from repdyn.recipes.criteria_depth import Peak, PublishedFinding, Trend, Valley
+from repdyn.recipes.criteria_models import Across, Control, Scaling, Stages
+from repdyn.recipes.criteria_training import Between, Correlation, Halfway, Phases
 from repdyn.store.scalars import PROBE_LOSS
 from repdyn.text.source import DEFAULT_TEXT
 
@@ -269,4 +271,67 @@ def _date(entry: Entry) -> date:
     value = entry.fields.get("stated")
     if not isinstance(value, date):
         raise entry.error("the date of the criteria under stated", value, "write it as 2026-11-23")
+    return value
+
+
+Criterion: TypeAlias = (
+    PublishedFinding | Peak | Trend | Phases | Correlation | Halfway | Between | Scaling | Stages | Across | Control
+)
+KINDS: dict[str, type[Criterion]] = {
+    "finding": PublishedFinding,
+    "peak": Peak,
+    "valley": Valley,
+    "trend": Trend,
+    "phases": Phases,
+    "correlation": Correlation,
+    "halfway": Halfway,
+    "between": Between,
+    "scaling": Scaling,
+    "stages": Stages,
+    "across": Across,
+    "control": Control,
+}
+"""The kinds of criteria, by the name that a recipe gives them."""
+
+
+def typed(entry: Entry, key: str, value: Any, hint: Any) -> Any:
+    """Return a value as the type of a field: a literal, number, flag, string or tuple.
+
+    Args:
+        entry: where the value is, for messages.
+        key: its key.
+        value: as read from YAML.
+        hint: type of the field.
+
+    Raises:
+        ValueError: the value has another type.
+    """
+    inner = get_args(hint)
+    if get_origin(hint) is Literal:
+        if value not in inner:
+            raise entry.error(f"{key} among {', '.join(inner)}", value, "choose one of them")
+        return value
+    if get_origin(hint) is tuple:
+        n = None if inner[-1] is Ellipsis else len(inner)
+        if not isinstance(value, list) or not value or n not in {None, len(value)}:
+            raise entry.error(f"a list of {n or 'one or more'} values under {key}", value, "write [0.25, 0.75]")
+        found = tuple(typed(entry, key, each, inner[0]) for each in value)
+        if n == 2 and found[0] > found[1]:
+            raise entry.error(f"the lower bound first under {key}", value, "exchange them")
+        return found
+    if get_origin(hint) is UnionType:
+        return typed(entry, key, value, inner[0])
+    if hint is float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise entry.error(f"a finite number under {key}", value, "write 0.1 for 10%")
+        return float(value)
+    if not isinstance(value, hint):
+        raise entry.error(f"{'true or false' if hint is bool else 'a string'} under {key}", value, "correct it")
+    return value
+
+
+def text_of(entry: Entry, key: str, value: object) -> str:
+    """Return a value if it is a string that is not blank, and raise ValueError otherwise."""
+    if not isinstance(value, str) or not value.strip():
+        raise entry.error(f"strings under {key}", value, "put it in quotes")
     return value

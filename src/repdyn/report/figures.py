@@ -9,10 +9,9 @@ import pandas as pd
 
 from repdyn.figures.axes import placed, training_axes, value_axis
 from repdyn.figures.metric_panels import profile_lines
-from repdyn.report.plotly_panels import PlotlyDict, band_traces, plotly_axis
+from repdyn.report.plotly_panels import LIGHT, VALUE, PlotlyDict, band_traces, plotly_axis
 from repdyn.report.plots import course_plot, heatmap_plot, profile_plot
 from repdyn.report.runs import ReportRun, report_runs
-from repdyn.report.themes import LIGHT, VALUE
 from repdyn.tables.frames import measurements, of_training, select_steps
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, subset_title

@@ -1,10 +1,13 @@
-"""HTML in which every text is escaped unless it was made here."""
+"""HTML in which every text is escaped unless it was made here, and the policy of a page for its scripts."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import re
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 
 _DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
@@ -76,3 +79,18 @@ def details(summary: str, *content: str) -> Markup:
 
 def _number(yes: bool) -> dict[str, str]:
     return {"class_": "number"} if yes else {}
+
+
+def asset(name: str, package: str = "repdyn.report") -> Markup:
+    """Return a file of the folder ``page`` of a package."""
+    return Markup((files(package) / "page" / name).read_text(encoding="utf-8"))
+
+
+def policy(*scripts: str) -> str:
+    """Return a security policy: these scripts, styles and images of the page itself, and no network."""
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +20,8 @@ from repdyn.figures.axes import (
     training_axis,
     value_axis,
 )
+from repdyn.figures.captions import run_colours, step_colours
 from repdyn.figures.charts import Axis, Cells, Line, Panel
-from repdyn.figures.colours import step_colours
 from repdyn.figures.metric_panels import (
     alerts_on,
     end_lines,
@@ -32,9 +33,10 @@ from repdyn.figures.metric_panels import (
     mean_lines,
     profile_lines,
 )
-from repdyn.report.compared import ComparedMember
 from repdyn.report.plotly_panels import (
     HEIGHT,
+    LOSS,
+    VALUE,
     PlotlyDict,
     cells_trace,
     colour_axis,
@@ -45,13 +47,12 @@ from repdyn.report.plotly_panels import (
     stacked_rows,
 )
 from repdyn.report.runs import ReportRun
-from repdyn.report.themes import LOSS, VALUE
 from repdyn.store.scalars import LOSS as LOSS_NAME
 from repdyn.store.scalars import PROBE_LOSS, VALIDATION_LOSS
 from repdyn.tables.frames import select_steps
 from repdyn.tables.losses import LOSS_TITLES
 from repdyn.tables.runs import Key
-from repdyn.tables.seeds import SeedGroup
+from repdyn.tables.seeds import Compared, SeedGroup, SeedSeries, with_seeds
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, metric_unit, short_subset_title
 
@@ -275,3 +276,34 @@ def _domains(number: int, columns: int, n_rows: int) -> tuple[list[float], list[
     width, height = (1 + _GAP) / columns, (1 + _ROW_GAP / n_rows) / n_rows
     left, top = column * width, 1 - row * height
     return [left, min(1.0, left + width - _GAP)], [max(0.0, top - height + _ROW_GAP / n_rows), top]
+
+
+class ComparedMember(NamedTuple):
+    """A run that has a metric, or several that are seeds of one model."""
+
+    number: int
+    """Number of the run, or of the first seed."""
+    run: Compared
+    series: MetricSeries | SeedSeries
+    seeds: Sequence[int] = ()
+    """Numbers of the seeds."""
+
+
+def compared_with(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup], key: tuple[str, str]) -> list[ComparedMember]:
+    """Return the members of a comparison of a metric on a token subset, each of which has a line of its own.
+
+    Seeds without a common step at which all have the metric are returned as single runs.
+    """
+    numbers = {run.measured.key: number for number, run in enumerate(runs)}
+    groups = [group for group in seeds if key in group.series]
+    members = []
+    for run in with_seeds([run.measured for run in runs if key in run.series], groups):
+        of_seeds = [numbers[member.key] for member in run.members] if isinstance(run, SeedGroup) else []
+        members.append(ComparedMember((of_seeds or [numbers[run.key]])[0], run, run.series[key], of_seeds))
+    return members
+
+
+def compared_colours(runs: Sequence[ReportRun], seeds: Sequence[SeedGroup]) -> dict[Key, str]:
+    """Return a colour for each group of seeds, which its members share, and for each other run."""
+    colours = run_colours(with_seeds([run.measured for run in runs], seeds))
+    return colours | {member.key: colours[group.key] for group in seeds for member in group.members}

@@ -1,27 +1,30 @@
-"""The texts and tables of a report: runs, findings, alerts, what was measured, what failed."""
+"""The texts and tables of a report: runs, findings, alerts, fits, correlations, what was measured, what failed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from itertools import groupby
 
 import pandas as pd
 
+from repdyn.diagnosis import LossCorrelation
+from repdyn.diagnosis.curves import CAVEAT
 from repdyn.report.markup import Markup, details, joined, table, tag
 from repdyn.report.runs import ReportData, ReportRun
-from repdyn.tables.alert_text import alert_events
-from repdyn.tables.costs import copies_line, cost_line, failure_line
+from repdyn.tables.activation_fits import fit_table
 from repdyn.tables.criteria import MEANINGS, PAPER, VERSION
 from repdyn.tables.designs import sampling
-from repdyn.tables.effects import Verdict
+from repdyn.tables.effects import Correlation, Verdict
 from repdyn.tables.families import drop_first_comparison, family_of, most_common_reason
 from repdyn.tables.findings import JUDGED, Finding, findings_over_seeds
 from repdyn.tables.frames import failures, metrics_of
-from repdyn.tables.numbers import short_count
+from repdyn.tables.lines import alert_events, copies_line, cost_line, failure_line
 from repdyn.tables.runs import differences
 from repdyn.tables.style import KINDS, family_title, metric_title, subset_title
-from repdyn.terminal.metric_lines import seconds_by_metric
+from repdyn.tables.texts import NO_VALUE, number_text, short_count
+from repdyn.terminal.curves import seconds_by_metric
 
 ICONS: dict[Verdict, tuple[str, str]] = {
     "shown": ("+", "shown"),
@@ -260,3 +263,99 @@ def _or_dash(count: float | None) -> str:
 def _listed(rows: pd.DataFrame, column: str) -> str:
     found: Iterable[object] = rows[column].dropna().unique().tolist()
     return ", ".join(str(one) for one in found) or "\u2013"
+
+
+_CORRELATION_HEADINGS = (
+    "metric",
+    "tokens",
+    "of the values",
+    "95 % interval",
+    "n",
+    "of the changes",
+    "95 % interval",
+    "n",
+)
+
+
+def correlation_with_loss(data: ReportData) -> Markup:
+    """Return a table for each run with the correlation of each metric with the loss, or why there is none."""
+    found = [run for run in data.runs if run.insights.loss_correlations.of_metrics]
+    missing = [run for run in data.runs if not run.insights.loss_correlations.of_metrics]
+    why = [tag("li", tag("b", run.label), f": {run.insights.loss_correlations.reason}.") for run in missing]
+    return details(
+        "Correlation with the loss",
+        *([tag("p", _CORRELATION_METHOD, " ", CAVEAT)] if found else []),
+        *map(_correlation_table, found),
+        *([tag("p", "No correlation:"), tag("ul", *why)] if why else []),
+    )
+
+
+_CORRELATION_METHOD = (
+    "Spearman's rank correlation of the mean over layers with the loss: over the checkpoints, and over the changes "
+    "from each checkpoint to the next, which removes trends."
+)
+
+
+def _correlation_table(run: ReportRun) -> Markup:
+    correlations = run.insights.loss_correlations
+    rows = [_correlation_cells(one) for one in correlations.of_metrics]
+    return table(f"Correlation with the {correlations.loss}, {run.label}", _CORRELATION_HEADINGS, rows, numbers=6)
+
+
+def _correlation_cells(one: LossCorrelation) -> tuple[str, ...]:
+    return (
+        metric_title(one.metric),
+        subset_title(one.subset),
+        *_correlation_numbers(one.values),
+        *_correlation_numbers(one.changes),
+    )
+
+
+def _correlation_numbers(found: Correlation) -> tuple[str, str, str]:
+    if math.isnan(found.value):
+        return NO_VALUE, NO_VALUE, f"{found.n}"
+    return f"{found.value:.2f}", f"{found.low:.2f} to {found.high:.2f}", f"{found.n}"
+
+
+_FIT_HEADINGS = (
+    "layer",
+    "metric",
+    "worth a statement",
+    "A",
+    "lambda",
+    "gamma",
+    "t0",
+    "K",
+    "R²",
+    "p",
+    "steps",
+    "maximum at",
+)
+_FIT_FORMULA = (
+    "Least squares over the steps of A exp(-lambda x) log(x) + K, with x = gamma step + t0. R² says that the curve "
+    "describes the course, not that the course has this law."
+)
+
+
+def activation_growth(data: ReportData) -> list[Markup]:
+    """Return a table for each run in which ``largest_activation`` was measured at enough steps; nothing if none is."""
+    fits = {run.label: fit_table(run.series.values()) for run in data.runs if not run.finished}
+    tables = [_fit_table(label, found) for label, found in fits.items() if len(found)]
+    return [details("Largest activation over training", tag("p", _FIT_FORMULA), *tables)] if tables else []
+
+
+def _fit_table(label: str, fits: pd.DataFrame) -> Markup:
+    rows = [
+        (
+            str(fit["layer"]),
+            metric_title(fit["metric"]),
+            "yes" if fit["is_reported"] else "no",
+            *(number_text(fit[name]) for name in ("amplitude", "decay", "time_scale", "time_offset", "baseline")),
+            f"{fit['r_squared']:.3f}",
+            f"{fit['p_value']:.2g}",
+            str(fit["n_steps"]),
+            f"{fit['peak_step']:,.0f}",
+        )
+        for fit in fits.to_dict("records")
+    ]
+    return table(f"Largest activation over training, {label}", _FIT_HEADINGS, rows, numbers=9)

@@ -9,12 +9,24 @@ import numpy as np
 from repdyn.figures.axes import training_axes, value_axis
 from repdyn.metrics import FAMILIES, METRICS, metric_info
 from repdyn.metrics.names import settings_in_words
-from repdyn.report.compared import ComparedMember, compared_colours, compared_with
 from repdyn.report.glance import first_run, opening
-from repdyn.report.plotly_panels import DIVERGING_SCALE, PlotlyDict, plotly_axis
+from repdyn.report.plotly_panels import (
+    DARK,
+    DARK_COLOURS,
+    DIVERGING_SCALE,
+    LIGHT,
+    TRAIL_COLOURS,
+    PlotlyDict,
+    dark_run_colours,
+    plotly_axis,
+    transparent,
+)
 from repdyn.report.plots import (
     MAX_BANDS,
     MAX_PANELS,
+    ComparedMember,
+    compared_colours,
+    compared_with,
     course_plot,
     heads_plot,
     heatmap_plot,
@@ -26,7 +38,6 @@ from repdyn.report.plots import (
     training_plot,
 )
 from repdyn.report.runs import ReportData, ReportRun
-from repdyn.report.themes import DARK, DARK_COLOURS, LIGHT, TRAIL_COLOURS, dark_run_colours, transparent
 from repdyn.tables.families import family_of
 from repdyn.tables.findings import JUDGED
 from repdyn.tables.runs import differences

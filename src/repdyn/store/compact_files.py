@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from repdyn.store.parquet_files import read_table
 from repdyn.store.schema import SCHEMA
-from repdyn.utils.ownership import locked_file
+from repdyn.utils.files import locked_file
 
 ROWS_PER_FILE = 1_000_000
 """Number of rows from which on a compact file is complete."""

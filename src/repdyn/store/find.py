@@ -8,7 +8,7 @@ from pathlib import Path
 
 from repdyn.store.run_files import has_files
 from repdyn.store.store import Store, open_store
-from repdyn.utils.urls import is_url
+from repdyn.utils.addresses import is_url
 
 RUN_STORE = "repdyn"
 """Name of the store in the folder of a run."""

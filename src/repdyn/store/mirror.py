@@ -22,7 +22,7 @@ from filelock import FileLock
 from repdyn.store.remote_errors import ConflictError, RemoteError
 from repdyn.store.remote_folder import RemoteFile, RemoteFolder
 from repdyn.store.waiting_files import Waiting, WaitingFiles
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 Item = TypeVar("Item")
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from repdyn.store.content_digest import content_with_digest, is_intact
 from repdyn.store.schema import COLUMNS, RENAMED_METRICS, SCHEMA, Row
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -17,7 +17,7 @@ from repdyn.store.compact_files import compact_parts, generation_of, is_compact,
 from repdyn.store.keys import folder_name
 from repdyn.store.parquet_files import read_table, write_single
 from repdyn.store.schema import COLUMNS
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
 
 _PUBLISHED = re.compile(r"[\w.-]+(/[\w.-]+)?(@[0-9a-f]{7,64}(/.*)?)?")

@@ -19,8 +19,8 @@ from repdyn.store.remote_folder import RemoteFolder
 from repdyn.store.schema import Row
 from repdyn.store.store import COMPACT_FROM, JOINED_SECONDS, Store
 from repdyn.store.uploader import Uploader
-from repdyn.utils.cache import cache_directory
-from repdyn.utils.timeout import TimeoutRunner
+from repdyn.utils.attempts import TimeoutRunner
+from repdyn.utils.files import cache_directory
 
 log = logging.getLogger(__name__)
 

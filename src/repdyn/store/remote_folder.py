@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from repdyn.store.hub_commits import commit, last_commit
 from repdyn.store.remote_errors import RefusedError, brief
 from repdyn.store.remote_requests import Requests
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
 
 if TYPE_CHECKING:

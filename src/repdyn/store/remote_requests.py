@@ -11,7 +11,7 @@ from threading import Timer
 from typing import TypeVar
 
 from repdyn.store.remote_errors import ConflictError, RefusedError, RemoteError, brief, refusal_of, requested_wait
-from repdyn.utils.timeout import TimeoutRunner
+from repdyn.utils.attempts import TimeoutRunner
 
 T = TypeVar("T")
 

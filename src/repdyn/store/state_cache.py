@@ -26,7 +26,7 @@ from torch import Tensor
 from repdyn.kernels import Undefined
 from repdyn.store import open_store
 from repdyn.store.keys import STATES_FOLDER as STATES_FOLDER
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from repdyn.store.leases import Claim
 from repdyn.store.parquet_files import is_readable, to_rows, write_single
 from repdyn.store.row_filter import of_metrics
 from repdyn.store.schema import COLUMNS, Row, to_table
-from repdyn.utils.atomic_files import write_atomically
-from repdyn.utils.urls import folder_path, is_url
+from repdyn.utils.addresses import folder_path, is_url
+from repdyn.utils.files import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

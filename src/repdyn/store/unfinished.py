@@ -9,8 +9,7 @@ from repdyn.store.compact_files import TEMPORARY
 from repdyn.store.keys import STATES_FOLDER
 from repdyn.store.mirror import STATE_FOLDER
 from repdyn.store.store import Store
-from repdyn.utils.atomic_files import TEMPORARY_FILE
-from repdyn.utils.ownership import remove_abandoned_files
+from repdyn.utils.files import TEMPORARY_FILE, remove_abandoned_files
 
 _PLACES = (".repdyn-*", "*/.repdyn-*", f"*/{TEMPORARY}*", f"*/{STATES_FOLDER}/**/.repdyn-*")
 _JOINED = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{32}\.parquet")

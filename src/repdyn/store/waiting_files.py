@@ -13,7 +13,7 @@ from uuid import uuid4
 from filelock import FileLock
 
 from repdyn.store.remote_errors import RefusedError
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 
 @dataclass(frozen=True)

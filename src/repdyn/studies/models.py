@@ -224,7 +224,7 @@ def _fetch(hub: Hub, repository: str, revision: str, *, weights: bool, with_code
     if cached := hub.cached(repository, commit, chosen):
         return cached
     folder = cache_directory() / "models" / quote(repository, safe="") / commit
-    hub.download(repository, commit, chosen, folder, hub.timed_monitor())
+    hub.download(repository, commit, chosen, folder)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""What a study produces: tables as CSV, figures as PNG and SVG, and a summary in the terminal."""
+"""What a study produces: tables as CSV, figures in one style, and a summary in the terminal."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
 from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
 from repdyn.figures.files import save
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.tables.style import SUBSET_COLOURS
 from repdyn.utils.console import PrintableConsole
+from repdyn.utils.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -84,3 +89,38 @@ def progress_bar(title: str) -> Iterator[Callable[[float], None]]:
             bar.update(share - bar.n)
 
         yield progress
+
+
+def series_colour(number: int) -> str:
+    """Return the colour of one of several series."""
+    return SUBSET_COLOURS[number] if number < len(SUBSET_COLOURS) else f"C{number % 10}"
+
+
+def layer_axis(*panels: Axes, label: str = "layer") -> None:
+    """Label x axes that count layers, with ticks at whole numbers."""
+    for axes in panels:
+        axes.set_xlabel(label)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
+def line_with_band(
+    axes: Axes,
+    x: ArrayLike,
+    values: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    *,
+    band_alpha: float = 0.2,
+    **look: Any,
+) -> None:
+    """Draw a line and a band from ``low`` to ``high`` in its colour."""
+    axes.fill_between(np.asarray(x), low, high, color=look["color"], alpha=band_alpha, linewidth=0)
+    axes.plot(x, values, **look)
+
+
+def select(table: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """Return the rows of a table with the given values in the given columns; None stands for a missing value."""
+    for column, value in values.items():
+        chosen = table[column].isna() if value is None else table[column] == value
+        table = cast(pd.DataFrame, table.loc[chosen])
+    return table

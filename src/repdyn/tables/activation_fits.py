@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -149,6 +150,17 @@ def _fits(t: np.ndarray, courses: Sequence[np.ndarray]) -> list[ActivationFit]:
     return fits
 
 
+_KNOWN: WeakKeyDictionary[MetricSeries, dict[int, ActivationFit]] = WeakKeyDictionary()
+
+
+def fits_of(series: MetricSeries) -> dict[int, ActivationFit]:
+    """Return the fit of each layer that has one, which is searched once for all views of a series."""
+    if series not in _KNOWN:
+        fits = zip(series.layers, fit_layers(series.steps, series.values), strict=True)
+        _KNOWN[series] = {layer: fit for layer, fit in fits if fit is not None}
+    return _KNOWN[series]
+
+
 def activation_fits(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the :func:`fit_table` of a run.
 
@@ -181,7 +193,7 @@ def fit_table(series: Iterable[MetricSeries]) -> pd.DataFrame:
         }
         for of in series
         if base_name(of.metric) == METRIC
-        for layer, fit in of.activation_fits.items()
+        for layer, fit in fits_of(of).items()
     ]
     return pd.DataFrame(rows, columns=["metric", "layer", *ActivationFit._fields, "peak_step", "is_reported"])
 

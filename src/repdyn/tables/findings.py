@@ -16,7 +16,7 @@ import pandas as pd
 
 from repdyn.probe.design import INPUTS
 from repdyn.store.scalars import LEARNING_RATE, LOSS
-from repdyn.tables import criteria, judging
+from repdyn.tables import criteria
 from repdyn.tables.criteria import MEANINGS, PAPER, VERSION
 from repdyn.tables.effects import CannotBeJudgedError, Judgement, Verdict, over_seeds
 from repdyn.tables.frames import SUBSETS, measurements, metrics_of, scalar, subsets_of
@@ -72,7 +72,7 @@ class _JudgedRun:
         rows = measurements(frame.loc[judged] if bool(judged.any()) else frame)
         of_inputs = "design" in rows and bool((rows["design"] == INPUTS.name).any())
         failure = _OF_INPUTS if of_inputs else _failure(frame)
-        return cls(rows.loc[:, judging.COLUMNS], _warm_up(frame), failure)
+        return cls(rows.loc[:, criteria.COLUMNS], _warm_up(frame), failure)
 
 
 def findings(frame: pd.DataFrame) -> list[Finding]:
@@ -139,10 +139,10 @@ def _judged(judgement: Callable[[_Judge, str, str], Judgement], failure: str | N
     found = [
         _finding(name, criterion, subset, partial(judgement, judge, metric, subset))
         for name, criterion, judge, metric, subsets in (
-            ("bell", criteria.BELL, judging.bell, "anisotropy", SUBSETS),
-            ("uniform", criteria.UNIFORM, judging.uniform, "anisotropy", SUBSETS),
-            ("growth", criteria.GROWTH, judging.growth, "anisotropy", SUBSETS),
-            ("dimension", criteria.DIMENSION, judging.dimension, "two_nn", ("all",)),
+            ("bell", criteria.BELL, criteria.bell, "anisotropy", SUBSETS),
+            ("uniform", criteria.UNIFORM, criteria.uniform, "anisotropy", SUBSETS),
+            ("growth", criteria.GROWTH, criteria.growth, "anisotropy", SUBSETS),
+            ("dimension", criteria.DIMENSION, criteria.dimension, "two_nn", ("all",)),
         )
         for subset in subsets
     ]

@@ -12,7 +12,7 @@ from rich.console import Console
 from repdyn.metrics import FAMILIES, OWN_FAMILY, metric_info
 from repdyn.metrics.names import base_name, settings_in_words
 from repdyn.probe.views import view_of
-from repdyn.utils.untrusted_names import in_one_line
+from repdyn.utils.names import in_one_line
 
 SUBSET_LABELS = {
     "all": "all tokens",

@@ -14,10 +14,10 @@ from repdyn.diagnosis import RunInsights
 from repdyn.store.scalars import PROBE_LOSS
 from repdyn.tables.frames import by_stack, layer_mean, measurements, of_metric
 from repdyn.tables.losses import loss_of_run
-from repdyn.tables.numbers import short_count, short_value
 from repdyn.tables.style import plain
-from repdyn.terminal.insights import STATUS_STYLES
-from repdyn.terminal.sparklines import sparkline
+from repdyn.tables.texts import short_count, short_value
+from repdyn.terminal.alerts import STATUS_STYLES
+from repdyn.terminal.curves import sparkline
 
 _WIDTH = 16
 _DIMENSION, _ANISOTROPY = "two_nn", "anisotropy"

@@ -14,8 +14,6 @@ from rich.text import Text
 
 from repdyn.alerts import Alert
 from repdyn.store.schema import FINISHED
-from repdyn.tables.alert_text import alert_lines
-from repdyn.tables.costs import copies_line, cost_line, failure_line
 from repdyn.tables.criteria import MEANINGS, VERSION
 from repdyn.tables.designs import sampling
 from repdyn.tables.effects import Verdict
@@ -33,11 +31,11 @@ from repdyn.tables.frames import (
     metrics_of,
     stack_of,
 )
+from repdyn.tables.lines import alert_lines, copies_line, cost_line, failure_line
 from repdyn.tables.losses import probe_loss_line
 from repdyn.tables.style import KINDS, of_stack, plain
 from repdyn.tables.texts import in_lines_of_their_own
-from repdyn.terminal.layer_table import MAX_CURVES, curves_of, layer_table
-from repdyn.terminal.metric_lines import measures_more_than_default, print_every_metric
+from repdyn.terminal.curves import MAX_CURVES, curves_of, layer_table, measures_more_than_default, print_every_metric
 from repdyn.utils.console import PrintableConsole
 
 MAX_LINES = 36

@@ -17,8 +17,8 @@ from pathlib import Path
 from platform import python_version
 from typing import IO
 
-from repdyn.utils.cache import cache_directory as cache_directory
-from repdyn.utils.cache import expand_user
+from repdyn.utils.files import cache_directory as cache_directory
+from repdyn.utils.files import expand_user
 
 ENWIK8_BYTES = 100_000_000
 

@@ -13,9 +13,9 @@ from typing import IO
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from repdyn.text.corpus import ENWIK8_BYTES, Corpus, cache_directory, enwik8_name, read_corpus
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.attempts import TimeoutRunner
+from repdyn.utils.files import write_atomically
 from repdyn.utils.redaction import redacted
-from repdyn.utils.timeout import TimeoutRunner
 
 ENWIK8_URL = "http://mattmahoney.net/dc/enwik8.zip"
 _CHUNK_BYTES = 1 << 18

@@ -63,7 +63,7 @@ class AlertMonitor:
         if not self._rules or not rows:
             return False
 
-        from repdyn.tables.alert_text import alert_lines
+        from repdyn.tables.lines import alert_lines
 
         step = rows[0].step
         if self._read_history is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from repdyn.capture.token_states import TokenPositions, positions_name
 from repdyn.capture.trial import expect, try_model
 from repdyn.measurement.identity import layer_choice, metric_set
 from repdyn.measurement.memory import working_bytes
+from repdyn.measurement.options import MeasurementOptions
 from repdyn.measurement.type_checks import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple, resolve
 from repdyn.probe import Probe
@@ -81,10 +82,10 @@ class MeasurementConfig:
         object.__setattr__(self, "metrics", as_tuple(self.metrics))
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of :func:`repdyn.measure` for all measurements of a run."""
+    def options(self) -> MeasurementOptions:
+        """The options of all measurements of a run."""
         names = ("metrics", "layers", "probe_loss", "forward", "token_positions", "tokens_per_forward")
-        return {name: getattr(self, name) for name in names}
+        return MeasurementOptions(**{name: getattr(self, name) for name in names})
 
     @property
     def metric_names(self) -> list[str]:

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from repdyn.utils.atomic_files import write_atomically
+from repdyn.utils.files import write_atomically
 
 
 class KeptFiles:

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 
 from repdyn.tracking.interruptions import Interrupted
-from repdyn.utils.progress_bars import print_above_bars
+from repdyn.utils.notices import print_above_bars
 from repdyn.utils.redaction import redacted
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from repdyn.measurement.measure import Progress, no_progress
 from repdyn.tracking.forecast import Forecast
 from repdyn.tracking.schedule import Schedule
 from repdyn.utils.distributed import ALONE, Ranks
-from repdyn.utils.progress_bars import print_above_bars
+from repdyn.utils.notices import print_above_bars
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from repdyn.store.unfinished import remove_unfinished_files
 from repdyn.tracking.abandoned_steps import AbandonedSteps
 from repdyn.tracking.kept_files import KeptFiles
 from repdyn.tracking.run_claims import await_run, claim_new, release_run
+from repdyn.utils.addresses import is_url
+from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.redaction import redacted
-from repdyn.utils.timeout import TimeoutRunner
-from repdyn.utils.urls import is_url
 
 log = logging.getLogger(__name__)
 

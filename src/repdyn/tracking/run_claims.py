@@ -13,7 +13,7 @@ from pathlib import Path
 from repdyn.store import Store
 from repdyn.store.leases import Claim
 from repdyn.store.remote_errors import RemoteError
-from repdyn.utils.timeout import TimeoutRunner
+from repdyn.utils.attempts import TimeoutRunner
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from repdyn.report import PAGE
 from repdyn.store import Store
 from repdyn.tracking.interruptions import Interrupted
-from repdyn.utils.attempts import attempts
-from repdyn.utils.timeout import TimeoutRunner
+from repdyn.utils.attempts import TimeoutRunner, attempts
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from repdyn.store.schema import Row, too_few_distinct
-from repdyn.tables.dimensions import BELOW_ONE, is_below_one
+from repdyn.tables.designs import BELOW_ONE, is_below_one
 from repdyn.utils.extras import MissingPackageError
 from repdyn.utils.redaction import redacted
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from repdyn.alerts import RULES, Rule
 from repdyn.capture.fsdp import class_name
-from repdyn.measurement.measure import measure
+from repdyn.measurement.measure import measure_with
 from repdyn.metrics import resolve
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.scalars import LOSS
@@ -176,10 +176,10 @@ class TrackedRun:
                     self._outcomes.n_measured += 1
                     return
                 work.is_attempt = True
-                profile = measure(
+                profile = measure_with(
                     model,
                     config.probe,
-                    **config.arguments,
+                    config.options,
                     checkpoint=checkpoint,
                     on_error="raise" if config.on_error == "raise" else "record",
                     progress=progress_of(step, check_signals, ranks),

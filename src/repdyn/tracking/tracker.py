@@ -26,8 +26,8 @@ from repdyn.tracking.row_buffer import Existing, refresh
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 from repdyn.tracking.tracked_run import TrackedRun
 from repdyn.tracking.training_state import Scalar
+from repdyn.utils.addresses import is_url
 from repdyn.utils.distributed import Ranks
-from repdyn.utils.urls import is_url
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from repdyn.utils.urls import path_or_url
+from repdyn.utils.addresses import path_or_url
 
 FORMER_NAMES = {
     "alarms": "alerts",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from repdyn.utils.untrusted_names import printable
+from repdyn.utils.names import printable
 
 
 class PrintableConsole(Console):

@@ -1,8 +1,11 @@
-"""Packages that come with an extra of repdyn, and what to install where one is missing."""
+"""Names of a package that are imported when they are first used, and the extras that come with packages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 # of the commands; a package that two extras have stands at the smaller one
 _EXTRAS = {
@@ -52,3 +55,19 @@ def _is_installed(package: str) -> bool:
         return find_spec(package) is not None
     except ModuleNotFoundError:
         return False
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that imports names when they are used.
+
+    Args:
+        package: its name, ``__name__``.
+        homes: the module that defines each name.
+    """
+
+    def get(name: str) -> Any:
+        if name in homes:
+            return getattr(import_module(homes[name]), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(homes)}")
+
+    return get

@@ -1,6 +1,7 @@
-"""Suppression of what other packages print on a run that works: tips, versions, deprecations of their own."""
+"""What a training prints: lines above its progress bars, and none of the tips and deprecations of other packages."""
 
 import logging
+import sys
 import warnings
 
 _LOGGERS = (
@@ -25,3 +26,16 @@ def silence_notices() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in _WARNINGS:
         warnings.filterwarnings("ignore", message)
+
+
+def print_above_bars(text: str) -> None:
+    """Print a line to standard error, above the bars of tqdm that are drawn there or on standard output.
+
+    Printed directly, it would go on where a bar ends, on the same line. While rich draws, it has a stream of its own in
+    the place of standard error, which does the same for its bars.
+    """
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # nobody draws a bar of what is not imported
+    if tqdm is not None and len(tqdm._instances) > 0:
+        tqdm.write(text, file=sys.stderr)
+    else:
+        print(text, file=sys.stderr)

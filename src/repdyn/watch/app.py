@@ -19,8 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from repdyn.report.assets import asset, policy
-from repdyn.report.markup import Markup, joined, tag
+from repdyn.report.markup import Markup, asset, joined, policy, tag
 from repdyn.report.runs import RunKey, data_of_rows
 from repdyn.report.write import page, page_data, page_sources, page_title
 from repdyn.watch.guard import Guard

@@ -23,10 +23,8 @@ from repdyn.store.run_files import RunFiles
 from repdyn.store.schema import COLUMNS
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.selection import by_probe, is_measured
-from repdyn.tables.series import MetricSeries, metric_series
-from repdyn.tables.thinning import thin
-from repdyn.utils.plain_yaml import read_yaml
-from repdyn.utils.records import json_values
+from repdyn.tables.series import MetricSeries, metric_series, thin
+from repdyn.utils.records import json_values, read_yaml
 from repdyn.watch.folder import WatchedFolder
 from repdyn.watch.rows import RunRows
 

@@ -15,7 +15,7 @@ from repdyn.figures.drawing import entitle
 from repdyn.studies.anatomy.geometry import components_for
 from repdyn.studies.anatomy.measurements import QUANTITIES, TableMeasurements
 from repdyn.studies.anatomy.positions import ORDERED, Components, Rotation
-from repdyn.studies.charts import line_with_band
+from repdyn.studies.output import line_with_band
 from repdyn.tables.style import DIVERGING, SEQUENTIAL, styled
 
 _COLOURS = {"input": "#0072B2", "position": "#D55E00", "segment": "#009E73"}

@@ -24,7 +24,7 @@ from repdyn.studies.anatomy.trajectories import (
     step_cosines,
     step_norms,
 )
-from repdyn.studies.charts import layer_axis
+from repdyn.studies.output import layer_axis
 from repdyn.tables.style import styled
 
 _GREY = "0.72"

@@ -12,10 +12,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from repdyn.figures.drawing import entitle
-from repdyn.studies.charts import layer_axis, line_with_band, series_colour
 from repdyn.studies.convergence.gaps import THRESHOLD
-from repdyn.studies.convergence.loss import SUMMARIES
-from repdyn.studies.convergence.profiles import ProfileEstimate
+from repdyn.studies.convergence.profiles import SUMMARIES, ProfileEstimate
+from repdyn.studies.output import layer_axis, line_with_band, series_colour
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, styled
 
 _BARS = "#9ecae1"

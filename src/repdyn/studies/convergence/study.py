@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from repdyn.probe.class_names import CLASS_OPTIONS, CLASSES
 from repdyn.store import find_store
-from repdyn.studies.convergence import figures, summary
-from repdyn.studies.convergence.gaps import class_gaps
-from repdyn.studies.convergence.loss import loss_correlations, summaries_with_loss
+from repdyn.studies.convergence import figures
+from repdyn.studies.convergence.gaps import THRESHOLD, class_gaps
 from repdyn.studies.convergence.profiles import (
     ConvergenceMeasurements,
+    ProfileEstimate,
     class_table,
     estimate_change,
     estimate_profile,
+    loss_correlations,
     measure_convergence,
+    summaries_with_loss,
 )
 from repdyn.studies.driver import Study, add_layers_option, add_number
 from repdyn.studies.models import LoadedModel, file_name
-from repdyn.studies.output import Output, join_tables
+from repdyn.studies.output import Output, join_tables, print_line, print_table, print_title
 from repdyn.tables.frames import by_stack
 from repdyn.tables.losses import loss_of_run
 from repdyn.tables.selection import select
 from repdyn.tables.style import of_stack
 from repdyn.text.source import DEFAULT_TEXT
-from repdyn.utils.urls import path_or_url
+from repdyn.utils.addresses import path_or_url
 
 
 class ConvergenceStudy(Study):
@@ -101,7 +105,7 @@ class ConvergenceStudy(Study):
         for name, one in measured.items():
             estimates[name] = profile = estimate_profile(one, self.options.resamples, self.options.seed)
             found = class_gaps(one.classes)
-            summary.print_profile(one, profile, found)
+            print_profile(one, profile, found)
             self.output.figures[f"{file_name(name)}/gradient"] = figures.gradient_figure(name, profile)
             if found:
                 gaps |= {(name, *pair): gap for pair, gap in found.items()}
@@ -123,7 +127,7 @@ class ConvergenceStudy(Study):
         for pair in zip(before, after, strict=True):
             title = f"{pair[1].name} minus {pair[0].name}"
             change = estimate_change(*pair, self.options.resamples, self.options.seed)
-            summary.print_change(title, change)
+            print_change(title, change)
             changes[title] = change.table
             self.output.figures[f"{file_name(title)}/change"] = figures.change_figure(title, change.table)
         self.output.tables["change"] = join_tables(changes, "model")
@@ -138,7 +142,7 @@ class ConvergenceStudy(Study):
                     correlations = loss_correlations(table)
                 except ValueError as error:
                     raise ValueError(f"{title} on the probe {probe[:8]}: {error}") from error
-                summary.print_correlations(title, len(table), correlations, loss)
+                print_correlations(title, len(table), correlations, loss)
                 frames.append(table.reset_index().assign(run=title, probe=probe))
                 figure = figures.loss_figure(title, table, correlations, loss)
                 self.output.figures[f"{file_name(title)}/loss_{probe[:8]}"] = figure
@@ -146,3 +150,65 @@ class ConvergenceStudy(Study):
 
 
 STUDY = ConvergenceStudy
+
+
+_COLUMNS = [
+    ("layer", "{layer:d}"),
+    ("alignment", "{alignment:.4f}"),
+    ("95 %", "[{alignment_low:.4f}, {alignment_high:.4f}]"),
+]
+_COLUMNS += [("gradient", "{gradient:.4f}"), ("95 %", "[{gradient_low:.4f}, {gradient_high:.4f}]")]
+_FITS = [("isotonic", "{isotonic_fit:.4f}"), ("envelope", "{lower_envelope:.4f}")]
+
+
+def print_profile(
+    measured: ConvergenceMeasurements, profile: ProfileEstimate, gaps: Mapping[tuple[str, str], pd.DataFrame]
+) -> None:
+    """Print the profile of a model layer by layer, its classes and their gaps."""
+    tokens, sequences = measured.all_tokens.n_tokens, len(measured.all_tokens.counts)
+    print_title(measured.name, f"{tokens:,} tokens of {sequences:,} sequences")
+    print_table(profile.table, [*_COLUMNS, *_FITS], gap=1)
+    print_line(f"average rate {profile.rate:.4f} [{profile.rate_low:.4f}, {profile.rate_high:.4f}]")
+    print_line(_describe_fit(profile.table))
+    for name, sums in measured.classes.items():
+        first, mean = sums.alignment[0], sums.alignment.mean()
+        print_line(f"{name}: {sums.n_tokens:,} tokens, layer 0 {first:.4f}, mean over layers {mean:.4f}")
+    for pair, gap in gaps.items():
+        print_line(_describe_gap(pair, gap))
+    print_line("")
+
+
+def print_change(title: str, change: ProfileEstimate) -> None:
+    """Print the difference of two profiles layer by layer."""
+    print_title(title)
+    print_table(change.table, _COLUMNS, gap=1)
+    print_line(f"average rate {change.rate:+.4f} [{change.rate_low:.4f}, {change.rate_high:.4f}]\n")
+
+
+def print_correlations(title: str, n_checkpoints: int, correlations: pd.DataFrame, loss: str) -> None:
+    """Print the correlation of the summaries of a run's profiles with its loss, whose title is ``loss``."""
+    print_title(title, f"{n_checkpoints} checkpoints; correlation with the {loss}")
+    columns = [("value", "{value}"), ("Spearman", "{spearman:.3f}"), ("Pearson", "{pearson:.3f}")]
+    print_table(correlations.rename_axis("value").reset_index(), columns)
+    print_line("Checkpoints of one training are not independent: these correlations have no p-value.\n")
+
+
+def _describe_fit(profile: pd.DataFrame) -> str:
+    steps, fit = (profile[column].to_numpy(float)[:-1] for column in ("gradient", "isotonic_fit"))
+    above, largest = np.flatnonzero(fit > steps + 1e-12), int(steps.argmax())
+    text = f"largest step {steps[largest]:.4f} (layer {largest} to {largest + 1}), last step {steps[-1]:.4f}"
+    if not len(above):
+        return f"{text}; the isotonic fit is nowhere above the gradient"
+    return f"{text}; the isotonic fit is above the gradient, and so no lower bound, at {_layers(above)}"
+
+
+def _describe_gap(pair: tuple[str, str], gap: pd.DataFrame) -> str:
+    difference, is_significant = gap["gap"].to_numpy(float), gap["p_holm"].to_numpy(float) < THRESHOLD
+    higher = {pair[0]: is_significant & (difference > 0), pair[1]: is_significant & (difference < 0)}
+    found = [f"{name} higher at {_layers(np.flatnonzero(chosen))}" for name, chosen in higher.items() if chosen.any()]
+    test = f"{gap['test'].iloc[0]}, {gap['n'].iloc[0]}, Holm, {THRESHOLD:.0%}"
+    return f"{pair[0]} against {pair[1]} ({test}): {' and '.join(found) or 'no layer differs'}"
+
+
+def _layers(numbers: np.ndarray) -> str:
+    return f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers.tolist()))}"

@@ -9,9 +9,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from repdyn.figures.drawing import entitle
-from repdyn.studies.charts import layer_axis, line_with_band, select
-from repdyn.studies.sentences.changes import ALL_KINDS
-from repdyn.studies.sentences.tables import SHARED_TOKENS
+from repdyn.studies.output import layer_axis, line_with_band, select
+from repdyn.studies.sentences.tables import ALL_KINDS, SHARED_TOKENS
 from repdyn.studies.sentences.vectors import FIRST, LAST, MEAN, POOLINGS
 from repdyn.tables.style import styled
 

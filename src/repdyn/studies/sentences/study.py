@@ -10,10 +10,11 @@ import pandas as pd
 
 from repdyn.studies.driver import Study, add_number
 from repdyn.studies.models import LoadedModel
-from repdyn.studies.output import Output, print_title
-from repdyn.studies.sentences import figures, summary, tables
+from repdyn.studies.output import Output, print_line, print_table, print_title, select
+from repdyn.studies.sentences import figures, tables
 from repdyn.studies.sentences.inputs import read_changes, read_collection, read_groups
-from repdyn.studies.sentences.vectors import sentence_vectors, shared_token_cosines
+from repdyn.studies.sentences.tables import SHARED_TOKENS
+from repdyn.studies.sentences.vectors import POOLINGS, sentence_vectors, shared_token_cosines
 from repdyn.tables.frames import by_stack
 from repdyn.tables.style import of_stack
 
@@ -69,7 +70,7 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         table = tables.separation_table(vectors, baseline, self.groups["group"].tolist(), seed=self.options.seed)
         output.tables["separation"] = table
         for stack, rows in by_stack(table).items():
-            summary.print_separation(rows)
+            print_separation(rows)
             figure = figures.separation_figure(of_stack(loaded.name, stack), rows)
             output.figures[_stem("separation", stack)] = figure
 
@@ -82,7 +83,7 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         )
         output.tables["changes"] = table = tables.change_table(before, after, self.changes, seed=self.options.seed)
         for stack, rows in {} if table.empty else by_stack(table).items():
-            summary.print_changes(rows)
+            print_changes(rows)
             output.figures[_stem("changes", stack)] = figures.change_figure(of_stack(loaded.name, stack), rows)
 
     def _add_collection(self, loaded: LoadedModel, output: Output) -> None:
@@ -92,7 +93,7 @@ Every model has a folder of its own in FOLDER, with tables as CSV and figures as
         output.tables.update(collection=table, collection_histograms=histograms)
         counts = by_stack(histograms)
         for stack, rows in by_stack(table).items():
-            summary.print_collection(name, rows)
+            print_collection(name, rows)
             figure = figures.collection_figure(of_stack(loaded.name, stack), name, rows, counts[stack])
             output.figures[_stem("collection", stack)] = figure
 
@@ -112,3 +113,36 @@ def _stem(name: str, stack: str | None) -> str:
 
 
 STUDY = SentenceStudy
+
+
+def print_separation(table: pd.DataFrame) -> None:
+    """Print how well paraphrases are separated at the last layer, and the best layer of each pooling."""
+    found = {name: rows for name in (*POOLINGS, SHARED_TOKENS) if len(rows := select(table, vector=name))}
+    print_line("paraphrases at the last layer:")
+    columns = [
+        ("vector", "{vector}"),
+        ("within", "{within:.3f}"),
+        ("between", "{between:.3f}"),
+        ("effect", "{effect:.2f}"),
+    ]
+    columns += [("95 %", "[{effect_low:.2f}, {effect_high:.2f}]"), ("closer", "{probability:.3f}")]
+    print_table(pd.concat([rows.tail(1) for rows in found.values()]), [*columns, ("nearest", "{nearest:.0%}")])
+    best = {name: rows.loc[rows["probability"].idxmax()] for name, rows in found.items() if name != SHARED_TOKENS}
+    named = [f"{name} {row['layer']:.0f} ({row['probability']:.3f})" for name, row in best.items()]
+    print_line(f"the layer at which paraphrases are closer most often: {', '.join(named)}")
+
+
+def print_changes(table: pd.DataFrame) -> None:
+    """Print how alike the differences are at the last layer."""
+    columns = [("vector", "{vector}"), ("change", "{change}"), ("n", "{n:d}"), ("within", "{within:.3f}")]
+    columns += [("across", "{across:.3f}"), ("p", "{p:.4f}"), ("length", "{length:.3f}")]
+    print_line("cosine of two differences at the last layer:")
+    print_table(select(table, layer=table["layer"].max()), columns)
+
+
+def print_collection(source: str, table: pd.DataFrame) -> None:
+    """Print how alike any two texts are at the last layer."""
+    columns = [("vector", "{vector}"), ("mean", "{mean:.3f}"), ("5 %", "{q05:.3f}"), ("median", "{median:.3f}")]
+    columns += [("95 %", "{q95:.3f}"), ("min", "{min:.3f}"), ("above 0", "{positive:.1%}")]
+    print_line(f"cosine of two texts at the last layer ({source}):")
+    print_table(select(table, layer=table["layer"].max()), columns)

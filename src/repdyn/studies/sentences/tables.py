@@ -1,15 +1,15 @@
-"""Tabulate results on sentence vectors, a row for each layer and pooling."""
+"""Measure sentence vectors: paraphrases, changes of one kind, a collection; a row for each layer and pooling."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from repdyn.studies.anatomy.geometry import cosine_matrix, describe
-from repdyn.studies.sentences.changes import consistency
-from repdyn.studies.sentences.separation import separation
 from repdyn.studies.sentences.vectors import SentenceVectors
 
 SHARED_TOKENS = "tokens in common"
@@ -45,7 +45,7 @@ def separation_table(
 def change_table(
     before: Iterable[SentenceVectors], after: Iterable[SentenceVectors], changes: pd.DataFrame, *, seed: int
 ) -> pd.DataFrame:
-    """Return a row for each layer, pooling and change; see :func:`repdyn.studies.sentences.changes.consistency`.
+    """Return a row for each layer, pooling and change; see :func:`repdyn.studies.sentences.tables.consistency`.
 
     A change that does not move the vector at a layer (layer 0, at a token that stays the same in the same place) is
     left out there; so is a kind with fewer than two changes left, or a layer with fewer than two kinds.
@@ -94,3 +94,178 @@ def _pair_cosines(one: SentenceVectors) -> np.ndarray:
     cosines = cosine_matrix(one.vectors)
     values = cosines[np.triu_indices(len(cosines), 1)]
     return values[~np.isnan(values)]
+
+
+N_PERMUTATIONS = 2000
+ALL_KINDS = "all kinds"
+
+
+def consistency(
+    before: np.ndarray, after: np.ndarray, kinds: Sequence[str], sources: Sequence[str], *, seed: int = 0
+) -> pd.DataFrame:
+    """Compare the differences ``after - before`` within a kind and across kinds: all kinds together, then each.
+
+    Two differences that start from the same sentence share a vector, which makes them alike: they are not compared. The
+    permutation test permutes the labels of the kinds over all differences; p-values are not corrected for their number.
+
+    Args:
+        before, after: (n, dim) vectors of the sentences before and after the change.
+        kinds: (n,) kind of each change; at least two kinds of two changes or more.
+        sources: (n,) the sentence before each change.
+        seed: of the permutations.
+
+    Returns:
+        A row for :data:`ALL_KINDS`, then one for each kind: change (the kind), n (number of differences), within (mean
+        cosine of two differences of the kind, in [-1, 1]), across (of one of the kind and one of another), p (share of
+        permutations with as large a ``within - across``, in (0, 1]), length (mean norm of a difference, relative to the
+        mean norm of the vectors before and after).
+
+    Raises:
+        ValueError: fewer kinds or changes; a kind with no two changes of different sentences; a change that leaves the
+            vector as it was.
+    """
+    names = list(dict.fromkeys(kinds))
+    labels = np.array([names.index(kind) for kind in kinds])
+    counts = np.bincount(labels)
+    if len(names) < 2 or counts.min() < 2:
+        given = ", ".join(f"{count} of {name!r}" for name, count in zip(names, counts, strict=True))
+        raise ValueError(f"expected at least two kinds of two changes or more, got {given}; give more")
+    relative = _relative_lengths(before, after)
+    compared = np.asarray(sources)[:, None] != np.asarray(sources)[None, :]
+    cosines = np.where(compared, cosine_matrix(after - before), 0.0)
+    random = np.random.RandomState(seed)
+    permuted = np.stack([labels, *(random.permutation(labels) for _ in range(N_PERMUTATIONS))])
+    within, across = _means(cosines, compared, permuted, len(names))
+    gaps = within - across
+    if np.isnan(gaps[0]).any():
+        name = names[int(np.isnan(gaps[0]).argmax())]
+        raise ValueError(f"expected changes of different sentences in every kind, got a single one in {name!r}")
+    # equal up to rounding counts as large; the observed labels are one of the permutations
+    p = (~(gaps < gaps[0] - 1e-12)).mean(0)
+    members = np.stack([*(labels == number for number in range(len(names))), np.ones(len(labels), dtype=bool)])
+    found = pd.DataFrame({"change": [*names, ALL_KINDS], "n": members.sum(1), "within": within[0], "across": across[0]})
+    found = found.assign(p=p, length=[relative[mine].mean() for mine in members])
+    return pd.concat([found.tail(1), found.head(-1)], ignore_index=True)
+
+
+def _relative_lengths(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    moved = np.linalg.norm(after - before, axis=1)
+    if not (moved > 0).all():
+        raise ValueError(
+            f"expected changes that move the vector, got {int((~(moved > 0)).sum())} of {len(moved)} that do not; the "
+            "tokenizer may not tell the sentences apart, or the states are not finite"
+        )
+    return moved / (0.5 * (np.linalg.norm(before, axis=1) + np.linalg.norm(after, axis=1)))
+
+
+def _means(
+    cosines: np.ndarray, compared: np.ndarray, labels: np.ndarray, n_kinds: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean cosines within and across, (n_draws, n_kinds + 1), all kinds last, for labels (n_draws, n)."""
+    sums_in, counts_in, sums_out, counts_out = ([] for _ in range(4))
+    for kind in range(n_kinds):
+        mine = (labels == kind).astype(float)
+        for values, inside, outside in ((cosines, sums_in, sums_out), (compared.astype(float), counts_in, counts_out)):
+            reached = mine @ values
+            inside.append((reached * mine).sum(1))
+            outside.append((reached * (1 - mine)).sum(1))
+    with np.errstate(invalid="ignore"):
+        parts = [np.stack(part, axis=1) for part in (sums_in, counts_in, sums_out, counts_out)]
+        sum_in, count_in, sum_out, count_out = (np.hstack([part, part.sum(1, keepdims=True)]) for part in parts)
+        return sum_in / count_in, sum_out / count_out
+
+
+N_BOOTSTRAP = 2000
+
+
+def separation(cosines: np.ndarray, groups: Sequence[int], *, seed: int = 0) -> dict[str, float]:
+    """Measure how far apart groups are, with intervals from a bootstrap over groups.
+
+    The bootstrap resamples groups, not sentences, because the sentences of a group are not independent; pairs between
+    two copies of one resampled group are left out.
+
+    Args:
+        cosines: (n, n) of all pairs of sentences, all finite.
+        groups: (n,) the group of each sentence, 0, 1, ...; at least 3 groups, of two sentences or more.
+        seed: of the bootstrap.
+
+    Returns:
+        nearest (share of sentences whose nearest other sentence is of their own group, in [0, 1]); within (mean cosine
+        of two different sentences of a group), between (of two sentences of different groups), effect (within - between
+        over the root of the mean of the two variances: Cohen's d), and probability (of a pair from within to be closer
+        than one from between, ties counted half: area under the ROC curve), the latter four each with the bounds
+        NAME_low and NAME_high of a 95 % interval.
+
+    Raises:
+        ValueError: fewer groups, a group of one sentence, or cosines that are not finite.
+    """
+    members = _members(cosines, groups)
+    blocks = _blocks(cosines, members)
+    random = np.random.RandomState(seed)
+    drawn = random.randint(len(members), size=(N_BOOTSTRAP, len(members)))
+    weights = np.stack([(drawn == group).sum(1) for group in range(len(members))], axis=1).astype(float)
+    observed = _statistics(blocks, np.ones((1, len(members))))
+    found = {"nearest": _nearest(cosines, np.asarray(groups))}
+    for (name, draws), value in zip(_statistics(blocks, weights).items(), observed.values(), strict=True):
+        # a draw of the same group every time has no value
+        draws = draws[~np.isnan(draws)]
+        low, high = np.quantile(draws, [0.025, 0.975]) if len(draws) else (math.nan, math.nan)
+        found |= {name: float(value[0]), f"{name}_low": float(low), f"{name}_high": float(high)}
+    return found
+
+
+def _members(cosines: np.ndarray, groups: Sequence[int]) -> list[np.ndarray]:
+    labels = np.asarray(groups)
+    members = [np.flatnonzero(labels == group) for group in np.unique(labels)]
+    if len(members) < 3 or min(map(len, members)) < 2:
+        raise ValueError(
+            f"expected at least 3 groups of two sentences or more, got {len(members)} of "
+            f"{sorted(set(map(len, members)))} sentences; give more groups, or paraphrases of each sentence"
+        )
+    if not np.isfinite(cosines).all():
+        raise ValueError("expected finite cosines, got some that are not; sentence vectors are zero, inf or NaN")
+    return members
+
+
+class _Blocks(NamedTuple):
+    """Sums over the cosines within each group, and between each two groups."""
+
+    within: np.ndarray
+    """(n_groups, 3): number, sum and sum of squares."""
+    between: np.ndarray
+    """(n_pairs, 3)"""
+    pairs: np.ndarray
+    """(n_pairs, 2) the two groups."""
+    closer: np.ndarray
+    """(n_groups, n_pairs) how often a cosine from within is larger than one from between, ties counted half."""
+
+
+def _blocks(cosines: np.ndarray, members: Sequence[np.ndarray]) -> _Blocks:
+    inside = [cosines[np.ix_(one, one)][np.triu_indices(len(one), 1)] for one in members]
+    pairs = [(a, b) for a in range(len(members)) for b in range(a + 1, len(members))]
+    across = [np.sort(cosines[np.ix_(members[a], members[b])].ravel()) for a, b in pairs]
+    closer = [
+        [(np.searchsorted(other, one, "left") + np.searchsorted(other, one, "right")).sum() / 2 for other in across]
+        for one in inside
+    ]
+    sums = [[(len(x), x.sum(), (x**2).sum()) for x in parts] for parts in (inside, across)]
+    return _Blocks(np.array(sums[0]), np.array(sums[1]), np.array(pairs), np.array(closer))
+
+
+def _statistics(blocks: _Blocks, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Return within, between, effect and probability, each (n_draws,), for weights of groups (n_draws, n_groups)."""
+    of_pairs = weights[:, blocks.pairs[:, 0]] * weights[:, blocks.pairs[:, 1]]
+    (n_in, sum_in, square_in), (n_out, sum_out, square_out) = (weights @ blocks.within).T, (of_pairs @ blocks.between).T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        within, between = sum_in / n_in, sum_out / n_out
+        variances = square_in / n_in - within**2 + square_out / n_out - between**2
+        effect = (within - between) / np.sqrt(variances.clip(0) / 2)
+        closer = ((weights @ blocks.closer) * of_pairs).sum(1) / (n_in * n_out)
+    effect = np.where(variances > 0, effect, math.nan)
+    return {"within": within, "between": between, "effect": effect, "probability": closer}
+
+
+def _nearest(cosines: np.ndarray, groups: np.ndarray) -> float:
+    others = cosines.copy()
+    np.fill_diagonal(others, -math.inf)
+    return float((groups[others.argmax(1)] == groups).mean())

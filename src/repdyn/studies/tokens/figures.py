@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from repdyn.figures.drawing import entitle
-from repdyn.studies.charts import layer_axis, line_with_band, select
+from repdyn.studies.output import layer_axis, line_with_band, select
 from repdyn.studies.tokens.text import NEIGHBOURS
 from repdyn.tables.style import SEQUENTIAL, SUBSET_COLOURS, styled
 

@@ -1,4 +1,4 @@
-"""Run a model on a sentence, with or without its causal mask, and compare the tokens' states with the vocabulary."""
+"""Run a model on a sentence: the states of its tokens against the vocabulary, and its attention weights."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from repdyn.capture.attention import LENGTH, AttentionWeights, attention_weights
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.prepared_model import prepare
@@ -209,3 +210,44 @@ def embedding_scale(model: PreTrainedModel, table: Tensor, ids: Sequence[int]) -
     rows = table[torch.tensor(ids, device=table.device)].double()
     scale = float((embedded * rows).sum() / rows.square().sum())
     return 1.0 if abs(scale - 1) < 1e-6 else scale
+
+
+class SentenceAttention(NamedTuple):
+    """The attention weights of a sentence in every layer."""
+
+    ids: tuple[int, ...]
+    """Token ids from the first one on, at most :data:`repdyn.capture.attention.LENGTH`."""
+    stacks: tuple[str | None, ...]
+    """Names of the model's stacks of blocks; None alone in a model that has one."""
+    weights: AttentionWeights
+
+    def layer(self, index: int) -> Iterator[tuple[str | None, Tensor | str]]:
+        """Yield each stack with its weights (heads, n, n), from each token to each, or the reason why it has none.
+
+        Args:
+            index: of the layer; layer l is the l-th block that runs.
+        """
+        for stack in self.stacks:
+            try:
+                [(weights, _)] = self.weights.of(stack, index)
+                yield stack, weights
+            except Undefined as undefined:
+                yield stack, undefined.reason
+
+
+def sentence_attention(loaded: LoadedModel, ids: Sequence[int], layers: LayerPatterns = None) -> SentenceAttention:
+    """Run the model on a sentence and keep the attention weights of every layer and head.
+
+    Args:
+        loaded: the model.
+        ids: of the sentence; the model reads the first :data:`repdyn.capture.attention.LENGTH` of them.
+        layers: as for :func:`repdyn.capture.prepared_model.prepare`.
+
+    Raises:
+        CheckpointError: the model cannot be run.
+    """
+    read = tuple(ids[:LENGTH])
+    with model_errors(f"{loaded.name} cannot be measured"):
+        model = prepare(loaded.model, layers)
+        weights = attention_weights(model, sentence_probe(read), n_tokens=len(read))
+    return SentenceAttention(read, tuple(dict.fromkeys(block.stack for block in model.blocks)), weights)

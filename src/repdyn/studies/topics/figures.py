@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from repdyn.figures.drawing import entitle
-from repdyn.studies.charts import layer_axis, select, series_colour
+from repdyn.studies.output import layer_axis, select, series_colour
 from repdyn.studies.topics.measurements import TABLE, TopicMeasurements
 from repdyn.tables.style import DIVERGING, styled
 

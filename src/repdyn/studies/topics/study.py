@@ -11,10 +11,10 @@ import pandas as pd
 from repdyn.checkpoints.errors import model_errors
 from repdyn.studies.driver import Study, add_layers_option, add_number
 from repdyn.studies.models import LoadedModel, file_name
-from repdyn.studies.output import Output
-from repdyn.studies.topics import figures, summary
-from repdyn.studies.topics.measurements import TopicMeasurements, measure_topics
-from repdyn.studies.topics.text_topics import CERTAINTY, N_TOPICS, TokensOfWords, documents_of, find_topics
+from repdyn.studies.output import Output, print_line, print_table, print_title, select
+from repdyn.studies.topics import figures
+from repdyn.studies.topics.measurements import TABLE, TopicMeasurements, measure_topics
+from repdyn.studies.topics.text_topics import CERTAINTY, N_TOPICS, TextTopics, TokensOfWords, documents_of, find_topics
 from repdyn.tables.style import of_stack
 from repdyn.text.source import DEFAULT_TEXT, load_corpus
 
@@ -74,7 +74,7 @@ under the topics of another document.
             documents = [documents[number] for number in sorted(drawn)]
         self.text, self.topics = corpus.name, find_topics(documents, options.topics, seed=options.seed)
         self.measured: dict[str, TopicMeasurements] = {}
-        summary.print_topics(self.topics, self.text)
+        print_topics(self.topics, self.text)
 
     def measure(self, loaded: LoadedModel) -> None:
         options = self.options
@@ -91,7 +91,7 @@ under the topics of another document.
             stacks = measure_topics(loaded.model, probe, options.layers, title=loaded.name, seed=options.seed)
         for one in stacks:
             title = of_stack(loaded.name, one.stack)
-            summary.print_gaps(title, one)
+            print_gaps(title, one)
             self.measured[title] = one
 
     def finish(self) -> None:
@@ -107,3 +107,37 @@ under the topics of another document.
 
 
 STUDY = TopicStudy
+
+
+_N_WORDS = 8
+_COLUMNS = [
+    ("layer", "{layer:}"),
+    ("cosine", "{gap:.4f}"),
+    ("control", "{control:.4f}"),
+    ("attention", "{gap_mean:.3f}"),
+]
+_COLUMNS += [("control", "{control_mean:.3f}"), ("difference", "{difference:.3f} ± {standard_error:.3f}")]
+_COLUMNS += [("largest head", "{head_largest}: {difference_largest:.2f} ± {standard_error_largest:.2f}")]
+
+
+def print_topics(found: TextTopics, name: str) -> None:
+    """Print the topics by their most frequent words."""
+    print_title(name, f"{len(found.documents):,} documents, {len(found.words):,} words with topics")
+    print_table(found.table(_N_WORDS), [("topic", "{topic:d}"), ("share", "{share:.3f}"), ("words", "{words}")])
+    print_line("")
+
+
+def print_gaps(name: str, measured: TopicMeasurements) -> None:
+    """Print the gaps of a model layer by layer."""
+    attention = measured.attention.copy()
+    attention[["gap", "control", "difference", "standard_error"]] *= measured.length
+    heads = attention.dropna(subset=["gap", "head"])
+    largest = heads.loc[heads.groupby("layer")["difference"].idxmax()]
+    table = select(measured.embeddings, product="cosine").replace({"layer": {TABLE: "input"}})
+    table = table.merge(select(attention, head=None), "left", "layer", suffixes=("", "_mean"))
+    print_title(name, f"{len(measured.ids):,} tokens with topics, {len(measured.ids.unique()):,} different")
+    print_table(table.merge(largest, "left", "layer", suffixes=("", "_largest")), _COLUMNS)
+    for reason in pd.concat([measured.embeddings["reason"], measured.attention["reason"]]).dropna().unique():
+        print_line(f"no value where {reason}")
+    even = f"even attention (a weight of 1 / {measured.length})"
+    print_line(f"attention: mean over heads, times {even}; ± standard error\n")

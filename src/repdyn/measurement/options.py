@@ -1,0 +1,86 @@
+"""The options of a measurement, declared once for :func:`repdyn.measure`, the trackers and the sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from repdyn.capture.blocks import LayerPatterns
+from repdyn.capture.forward import Forward
+from repdyn.capture.states import STATES_BYTES
+from repdyn.capture.token_states import TokenPositions, positions_name
+from repdyn.measurement.identity import layer_choice, metric_set
+from repdyn.metrics import DEFAULT_METRICS, MetricLike, as_tuple, resolve
+from repdyn.probe import Probe
+
+
+class MeasurementArguments(TypedDict, total=False):
+    """Keyword arguments that everything that measures takes beside ``metrics`` and ``layers``."""
+
+    probe_loss: bool
+    """Measure the model's loss, accuracy and calibration on the probe too; see :mod:`repdyn.measurement.probe_loss`."""
+    forward: Forward | None
+    """``forward(model, batch)`` runs the model on a :class:`repdyn.probe.ProbeBatch`; None calls it with ``input_ids``
+    and, if it takes one, ``attention_mask``. The decoder of an encoder-decoder reads the same tokens as its encoder."""
+    token_positions: TokenPositions | None
+    """For a model that inserts learned vectors (meta tokens, a tuned prompt, registers), which positions of the states
+    are tokens: a slice of the positions, ``slice(k, None)`` if k vectors precede the tokens; or a function from states
+    (n_sequences, n_positions, dim) and the ProbeBatch to the states of its tokens, (n_sequences, length, dim). None if
+    each position is a token."""
+    tokens_per_forward: int
+    """Largest number of tokens in one forward pass; 8,192 unless given."""
+    states_bytes: int
+    """How much memory the states of all layers may take on the model's device; the rest is written to the system's
+    temporary folder (TMPDIR), with the same values in the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasurementOptions:
+    """What is measured of each layer, and how the model is run for it.
+
+    The fields beside ``metrics`` and ``layers`` are those of :class:`MeasurementArguments`.
+
+    Raises:
+        ValueError: an unknown metric or setting, two metrics of one name, or token positions that are neither a slice
+            nor a named function.
+    """
+
+    metrics: str | Sequence[MetricLike] = DEFAULT_METRICS
+    """Names in :data:`repdyn.metrics.METRICS`, with settings and a token subset unless the defaults are meant
+    ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for all that the probe allows."""
+    layers: LayerPatterns = None
+    """Name pattern of the blocks ("model.layers.*"), or several; for a model with several stacks, patterns by name of
+    the stack; None finds them."""
+    probe_loss: bool = False
+    forward: Forward | None = None
+    token_positions: TokenPositions | None = None
+    tokens_per_forward: int = 8192
+    states_bytes: int = STATES_BYTES
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", as_tuple(self.metrics))
+        positions_name(self.token_positions)
+        pairs = self.pairs()
+        if repeated := sorted({pair for pair in pairs if pairs.count(pair) > 1}):
+            metric, subset = repeated[0]
+            raise ValueError(
+                f"expected metrics of different names, got several called {metric} on {subset}; give each a name of "
+                "its own"
+            )
+
+    def pairs(self, probe: Probe | None = None) -> list[tuple[str, str]]:
+        """Return the name and the token subset of each metric."""
+        return [(metric.name, subset) for metric, subset in resolve(self.metrics, probe)]
+
+    def identity(self, probe: Probe | None = None, dtype: str = "auto") -> str:
+        """Return the hash of what is measured, as rows record it; arguments as for :func:`metric_set`."""
+        positions = self.token_positions
+        return metric_set(
+            self.metrics, self.layers, probe, dtype, token_positions=positions, probe_loss=self.probe_loss
+        )
+
+    @property
+    def choice(self) -> str:
+        """The choice of layers and token positions, as rows record it."""
+        return layer_choice(self.layers, self.token_positions)

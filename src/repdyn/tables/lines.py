@@ -1,0 +1,136 @@
+"""Lines of text on a run: what its checkpoints cost, which failed or are copies, and its alerts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import pandas as pd
+
+from repdyn.alerts import Alert
+from repdyn.tables.frames import copies, failures, is_finished, mixtures, scalar
+from repdyn.tables.runs import spans
+from repdyn.tables.texts import gigabytes
+
+PHASES = ("download", "load", "forward", "kernels")
+"""Phases of the measurement of a swept checkpoint, stored as the scalars "seconds/PHASE"."""
+DOWNLOADED = "bytes/download"
+
+_MAX_STEPS = 5
+_MAX_KINDS = 2
+_MAX_REASON = 72
+
+
+def cost_line(frame: pd.DataFrame) -> str | None:
+    """Return the median seconds of each phase, and the bytes downloaded; None if none are stored.
+
+    Args:
+        frame: rows of one run, scalars among them.
+    """
+    seconds = {phase: taken.median() for phase in PHASES if not (taken := scalar(frame, f"seconds/{phase}")).empty}
+    if not seconds:
+        return None
+    text = "per checkpoint: " + ", ".join(f"{phase} {median:,.1f} s" for phase, median in seconds.items())
+    total = sum(seconds.values())
+    if "kernels" in seconds and len(seconds) > 1 and total > 0:
+        text += f" ({seconds['kernels'] / total:.0%} of it in the kernels)"
+    downloaded = scalar(frame, DOWNLOADED).sum()
+    return f"{text}; {gigabytes(downloaded)} downloaded" if downloaded else text
+
+
+def failure_line(frame: pd.DataFrame) -> str | None:
+    """Return how many checkpoints failed, at which steps and why, by kind of reason; None if all succeeded.
+
+    Args:
+        frame: rows of one run, among them those that :func:`repdyn.tables.frames.failures` picks.
+    """
+    checkpoints = failures(frame).drop_duplicates("step").sort_values("step")
+    if checkpoints.empty:
+        return None
+    # reasons that differ only in a commit or a number are grouped
+    kinds = [re.sub(r"\d+", "", _cleaned(reason)) for reason in checkpoints["reason"]]
+    groups = [group for _, group in checkpoints.groupby(kinds, sort=False)]
+    parts = [_group(group) for group in groups[:_MAX_KINDS]]
+    if more := sum(len(group) for group in groups[_MAX_KINDS:]):
+        parts.append(f"{more} for other reasons")
+    if bool(checkpoints["revision"].notna().any()):
+        parts.append("--retry-failed tries again")
+    return f"{len(checkpoints)} checkpoint{'s' * (len(checkpoints) > 1)} failed: {'; '.join(parts)}"
+
+
+def copies_line(frame: pd.DataFrame) -> str | None:
+    """Return how many checkpoints of one run have the weights, or single files, of which other ones; None if all have
+    their own."""
+    lines = (
+        _other_weights(copies(frame), "same_as", "the weights"),
+        _other_weights(mixtures(frame), "mixed_with", "single files"),
+    )
+    return "; ".join(filter(None, lines)) or None
+
+
+def _other_weights(found: pd.DataFrame, column: str, what: str) -> str:
+    if found.empty:
+        return ""
+    parts = [f"{_steps(group)} of {name}" for name, group in found.groupby(column, sort=False, observed=True)]
+    verb = "checkpoint has" if len(found) == 1 else "checkpoints have"
+    return f"{len(found)} {verb} {what} of another one and no values: {'; '.join(parts[:_MAX_KINDS])}"
+
+
+def _group(group: pd.DataFrame) -> str:
+    reason = _cleaned(str(group["reason"].iloc[0]))
+    short = reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON].rstrip()}..."
+    if is_finished(group):
+        return short
+    return f"{_steps(group)}: {short}"
+
+
+def _steps(checkpoints: pd.DataFrame) -> str:
+    steps = ", ".join(f"{step:,}" for step in checkpoints["step"].tolist()[:_MAX_STEPS])
+    more = f" and {len(checkpoints) - _MAX_STEPS} more" if len(checkpoints) > _MAX_STEPS else ""
+    return f"step {steps}{more}"
+
+
+def _cleaned(reason: str) -> str:
+    """Return a reason in one line and without commits.
+
+    >>> _cleaned("the hub has no such revision\\nof lab/model@0123abc (404)")
+    'the hub has no such revision of lab/model (404)'
+    """
+    return re.sub(r"(?<=\S)@[^\s:]+", "", " ".join(reason.split()))
+
+
+def alert_lines(alerts: Iterable[Alert]) -> list[str]:
+    """Return a line for each step, rule and metric, with the numbers of the layer that changed most.
+
+    Args:
+        alerts: in the order of :func:`repdyn.alerts.find_alerts`.
+    """
+    return [f"step {step:,}, {rule}: {text}" for step, rule, text in alert_events(alerts)]
+
+
+def alert_events(alerts: Iterable[Alert]) -> list[tuple[int, str, str]]:
+    """Return step, rule and text of each line."""
+    return [(step, rule, alert_text(list(group))) for (step, rule, _), group in groupby(alerts, key=_kind)]
+
+
+def _kind(alert: Alert) -> tuple[int, str, str]:
+    return alert.step, alert.rule, alert.subject
+
+
+def alert_text(alerts: Sequence[Alert]) -> str:
+    """Describe the alerts of one rule and metric at one step."""
+    worst = max(alerts, key=_change)
+    if len(alerts) == 1:
+        return worst.message
+    layers = spans([alert.layer for alert in alerts if alert.layer is not None])
+    return f"{worst.subject} of layers {layers} {worst.event}: in layer {worst.layer}, {worst.detail}"
+
+
+def _change(alert: Alert) -> float:
+    """Return the absolute log-ratio of the value and the value before; 0 if one of them is missing."""
+    sizes = abs(alert.value), abs(alert.previous_value)
+    if not all(math.isfinite(size) and size > 0 for size in sizes):
+        return 0.0
+    return abs(math.log(sizes[0]) - math.log(sizes[1]))
