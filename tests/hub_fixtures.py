@@ -18,9 +18,10 @@ from hub_server import HubServer
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
+from repdyn.checkpoints.downloads import PREFETCHING
+from repdyn.checkpoints.hub import ASKING, DOWNLOADING
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.models import build_model
-from repdyn.checkpoints.downloads import PREFETCHING
 
 SIZES = {"vocab_size": 260, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
 _CHECKPOINTS = tempfile.TemporaryDirectory(prefix="checkpoints-of-tests-")
@@ -61,7 +62,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> 
         yield server
     for thread in threading.enumerate():
         # a request that was given up would close the next test's connections
-        if thread.name.startswith((PREFETCHING, "repdyn-download", "asking the hub")):
+        if thread.name.startswith((PREFETCHING, DOWNLOADING, ASKING)):
             thread.join(60)
     huggingface_hub.close_session()
 

@@ -10,16 +10,15 @@ from jobs import Job, batches, tiny_language_model, tracker, trainer
 from lanes import extended_except
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from sweeping import downloads_in, settings
 
 from repdyn import Probe, Schedule, measure, open_store
 from repdyn.callbacks import SavePretrainedCheckpoint
-from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.local import find_checkpoints
+from repdyn.checkpoints.plan import Task
+from repdyn.checkpoints.run import measure_tasks
 from repdyn.metrics import METRICS
 from repdyn.store.schema import Checkpoint
-from repdyn.checkpoints.downloads import DownloadLimits, Downloads
-from repdyn.checkpoints.local import find_checkpoints
-from repdyn.checkpoints.run import sweep
-from repdyn.checkpoints.plan import Settings, Task
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +85,7 @@ def test_checkpoints_saved_live_give_the_live_numbers(tmp_path, probe, family):
     tasks = [Task(target, kept) for target in find_checkpoints(tmp_path / "saved", "swept")]
     assert [task.target.step for task in tasks] == [0, 3, 6, 8]
     swept = open_store(tmp_path / "swept")
-    sweep(tasks, swept, Settings("all"), Downloads(Hub(), DownloadLimits(tmp_path / "downloads")))
+    measure_tasks(tasks, swept, settings("all"), downloads_in(tmp_path / "downloads"))
     measured = live.store.to_pandas()
     assert set(measured.loc[measured.layer.notna(), "metric"]) == set(METRICS)
     pd.testing.assert_series_equal(values(swept.to_pandas()), values(measured), check_exact=True)

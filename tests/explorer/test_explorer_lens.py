@@ -10,11 +10,11 @@ from explorer.conftest import MARKUP, load_folders
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
+from repdyn.checkpoints.errors import CheckpointError
 from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.explorer import lens_tables
 from repdyn.explorer.app import Page
 from repdyn.explorer.session import LISTED, Session
-from repdyn.checkpoints.errors import CheckpointError
 from repdyn.studies.lens import sentence_lens
 from repdyn.studies.models import LoadedModel
 

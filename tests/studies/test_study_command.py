@@ -9,10 +9,10 @@ from typing import ClassVar
 
 import pytest
 
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.cli import study as cli
 from repdyn.cli.main import main
 from repdyn.cli.study import KINDS
-from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
 from repdyn.studies.driver import Study
 
 

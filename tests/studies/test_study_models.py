@@ -11,8 +11,8 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.checkpoints.errors import CheckpointError
+from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.studies.models import LoadedModel, add_model_options, file_name, load_models
 
 
