@@ -6,7 +6,7 @@
     python benchmarks/kernel_comparison.py --model runs/wide/hf_checkpoints/step300 --text enwik8 --clouds
 
 Prints a table for each cloud; packages that are not installed are named in it. DADApy needs numpy < 2 and so an
-environment of its own. --output names a folder for the tables, all numbers as CSV, and a figure of each quantity.
+environment of its own. --output names a folder for the tables and all numbers as CSV.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeats", type=_positive, default=7, help="rounds (default: %(default)s)")
     add("--limit", type=float, default=60.0, metavar="SECONDS", help="that a first call may take (default: 60)")
     add("--device", choices=("cpu", "cuda"), default="cpu")
-    add("--output", type=Path, metavar="FOLDER", help="for kernels.md, kernels.csv and the figures")
+    add("--output", type=Path, metavar="FOLDER", help="for kernels.md and kernels.csv")
     return parser
 
 

@@ -16,10 +16,16 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
+
+
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # LOG.md and CHANGELOG.md tell of names that are gone; all_metrics.md is generated, and compared where that is tested
 PAGES = [path for path in PAGES if path.name not in {"LOG.md", "CHANGELOG.md", "all_metrics.md"}]
+
+
 SCHEMATIC = re.compile(r"\.\.\.|\[options\]|\bKIND\b|\bCOMMAND\b|\|")
+
+
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -79,7 +85,6 @@ def shell_words(line: str) -> list[str]:
     return words[: words.index(">")] if ">" in words else words
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("page", "line"), [c for c in COMMANDS if c[1].startswith("repdyn ")])
 def test_repdyn_commands_are_accepted(parse_only, page, line):
     words = shell_words(line)[1:]
@@ -87,7 +92,6 @@ def test_repdyn_commands_are_accepted(parse_only, page, line):
     assert parse_only([*words, "--help"] if only_named else words)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("page", "line"), [c for c in COMMANDS if c[1].startswith("python ")])
 def test_python_commands_name_what_exists(parse_only, page, line):
     script, *words = shell_words(line)[1:]
@@ -108,60 +112,6 @@ def test_python_commands_name_what_exists(parse_only, page, line):
             assert f'"{option}"' in source, option
     else:
         assert script in "\n".join(path.read_text() for path in PAGES if "<!-- example: " in path.read_text())
-
-
-def train_commands() -> list[str]:
-    found = {
-        tuple(shell_words(line)[2:]): line for _, line in COMMANDS if line.startswith("python train.py fit --config")
-    }
-    return sorted(found.values())
-
-
-def train_words(line: str) -> list[str]:
-    return shell_words(line)[2:]
-
-
-@pytest.mark.slow
-def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
-    from repdyn.cli.train import TrainCLI
-
-    monkeypatch.chdir(ROOT)
-    page = (ROOT / "docs" / "configuration.md").read_text()
-    (complete,) = [code for language, code in FENCE.findall(page) if language == "yaml"]
-    (tmp_path / "complete.yaml").write_text(complete)
-    for words in [["fit", "--config", str(tmp_path / "complete.yaml")], *map(train_words, train_commands())]:
-        monkeypatch.setattr("sys.argv", ["train.py", *words, "--print_config"])
-        with pytest.raises(SystemExit) as stopped:
-            TrainCLI()
-        assert stopped.value.code in {0, None}, words
-        assert "seed_everything" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "line",
-    [
-        "repdyn --version",
-        "repdyn metrics",
-        "repdyn alerts --print-rules",
-        "repdyn alerts docs/runs/decoder",
-        "repdyn sweep --list-suites",
-        "repdyn study --help",
-        "repdyn figures docs/runs/finished -o OUT",
-        "repdyn report docs/runs/finished -o OUT/report.html",
-    ],
-)
-def test_quick_commands_run(line, tmp_path, monkeypatch, capsys, quick_images):
-    from repdyn.cli.main import main
-
-    monkeypatch.chdir(ROOT)
-    status = 0
-    try:
-        main(line.replace("OUT", str(tmp_path)).split()[1:])
-    except SystemExit as stopped:
-        status = stopped.code or 0
-    assert status == 0
-    assert capsys.readouterr().out
 
 
 def test_python_blocks_import_what_exists():

@@ -107,17 +107,13 @@ def test_a_callback_names_the_extra_that_it_needs(name, extra):
 
 
 @pytest.mark.process
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "package", "extra"),
     [
         ("report {store}", "matplotlib", "report"),
-        ("figures {store}", "matplotlib", "report"),
         ("watch {store}", "uvicorn", "watch"),
         ("explore gpt2", "gradio", "explore"),
         ("sweep gpt2 --dry-run", "huggingface_hub", "sweep"),
-        ("audit gpt2", "huggingface_hub", "sweep"),
-        ("reproduce --list", "huggingface_hub", "sweep"),
         ("export {store} --to csv", "lightning", "lightning"),
     ],
 )
@@ -131,9 +127,7 @@ def test_a_command_names_the_extra_that_it_needs(tmp_path, command, package, ext
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "command", ["metrics", "insights {store}", "alerts {store}", "sweep --list-suites", "compact {store}"]
-)
+@pytest.mark.parametrize("command", ["metrics", "insights {store}", "sweep --list-suites"])
 def test_a_command_of_the_base_install(tmp_path, command):
     store = fill(tmp_path / "store", make_rows(steps=(0, 8), n_blocks=2))
     done = run_without_extras(COMMAND, *command.format(store=store.path).split())

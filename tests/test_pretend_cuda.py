@@ -39,7 +39,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_tensors_of_two_devices_do_not_mix(name, cuda):
     cpu = torch.rand(3, 3)
@@ -113,7 +112,6 @@ WAITING = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", WAITING)
 def test_each_wait_counts_once(name, cuda):
     x = torch.rand(3, 3).to("cuda")

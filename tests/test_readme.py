@@ -26,7 +26,6 @@ def test_readme_is_short():
     assert README.count("\n") <= 120
 
 
-@pytest.mark.slow
 def test_example_runs_as_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import statistics
 import time
 import warnings
@@ -12,10 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
-import psutil
 import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
@@ -163,7 +162,7 @@ def _threads(number: int) -> Iterator[None]:
 
 
 def extra_memory(run: Callable[[], Any], device: torch.device) -> float:
-    """Return the increase of the peak memory during a call, in MiB."""
+    """Return the increase of the peak memory during a call, in MiB; NaN where the system does not tell."""
     if device.type == "cuda":
         _wait(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -172,14 +171,14 @@ def extra_memory(run: Callable[[], Any], device: torch.device) -> float:
         _wait(device)
         return (torch.cuda.max_memory_allocated(device) - before) / _MEBIBYTE
     _give_back_freed()
-    return (_by_watermark if _has_watermark() else _by_sampling)(run) / _MEBIBYTE
+    return _by_watermark(run) / _MEBIBYTE if _has_watermark() else math.nan
 
 
 def memory_method(device: torch.device) -> str:
     """Return how ``extra_memory`` measures here."""
     if device.type == "cuda":
         return "torch.cuda.max_memory_allocated"
-    return "peak resident set (VmHWM)" if _has_watermark() else "resident set, looked at every millisecond"
+    return "peak resident set (VmHWM)" if _has_watermark() else "not measurable on this system"
 
 
 def _give_back_freed() -> None:
@@ -208,22 +207,3 @@ def _by_watermark(run: Callable[[], Any]) -> float:
 def _resident_peak() -> int:
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
     return 1024 * int(line.split()[1])
-
-
-def _by_sampling(run: Callable[[], Any]) -> float:
-    process, done = psutil.Process(), Event()
-    before = process.memory_info().rss
-    peaks = [before]
-
-    def watch() -> None:
-        while not done.wait(0.001):
-            peaks[0] = max(peaks[0], process.memory_info().rss)
-
-    watcher = Thread(target=watch)
-    watcher.start()
-    try:
-        run()
-    finally:
-        done.set()
-        watcher.join()
-    return peaks[0] - before

@@ -14,6 +14,7 @@ from small import HandWritten, random_tokens
 from repdyn import Probe, measure
 from repdyn.measurement.identity import metric_set
 from repdyn.metrics import METRICS, Metric, resolve
+from repdyn.metrics.metric import resolved
 from repdyn.metrics.settings import _try_out
 from repdyn.probe.design import PAPER
 from repdyn.tracking.config import validate_measurement
@@ -37,7 +38,7 @@ def names_of(metrics, probe=None) -> list[str]:
 @pytest.mark.parametrize("name", METRICS)
 def test_the_table_lists_every_setting_of_a_kernel(name):
     metric = METRICS[name]
-    parameters = inspect.signature(metric.kernel).parameters.values()
+    parameters = inspect.signature(resolved(metric.kernel)).parameters.values()
     assert set(metric.settings) == {of.name for of in parameters if of.kind is of.KEYWORD_ONLY}
     assert metric.default_settings is None
 

@@ -152,13 +152,13 @@ def test_hashes_of_dense_probes_of_early_versions_remain_valid():
     [
         ({"max_vectors": 20480}, 5, 4096),
         ({"max_vectors": 16384}, 4, 4096),
-        ({"max_vectors": 1027}, 4, 256),
-        ({"max_vectors": 7}, 2, 3),
+        ({"max_vectors": 1027}, 1, 1027),
+        ({"max_vectors": 7}, 1, 7),
         ({"max_vectors": 1024, "batch_vectors": 1024}, 1, 1024),
         ({"max_vectors": 1024, "batch_vectors": 512}, 2, 512),
     ],
 )
-def test_four_batches_unless_their_size_is_requested(settings, n_batches, batch_vectors):
+def test_batches_of_4096_unless_another_size_is_requested(settings, n_batches, batch_vectors):
     of_tokens = Probe.from_tokens(torch.arange(400 * 80).view(400, 80), **settings)
     of_inputs = Probe.from_inputs(list(torch.rand(4096, 3).split(64)), positions=None, causal=False, **settings)
     for probe in (of_tokens, of_inputs):

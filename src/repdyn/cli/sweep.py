@@ -369,7 +369,7 @@ def add_text(group: argparse._ArgumentGroup, default: str | None = None) -> None
     group.add_argument(
         "--max-vectors",
         type=at_least(3),
-        help=f"vectors measured per layer, in four batches or more (default: {default or MAX_VECTORS})",
+        help=f"vectors measured per layer, in batches of 4096 (default: {default or MAX_VECTORS})",
     )
 
 

@@ -83,7 +83,7 @@ class TextDataModule(LightningDataModule):
         cache_dir: str | None = None,
         num_workers: int = 0,
         seed: int = 0,
-        max_vectors: int = 16384,
+        max_vectors: int = 4096,
         batch_vectors: int = 4096,
         max_bytes: int | None = None,
         mask_probability: float = 0.15,

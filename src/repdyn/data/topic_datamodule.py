@@ -62,7 +62,7 @@ class TopicDataModule(LightningDataModule):
         n_documents: int = 10000,
         num_workers: int = 0,
         seed: int = 0,
-        max_vectors: int = 16384,
+        max_vectors: int = 4096,
         batch_vectors: int = 4096,
         mask_probability: float = 0.15,
     ) -> None:

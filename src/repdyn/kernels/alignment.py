@@ -6,10 +6,10 @@ from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, as_cloud, full_precision
 from repdyn.kernels.matched import cosines, require_matched, require_numbers
-from repdyn.kernels.undefined import nan_if_undefined
+from repdyn.kernels.undefined import mean_over_vectors
 
 
-@nan_if_undefined
+@mean_over_vectors
 def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
     """Compute the mean cosine of a layer's vectors with the last layer's: ``A_l = mean_t cos(h_l(t), h_L(t))``.
 
@@ -38,10 +38,10 @@ def alignment(x: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
     cloud, last = as_cloud(x), as_cloud(last)
     require_matched(require_numbers, cloud, last, one_space=True)
     with full_precision(cloud.x.device):
-        return cosines(cloud, last).mean()
+        return cosines(cloud, last)
 
 
-@nan_if_undefined
+@mean_over_vectors
 def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tensor | Cloud) -> Tensor:
     """Compute what one block adds to the alignment with the last layer: ``G_l = A_{l+1} - A_l``.
 
@@ -69,4 +69,4 @@ def alignment_gradient(x: Tensor | Cloud, following: Tensor | Cloud, last: Tenso
     cloud, following, last = as_cloud(x), as_cloud(following), as_cloud(last)
     require_matched(require_numbers, cloud, following, last, one_space=True)
     with full_precision(cloud.x.device):
-        return (cosines(following, last) - cosines(cloud, last)).mean()
+        return cosines(following, last) - cosines(cloud, last)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from repdyn.kernels.cloud import Cloud, as_cloud, full_precision, row_chunks, sample
-from repdyn.kernels.spectrum import spectrum_of, tall_side
-from repdyn.kernels.undefined import nan_if_undefined
+from repdyn.kernels.cloud import Cloud, Frame, as_cloud, full_precision, row_chunks, sample
+from repdyn.kernels.spectrum import gram_matrix, spectrum_of, tall_side
+from repdyn.kernels.undefined import error_of_sums, nan_if_undefined, sums_by_group
 
 # below this side a float64 Gram matrix and its exact spectrum are cheaper than iterating
 _SMALL_SIDE = 64
@@ -34,7 +35,39 @@ _SUMMED = 1024
 _BLOCK = 256
 
 
-@nan_if_undefined
+def _std_error(x: Tensor | Cloud, windows: Tensor) -> Tensor:
+    """Compute the standard error of the anisotropy of a cloud whose vectors come from windows of text.
+
+    A window changes the share R by its influence ``s_c = sum((u @ x_i)**2 - R |x_i|**2)``, summed over its centred
+    vectors, with u the first principal direction: the error is ``sqrt(C / (C - 1) * sum(s_c**2)) / sum(|x_i|**2)`` over
+    C windows. Vectors of one window may depend on one another; windows are independent.
+
+    Args:
+        x: points, shape (n_vectors, dim), any floating dtype, any device; or a Cloud of them.
+        windows: integers, shape (n_vectors,): the window of each point, at least 2 different ones.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, at least 0.
+
+    Raises:
+        Undefined: as :func:`anisotropy`.
+    """
+    cloud = as_cloud(x)
+    cloud.require_defined()
+    with full_precision(cloud.x.device):
+        found = None if min(cloud.x.shape) <= _SMALL_SIDE else cloud.once(_iterated)
+        share, direction = _exact(cloud) if found is None else found
+        frame = Frame.fit(cloud.x)
+        influence, total = [], torch.zeros_like(share)
+        for rows in row_chunks(cloud.x):
+            wide = frame.transform(rows)
+            squares = wide.square().sum(1)
+            influence.append((wide @ direction).square_().sub_(share * squares))
+            total += squares.sum()
+        return error_of_sums(sums_by_group(torch.cat(influence), windows)) / total
+
+
+@partial(nan_if_undefined, std_error=_std_error)
 def anisotropy(x: Tensor | Cloud) -> Tensor:
     """Compute the share of the variance of a point cloud that lies along its first principal direction.
 
@@ -73,13 +106,32 @@ def anisotropy(x: Tensor | Cloud) -> Tensor:
             return spectrum[0] / spectrum.sum()
         if min(cloud.x.shape) <= _SMALL_SIDE:
             return _exact_share(cloud)
-        share = _iterated_share(_Scatter.of(cloud))
-        return _exact_share(cloud) if share is None else share
+        found = cloud.once(_iterated)
+        return _exact_share(cloud) if found is None else found[0]
 
 
 def _exact_share(cloud: Cloud) -> Tensor:
     spectrum = spectrum_of(cloud)
     return spectrum[0] / spectrum.sum()
+
+
+def _exact(cloud: Cloud) -> tuple[Tensor, Tensor]:
+    """Return the share and the direction, (dim,), of the exact spectrum."""
+    values, vectors = torch.linalg.eigh(gram_matrix(cloud.x))
+    return values[-1] / values.sum(), _in_space(cloud, vectors[:, -1])
+
+
+def _iterated(cloud: Cloud) -> tuple[Tensor, Tensor] | None:
+    """Return the share and the direction, (dim,), by iteration; None if it does not converge."""
+    found = _iterated_share(_Scatter.of(cloud))
+    return None if found is None else (found[0], _in_space(cloud, found[1]))
+
+
+def _in_space(cloud: Cloud, vector: Tensor) -> Tensor:
+    """Return the direction of points whose products among themselves have this eigenvector; (dim,) is unchanged."""
+    if cloud.x.shape[0] >= cloud.x.shape[1]:
+        return vector
+    return normalize(vector @ cloud.centred.double(), dim=0)
 
 
 class _Scatter:
@@ -134,8 +186,8 @@ class _Scatter:
         return matrix.addr_(self.mean, self.mean, alpha=-len(self.points))
 
 
-def _iterated_share(scatter: _Scatter) -> Tensor | None:
-    """Return the share by iteration; None if the iteration does not converge."""
+def _iterated_share(scatter: _Scatter) -> tuple[Tensor, Tensor] | None:
+    """Return share and direction by iteration; None if the iteration does not converge."""
     direction, converged = _leading_direction(scatter.product, _start(scatter), _MAX_POINT_STEPS)
     if not converged:
         matrix = scatter.matrix()
@@ -179,13 +231,13 @@ def _top_ritz_vector(diagonal: Tensor, off_diagonal: Tensor) -> tuple[Tensor, fl
     return vectors[:, -1], (off_diagonal[-1] * vectors[-1, -1].abs() / values[-1]).item()
 
 
-def _verified_share(scatter: _Scatter, direction: Tensor) -> Tensor | None:
-    """Return the share along ``direction``, in float64; None if it is not an eigenvector."""
+def _verified_share(scatter: _Scatter, direction: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the share along ``direction`` in float64, and the direction; None if it is not an eigenvector."""
     for _ in range(_REFINEMENTS):
         image, trace = scatter.product_and_trace(direction)
         along = image @ direction
         if torch.linalg.vector_norm(image - along * direction) <= _MAX_RESIDUAL * along:
-            return along / trace
+            return along / trace, direction
         # one step of power iteration removes rounding errors along minor directions
         direction = normalize(image, dim=0)
     return None

@@ -124,6 +124,15 @@ class Cloud:
         with full_precision(self.x.device):
             return centre(self.x, torch.float64 if self.x.dtype == torch.float64 else torch.float32)
 
+    def copy(self) -> Cloud:
+        """Return a cloud of the same points in memory of its own, of which nothing is computed yet."""
+        return Cloud(
+            self.x.clone(),
+            groups=None if self.groups is None else self.groups.clone(),
+            n_neighbours=self.n_neighbours,
+            whole_spectrum=self.whole_spectrum,
+        )
+
     def require_defined(self) -> None:
         """Raise Undefined if no metric is defined on the cloud: NaN, inf, or fewer than 3 distinct points."""
         if Cloud.require_defined in self._results:

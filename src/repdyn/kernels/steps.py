@@ -7,10 +7,10 @@ from torch import Tensor
 
 from repdyn.kernels.cloud import Cloud, as_cloud, full_precision, row_chunks
 from repdyn.kernels.matched import cosines, lengths, require_matched, require_numbers, row_pairs
-from repdyn.kernels.undefined import nan_if_undefined
+from repdyn.kernels.undefined import mean_over_vectors
 
 
-@nan_if_undefined
+@mean_over_vectors
 def norm(x: Tensor | Cloud) -> Tensor:
     """Compute the mean Euclidean length of a layer's vectors: ``mean_t |h_l(t)|``.
 
@@ -35,10 +35,10 @@ def norm(x: Tensor | Cloud) -> Tensor:
     cloud = as_cloud(x)
     require_numbers(cloud)
     with full_precision(cloud.x.device):
-        return torch.cat([lengths(rows) for rows in row_chunks(cloud.x)]).mean()
+        return torch.cat([lengths(rows) for rows in row_chunks(cloud.x)])
 
 
-@nan_if_undefined
+@mean_over_vectors
 def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
     """Compute the mean Euclidean distance that one block moves the vectors: ``mean_t |h_{l+1}(t) - h_l(t)|``.
 
@@ -65,10 +65,10 @@ def step_length(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
     require_matched(require_numbers, cloud, following, one_space=True)
     with full_precision(cloud.x.device):
         moved = (lengths(after.double() - before) for before, after in row_pairs(cloud, following))
-        return torch.cat(list(moved)).mean()
+        return torch.cat(list(moved))
 
 
-@nan_if_undefined
+@mean_over_vectors
 def step_cosine(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
     """Compute the mean cosine of a layer's vectors with the next layer's: ``mean_t cos(h_l(t), h_{l+1}(t))``.
 
@@ -94,4 +94,4 @@ def step_cosine(x: Tensor | Cloud, following: Tensor | Cloud) -> Tensor:
     cloud, following = as_cloud(x), as_cloud(following)
     require_matched(require_numbers, cloud, following, one_space=True)
     with full_precision(cloud.x.device):
-        return cosines(cloud, following).mean()
+        return cosines(cloud, following)

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels.cloud import FLOAT_DTYPES, full_precision, row_chunks
-from repdyn.kernels.undefined import Undefined, nan_if_undefined
+from repdyn.kernels.undefined import Undefined, mean_over_vectors, nan_if_undefined
 from repdyn.kernels.vocabulary import Vocabulary, unit_rows
 from repdyn.kernels.vocabulary_search import closer_rows
 
 
-@nan_if_undefined
+@mean_over_vectors
 def token_cosine(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Compute the mean cosine of each token's vector to the token's own input embedding.
 
@@ -38,7 +38,7 @@ def token_cosine(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
         >>> token_cosine(torch.tensor([[3.0, 4.0]]), torch.tensor([1]), Vocabulary(torch.eye(2))).item()
         0.8
     """
-    return token_cosines(x, ids, vocabulary).mean()
+    return token_cosines(x, ids, vocabulary)
 
 
 @nan_if_undefined
@@ -65,7 +65,7 @@ def token_rank(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     return (ranks[(len(ranks) - 1) // 2] + ranks[len(ranks) // 2]).double() / 2
 
 
-@nan_if_undefined
+@mean_over_vectors
 def token_top1_match(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
     """Compute the share of the vectors to which no row of the vocabulary is closer than their token's own (rank 0).
 
@@ -81,7 +81,7 @@ def token_top1_match(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:
         >>> token_top1_match(x, torch.tensor([0, 0]), Vocabulary(torch.eye(2))).item()
         0.5
     """
-    return token_ranks(x, ids, vocabulary).eq(0).double().mean()
+    return token_ranks(x, ids, vocabulary).eq(0).double()
 
 
 def token_cosines(x: Tensor, ids: Tensor, vocabulary: Vocabulary) -> Tensor:

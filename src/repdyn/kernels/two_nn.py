@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -18,9 +19,52 @@ Estimator = Literal["regression", "maximum_likelihood"]
 Duplicates = Literal["collapse", "count"]
 # log(r2 / r1) up to which two distances count as equal: the accuracy of the neighbour search
 TIE = 1e-10
+JACKKNIFE_GROUPS = 64
+"""Largest number of groups of windows that are left out in turn to estimate the standard error."""
+SHARED_NEIGHBOURS = 1.2
+"""Factor by which the spread over fresh probes exceeds a jackknife that keeps the ratios; see docs/sampling.md."""
 
 
-@nan_if_undefined
+def _std_error(
+    x: Tensor | Cloud,
+    windows: Tensor,
+    *,
+    discard: float = 0.1,
+    estimator: Estimator = "regression",
+    duplicates: Duplicates = "collapse",
+) -> Tensor:
+    """Compute the standard error of :func:`two_nn` for a cloud whose vectors come from windows of text.
+
+    A jackknife over 64 groups of windows (each window is one, if they are fewer): the fit is repeated without the
+    points of each group, while the ratios of the others stay as they are. Points share neighbours, which this leaves
+    out; the factor ``SHARED_NEIGHBOURS`` corrects it.
+
+    Args:
+        x, discard, estimator, duplicates: as for :func:`two_nn`.
+        windows: integers, shape (n_vectors,): the window of each point, at least 2 different ones.
+
+    Returns:
+        0-d float64 tensor on the device of ``x``, at least 0; NaN where duplicates count.
+
+    Raises:
+        Undefined: as :func:`two_nn`, or a part of the points has no dimension.
+    """
+    cloud = as_cloud(x)
+    if duplicates == "count":
+        return cloud.x.new_full((), math.nan, dtype=torch.float64)
+    log_ratios, order = cloud.once(_sorted_log_ratios)
+    own = windows if cloud.repeats is None else windows[cloud.repeats.first]
+    names, number = own[order].unique(return_inverse=True)
+    n_groups = min(JACKKNIFE_GROUPS, len(names))
+    # random groups, so that no order of the windows, such as that of a text, makes groups alike
+    generator = torch.Generator().manual_seed(0)
+    group = (torch.randperm(len(names), generator=generator) % n_groups).to(number.device)[number]
+    kept = [log_ratios[group != left_out] for left_out in range(n_groups)]
+    without = torch.stack([_estimate(of_others, discard, estimator) for of_others in kept])
+    return SHARED_NEIGHBOURS * ((n_groups - 1) * without.var(correction=0)).sqrt()
+
+
+@partial(nan_if_undefined, std_error=_std_error)
 def two_nn(
     x: Tensor | Cloud,
     groups: Tensor | None = None,
@@ -92,18 +136,23 @@ def two_nn(
     with full_precision(cloud.x.device):
         if duplicates == "count":
             return _regression_with_duplicates(cloud.once(ratios_with_duplicates), discard)
-        log_ratios = cloud.once(_sorted_log_ratios)
-        return _regression(log_ratios, discard) if estimator == "regression" else _maximum_likelihood(log_ratios)
+        log_ratios, _ = cloud.once(_sorted_log_ratios)
+        return _estimate(log_ratios, discard, estimator)
 
 
-def _sorted_log_ratios(cloud: Cloud) -> Tensor:
+def _estimate(log_ratios: Tensor, discard: float, estimator: Estimator) -> Tensor:
+    return _regression(log_ratios, discard) if estimator == "regression" else _maximum_likelihood(log_ratios)
+
+
+def _sorted_log_ratios(cloud: Cloud) -> tuple[Tensor, Tensor]:
+    """Return the log-ratios of the distinct points, ascending, and which point each belongs to."""
     cloud.require_defined()
     with full_precision(cloud.x.device):
         first, second = cloud_distances(cloud, 2).unbind(1)
-        log_ratios = (second / first).log().sort().values
+        log_ratios, order = (second / first).log().sort()
     if not log_ratios.isfinite().all():
         raise Undefined("nearest-neighbour distances leave the range of float64; rescale the points")
-    return log_ratios
+    return log_ratios, order
 
 
 def _regression(log_ratios: Tensor, discard: float) -> Tensor:

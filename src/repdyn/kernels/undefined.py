@@ -26,15 +26,19 @@ class Kernel(Protocol[P]):
 
     or_raise: Callable[P, Tensor]
     """The same function, which raises :class:`Undefined` with the reason instead."""
+    std_error: Callable[..., Tensor] | None
+    """The standard error of the value: a function of the same arguments and ``windows``, integers (n_vectors,), which
+    names the window of text that each vector comes from. None where none is known."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Tensor: ...
 
 
-def nan_if_undefined(compute: Callable[P, Tensor]) -> Kernel[P]:
+def nan_if_undefined(compute: Callable[P, Tensor], std_error: Callable[..., Tensor] | None = None) -> Kernel[P]:
     """Turn a function that raises :class:`Undefined` into a kernel that returns NaN instead.
 
     The NaN is float64, on the device of the first argument, (n_vectors, dim), a Cloud or Sequences: one number; of
-    attention weights (heads, n, n): one for each head. ``kernel.or_raise`` is the function itself.
+    attention weights (heads, n, n): one for each head. ``kernel.or_raise`` is the function itself, and
+    ``kernel.std_error`` the one given.
 
     Example:
         >>> @nan_if_undefined
@@ -60,5 +64,34 @@ def nan_if_undefined(compute: Callable[P, Tensor]) -> Kernel[P]:
             return x.new_full(x.shape[:-2], torch.nan, dtype=torch.float64)
 
     result: Any = kernel
-    result.or_raise = compute
+    result.or_raise, result.std_error = compute, std_error
     return cast(Kernel[P], result)
+
+
+def mean_over_vectors(values: Callable[P, Tensor]) -> Kernel[P]:
+    """Turn a function that returns one value for each vector, shape (n_vectors,), into a kernel: their mean.
+
+    Its standard error treats the vectors of a window as dependent, and windows as independent.
+    """
+
+    @wraps(values)
+    def compute(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        return values(*args, **kwargs).mean()
+
+    def std_error(*args: Any, windows: Tensor, **kwargs: Any) -> Tensor:
+        of_vectors = values(*args, **kwargs)
+        return error_of_sums(sums_by_group(of_vectors - of_vectors.mean(), windows)) / len(of_vectors)
+
+    return nan_if_undefined(compute, std_error)
+
+
+def sums_by_group(values: Tensor, groups: Tensor) -> Tensor:
+    """Return the sum of the values, shape (n,), over each group, in the order of the groups' numbers."""
+    names, number = groups.unique(return_inverse=True)
+    return values.new_zeros(len(names)).index_add_(0, number, values)
+
+
+def error_of_sums(of_window: Tensor) -> Tensor:
+    """Return the standard error of the sum of independent terms whose expected sum is 0, one for each window."""
+    n_windows = len(of_window)
+    return (of_window.square().sum() * n_windows / (n_windows - 1)).sqrt()

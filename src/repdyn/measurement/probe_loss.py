@@ -22,8 +22,7 @@ from repdyn.capture.output_head import OutputHead
 from repdyn.capture.states import LayerStates, States
 from repdyn.kernels import Undefined, full_precision
 from repdyn.kernels.prediction import Predictions, calibration_error, predict_targets
-from repdyn.measurement.rows import OnError
-from repdyn.measurement.summary import mean_and_spread
+from repdyn.measurement.rows import OnError, mean_and_spread
 from repdyn.probe import Probe
 from repdyn.store.scalars import PROBE_ACCURACY, PROBE_BITS_PER_BYTE, PROBE_CALIBRATION_ERROR, PROBE_LOSS
 from repdyn.store.schema import Checkpoint, Row, scalar_row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import asdict, replace
 from typing import Any, Literal, TypeAlias
 
@@ -12,10 +13,14 @@ import numpy as np
 from torch import Tensor
 
 from repdyn.kernels import Cloud, Sequences, Undefined, full_precision, near_duplicate_share, same_group_share
-from repdyn.measurement.summary import mean_and_spread
+from repdyn.kernels.two_nn import JACKKNIFE_GROUPS
 from repdyn.metrics import LayerView, Metric
+from repdyn.metrics.metric import resolved
 from repdyn.probe.views import view_of
 from repdyn.store.schema import Checkpoint, Row, provenance, too_few_distinct
+
+MIN_WINDOWS = 10
+"""Least number of windows in a cloud from whose variation an interval is computed."""
 
 OnError: TypeAlias = Literal["raise", "record"]
 
@@ -76,6 +81,9 @@ def _rows_of_metric(
     by_head = np.array(values if reason is None else [math.nan] * view.probe.n_batches, ndmin=2)
     by_head = by_head if metric.per_head and reason is None else by_head.reshape(-1, 1)
     independent = metric.per_head or metric.whole_sequences or view.probe.has_disjoint_batches(view_of(subset).sampled)
+    summary = mean_and_spread(by_head.mean(axis=1), independent)
+    if len(batches) == 1 and reason is None and not metric.per_head:
+        summary |= _interval_of_one_cloud(view, metric, subset, batches[0], summary["value"])
     row = Row(
         **asdict(checkpoint),
         layer=view.layer.index,
@@ -88,7 +96,7 @@ def _rows_of_metric(
         subset=subset,
         settings=metric.settings_json,
         compared_to=view.compared_to if "previous_checkpoint" in metric.captures else None,
-        **mean_and_spread(by_head.mean(axis=1), independent),
+        **summary,
         **sizes,
         on_distinct=metric.collapses_duplicates,
         **_design(view, metric, subset),
@@ -106,6 +114,58 @@ def _rows_of_metric(
         return [row]
     of_heads = enumerate(by_head.T)
     return [row, *(replace(row, head=head, **mean_and_spread(batches, independent)) for head, batches in of_heads)]
+
+
+def _interval_of_one_cloud(
+    view: LayerView, metric: Metric, subset: str, inputs: tuple, value: float
+) -> dict[str, float]:
+    """Return standard error and interval from the variation between the windows of a single cloud, if known."""
+    windows = view.windows(subset)[0]
+    n_windows = len(windows.unique())
+    if n_windows < MIN_WINDOWS or metric.is_own or metric.whole_sequences:
+        return {}
+    first = inputs[0].x if isinstance(inputs[0], Cloud) else inputs[0]
+    try:
+        error = metric.std_error(*inputs, windows=windows[: len(first)])
+    except Undefined:
+        return {}
+    if error is None or not math.isfinite(error):
+        return {}
+    half = _student(min(n_windows, JACKKNIFE_GROUPS) - 1, 0.975) * math.sqrt(2) * float(error)
+    return {"std_error": float(error), "low": value - half, "high": value + half}
+
+
+def mean_and_spread(values: np.ndarray, independent: bool) -> dict[str, Any]:
+    """Return the columns that summarise the values of all batches.
+
+    The mean over n batches of another probe differs from this one by a normal variate of variance 2 sigma^2 / n, so the
+    interval is mean +- t sqrt(2 / n) std, with Student's t of n - 1 degrees of freedom.
+
+    Args:
+        values: (n_batches,) values.
+        independent: whether the batches use disjoint windows; without it there is no interval.
+    """
+    mean, n = float(np.mean(values)), len(values)
+    spread = float(np.std(values, ddof=1)) if n > 1 else math.nan
+    summary: dict[str, Any] = {"value": mean, "std": spread, "n_batches": n}
+    if n < 2 or not independent or math.isnan(spread):
+        return {**summary, "std_error": None, "low": None, "high": None}
+    half = _student(n - 1, 0.975) * math.sqrt(2 / n) * spread
+    return {**summary, "std_error": spread / math.sqrt(n), "low": mean - half, "high": mean + half}
+
+
+def _student(degrees: int, probability: float) -> float:
+    """Return a quantile of Student's t distribution; scipy is imported when it is needed, not with a tracker."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, probability))
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a kernel's input, for a kernel that may write into it."""
+    if isinstance(value, Cloud):
+        return value.copy()
+    return value.clone() if isinstance(value, Tensor) else deepcopy(value)
 
 
 def _neighbour_shares(view: LayerView, subset: str) -> dict[str, float]:
@@ -139,7 +199,7 @@ def _values(
     undefined = None
     with full_precision(view.layer.states.device):
         try:
-            batches = metric.select_inputs(view, subset)
+            batches = resolved(metric.select_inputs)(view, subset)
         except Exception as error:
             if on_error == "raise" and not isinstance(error, Undefined):
                 raise
@@ -147,7 +207,7 @@ def _values(
         for number, inputs in enumerate(batches):
             progress(number / len(batches))  # not among what is tried: it may break the measurement off
             try:
-                value = metric.compute(*inputs)
+                value = metric.compute(*(map(_copied, inputs) if metric.is_own else inputs))
                 values.append(value.cpu().numpy() if metric.per_head else float(value))
             except Exception as error:
                 if on_error == "raise" and not isinstance(error, Undefined):

@@ -161,6 +161,10 @@ class LayerView:
             key = self.context.step, self.layer.stack, self.layer.index
             self.context.state_cache.save(*key, self.layer.states[first])
 
+    def windows(self, subset: str) -> list[Tensor]:
+        """Return the window that each row of each cloud comes from."""
+        return [self._windows(tokens) for tokens in self.sample(subset)]
+
     def _windows(self, tokens: np.ndarray) -> Tensor:
         return torch.from_numpy(self.probe.window_of(tokens)).to(self.layer.states.device)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cache
 from math import inf
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from repdyn.metrics.lazy_function import LazyFunction
 from repdyn.metrics.names import base_name, spelled
 from repdyn.metrics.settings import checked, require_usable
 
@@ -47,7 +48,7 @@ class Metric:
     # What it is
     name: str
     """Written in stores, configurations and commands; no brackets, commas, "@" or spaces."""
-    kernel: LazyFunction = LazyFunction()  # noqa: RUF009 -- a descriptor, not a value
+    kernel: str | Callable[..., Any]
     """Turns the inputs of one batch into a 0-d tensor, or raises :class:`repdyn.kernels.Undefined` with the reason; its
     keyword-only arguments are the metric's settings. A function, or "module:function" to import it on first use."""
     meaning: str = ""
@@ -62,7 +63,7 @@ class Metric:
     # What is computed
     settings: Mapping[str, Any] = field(default_factory=dict)
     """All keyword-only arguments of the kernel with their values, recorded in every row."""
-    select_inputs: LazyFunction = LazyFunction("repdyn.metrics.inputs:clouds")  # noqa: RUF009
+    select_inputs: str | Callable[..., Any] = "repdyn.metrics.inputs:clouds"
     """Selects the kernel's positional arguments for every batch of a token subset; by default the layer's cloud.
     A function of a LayerView and the subset, or "module:function" as for ``kernel``."""
     captures: frozenset[CaptureKind] = frozenset()
@@ -118,7 +119,23 @@ class Metric:
         Raises:
             repdyn.kernels.Undefined: there is none, with the reason.
         """
-        return getattr(self.kernel, "or_raise", self.kernel)(*inputs, **self.settings)
+        kernel = resolved(self.kernel)
+        return getattr(kernel, "or_raise", kernel)(*inputs, **self.settings)
+
+    def std_error(self, *inputs: Any, windows: Tensor) -> Tensor | None:
+        """Return the standard error of the value of one batch, or None if the kernel has none.
+
+        Args:
+            inputs: as for :meth:`compute`.
+            windows: integers (n_vectors,): the window that each vector comes from.
+        """
+        error = getattr(resolved(self.kernel), "std_error", None)
+        return None if error is None else error(*inputs, windows=windows, **self.settings)
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether the kernel is not one of this package."""
+        return not getattr(resolved(self.kernel), "__module__", "").startswith("repdyn.")
 
     @property
     def base(self) -> str:
@@ -154,8 +171,9 @@ class Metric:
         if not settings:
             return self
         defaults = self.settings if self.default_settings is None else self.default_settings
-        combined = {**self.settings, **checked(self.base, self.kernel, defaults, settings)}
-        require_usable(self.base, self.kernel, combined)
+        kernel = resolved(self.kernel)
+        combined = {**self.settings, **checked(self.base, kernel, defaults, settings)}
+        require_usable(self.base, kernel, combined)
         differing = {name: value for name, value in combined.items() if name not in defaults or defaults[name] != value}
         return replace(
             self,
@@ -179,3 +197,14 @@ class Metric:
         }
         plain = replace(self, name=self.base, settings=defaults, default_settings=None, explicit_settings=frozenset())
         return replace(plain, settings=plain.with_settings(**settings).settings).with_settings(**given)
+
+
+def resolved(function: str | Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function, or import the one that "module:function" names.
+
+    Names and meanings of metrics can so be listed without torch, which their kernels need.
+    """
+    return _imported(function) if isinstance(function, str) else function
+
+
+_imported = cache(resolve_name)

@@ -129,10 +129,26 @@ def unpad(input_ids: Any, attention_mask: Any = None) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"expected an attention_mask of the shape of input_ids, {tuple(ids.shape)}, got {tuple(mask.shape)}"
         )
-    mask = mask != 0
+    mask = _zeros_and_ones(mask)
     _validate_padding(mask)
     lengths = mask.sum(dim=1)
     return ids.long()[mask], lengths[lengths > 0]
+
+
+def _zeros_and_ones(mask: Tensor) -> Tensor:
+    """Return a mask as bool.
+
+    Raises:
+        ValueError: other values than 0 and 1, such as those of an additive mask, whose meaning is reversed.
+    """
+    is_token = mask == 1
+    if mask.is_complex() or not bool((is_token | (mask == 0)).all()):
+        other = mask[~(is_token | (mask == 0))][0].item()
+        raise ValueError(
+            f"expected an attention_mask of ones at tokens and zeros at padding, or of True and False, got {other}; of "
+            "an additive mask, 0 at tokens and a large negative number at padding, pass mask == 0"
+        )
+    return is_token
 
 
 def _as_ids(input_ids: Any) -> tuple[Tensor, Tensor | None]:
@@ -253,6 +269,8 @@ def validate_subset_sizes(
             f"and {n_batches} batches; raise max_vectors or lower batch_vectors"
         )
     for subset, found in available.items():
+        if subset == "no_sink" and found < MIN_BATCH_VECTORS:
+            continue  # windows of one token have first positions alone: no value, with a reason
         if subset in full and found < batch_vectors * n_batches:
             needed, filled = batch_vectors * n_batches, found // batch_vectors * batch_vectors
             smaller = max(MIN_BATCH_VECTORS, found // n_batches)

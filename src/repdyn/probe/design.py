@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from reprlib import repr as briefly
@@ -19,10 +20,9 @@ BATCH_VECTORS = 4096
 """Default number of vectors in a metric batch."""
 MIN_BATCH_VECTORS = 3
 """Least number of vectors in a metric batch; TwoNN needs two neighbours of a point."""
-N_BATCHES = 4
-"""Default number of metric batches, since the standard error of a single one is unknown."""
-MAX_VECTORS = N_BATCHES * BATCH_VECTORS
-"""Default number of vectors measured per layer, in all batches together."""
+MAX_VECTORS = BATCH_VECTORS
+"""Default number of vectors measured per layer, in all batches together: a single one, whose interval is computed from
+the variation between its windows."""
 TOKENS_PER_VECTOR = 1.25
 """Least number of text tokens per vector, since ``no_sink`` excludes special tokens and first positions."""
 
@@ -91,14 +91,34 @@ class Design:
 
 
 def vectors_per_batch(max_vectors: int, batch_vectors: int | None) -> int:
-    """Return the number of vectors in a batch: as requested, or a quarter of ``max_vectors``, at most 4096.
+    """Return the number of vectors in a batch: as requested, or ``max_vectors``, at most 4096.
 
     >>> [vectors_per_batch(max_vectors, None) for max_vectors in (2048, 16384, 40960)]
-    [512, 4096, 4096]
+    [2048, 4096, 4096]
     """
-    if batch_vectors is not None:
-        return batch_vectors
-    return min(BATCH_VECTORS, max(MIN_BATCH_VECTORS, max_vectors // N_BATCHES))
+    return min(BATCH_VECTORS, max_vectors) if batch_vectors is None else batch_vectors
+
+
+def fitting(plan: Mapping[str, Any], available: int) -> dict[str, Any]:
+    """Return the largest part of a plan that so many vectors allow: fewer batches, then a smaller one.
+
+    A warning says so where it is not the whole plan.
+
+    >>> fitting({"batch_vectors": 512, "n_batches": 4}, available=5000)
+    {'batch_vectors': 512, 'n_batches': 4}
+    """
+    size, n_batches = plan["batch_vectors"], plan["n_batches"]
+    if available >= size * n_batches or available < MIN_BATCH_VECTORS:
+        return dict(plan)  # the probe itself refuses what is too small for any estimator
+    fewer = {"batch_vectors": min(size, available), "n_batches": max(1, available // size)}
+    warnings.warn(
+        f"the probe has {available:,} vectors for the {size * n_batches:,} that were requested, so that "
+        f"{fewer['n_batches']} x {fewer['batch_vectors']:,} are measured; values compare only with those of as many, "
+        "so give more text, or the same max_vectors to all",
+        UserWarning,
+        stacklevel=4,
+    )
+    return fewer
 
 
 INDEPENDENT = Design("independent", window_tokens=80, vectors_per_window=8)

@@ -18,13 +18,24 @@ from repdyn.probe.class_names import validate_word_classes
 from repdyn.probe.content import (
     ProbeBatch,
     content_hash,
+    sink_mask,
     unpad,
     validate_classes,
     validate_sequences,
     validate_subset_sizes,
     validate_topics,
 )
-from repdyn.probe.design import BATCH_VECTORS, DENSE, INDEPENDENT, MAX_VECTORS, Design, DesignLike, resolve_design
+from repdyn.probe.design import (
+    BATCH_VECTORS,
+    DENSE,
+    INDEPENDENT,
+    MAX_VECTORS,
+    MIN_BATCH_VECTORS,
+    Design,
+    DesignLike,
+    fitting,
+    resolve_design,
+)
 from repdyn.probe.inputs import Causal, Inputs, Positions, content_hash_of_inputs, inputs_fields
 from repdyn.probe.io import ProbeContent, read_probe, write_probe
 from repdyn.probe.labels import LabelledTokens
@@ -61,7 +72,7 @@ class Probe(LabelledTokens):
     batch_vectors: int = BATCH_VECTORS
     """Number of vectors in a metric batch. Estimates depend on it, so values at different numbers are not
     comparable."""
-    n_batches: int = MAX_VECTORS // BATCH_VECTORS
+    n_batches: int = 1
     """Number of metric batches, over which a layer's value is averaged."""
     seed: int = 0
     pad_id: int = 0
@@ -113,11 +124,12 @@ class Probe(LabelledTokens):
 
         Args:
             input_ids: (n_sequences, length) integers: a tensor, an array or nested lists; lists may differ in length.
-            attention_mask: (n_sequences, length), nonzero at tokens; None without padding. Padding may be on either
-                side, but not between tokens.
+            attention_mask: (n_sequences, length), 1 or True at tokens, 0 or False at padding; None without padding.
+                Padding may be on either side, but not between tokens.
             special_ids: ids of special tokens, which the subset ``no_sink`` excludes.
-            max_vectors: number of vectors measured per layer, in all batches together.
-            batch_vectors: number of vectors per batch; by default a quarter of ``max_vectors``, at most 4096.
+            max_vectors: number of vectors measured per layer, in all batches together; fewer, with a warning, where
+                there are not so many.
+            batch_vectors: number of vectors per batch; by default ``max_vectors``, at most 4096.
             seed: seed of the sampling plan.
             pad_id: token id used for padding when batches are formed.
             name: name of the text, for figures and logs.
@@ -128,7 +140,7 @@ class Probe(LabelledTokens):
             bytes_per_token: mean number of UTF-8 bytes of a text token, for the loss in bits per byte.
 
         Raises:
-            ValueError: wrong shape, padding between tokens, too few tokens (with the number required), or an unknown
+            ValueError: wrong shape, a mask of other values, padding between tokens, fewer than 3 tokens, or an unknown
                 design.
         """
         design = resolve_design(design)
@@ -144,7 +156,7 @@ class Probe(LabelledTokens):
             design=design,
             mask_id=mask_id,
             bytes_per_token=bytes_per_token,
-            **design.batch_plan(max_vectors, batch_vectors, len(windows.tokens)),
+            **_plan(design, windows, special_ids, max_vectors, batch_vectors),
         )
 
     @classmethod
@@ -172,8 +184,9 @@ class Probe(LabelledTokens):
             texts: any number of texts of any length.
             tokenizer: tokenizer of the models to measure.
             sequence_length: number of tokens in a window, at most the model's context; None for the design's default.
-            max_vectors: number of vectors measured per layer, in all batches together.
-            batch_vectors: number of vectors per batch; by default a quarter of ``max_vectors``, at most 4096.
+            max_vectors: number of vectors measured per layer, in all batches together; fewer, with a warning, where
+                there are not so many.
+            batch_vectors: number of vectors per batch; by default ``max_vectors``, at most 4096.
             seed: seed of the sampling plan.
             name: name of the text, for figures and logs.
             classes: word classes to add, as for :meth:`with_words`; word frequencies are counted over all texts.
@@ -185,7 +198,7 @@ class Probe(LabelledTokens):
                 for the design's default.
 
         Raises:
-            ValueError: too few tokens (with the number required), a ``sequence_length`` without room for text next to
+            ValueError: fewer than 3 tokens, a ``sequence_length`` without room for text next to
                 the special tokens, a text that UTF-8 cannot encode, classes that cannot be determined, or an unknown
                 design.
         """
@@ -207,7 +220,7 @@ class Probe(LabelledTokens):
             design=design,
             mask_id=cast("int | None", tokenizer.mask_token_id),
             bytes_per_token=windows.bytes_per_token,
-            **design.batch_plan(max_vectors, batch_vectors, len(windows.tokens)),
+            **_plan(design, windows, special_ids, max_vectors, batch_vectors),
         )
         return probe if windows.words is None else probe.with_words(windows.words, classes)
 
@@ -293,3 +306,18 @@ class Probe(LabelledTokens):
                 f"expected content with the hash {content.hash} in {path}, got {probe.hash}; the file is damaged"
             )
         return probe
+
+
+def _plan(
+    design: Design,
+    windows: TokenizedWindows,
+    special_ids: tuple[int, ...],
+    max_vectors: int,
+    batch_vectors: int | None,
+) -> dict[str, Any]:
+    """Return ``batch_vectors`` and ``n_batches``: those of the design, or as many as the windows have tokens for."""
+    n_tokens = len(windows.tokens)
+    n_texts = n_tokens - int(sink_mask(windows.tokens, windows.lengths, special_ids).sum())
+    # both subsets have equally many vectors, unless every token is a first position or special
+    available = n_tokens if design.n_windows is not None or n_texts < MIN_BATCH_VECTORS else n_texts
+    return fitting(design.batch_plan(max_vectors, batch_vectors, n_tokens), available)

@@ -77,8 +77,9 @@ class Row:
     std: float
     """Standard deviation over the batches (n - 1); NaN for a single batch."""
     std_error: float | None = None
-    """Standard error of the mean, std / sqrt(n_batches); None if unknown: for a single batch, and for batches that
-    share windows, whose spread does not estimate the variation between probes."""
+    """Standard error of the value over probes: std / sqrt(n_batches), or of a single batch computed from the variation
+    between its windows, for the metrics that have such a formula; None if unknown, also for batches that share
+    windows."""
     low: float | None = None
     """Lower end of the 95 % interval for the value on another probe of the same design and text."""
     high: float | None = None

@@ -68,14 +68,16 @@ class Effect:
         for estimate in (value, base):
             if math.isnan(estimate.std_error):
                 raise CannotBeJudgedError(
-                    "a single batch, so no spread to judge by; enlarge the probe"
+                    "no standard error is known of a single batch; take several with batch_vectors="
                     if estimate.n_batches < 2
                     else "the batches share windows, so their spread says nothing of another probe"
                 )
             if estimate.value <= 0:
                 raise CannotBeJudgedError(f"a ratio needs values above 0, got {estimate}")
         std_error = math.hypot(value.std_error / value.value, base.std_error / base.value)
-        quantile = float(stdtrit(min(value.n_batches, base.n_batches) - 1, (1 + CONFIDENCE) / 2))
+        # the error of a single batch rests on tens of windows or more, that of several on the batches themselves
+        degrees = [each.n_batches - 1 if each.n_batches > 1 else math.inf for each in (value, base)]
+        quantile = float(stdtrit(min(degrees), (1 + CONFIDENCE) / 2))
         return cls(math.log(value.value / base.value), quantile * std_error)
 
     @classmethod

@@ -70,6 +70,16 @@ def copies_line(frame: pd.DataFrame) -> str | None:
     return "; ".join(filter(None, lines)) or None
 
 
+def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
+    """Return the median over checkpoints of the seconds each metric took on all layers and token subsets together.
+
+    Args:
+        rows: from :func:`repdyn.tables.frames.measurements`.
+    """
+    took = rows.pivot_table(index="step", columns="metric", values="seconds", aggfunc="sum", observed=True)
+    return took.median()
+
+
 def _other_weights(found: pd.DataFrame, column: str, what: str) -> str:
     if found.empty:
         return ""

@@ -16,6 +16,7 @@ from repdyn.metrics import DEFAULT_METRICS, FAMILIES
 from repdyn.metrics.names import base_name
 from repdyn.tables.families import defined_subsets, family_of, undefined
 from repdyn.tables.frames import grid, in_order, is_finished, layer_mean, metrics_of, of_metric, subsets_of
+from repdyn.tables.lines import seconds_by_metric
 from repdyn.tables.series import thin
 from repdyn.tables.style import plain, short_subset_title
 from repdyn.tables.texts import NO_VALUE, number_text, short_value
@@ -135,16 +136,6 @@ _SHARED = (
 def measures_more_than_default(rows: pd.DataFrame) -> bool:
     """Return whether more than the default metrics was measured."""
     return not set(map(base_name, rows["metric"].unique())) <= set(DEFAULT_METRICS)
-
-
-def seconds_by_metric(rows: pd.DataFrame) -> pd.Series:
-    """Return the median over checkpoints of the seconds each metric took on all layers and token subsets together.
-
-    Args:
-        rows: from :func:`repdyn.tables.frames.measurements`.
-    """
-    took = rows.pivot_table(index="step", columns="metric", values="seconds", aggfunc="sum", observed=True)
-    return took.median()
 
 
 def print_every_metric(rows: pd.DataFrame, console: Console) -> None:

@@ -6,8 +6,8 @@ import doctest
 import re
 
 import pytest
-from repdyn.checkpoints import revisions
 
+from repdyn.checkpoints import revisions
 from repdyn.checkpoints.revisions import (
     Revision,
     compile_pattern,

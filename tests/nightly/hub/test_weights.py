@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from repdyn.checkpoints import memory
 from safetensors.torch import load_file, save_file
 from sweeping import downloads_in, settings
 from transformers import (
@@ -27,6 +26,7 @@ from transformers import (
 )
 
 from repdyn import Probe, measure, open_store
+from repdyn.checkpoints import memory
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import RemoteFile, choose_files
 from repdyn.checkpoints.loading import Loading

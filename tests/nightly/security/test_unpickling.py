@@ -15,18 +15,18 @@ import torch
 from hub_server import HubServer
 from jobs import tiny_language_model
 from repdyn.checkpoints.memory import memory_of_file
-from repdyn.checkpoints import memory
 from small import random_tokens
 from sweeping import downloads_in, settings
 
 from repdyn import Probe, open_store
+from repdyn.checkpoints import memory
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.loading import Loading
 from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.plan import Task
 from repdyn.checkpoints.probes import ProbeText
-from repdyn.checkpoints.run import SweepResult
+from repdyn.checkpoints.run import SweepResult, measure_tasks
 from repdyn.checkpoints.weights import load_lightning, load_model
 from repdyn.cli.train import TrainCLI
 from repdyn.data.byte_tokenizer import byte_tokenizer

@@ -10,6 +10,8 @@ import pytest
 from hub_server import HubServer
 from lanes import extended_except
 
+from repdyn import open_store
+
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 STAGES = {

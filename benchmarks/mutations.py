@@ -1,0 +1,183 @@
+"""Break one line of the core at a time, forty lines in all, and report which default test notices.
+
+A suite of tests is as good as the mistakes it notices. Each mutation is applied to a copy of the repository in a
+temporary folder; the tests that are likely to notice run first, then the whole default lane. A mutation that no test
+notices is a test that is missing.
+
+python benchmarks/mutations.py                        all of them, one after the other
+python benchmarks/mutations.py -j 4                   in four processes, each with a copy of its own
+python benchmarks/mutations.py two_nn --likely-only   those of a file or description; without the whole lane
+python benchmarks/mutations.py --list
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 1800
+"""How long the tests of a mutation may take."""
+
+
+class Mutation(NamedTuple):
+    file: str
+    """Relative to the repository; "repdyn" stands for src/repdyn."""
+    old: str
+    """Text that the file has once."""
+    new: str
+    breaks: str
+    tests: str
+    """Names of the test files likely to notice, without "test_" and ".py"."""
+
+    @property
+    def path(self) -> Path:
+        return Path(self.file.replace("repdyn/", "src/repdyn/", 1) if self.file.startswith("repdyn/") else self.file)
+
+    def applied(self, text: str) -> str:
+        """Return the text of the file with the mutation.
+
+        Raises:
+            ValueError: the text to replace is not there exactly once.
+        """
+        if text.count(self.old) != 1:
+            raise ValueError(f"expected {self.old!r} once in {self.path}, got it {text.count(self.old)} times")
+        return text.replace(self.old, self.new)
+
+
+def parsed(text: str) -> list[Mutation]:
+    """Return the mutations of a text: paragraphs, the first of which says what they are."""
+    mutations = []
+    for paragraph in text.strip().split("\n\n")[1:]:
+        head, *lines = paragraph.split("\n")
+        named = re.fullmatch(r"(\S+): (.+) \(([\w ]+)\)", head)
+        if named is None or any(line[:2] not in {"- ", "+ "} for line in lines):
+            raise ValueError(f"expected FILE: what it breaks (TESTS), then lines of - and +, got {paragraph!r}")
+        old, new = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
+        mutations.append(Mutation(named[1], old, new, named[2], named[3]))
+    return mutations
+
+
+MUTATIONS = parsed(Path(__file__).with_suffix(".txt").read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="only mutations with one of these words in file or description")
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="how many at a time (default: %(default)s)")
+    parser.add_argument("--likely-only", action="store_true", help="run no more than the tests likely to notice")
+    parser.add_argument("--list", action="store_true", help="list the mutations, and exit")
+    options = parser.parse_args()
+    chosen = [m for m in MUTATIONS if not options.words or any(w in f"{m.file} {m.breaks}" for w in options.words)]
+    if options.list:
+        print("\n".join(f"{mutation.file}: {mutation.breaks}" for mutation in chosen))
+        return
+    for mutation in chosen:
+        mutation.applied((ROOT / mutation.path).read_text())  # all of them before the first test runs
+    with tempfile.TemporaryDirectory() as folder:
+        copies: Queue[Path] = Queue()
+        for number in range(options.jobs):
+            copies.put(copy_repository(Path(folder) / str(number)))
+        with ThreadPoolExecutor(options.jobs) as pool:
+            noticed = [by for by in pool.map(lambda mutation: tried(mutation, copies, options), chosen) if by]
+        # a test that fails anyway has noticed nothing
+        if broken := first_failure(copies.get(), sorted(set(noticed)), 1) if noticed else None:
+            sys.exit(f"expected tests that pass without a mutation, but {broken} fails; mend it, then repeat")
+    print(f"{len(noticed)} of {len(chosen)} mutations noticed")
+    sys.exit(len(noticed) < len(chosen))
+
+
+def copy_repository(target: Path) -> Path:
+    """Copy the files of the working tree that git knows or could know."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
+    return target
+
+
+def tried(mutation: Mutation, copies: Queue[Path], options: argparse.Namespace) -> str | None:
+    """Run the tests on a mutation, and return and print which of them noticed."""
+    copy, start = copies.get(), time.monotonic()
+    try:
+        with mutated(copy / mutation.path, mutation):
+            by = first_failure(copy, paths_of(copy, mutation.tests.split()), options.jobs)
+            if by is None and not options.likely_only:
+                by = first_failure(copy, [], options.jobs)
+    finally:
+        copies.put(copy)
+    seconds = time.monotonic() - start
+    print(
+        f"{'noticed' if by else 'MISSED '} {mutation.file}: {mutation.breaks} ({seconds:.0f} s) {by or ''}", flush=True
+    )
+    return by
+
+
+@contextmanager
+def mutated(path: Path, mutation: Mutation) -> Iterator[None]:
+    text = path.read_text()
+    path.write_text(mutation.applied(text))
+    try:
+        yield
+    finally:
+        path.write_text(text)
+
+
+def paths_of(copy: Path, names: list[str]) -> list[str]:
+    """Return the paths of test files by name.
+
+    Raises:
+        ValueError: the default lane has no such file.
+    """
+    found = {name: [p for p in (copy / "tests").rglob(f"test_{name}.py") if "nightly" not in p.parts] for name in names}
+    if missing := [name for name, paths in found.items() if not paths]:
+        raise ValueError(f"expected test files of the default lane, got {', '.join(missing)}, which are not in tests/")
+    return [str(path) for paths in found.values() for path in paths]
+
+
+def first_failure(copy: Path, paths: list[str], jobs: int) -> str | None:
+    """Return the first test that fails; None if all pass.
+
+    Raises:
+        RuntimeError: the tests cannot be run.
+    """
+    workers = ["-n0"] if paths or jobs > 1 else ["-n", "auto"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", *workers, *paths]
+    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(
+            f"expected tests that end within {SECONDS} s; choose a mutation that does not hang"
+        ) from None
+    if done.returncode == 0:
+        return None
+    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if done.returncode not in {1, 2} or not failed:
+        raise RuntimeError(f"expected tests that run, got status {done.returncode}:\n{done.stdout}{done.stderr}")
+    return failed[0]
+
+
+if __name__ == "__main__":
+    main()

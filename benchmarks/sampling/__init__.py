@@ -1,1 +1,0 @@
-"""The sampling study: models, measurements, tables and figures."""

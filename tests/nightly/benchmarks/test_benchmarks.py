@@ -1,0 +1,34 @@
+"""Each benchmark runs at a small size and prints what the documentation quotes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+RUNS = {
+    "kernel_comparison.py --sizes 64x8 --clouds gaussian --only repdyn --repeats 1": "time / product",
+    "measurement_cost.py --config configs/quickstart.yaml --repeats 1": "measurement / training step",
+    "cube_bias.py --repeats 1 --help": "repeats",
+    "tracking_overhead.py --config configs/quickstart.yaml --steps 4 --pairs 1": "one measurement:",
+    "sampling.py --models decoder-0 --probes 2": "| decoder-0 | two_nn |",
+}
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_a_benchmark_runs(command: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "REPDYN_DATA"}
+    done = subprocess.run(
+        [sys.executable, *f"benchmarks/{command}".split()],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert RUNS[command] in done.stdout

@@ -1,0 +1,116 @@
+"""Statements on synthetic runs whose story is known, and on the runs of the documentation."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from synthetic_runs import make_row, make_scalar, to_frame
+
+from repdyn import insights, open_store
+from repdyn.alerts import find_alerts
+from repdyn.diagnosis import RunInsights, describe_run
+from repdyn.diagnosis.curves import _hinge, _knots, _squares
+
+RUNS = Path(__file__).parents[3] / "docs" / "runs"
+
+
+STEPS = tuple(range(0, 240, 10))
+
+
+def described(rows) -> RunInsights:
+    frame = to_frame(rows)
+    return describe_run(frame, find_alerts(frame))
+
+
+def layers_at(values_by_step, metric="two_nn", subset="all", noise=0.0, n_layers=6, **more):
+    """Return rows of layers that all have the value of their step."""
+    return [
+        make_row(step=step, layer=layer, depth=layer / 5, metric=metric, subset=subset, value=value, std=noise, **more)
+        for step, value in values_by_step.items()
+        for layer in range(n_layers)
+    ]
+
+
+def losses(values):
+    return [make_scalar(10 * place, value) for place, value in enumerate(values)]
+
+
+def curve(function, steps=STEPS):
+    return {step: float(function(step)) for step in steps}
+
+
+def kinds(found: RunInsights) -> list[str]:
+    return [statement.kind for statement in found.statements]
+
+
+def test_noise_alone_turns_rarely():
+    generator = np.random.default_rng(0)
+    found = sum(
+        "turn" in kinds(described(layers_at(curve(lambda step: generator.normal(10, 1)), n_layers=1, noise=1.0)))
+        for _ in range(60)
+    )
+    assert found <= 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(0.5, 100) | st.just(math.nan), min_size=7, max_size=12), st.integers(0, 2**16))
+@example([1.0] * 8, 0)  # a constant correlates with nothing
+def test_any_course_gives_the_same_statements_for_any_order_of_its_rows(values, seed):
+    rows = layers_at({10 * place: value for place, value in enumerate(values)}, reason=None)
+    rows = [replace(row, reason="too few vectors") if math.isnan(row.value or 0.0) else row for row in rows]
+    frame = to_frame([*rows, *losses(np.linspace(5, 2, len(values)))])
+    shuffled = frame.sample(frac=1.0, random_state=seed)
+    first, second = (describe_run(of, find_alerts(of)).as_dict() for of in (frame, shuffled))
+    assert json.dumps(first, allow_nan=False) == json.dumps(second, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("folder", "statuses"),
+    [
+        ("decoder", ["healthy"]),
+        ("encoder", ["healthy"]),
+        ("diverging", ["failed"]),
+        ("finished", ["unknown", "unknown"]),
+        ("topics", ["healthy", "healthy"]),
+    ],
+)
+def test_the_runs_of_the_documentation(folder, statuses):
+    store = open_store(RUNS / folder)
+    found = insights(store)
+    assert [run.status for run in found] == statuses
+    for run in found:
+        assert run.as_dict() == json.loads(json.dumps(run.as_dict(), allow_nan=False))
+        assert all(statement.sentence.endswith(".") for statement in run.statements)
+        assert all(statement.link.startswith("#run=") for statement in run.statements)
+        steps = set(store.to_pandas(run.run)["step"])
+        assert all(set(statement.steps) <= steps for statement in run.statements)
+
+
+def test_the_diverging_run_is_told_from_its_loss_and_its_collapse():
+    (found,) = insights(open_store(RUNS / "diverging"))
+    assert found.headline.startswith("failed: The training loss diverged")
+    peak = next(each for each in found.statements if each.metric == "two_nn" and each.kind == "peak")
+    assert peak.evidence["last"] == pytest.approx(0.999, abs=0.001)
+
+
+def test_the_knots_that_are_tried_contain_that_of_least_squares():
+    random = np.random.default_rng(0)
+    for number in range(40):
+        steps = np.unique(random.integers(0, 10 ** random.integers(2, 6), random.integers(12, 200)))
+        places = np.log10(1.0 + steps - steps[0])
+        values = (
+            random.normal(size=len(places)).cumsum() if number % 2 else np.maximum(0.0, places - places[5]) + places
+        )
+        values += 1e-3 * random.normal(size=len(places)) + 10.0 ** (number % 8)
+        left = {
+            knot: _squares(np.column_stack([np.ones_like(places), places, _hinge(places, knot)]), values)[0]
+            for knot in range(2, len(places) - 2)
+        }
+        tried = _knots(places, values).tolist()
+        assert min(left, key=lambda knot: left[knot]) in tried
+        assert len(tried) < len(left)

@@ -1,0 +1,97 @@
+"""Commands that the pages print run, and the options of train.py are accepted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+# LOG.md and CHANGELOG.md tell of names that are gone; all_metrics.md is generated, and compared where that is tested
+PAGES = [path for path in PAGES if path.name not in {"LOG.md", "CHANGELOG.md", "all_metrics.md"}]
+
+
+SCHEMATIC = re.compile(r"\.\.\.|\[options\]|\bKIND\b|\bCOMMAND\b|\|")
+
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every line of a shell block, of an indented block and in backticks that begins with repdyn or python."""
+    for page in PAGES:
+        text = page.read_text()
+        blocks = [code for language, code in FENCE.findall(text) if language in {"bash", "text", ""}]
+        rest = FENCE.sub("", text)
+        blocks += re.findall(r"^ {4}(?:.*\\\n)*.*$", rest, re.MULTILINE)
+        found = [line.strip() for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
+        found += [" ".join(code.split()) for code in re.findall(r"(?<!`)`((?:repdyn|python) [^`]+)`(?!`)", rest)]
+        for line in dict.fromkeys(found):
+            if re.match(r"(repdyn|python) ", line) and not SCHEMATIC.search(line.split(" #")[0]):
+                yield str(page.relative_to(ROOT)), line
+
+
+COMMANDS = list(commands())
+
+
+def shell_words(line: str) -> list[str]:
+    words = shlex.split(line, comments=True)
+    return words[: words.index(">")] if ">" in words else words
+
+
+def train_commands() -> list[str]:
+    found = {
+        tuple(shell_words(line)[2:]): line for _, line in COMMANDS if line.startswith("python train.py fit --config")
+    }
+    return sorted(found.values())
+
+
+def train_words(line: str) -> list[str]:
+    return shell_words(line)[2:]
+
+
+def test_train_options_are_accepted(capsys, monkeypatch, tmp_path):
+    from repdyn.cli.train import TrainCLI
+
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    (complete,) = [code for language, code in FENCE.findall(page) if language == "yaml"]
+    (tmp_path / "complete.yaml").write_text(complete)
+    for words in [["fit", "--config", str(tmp_path / "complete.yaml")], *map(train_words, train_commands())]:
+        monkeypatch.setattr("sys.argv", ["train.py", *words, "--print_config"])
+        with pytest.raises(SystemExit) as stopped:
+            TrainCLI()
+        assert stopped.value.code in {0, None}, words
+        assert "seed_everything" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "repdyn --version",
+        "repdyn metrics",
+        "repdyn alerts --print-rules",
+        "repdyn alerts docs/runs/decoder",
+        "repdyn sweep --list-suites",
+        "repdyn study --help",
+        "repdyn figures docs/runs/finished -o OUT",
+        "repdyn report docs/runs/finished -o OUT/report.html",
+    ],
+)
+def test_quick_commands_run(line, tmp_path, monkeypatch, capsys, quick_images):
+    from repdyn.cli.main import main
+
+    monkeypatch.chdir(ROOT)
+    status = 0
+    try:
+        main(line.replace("OUT", str(tmp_path)).split()[1:])
+    except SystemExit as stopped:
+        status = stopped.code or 0
+    assert status == 0
+    assert capsys.readouterr().out

@@ -1,0 +1,67 @@
+"""The arms of several experiments side by side, and the plans of those that follow the matched pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from experiment_rows import made_up_rows
+
+from experiments.analyze import analyze
+from experiments.compare import forest
+from experiments.effects import PRIMARY, STATISTICS
+from experiments.materials import Materials
+from experiments.plan import Plan
+
+PLANS = Path(__file__).parents[3] / "experiments" / "plans"
+
+
+@pytest.fixture(scope="module")
+def statistics() -> pd.DataFrame:
+    found = []
+    for arm, bell, seeds in (("causal", 0.5, 3), ("wide", 1.0, 2), ("long", 0.0, 1)):
+        rows = made_up_rows(seeds, bell=bell)
+        rows = rows[rows["run"].str.contains("causal")]
+        every = analyze(rows, 6.9).statistics
+        found.append(every[every["variant"] == PRIMARY.name].assign(arm=arm))
+    return pd.concat(found, ignore_index=True)
+
+
+def test_the_figure_has_a_panel_for_each_statistic(statistics):
+    figure = forest(statistics)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == list(STATISTICS)
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["long", "wide", "causal"]
+
+
+@pytest.mark.parametrize("name", ["ablations", "no_bos", "bytes"])
+def test_a_plan_that_follows_differs_from_the_matched_pair_as_it_says(name, tmp_path):
+    matched, plan = Plan.read(PLANS / "matched_pair.yaml"), Plan.read(PLANS / f"{name}.yaml")
+    assert plan.name == name
+    assert plan.digest != matched.digest
+    assert (plan.text, plan.schedule) == (matched.text, matched.schedule)
+    assert plan.probes == {probe: matched.probes[probe] for probe in "ab"}
+    causal = matched.runs[0]
+    for run in plan.runs:
+        data = Materials(plan, "builtin", tmp_path)
+        assert data.run_folder(run).name == f"seed{run.seed}"
+        changed = {
+            key
+            for ours, theirs in zip(
+                (run.model, run.data, run.training), (causal.model, causal.data, causal.training), strict=True
+            )
+            for key in {*ours, *theirs}
+            if ours.get(key) != theirs.get(key) and key != "mask_probability"
+        }
+        expected = {
+            "depth_12": {"n_layers"},
+            "width_256": {"hidden_size", "n_heads"},
+            "warmup_400": {"warmup_steps"},
+            "warmup_1600": {"warmup_steps"},
+            "quarter_rate": {"learning_rate"},
+            "constant_rate": {"cooldown_steps"},
+            "steps_16000": {"cooldown_steps", "max_steps"},
+            "no_bos": {"bos"},
+            "bytes": {"bos"},
+        }
+        assert changed == expected[run.arm]

@@ -1,0 +1,164 @@
+"""The runner end to end: interrupted and resumed, collected, analysed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from experiments import analyze, run
+from experiments.collect import collect
+from experiments.figures import FIGURES
+from experiments.materials import Materials, train_tokenizer
+from experiments.plan import Plan
+from experiments.train import PROGRESS, newest_checkpoint, train
+from repdyn import open_store
+from repdyn.text.source import load_corpus
+
+ROOT = Path(__file__).parents[3]
+
+
+PROBE = {"max_vectors": 256, "batch_vectors": 128}
+
+
+PLAN = {
+    "name": "tiny",
+    "text": {"sha256": None},
+    "vocab_size": 512,
+    "training": {"max_steps": 40, "precision": "32-true", "gradient_clip_val": 1.0},
+    "model": {"hidden_size": 16, "n_layers": 5, "n_heads": 2, "global_attention": True, "warmup_steps": 8},
+    "data": {"sequence_length": 32, "batch_size": 4, "bos": True, "mask_probability": 0.3, "max_bytes": 200_000},
+    "schedule": {"every": 8},
+    "probes": {
+        "a": {"split": "validation", "design": "independent", **PROBE},
+        "b": {"split": "test", "design": "independent", **PROBE},
+    },
+    "arms": {
+        "causal": {"seeds": [1], "model": {"family": "modernbert-decoder"}},
+        "masked": {"seeds": [1], "weights_seed": 1000, "model": {"family": "modernbert"}},
+    },
+}
+
+
+def write(path: Path, **changes) -> Path:
+    path.write_text(yaml.safe_dump({**PLAN, **changes}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory) -> Path:
+    return write(tmp_path_factory.mktemp("plan") / "plan.yaml")
+
+
+@pytest.fixture(scope="module")
+def materials(plan_file, tmp_path_factory) -> Materials:
+    materials = Materials(Plan.read(plan_file), "builtin", tmp_path_factory.mktemp("materials"))
+    materials.prepare()
+    return materials
+
+
+def test_both_objectives_see_the_same_windows_in_the_same_order(materials):
+    causal, masked = (materials.data(run) for run in materials.plan.runs)
+    batches = [next(iter(data.train_dataloader())) for data in (causal, masked)]
+    labels = batches[1]["labels"]
+    seen = torch.where(labels == -100, batches[1]["input_ids"], labels)
+    assert torch.equal(batches[0]["input_ids"], seen)
+    bos = materials.tokenizer().bos_token_id
+    assert (seen[:, 0] == bos).all()
+    assert (seen[:, 1:] != bos).all()
+    assert (labels[:, 0] == -100).all()
+    for probe in materials.probes().values():
+        assert (probe.tokens[probe.lengths.cumsum(0) - probe.lengths] == bos).all()
+
+
+def test_the_tokenizer_returns_the_text_and_is_the_same_every_time():
+    text = load_corpus("builtin").data[:100_000].decode()
+    first, second = (train_tokenizer(text, 400) for _ in range(2))
+    assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
+    ids = first("Zoë said: def f(x)\n\treturn x").input_ids
+    assert first.decode(ids[1:]) == "Zoë said: def f(x)\n\treturn x"
+    with pytest.raises(ValueError, match="expected a text with 4096 tokens, got"):
+        train_tokenizer("short", 4096)
+
+
+def test_another_plan_or_text_is_not_mixed_in(materials, tmp_path):
+    other = Plan.read(write(tmp_path / "other.yaml", schedule={"every": 4}))
+    with pytest.raises(ValueError, match=r"expected .* to be of the same plan_digest, got .*; choose another --output"):
+        Materials(other, "builtin", materials.folder).prepare()
+    other = Plan.read(write(tmp_path / "other.yaml", text={"sha256": "0" * 64}))
+    with pytest.raises(ValueError, match="expected the text with sha256 0000"):
+        Materials(other, "builtin", tmp_path / "new").prepare()
+    assert not (tmp_path / "new").exists() or not any((tmp_path / "new").glob("probes/*"))
+
+
+@pytest.mark.once
+@pytest.mark.process
+def test_an_interrupted_experiment_goes_on_as_if_nothing_had_happened(plan_file, materials, tmp_path, capsys):
+    for planned in materials.plan.runs:
+        train(materials, planned)
+
+    disturbed = Materials(materials.plan, "builtin", tmp_path / "disturbed")
+    options = [str(plan_file), "--text", "builtin", "--output", str(disturbed.folder), "--workers", "2"]
+    process = subprocess.Popen([sys.executable, "-m", "experiments.run", *options], cwd=ROOT, start_new_session=True)
+    causal = disturbed.run_folder(disturbed.plan.runs[0])
+    deadline = time.monotonic() + 200
+    while not (causal / PROGRESS).exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(200) == 130
+    assert newest_checkpoint(causal) is not None
+    assert not disturbed.is_finished(disturbed.plan.runs[0])
+    run.main([*options, "--list"])
+    assert "stopped" in capsys.readouterr().out
+    for planned in disturbed.plan.runs:
+        if not disturbed.is_finished(planned):
+            train(disturbed, planned)
+
+    for experiment in (materials.folder, disturbed.folder):
+        added = collect(experiment, experiment / "rows")
+        assert added == [f"seed1/{arm}.{probe}" for arm in ("causal", "masked") for probe in "ab"]
+        assert collect(experiment, experiment / "rows") == []
+    same = ["run", "step", "layer", "metric", "subset", "value", "low", "high", "probe", "tokens_seen"]
+    frames = [open_store(folder / "rows").to_pandas(columns=same) for folder in (materials.folder, disturbed.folder)]
+    assert len(frames[0]) > 500
+    pd.testing.assert_frame_equal(*frames, check_exact=True)
+    record = json.loads((disturbed.folder / "rows" / "experiment.json").read_text())
+    assert set(record["runs"]) == set(frames[0]["run"])
+    assert record["versions"]["torch"] == torch.__version__
+
+    analyze.main([str(disturbed.folder / "rows"), "--output", str(tmp_path / "out")])
+    assert "| H1 |" in (tmp_path / "out" / "results.md").read_text()
+    assert {path.stem for path in (tmp_path / "out" / "figures").glob("*.png")} == set(FIGURES)
+
+
+@pytest.mark.process
+def test_a_plan_runs_on_a_cluster(plan_file, tmp_path, monkeypatch, capfd):
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    plan = write(tmp_path / "plan.yaml", training={**PLAN["training"], "max_steps": 2})
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.run",
+        str(plan),
+        "--text",
+        "builtin",
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    found = subprocess.run(
+        [*command, "--ray", "--workers", "1", "--only", "*/causal"], cwd=ROOT, check=False, timeout=250
+    )
+    assert found.returncode == 0, capfd.readouterr()
+    materials = Materials(Plan.read(plan), "builtin", tmp_path / "out")
+    assert [materials.is_finished(planned) for planned in materials.plan.runs] == [True, False]
+    log = (materials.run_folder(materials.plan.runs[0]) / "log.txt").read_text()
+    assert "seed1/causal.a" in log

@@ -1,0 +1,197 @@
+"""x"""
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import wandb
+import yaml
+from lightning.pytorch.loggers import CSVLogger
+from synthetic_families import make_everything
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from repdyn.figures.run import all_figures, heatmap
+from repdyn.publish.description import provenance
+from repdyn.publish.export import export_run, export_store
+from repdyn.publish.keys import logged_values
+
+NAN = math.nan
+
+
+@pytest.fixture
+def store(published, failures, filled, tmp_path):
+    """One model swept at three steps, the second without a value in the embedding output, and a failed step."""
+
+    def dimension(step, depth):
+        return NAN if (step, depth) == (1, 0) else 10 + step + depth
+
+    rows = published("lab/model-70m", steps=(0, 1, 8), n_blocks=2, dimension=dimension, probe="abc123")
+    return filled(tmp_path / "sweeps", rows, failures(4, probe="abc123"))
+
+
+@pytest.fixture
+def two_figures(monkeypatch) -> None:
+    """Two of the figures, since drawing all takes most of the time."""
+
+    def some(*given, **settings):
+        figures = all_figures(*given, **settings)
+        return {name: figures[name] for name in ("mean_over_layers", "profile_two_nn")}
+
+    monkeypatch.setattr("repdyn.publish.export.all_figures", some)
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "metrics.csv").open()))
+
+
+def records(run: Path) -> list[dict]:
+    """What W&B's own reader prints of an offline run."""
+    (log,) = run.glob("*.wandb")
+    # W&B leaves the address of this process's own service in the environment, and a child would ask there.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_SERVICE")}
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(log)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=env)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_single_heads_and_comparisons_are_emitted_as_a_live_run_logs_them(filled, tmp_path):
+    metrics = ("anisotropy", "attention_topic_gap", "cka_previous")
+    rows = make_everything(n_blocks=2, steps=(0, 8), metrics=metrics, n_heads=3, loss=False)
+    logger = CSVLogger(tmp_path / "log", name="", version="")
+    assert export_run(filled(tmp_path / "store", rows), "decoder-quickstart", [logger], log_layers="all") == 2
+    logger.save()
+    last, logged = table(tmp_path / "log")[-1], logged_values([row for row in rows if row.step == 8], "all")
+    assert {name: float(last[name]) for name in logged} == logged
+    assert "attention_topic_gap_heads/layer_02_head_02" in logged
+    assert "attention_topic_gap_heads/mean" not in last
+    assert table(tmp_path / "log")[0]["cka_previous/layer_01"] == "nan"
+
+
+def test_every_destination_a_complete_run_each_time(store, tmp_path, two_figures):
+    first, second = (
+        list(export_store(store, to=("tensorboard", "csv", "csv"), folder=tmp_path / "logs")) for _ in range(2)
+    )
+    assert first == [
+        f"lab/model-70m: 3 checkpoints in {tmp_path}/logs/tensorboard/lab/model-70m/version_0",
+        f"lab/model-70m: 3 checkpoints in {tmp_path}/logs/csv/lab/model-70m/version_0",
+    ]
+    assert [line.replace("version_0", "version_1") for line in first] == second
+    for version in ("version_0", "version_1"):
+        folder = tmp_path / "logs" / "csv" / "lab" / "model-70m" / version
+        assert [line["step"] for line in table(folder)] == ["0", "1", "8"]
+        assert yaml.safe_load((folder / "hparams.yaml").read_text())["probe"] == "abc123"
+        events = EventAccumulator(str(tmp_path / "logs" / "tensorboard" / "lab" / "model-70m" / version))
+        events.Reload()
+        assert [(event.step, event.value) for event in events.Scalars("two_nn/mean")] == [
+            (0, 10.5),
+            (1, 11.75),
+            (8, 18.5),
+        ]
+        assert [event.value for event in events.Scalars("repdyn/tokens")] == [0, 1000, 8000]
+        assert "hp_metric" not in events.Tags()["scalars"]
+        assert "figures/mean_over_layers" in events.Tags()["images"]
+
+
+@pytest.mark.process
+def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
+    lines = [line for _ in range(2) for line in export_store(store, folder=tmp_path / "logs", project="mine")]
+    runs = [Path(line.partition(" in ")[2]) for line in lines]
+    assert len(set(runs)) == 2
+    assert wandb.run is None
+    for path in runs:
+        assert path.parent == tmp_path / "logs" / "wandb"
+        found = records(path)
+        (run,) = [record["run"] for record in found if record["type"] == "run"]
+        assert (run["display_name"], run["run_group"], run["project"]) == ("lab/model-70m", "lab", "mine")
+        config = {
+            name: value
+            for record in found
+            if record["type"] == "config"
+            for name, value in record["config"]["update"].items()
+        }
+        assert config == provenance(store, store.to_pandas())
+        history = [record["history"]["item"] for record in found if record["type"] == "history"]
+        steps = [item for item in history if "two_nn/mean" in item]
+        assert [item["repdyn/step"] for item in steps] == [0, 1, 8]
+        assert [item["repdyn/tokens"] for item in steps] == [0, 1000, 8000]
+        assert [item["two_nn/mean"] for item in steps] == [10.5, 11.75, 18.5]
+        assert [item["seconds/kernels"] for item in steps] == [1.4] * 3
+        assert [item["repdyn/step"] for item in history if "figures/profile_two_nn.path" in item] == [8]
+        axes = {
+            record["metric"]["name"]: record["metric"].get("step_metric")
+            for record in found
+            if record["type"] == "metric"
+        }
+        assert {name for name, axis in axes.items() if axis != "repdyn/step"} == {"repdyn/step"}
+
+
+def test_several_runs_and_probes_have_a_run_each(published, finished, failures, filled, tmp_path):
+    store = filled(
+        tmp_path,
+        published("lab/a", steps=(0, 8), probe="one"),
+        published("lab/a", steps=(0,), probe="two"),
+        finished("lab/bert", probe="one"),
+        failures(0, run="lab/gone", probe="one"),
+    )
+    assert list(export_store(store, to=["csv"])) == [
+        f"lab/a: 2 checkpoints in {tmp_path}/exports/csv/lab/a/version_0",
+        f"lab/a: 1 checkpoint in {tmp_path}/exports/csv/lab/a/version_1",
+        f"lab/bert: 1 checkpoint in {tmp_path}/exports/csv/lab/bert/version_0",
+        "lab/gone: nothing measured",
+    ]
+    with pytest.raises(ValueError, match="^expected the rows of one probe, got 2: 'one', 'two'"):
+        export_run(store, "lab/a", [])
+
+
+def test_a_figure_that_fails_keeps_nothing_else_from_being_emitted(published, filled, tmp_path, monkeypatch):
+    def draw(frame, metric, subset, alerts):
+        if (frame["run"] == "lab/a").all():
+            raise RuntimeError("no heatmap today")
+        return heatmap(frame, metric, subset, alerts)
+
+    monkeypatch.setattr("repdyn.figures.run.heatmap", draw)
+    store = filled(tmp_path, *(published(name, steps=(0, 8), probe="one") for name in ("lab/a", "lab/b")))
+    lines = []
+    with pytest.raises(RuntimeError, match="^no heatmap today$"):
+        lines.extend(export_store(store, to=["tensorboard"]))
+    # what a generator gave before it failed is not in a list that was made of it
+    done = store.path / "exports" / "tensorboard" / "lab"
+    n_images = {}
+    for name in "ab":
+        events = EventAccumulator(str(done / name / "version_0"))
+        events.Reload()
+        assert [event.step for event in events.Scalars("two_nn/mean")] == [0, 8]
+        n_images[name] = len(events.Tags()["images"])
+    assert n_images == {"a": 3, "b": 6}
+
+
+def test_a_run_that_is_emitted_in_part_says_so(published, filled, tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("no figure today")
+
+    monkeypatch.setattr("repdyn.publish.export.all_figures", broken)
+    lines = export_store(filled(tmp_path, published("lab/a", steps=(0, 8))), to=["csv"])
+    assert next(lines) == f"lab/a: not everything in {tmp_path}/exports/csv/lab/a/version_0"
+    with pytest.raises(RuntimeError, match="^no figure today$"):
+        next(lines)
+
+
+def test_a_logger_that_fails_keeps_the_others_from_nothing(store, tmp_path):
+    class Broken(CSVLogger):
+        def log_hyperparams(self, params=None):
+            raise OSError("full")
+
+        def log_metrics(self, metrics, step=None):
+            raise ConnectionError("gone")
+
+    logger = CSVLogger(tmp_path / "log", name="", version="")
+    with pytest.raises(OSError, match="^full$"):
+        export_run(store, "lab/model-70m", [Broken(tmp_path / "broken"), logger])
+    logger.save()
+    assert [line["step"] for line in table(tmp_path / "log")] == ["0", "1", "8"]
+    assert yaml.safe_load((tmp_path / "log" / "hparams.yaml").read_text())["probe"] == "abc123"

@@ -1,0 +1,186 @@
+"""The whole command against a hub on this machine: it measures, judges, and writes table, figure and page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hub_fixtures import save_again
+from huggingface_hub import constants
+
+from repdyn import open_store
+from repdyn.cli import sweep
+from repdyn.cli.main import main
+
+RECIPE = """
+title: A paper on small models
+paper: '2311.05928'
+address: https://arxiv.org/abs/2311.05928
+stated: 2026-11-23
+models: [lab/model]
+cloud: {design: independent, text: builtin, max_vectors: 8192, sequence_length: 12}
+metrics: [anisotropy, rank_me, rank_me@last_token.normed]
+differs: [everything is small]
+published:
+  - claim: The rank hardly changes
+    source: figure 1
+    metric: rank_me@last_token.normed
+    criterion: {kind: between, bounds: [2, 16], layers: last}
+    points: [[0, 12], [8, 13]]
+  - claim: The rank grows to six times its size, and falls again
+    source: figure 2
+    metric: rank_me
+    criterion: {kind: phases, phases: [rise, fall], more: [5, 5]}
+  - claim: Half of everything is <known>
+    source: table 1
+    not_run: there are no labels
+"""
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def recipe(tmp_path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys) -> Command:
+    """Return a function that runs the command in an empty folder and returns its exit status, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    # or it would end this process rather than wait for a download that it has given up
+    monkeypatch.setattr(sweep, "has_abandoned_threads", lambda: False)
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(["reproduce", *map(str, arguments)])
+        assert isinstance(stop.value.code, int)
+        return stop.value.code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def published(hub, family) -> dict[int, str]:
+    return {step: hub.publish("lab/model", f"step{step}", folder) for step, folder in family.items()}
+
+
+def test_a_recipe_from_end_to_end(hub, published, recipe, command, tmp_path):
+    given = (recipe, "--downloads", tmp_path / "downloads", "--device", "cpu")
+    status, out, err = command(*given, "--dry-run", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)[0]["waiting"] == ["step0", "step8", "step16"]
+    assert not (tmp_path / "reproductions").exists()
+
+    status, out, err = command(*given)
+    assert status == 1
+    assert re.search(r"^1\. The rank hardly changes \(figure 1\)\n  lab/model +reproduced +[0-9.]+ ", out, re.MULTILINE)
+    assert re.search(r"^2\. .*\n  lab/model +not reproduced +rise to step 8 ", out, re.MULTILINE)
+    assert re.search(r"^3\. .*\n  not run +there are no labels", out, re.MULTILINE)
+    assert "1 reproduced, 1 not reproduced, 1 not run" in out
+    folder = tmp_path / "reproductions" / "small"
+    assert out.endswith("page: reproductions/small/small.html\n")
+    assert open_store(folder).steps("lab/model") == [0, 8, 16]
+    assert (folder / "small.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (folder / "small.svg").read_text()
+    page = (folder / "small.html").read_text()
+    for text in ("Half of everything is &lt;known&gt;", "there are no labels", "everything is small", "2026-11-23"):
+        assert text in page
+    assert "data:image/png;base64," in page
+    assert "in doubt" not in page
+    assert not re.search(r"(src|href)=\"(?!data:|https://arxiv\.org/abs/2311\.05928)", page)
+
+    # nothing is asked of the hub a second time
+    n_requests = len(hub.requests)
+    status, again, _ = command(recipe, "--evaluate-only", "--json", "-o", tmp_path / "elsewhere")
+    assert status == 1
+    assert len(hub.requests) == n_requests
+    outcomes = json.loads(again)
+    assert [outcome["verdict"] for outcome in outcomes] == ["reproduced", "not reproduced", "not run"]
+    assert outcomes[0]["run"] == "lab/model"
+    assert outcomes[2]["ours"] == "there are no labels"
+    assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"small.html", "small.png", "small.svg"}
+
+
+def test_a_recipe_with_a_control(published, recipe, command, tmp_path):
+    text = RECIPE.partition("published:")[0].replace("max_vectors: 8192", "max_vectors: 8192, control: shuffled")
+    claim = "{claim: a, source: b, metric: anisotropy, criterion: {kind: control, change: fall, more: 0.5}}"
+    recipe.write_text(f"{text}published: [{claim}]")
+    given = (recipe, "--revisions", "step8", "--downloads", tmp_path / "downloads", "--device", "cpu")
+    _, out, _ = command(*given, "--dry-run", "--json")
+    assert [(plan["design"], plan["waiting"]) for plan in json.loads(out)] == [
+        ("independent", ["step8"]),
+        ("shuffled", ["step8"]),
+    ]
+    _, out, _ = command(*given, "--dry-run", "--hardware", "cpu", "--bandwidth", "1MB", "--price-per-hour", "7")
+    assert "lab/model, shuffled" in out
+    assert "download: 1 MB/s" in out
+    assert "measurement: one processor core" in out
+    assert "price: $7.00 per hour" in out
+    assert out.count("to download in total") == 1
+    status, out, _ = command(*given)
+    store = open_store(tmp_path / "reproductions" / "small")
+    assert sorted(set(store.to_pandas()["design"].dropna())) == ["independent", "shuffled"]
+    assert status == 1
+    assert re.search(r"lab/model +not reproduced +[0-9.]+ against [0-9.]+: control/text ", out)
+    page = (store.output / "small.html").read_text()
+    assert "control: the same by the shuffled design" in page
+
+
+def test_checkpoints_in_doubt(hub, family, recipe, command, tmp_path):
+    hub.publish("lab/model", "step0", family[0])
+    hub.publish("lab/model", "step8", family[8])
+    hub.publish("lab/model", "step16", save_again(family[8], tmp_path / "again"))
+    _, out, err = command(recipe, "--downloads", tmp_path / "downloads", "--device", "cpu")
+    doubt = "lab/model: Steps 8 and 16 have the same values to the last bit: "
+    assert doubt in err
+    assert doubt not in out
+    page = (tmp_path / "reproductions" / "small" / "small.html").read_text()
+    assert "Checkpoints in doubt" in page
+    assert doubt in page
+
+
+def test_other_text_is_a_deviation(published, recipe, command, tmp_path):
+    text = tmp_path / "words.txt"
+    text.write_text("all the words of a text that is read again and again, and once more. " * 4000)
+    given = ("--text", text, "--sequence-length", 10, "--max-vectors", 4096)
+    status, out, _ = command(recipe, *given, "--downloads", tmp_path / "downloads", "--device", "cpu")
+    assert status == 1
+    otherwise = (
+        r"measured otherwise: text words\.txt \(sha256 \w+\), not builtin; windows of 10 tokens, not 12; 4 batches of"
+    )
+    assert re.search(otherwise, " ".join(out.split()))
+    page = (tmp_path / "reproductions" / "small" / "small.html").read_text()
+    assert re.search(r"4 batches of [\d,-]+ vectors, .* of 10 tokens.*; text words\.txt", page)
+    # nor is it forgotten where nothing of the kind is given
+    _, again, _ = command(recipe, "--evaluate-only", "--json")
+    assert json.loads(again)[0]["deviations"][1:] == [
+        "windows of 10 tokens, not 12",
+        "4 batches of 1,024 vectors, not 4 of 2,048",
+    ]
+
+
+def test_a_sweep_that_cannot_go_on(published, recipe, command, monkeypatch):
+    status, out, err = command(recipe, "--revisions", "step5")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    status, out, err = command(recipe)
+    assert (status, out) == (3, "")
+    assert err.startswith("stopped: ")
+
+
+def test_a_shard_is_not_judged(hub, published, recipe, command, tmp_path):
+    shard = (recipe, "--shard", "1/3", "--downloads", tmp_path / "downloads", "--device", "cpu")
+    status, out, err = command(*shard)
+    assert status == 0
+    assert "page:" not in out
+    assert not (tmp_path / "reproductions" / "small" / "small.html").exists()
+    assert "--evaluate-only" in err

@@ -1,0 +1,164 @@
+"""``repdyn study convergence`` from a saved model to its tables and figures."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from synthetic_runs import fill, make_row, make_scalar
+from transformers import T5Config, T5Model
+
+from repdyn import measure
+from repdyn.cli.main import main
+from repdyn.studies.convergence.profiles import token_cosines
+
+LONG = {"context_length": 256}
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Words of every class, often enough."""
+    path = tmp_path / "text.txt"
+    random = np.random.default_rng(0)
+    words = ["the", "of", "and", "river", "stone", "walk", "green", *(f"{a}{b}ord" for a in "bcdfgw" for b in "aeiou")]
+    chosen = random.choice(words, 3000, p=(shares := 1 / np.arange(1, len(words) + 1)) / shares.sum())
+    path.write_text(" ".join(chosen))
+    return path
+
+
+def ran(*arguments):
+    main(["study", "convergence", *map(str, arguments)])
+
+
+def short(text, output, *more):
+    given = ["--text", text, "--sequence-length", 32, "--max-vectors", 512, "--resamples", 50, "-o", output]
+    return [*given, *more] if "--sentences" in more else [*given, "--sentences", 20, *more]
+
+
+def test_sums_are_by_sequence(hand_written, small_probe):
+    [found] = token_cosines(hand_written, small_probe, ["all"])
+    tokens = small_probe.sample("all").ravel()
+    sums = found.sum_by_sequence(tokens)
+    for sequence in range(24):
+        members = [token for token in tokens if token // 12 == sequence]
+        assert sums.counts[sequence] == len(members)
+        expected = found.cosines[:, found.rows[members]].sum(1)
+        np.testing.assert_allclose(sums.sums[sequence], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("subset", ["all", "no_sink"])
+def test_the_alignment_is_the_metric(subset, hand_written, small_probe):
+    [found] = token_cosines(hand_written, small_probe, ["all", "no_sink"])
+    rows = measure(hand_written, small_probe, [f"alignment@{subset}"]).to_pandas()
+    np.testing.assert_allclose(found.sum_by_sequence(small_probe.sample(subset)).alignment, rows["value"], rtol=1e-12)
+
+
+def test_each_stack_has_a_last_layer_of_its_own(small_probe):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "d_model": 16, "d_kv": 8, "num_heads": 2, "d_ff": 32}
+    model = T5Model(T5Config(**sizes, num_layers=2, num_decoder_layers=3, decoder_start_token_id=0)).eval()
+    found = {one.stack: one for one in token_cosines(model, small_probe, ["all"])}
+    assert {stack: len(one.cosines) for stack, one in found.items()} == {"encoder": 3, "decoder": 4}
+    for one in found.values():
+        np.testing.assert_allclose(one.cosines[-1], 1, atol=1e-12)
+        assert one.cosines[0].max() < 0.999
+
+
+def test_two_models(save_model, text, tmp_path, capsys):
+    ran(save_model("a", **LONG), save_model("b", "gpt_neox", n_layers=3, **LONG), *short(text, tmp_path / "out"))
+    out = tmp_path / "out"
+    figures = ["profiles", "a/gradient", "a/gaps", "b/gradient", "b/gaps"]
+    expected = {f"{name}.{kind}" for name in figures for kind in ("png", "svg")}
+    found = {str(path.relative_to(out)) for path in out.rglob("*.*")}
+    assert found == expected | {"profiles.csv", "classes.csv", "gaps.csv"}
+    profiles = pd.read_csv(out / "profiles.csv").set_index(["model", "layer"])
+    assert [len(profiles.loc[name]) for name in ("a", "b")] == [3, 4]
+    assert profiles["alignment_low"].le(profiles["alignment"] + 1e-12).all()
+    assert profiles.loc["a", "gradient"].to_numpy()[:-1] == pytest.approx(np.diff(profiles.loc["a", "alignment"]))
+    classes = pd.read_csv(out / "classes.csv")
+    named = ["all", "no_sink", "function", "content", "frequent", "rare", "simple", "complex"]
+    assert classes["class"].unique().tolist() == named
+    gaps = pd.read_csv(out / "gaps.csv")
+    assert gaps.groupby(["model", "first", "second"], sort=False).size().tolist() == [2, 2, 2, 3, 3, 3]
+    assert gaps["test"].unique().tolist() == ["paired t-test", "Welch's t-test"]
+    printed = capsys.readouterr().out
+    assert printed.startswith("a  512 tokens of ")
+    assert "layer alignment             95 % gradient             95 % isotonic envelope" in printed
+    assert "frequent against rare (paired t-test, " in printed
+
+
+def test_before_and_after(save_model, text, tmp_path, capsys):
+    before, after = (save_model(name, seed=seed) for seed, name in enumerate(("before", "after")))
+    ran(before, after, *short(text, tmp_path / "out", "--before-after", "--sentences", 0))
+    table = pd.read_csv(tmp_path / "out" / "change.csv")
+    profiles = pd.read_csv(tmp_path / "out" / "profiles.csv").set_index("model")
+    expected = profiles.loc["after", "alignment"].to_numpy() - profiles.loc["before", "alignment"].to_numpy()
+    np.testing.assert_allclose(table["alignment"], expected, atol=1e-12)
+    assert table["model"].unique().tolist() == ["after minus before"]
+    assert table["alignment_low"].le(table["alignment"]).all()
+    assert (tmp_path / "out" / "after minus before" / "change.png").exists()
+    assert "after minus before\n" in capsys.readouterr().out
+
+
+def checkpoints(run="lab/a", steps=(0, 1, 2, 4, 8), metric="alignment", loss=True):
+    profiles = [
+        make_row(run=run, step=step, layer=layer, depth=layer / 2, metric=metric, value=value)
+        for number, step in enumerate(steps)
+        for layer, value in enumerate((0.1 * number, 0.5, 1.0))
+    ]
+    return [*profiles, *(make_scalar(step, 6.0 - number, run=run) for number, step in enumerate(steps) if loss)]
+
+
+def test_a_store(tmp_path, capsys):
+    store = fill(tmp_path / "store", checkpoints())
+    ran("--store", store.path, "-o", tmp_path / "out")
+    printed = capsys.readouterr().out
+    assert printed.startswith("lab/a  5 checkpoints; correlation with the training loss\n")
+    assert re.search(r"^mean alignment +-1.000 +-1.000$", printed, re.MULTILINE)
+    assert re.search(r"^average rate +1.000 +1.000$", printed, re.MULTILINE)
+    table = pd.read_csv(tmp_path / "out" / "loss.csv")
+    assert table["step"].tolist() == [0, 1, 2, 4, 8]
+    assert table["loss"].tolist() == [6, 5, 4, 3, 2]
+    assert (tmp_path / "out" / "lab%2Fa" / "loss_3f2ab1c0.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            checkpoints(steps=(0, 1, 2)),
+            "lab/a on the probe 3f2ab1c0: expected at least 4 checkpoints with both an align",
+        ),
+        (
+            checkpoints(loss=False),
+            "lab/a on the probe 3f2ab1c0: expected at least 4 checkpoints with both an alignment",
+        ),
+        (checkpoints(metric="two_nn"), "lab/a on the probe 3f2ab1c0: expected a measured metric, got 'alignment'"),
+    ],
+    ids=["three", "no loss", "no alignment"],
+)
+def test_stores_that_do_not_tell(rows, message, tmp_path, capsys):
+    store = fill(tmp_path / "store", rows)
+    with pytest.raises(SystemExit) as stopped:
+        ran("--store", store.path, "-o", tmp_path / "out")
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "expected a model or --store RUN, got neither; see --help"),
+        (["a", "--before-after"], "expected two models with --before-after, got 1; name first and second"),
+        (["a", "--run", "x"], "expected --run with --store, got it alone; name the store that holds the run"),
+    ],
+    ids=["nothing", "one model", "a run"],
+)
+def test_contradictions(given, message, capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        ran(*given, "-o", tmp_path / "out")
+    assert capsys.readouterr().err == f"error: {message}\n"

@@ -1,0 +1,82 @@
+"""x"""
+
+import io
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from repdyn.terminal.summary import MAX_LINES, print_summary
+
+NAN = math.nan
+
+
+def printed(frame, *, width=80, terminal=False, **given):
+    stream = io.StringIO()
+    print_summary(frame, console=Console(file=stream, width=width, force_terminal=terminal), **given)
+    return stream.getvalue()
+
+
+def table_lines(lines):
+    """Those of the layers."""
+    start = next(at for at, line in enumerate(lines) if line.startswith("layer ")) + 1
+    return lines[start : lines.index("", start)]
+
+
+EVERYTHING = {
+    "figures": [Path("runs/first/figures/a.png"), Path("runs/first/figures/a.svg")],
+    "tracking_seconds": 8.1,
+    "total_seconds": 810.0,
+}
+
+
+@pytest.mark.parametrize("n_blocks", [1, 6, 12, 32, 120])
+@pytest.mark.parametrize("steps", [(0,), (0, 1), (0, *range(1000, 143001, 1000))], ids=["1 step", "2", "144"])
+def test_one_screen_always(run, n_blocks, steps):
+    frame = run(n_blocks=n_blocks, steps=steps, dimension=lambda step, depth: NAN if depth == 0 else 20.0)
+    lines = printed(frame, **EVERYTHING).splitlines()
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    layers = [int(line.split()[0]) for line in table_lines(lines)]
+    assert layers[0] == 0
+    assert layers[-1] == n_blocks
+    assert len(layers) >= min(n_blocks + 1, 10)
+
+
+def test_one_screen_of_a_sweep_that_failed_in_many_ways(published, failures, frame_of):
+    frame = frame_of(
+        published("an-organisation/a-model-with-a-rather-long-name", n_blocks=48, steps=(0, *range(1000, 143001, 1000))),
+        *(failures(step, f"reason {'x' * step}", run="an-organisation/a-model-with-a-rather-long-name") for step in range(1, 90)),
+    )  # fmt: skip
+    frame["probe"] = "one"
+    lines = printed(frame, **EVERYTHING).splitlines()
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= 80
+
+
+def test_few_distinct_embeddings_are_no_warning(run):
+    frame = run(steps=(0, 1))
+    embeddings = (frame["metric"] == "two_nn") & (frame["layer"] == 0)
+    reason = "fewer than half of the vectors are distinct: 71 of 4096"
+    few = [NAN, reason, 71, 4096, True]
+    frame.loc[embeddings, ["value", "reason", "n_unique", "n_vectors", "on_distinct"]] = few
+    text = printed(frame)
+    assert "warning" not in text
+    assert "layer 0, the embeddings, has no two_nn: 71 of 4,096 vectors are distinct" in text
+    frame.loc[frame["layer"] == 1, ["value", "reason"]] = [NAN, reason]
+    assert "warning: 6 of 42 values are left out, mostly: fewer than half of the" in printed(frame)
+
+
+def test_more_than_the_default_metrics_have_a_line_each_below_the_screen(run):
+    frame = run(steps=(0, 8))
+    more = frame[frame["metric"] == "two_nn"].assign(metric="zeta")
+    lines = printed(pd.concat([frame, more]), **EVERYTHING).splitlines()
+    screen = lines[: lines.index("figures: runs/first/figures (2 files)") + 1]
+    assert len(screen) <= MAX_LINES
+    assert not any("also measured" in line for line in lines)
+    assert lines[len(screen) + 1].startswith("family    metric")
+    assert any(line.startswith("own       zeta") for line in lines)
+    assert "s: seconds per checkpoint" in " ".join(line.strip() for line in lines[-3:])

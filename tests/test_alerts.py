@@ -1,0 +1,345 @@
+"""Alerts: rules, the conditions they are made of, and where they are shown."""
+
+import io
+import math
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+from synthetic_runs import make_failures, make_row, make_run, make_scalar, to_frame
+
+from repdyn.alerts import (
+    RULES,
+    Rule,
+    as_yaml,
+    find_alerts,
+    read_rules,
+    resolve_rules,
+    stored_rules,
+    write_rules,
+)
+from repdyn.figures.metric_panels import MARKED
+from repdyn.figures.run import heatmap
+from repdyn.store.schema import too_few_distinct
+from repdyn.tables.lines import alert_lines
+from repdyn.tables.style import ALERT_COLOUR
+from repdyn.terminal.alerts import print_alerts
+from repdyn.terminal.summary import print_summary
+
+
+def series(values, metric="two_nn", std=0.0, layer=1, subset="all", **more):
+    """Return the rows of one layer at steps 0, 10, 20, ..."""
+    return [
+        make_row(step=10 * place, layer=layer, metric=metric, subset=subset, value=value, std=std, **more)
+        for place, value in enumerate(values)
+    ]
+
+
+def steps_and_layers(rows, *rules):
+    return [(alert.step, alert.layer) for alert in find_alerts(to_frame(rows), rules)]
+
+
+def rule(when, bound=None, metrics=("two_nn",), **more):
+    return Rule(name=when, when=when, bound=bound, metrics=metrics, **more)
+
+
+@pytest.mark.parametrize(
+    ("values", "steps"),
+    [
+        ([8, 4], [10]),
+        ([8, 4.01], []),
+        ([8, 5, 2.5], [20]),
+        ([8, 5, 4], []),  # compared with the previous value, not with the highest
+        ([8, math.nan, 4], [20]),  # compared with the last defined value
+        ([8, 4, 4, 4], [10]),  # at the step of the change only
+        ([8], []),
+        ([0.0, 0.0], []),
+    ],
+)
+def test_falls(values, steps):
+    assert [step for step, _ in steps_and_layers(series(values), rule("falls", 0.5))] == steps
+
+
+@pytest.mark.parametrize(("std", "steps"), [(1.0, [10]), (2.0, [])])
+def test_a_fall_within_the_variation_over_batches_is_no_alert(std, steps):
+    """The difference is 4, its standard deviation sqrt(2) * std."""
+    assert [step for step, _ in steps_and_layers(series([8, 4], std=std), rule("falls", 0.5))] == steps
+
+
+def test_rises():
+    assert steps_and_layers(series([1, 1.4, 2.1, 2.2]), rule("rises", 1.5)) == [(20, 1)]
+
+
+def test_above_and_below_hold_at_the_crossing():
+    values = [0.5, 0.95, 0.96, 0.5, 0.99]
+    assert steps_and_layers(series(values), rule("above", 0.9)) == [(10, 1), (40, 1)]
+    assert steps_and_layers(series(values), rule("below", 0.9)) == [(0, 1), (30, 1)]
+
+
+def test_a_lost_value_is_one_alert_with_the_reason():
+    rows = series([8, math.nan, math.nan], reason="the points contain NaN")
+    (alert,) = find_alerts(to_frame(rows), [rule("undefined")])
+    assert (alert.step, alert.layer, alert.message) == (
+        10,
+        1,
+        "two_nn (all) of layer 1 has no value any more: the points contain NaN",
+    )
+
+
+def test_a_value_missing_from_the_start_is_an_alert_only_if_not_finite():
+    assert (
+        steps_and_layers(
+            series([math.nan, math.nan], reason="the input embeddings have 3 dimensions"), rule("undefined")
+        )
+        == []
+    )
+    assert steps_and_layers(series([math.nan, math.nan], reason="the points contain inf"), rule("undefined")) == [
+        (0, 1)
+    ]
+
+
+def test_a_comparison_without_its_earlier_checkpoint_is_no_alert():
+    rows = [
+        make_row(
+            step=0, metric="cka_previous", layer=1, value=math.nan, reason="no states of a step before 0 are stored"
+        ),
+        make_row(step=10, metric="cka_previous", layer=1, value=0.9, compared_to=0),
+        make_row(
+            step=20, metric="cka_previous", layer=1, value=math.nan, reason="the states of step 10 could not be saved"
+        ),
+    ]
+    assert find_alerts(to_frame(rows)) == []
+
+
+def test_collapsed_vectors_are_an_alert():
+    counts = {"on_distinct": True, "n_vectors": 4096}
+    reason = too_few_distinct(True, 2047, 4096)
+    gone = make_row(step=10, layer=1, metric="two_nn", n_unique=2047, value=math.nan, reason=reason, **counts)
+    (alert,) = find_alerts(to_frame([*series([8], n_unique=4000, **counts), gone]))
+    assert (alert.rule, alert.detail) == ("no value", "fewer than half of the vectors are distinct: 2047 of 4096")
+
+
+def profile(levels, layers=4):
+    return [row for layer in range(layers) for row in series([level * (layer + 1) for level in levels], layer=layer)]
+
+
+def test_a_profile_jumps_relative_to_its_history():
+    steady = [1, 1.05, 1.1, 1.16, 1.22]
+    jumps = rule("jumps", 5)
+    assert steps_and_layers(profile([*steady, 2.4]), jumps) == [(50, None)]
+    assert steps_and_layers(profile([*steady, 1.4]), jumps) == []  # a change of 13 %, too small for any profile
+    assert steps_and_layers(profile([*steady[:4], 2.4]), jumps) == []  # three changes are too few
+    assert steps_and_layers(profile([1, 1.5, 2.3, 3.4, 5.1, 8.2]), jumps) == []  # its usual change
+    assert steps_and_layers(profile([1, 1, 1, 1, 1, 1, 2.4]), jumps) == []  # steps without a change are ignored
+
+
+def test_scalars_and_heads_and_failures():
+    rows = [make_scalar(0, 2.0), make_scalar(10, 3.0), *make_failures(20, run="decoder-quickstart", revision=None)]
+    rows += series([8, 1], head=0)
+    (alert,) = find_alerts(to_frame(rows))
+    assert alert.message == "train/loss rose to 1.25 times what it was or more: 2 at step 0, now 3"
+    assert (alert.layer, alert.subset) == (None, None)
+
+
+def test_a_rule_on_subsets():
+    rows = series([8, 1]) + series([8, 1], subset="no_sink")
+    found = find_alerts(to_frame(rows), [rule("falls", 0.5, subsets=("no_sink",))])
+    assert [alert.subset for alert in found] == ["no_sink"]
+
+
+def test_stacks_are_evaluated_separately():
+    rows = series([8, 4], stack="encoder") + series([8, 8], stack="decoder")
+    (alert,) = find_alerts(to_frame(rows), [rule("falls", 0.5)])
+    assert alert.message.startswith("two_nn (encoder, all) of layer 1 fell to 0.5 of what it was or less: ")
+
+
+def test_no_alerts_in_a_normal_run():
+    assert find_alerts(make_run()) == []
+
+
+def test_the_order_of_the_rows_does_not_matter():
+    rows = to_frame(profile([1, 1.05, 1.1, 1.16, 1.22, 2.4, 1]) + series([8, 1], subset="no_sink"))
+    alerts = find_alerts(rows, RULES)
+    shuffled = find_alerts(rows.sample(frac=1, random_state=0), RULES)
+    assert [*map(str, shuffled)] == [*map(str, alerts)] != []  # their missing values are NaN, which equals nothing
+
+
+def test_against_a_naive_reference():
+    """Falls of a whole run, value by value."""
+    state = np.random.RandomState(0)
+    rows = [
+        make_row(step=step, layer=layer, metric="two_nn", value=float(state.choice([1.0, 2.0, 3.0, math.nan])), std=0.0)
+        for step in range(12)
+        for layer in range(5)
+    ]
+    expected = []
+    for row in rows:
+        before = [r.value for r in rows if r.layer == row.layer and r.step < row.step and not math.isnan(r.value)]
+        if before and row.value <= 0.5 * before[-1]:
+            expected.append((row.step, row.layer))
+    assert steps_and_layers(rows, rule("falls", 0.5)) == expected != []
+
+
+SOUND = {"name": "mine", "when": "falls", "bound": 0.5, "metrics": ("two_nn",)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"when": "sinks"},
+            "expected a rule to have when: undefined | falls | rises | above | below | jumps, got 'sinks' in 'mine'",
+        ),
+        ({"bound": None}, "expected a bound between 0 and 1 with when: falls, got None in 'mine'"),
+        ({"bound": 1.0}, "expected a bound between 0 and 1 with when: falls, got 1.0 in 'mine'"),
+        ({"bound": "half"}, "expected a bound between 0 and 1 with when: falls, got 'half' in 'mine'"),
+        ({"bound": True}, "expected a bound between 0 and 1 with when: falls, got True in 'mine'"),
+        ({"bound": float("nan")}, "expected a bound between 0 and 1 with when: falls, got nan in 'mine'"),
+        ({"when": "jumps", "bound": 1}, "expected a bound between 1 and inf with when: jumps, got 1 in 'mine'"),
+        ({"when": "undefined"}, "expected no bound with when: undefined, got 0.5 in 'mine'; leave it out"),
+        ({"name": 1}, "expected a rule to have a name of printable text, got 1"),
+        ({"name": "a\nb"}, "expected a rule to have a name of printable text, got 'a\\nb'"),
+        (
+            {"when": ["above"]},
+            "expected a rule to have when: undefined | falls | rises | above | below | jumps, got ['above'] in 'mine'",
+        ),
+        ({"bound": 10**400}, "expected a bound between 0 and 1 with when: falls, got 1000"),
+        ({"name": ""}, "expected a rule to have a name and metrics, got name '', metrics ('two_nn',)"),
+        ({"metrics": ()}, "expected a rule to have a name and metrics, got name 'mine', metrics ()"),
+        ({"metrics": [1]}, "expected metrics of the rule 'mine' to be a list of names, got [1]"),
+        ({"subsets": {"all": 1}}, "expected subsets of the rule 'mine' to be a list of names, got {'all': 1}"),
+        ({"stop": "yes"}, "expected stop: true or false, got 'yes' in 'mine'"),
+    ],
+)
+def test_invalid_rules(change, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Rule(**{**SOUND, **change})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: mine", "expected a list of rules in {path}, got dict; begin each with '- name: ...'"),
+        (
+            "- falls",
+            "{path}: expected each rule to be a mapping with name, when, metrics, bound, subsets, stop, got 'falls'",
+        ),
+        (
+            "- {name: a, when: falls}",
+            "{path}: expected a rule to have name, when and metrics, got no metrics in ",
+        ),
+        (
+            "- {name: a, when: falls, metric: two_nn}",
+            "{path}: expected a rule to have name, when, metrics, bound, subsets, stop, got 'metric'",
+        ),
+        (
+            "- {name: a, when: undefined, metrics: '*'}\n- {name: a, when: undefined, metrics: '*'}",
+            "{path}: expected rules with distinct names, got 'a' twice",
+        ),
+        ("- !!python/object:os.system x", "expected YAML in {path}, got something that does not parse: "),
+    ],
+)
+def test_invalid_files(text, message, tmp_path):
+    path = tmp_path / "alerts.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(message.format(path=path))):
+        read_rules(path)
+
+
+def test_rules_are_read_as_written(tmp_path):
+    rules = (*RULES, Rule(name="halt", when="above", bound=0.99, metrics=("anisotropy",), stop=True))
+    rules += (Rule(name="zero", when="below", bound=0.0, metrics=("isoscore",), subsets=("all", "rare")),)
+    write_rules(rules, tmp_path / "alerts.yaml")
+    assert read_rules(tmp_path / "alerts.yaml") == stored_rules(tmp_path / "alerts.yaml") == rules
+    assert (tmp_path / "alerts.yaml").read_text() == as_yaml(rules)
+
+
+def test_arguments_that_stand_for_rules(tmp_path):
+    write_rules(RULES[:2], tmp_path / "mine.yaml")
+    assert resolve_rules("default") == RULES
+    assert resolve_rules(None) == ()
+    assert resolve_rules(str(tmp_path / "mine.yaml")) == resolve_rules(tmp_path / "mine.yaml") == RULES[:2]
+    assert resolve_rules(list(RULES[1:])) == RULES[1:]
+    with pytest.raises(ValueError, match=r"expected rules as repdyn\.alerts\.Rule, got 'two_nn'"):
+        resolve_rules(["two_nn"])
+    with pytest.raises(ValueError, match="expected rules with distinct names, got 'no value' twice"):
+        resolve_rules([RULES[0], RULES[0]])
+
+
+def test_patterns_of_metrics():
+    rule = Rule(name="a", when="undefined", metrics="gride_*", subsets="all")
+    assert rule.applies_to("gride_2", "all")
+    assert not rule.applies_to("gride_2", "no_sink")
+    assert not rule.applies_to("two_nn", "all")
+    assert not rule.applies_to("gride_2", None)
+
+
+STEPS = (0, 10, 20, 30)
+
+
+def collapsing(step, depth):
+    """Return a run in which half of the layers lose two thirds of their dimension at step 20."""
+    return 3.0 if step >= 20 and depth >= 0.5 else 9.0
+
+
+def marks(axes):
+    """Return the positions of everything drawn in the colour of alerts."""
+    found = []
+    for line in axes.get_lines():
+        if any(isinstance(of, str) and of == ALERT_COLOUR for of in (line.get_color(), line.get_markeredgecolor())):
+            found += list(zip(line.get_xdata(), line.get_ydata(), strict=True))
+    return sorted((float(x), float(y)) for x, y in found)
+
+
+def caption(figure):
+    return figure.get_suptitle().splitlines()
+
+
+@pytest.fixture
+def collapsed(run):
+    frame = run(steps=STEPS, dimension=collapsing)
+    return frame, find_alerts(frame)
+
+
+def test_one_line_for_all_layers_with_the_one_that_changed_most(run):
+    frame = run(steps=STEPS, dimension=lambda step, depth: 9.0 if step < 20 else 3.0 - depth)
+    assert alert_lines(find_alerts(frame)) == [
+        "step 20, dimension halved: two_nn (all) of layers 0-6 fell to 0.5 of what it was or less: in layer 6, 9 at step 10, now 2"
+    ]
+
+
+def test_cells_of_a_heatmap_are_outlined(collapsed):
+    frame, alerts = collapsed
+    figure = heatmap(frame, "two_nn", "all", alerts)
+    # step 20 stands in the third column
+    assert marks(figure.axes[0]) == [(2.0, 3.0), (2.0, 4.0), (2.0, 5.0), (2.0, 6.0)]
+    assert caption(figure)[-1] == MARKED
+    other = heatmap(frame, "anisotropy", "all", alerts)
+    assert marks(other.axes[0]) == []
+    assert MARKED not in caption(other)
+
+
+def test_the_summary_lists_the_first_alerts(run):
+    stream = io.StringIO()
+    frame = run(steps=range(0, 100, 10), n_blocks=2, dimension=lambda step, depth: 9.0 if step % 20 else 3.0)
+    print_summary(frame, alerts=find_alerts(frame), console=Console(file=stream, width=160))
+    said = [line for line in stream.getvalue().splitlines() if "alert" in line]
+    assert [line.partition(",")[0] for line in said[:3]] == ["alert at step 20", "alert at step 40", "alert at step 60"]
+    assert said[3].rstrip() == "and 1 more alerts, which repdyn alerts lists"
+
+
+def printed(store, **given):
+    stream = io.StringIO()
+    number = print_alerts(store, console=Console(file=stream, width=200), **given)
+    return number, stream.getvalue().splitlines()
+
+
+def test_the_rules_of_a_run_are_used_for_its_store(filled, published, tmp_path):
+    store = filled(tmp_path, published("lab/a", steps=STEPS, dimension=collapsing), published("lab/b", steps=STEPS))
+    assert printed(store)[0] == 1
+    write_rules((), store.alerts_path("lab/a"))
+    number, lines = printed(store)
+    assert number == 0
+    assert lines[0].endswith(": no alert; 4 checkpoints, 0 rules")
+    assert printed(store, rules=RULES)[0] == 1

@@ -1,0 +1,284 @@
+"""The study of anatomy: embedding tables, positions, and the paths of tokens."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.spatial.distance import pdist
+from tokenizers import Tokenizer, models
+from transformers import (
+    AutoModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaModel,
+)
+
+from repdyn.cli.main import main
+from repdyn.studies.anatomy import geometry
+from repdyn.studies.anatomy.geometry import (
+    closest_pairs,
+    components_for,
+    explained_variance,
+    mean_relation,
+    norms,
+    pair_values,
+    sample_pairs,
+)
+from repdyn.studies.anatomy.measurements import NO_POSITION, NO_TOKEN, UNUSED_TOKEN, embedding_tables
+from repdyn.studies.anatomy.positions import (
+    by_offset,
+    cosine_matrix,
+    find_order_end,
+    find_rotation,
+    principal,
+)
+from repdyn.studies.anatomy.trajectories import (
+    match_tokens,
+    step_cosines,
+    step_norms,
+)
+from repdyn.studies.anatomy.trajectories import (
+    norms as norms_of_states,
+)
+from repdyn.studies.states import LayerKey, token_states
+
+RANDOM = np.random.default_rng(0)
+
+pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
+
+
+def drawn(n: int, dim: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, dim))).to(dtype)
+
+
+@pytest.mark.parametrize(("dtype", "within"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 1e-12)])
+def test_pair_values_against_scipy(dtype, within):
+    rows = drawn(30, 7).to(dtype)
+    wide = rows.double().numpy()
+    values = pair_values(rows, sample_pairs(30))
+    np.testing.assert_allclose(values["distance"], pdist(wide), rtol=within)
+    np.testing.assert_allclose(values["cosine"], 1 - pdist(wide, "cosine"), rtol=1e-9, atol=within)
+    np.testing.assert_allclose(values["dot"], (wide @ wide.T)[np.triu_indices(30, 1)], rtol=1e-9, atol=within)
+    np.testing.assert_allclose(norms(rows), np.linalg.norm(wide, axis=1), rtol=within)
+
+
+def test_relation_to_the_mean_in_closed_form():
+    # four corners of a square of side 2 at height 3: the mean is (0, 0, 3), every length is the root of 11
+    corners = torch.tensor([[1.0, 1, 3], [1, -1, 3], [-1, 1, 3], [-1, -1, 3]])
+    found = mean_relation(corners)
+    assert found.norm == pytest.approx(3)
+    assert found.share == pytest.approx(9 / 11)
+    np.testing.assert_allclose(found.cosines, 3 / math.sqrt(11))
+
+
+def test_a_known_spectrum():
+    # variances 4, 3, 2, 1 along the axes of a rotated frame
+    deviations = np.repeat(np.eye(4) * np.sqrt([4.0, 3, 2, 1]), 2, axis=0) * np.tile([1, -1], 4)[:, None]
+    rotation = np.linalg.qr(RANDOM.normal(size=(4, 4)))[0]
+    found = explained_variance(torch.from_numpy(deviations @ rotation + 100))
+    np.testing.assert_allclose(found, [0.4, 0.7, 0.9, 1.0], rtol=1e-9)
+    assert components_for(found) == {0.5: 2, 0.9: 3, 0.95: 4, 0.99: 4}
+
+
+def brute(rows: np.ndarray, k: int) -> list[tuple[int, int]]:
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = unit @ unit.T
+    pairs = [(-cosines[a, b], a, b) for a in range(len(rows)) for b in range(a + 1, len(rows))]
+    return [(a, b) for _, a, b in sorted(pairs)[:k]]
+
+
+def numbers(pairs: pd.DataFrame) -> list[tuple[int, int]]:
+    return list(zip(pairs["first"], pairs["second"], strict=True))
+
+
+@pytest.mark.parametrize("tile", [4096, 32, 7], ids=["one tile", "many", "ragged"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_closest_pairs_against_is_complete(tile, dtype, monkeypatch):
+    monkeypatch.setattr(geometry, "_TILE", tile)
+    rows = drawn(120, 5).to(dtype)
+    found = closest_pairs(rows, k=15)
+    assert numbers(found.pairs) == brute(rows.double().numpy(), 15)
+    unit = torch.nn.functional.normalize(rows.double(), dim=1)
+    cosines = (unit @ unit.T).fill_diagonal_(-1)
+    torch.testing.assert_close(found.nearest.double(), cosines.amax(1), rtol=0, atol=1e-6)
+
+
+def test_duplicates_come_in_the_order_of_their_rows():
+    rows = torch.tensor([[1.0, 0], [0, 1], [2, 0], [0, 3], [1, 0]])
+    found = closest_pairs(rows, k=4).pairs
+    assert numbers(found) == [(0, 2), (0, 4), (1, 3), (2, 4)]
+    assert found["cosine"].eq(1).all()
+
+
+def helix(n=512, period=22.0, dim=32, noise=0.1, ends=None, clockwise=False, seed=0) -> torch.Tensor:
+    """One turn per ``period`` positions, rising, in a rotated frame; nothing but noise of its size from ``ends`` on."""
+    random = np.random.default_rng(seed)
+    angle = 2 * math.pi * np.arange(n) / period * (-1 if clockwise else 1)
+    points = np.stack([np.cos(angle), np.sin(angle), 3 * np.arange(n) / n], axis=1)
+    if ends is not None:
+        points[ends:] = random.normal(size=(n - ends, 3)) * 0.7
+    frame = np.linalg.qr(random.normal(size=(dim, 3)))[0]
+    return torch.from_numpy(points @ frame.T + noise * random.normal(size=(n, dim)) / math.sqrt(dim))
+
+
+def walk(kept: float, n=512, dim=64, seed=0) -> torch.Tensor:
+    """A random walk that is drawn back to the origin, more so the less is kept."""
+    random, at, points = np.random.default_rng(seed), np.zeros(dim), []
+    for _ in range(n):
+        at = kept * at + random.normal(size=dim)
+        points.append(at)
+    return torch.from_numpy(np.stack(points))
+
+
+def test_means_by_offset_one_by_one():
+    matrix = cosine_matrix(torch.from_numpy(np.random.default_rng(0).normal(size=(9, 4))))
+    offsets = by_offset(matrix)
+    values = np.array([matrix[place, place + 3] for place in range(6)])
+    line = offsets.loc[3]
+    assert line["mean"] == pytest.approx(values.mean())
+    assert line["std"] == pytest.approx(values.std())
+    assert (line["q05"], line["q95"]) == tuple(np.quantile(values, [0.05, 0.95]))
+
+
+@pytest.mark.parametrize("clockwise", [False, True])
+@pytest.mark.parametrize("period", [22, 22.4, 5.8, 3, 60])
+def test_a_helix_turns_once_per_its_period(period, clockwise):
+    turn = find_rotation(principal(helix(period=period, clockwise=clockwise)))
+    assert turn is not None
+    assert turn.is_clear
+    assert turn.period == pytest.approx(period, rel=1e-3)
+    assert turn.purity > 0.99
+    assert turn.ends == 512
+    # a circle of radius 1 has a variance of 1, the rise from 0 to 3 one of 3/4
+    assert turn.share == pytest.approx(1 / 1.75, abs=0.01)
+    np.testing.assert_allclose(turn.windows["period"], period, rtol=0.05)
+    assert (turn.windows["ordered"] > 0.95).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: torch.from_numpy(np.random.default_rng(seed).normal(size=(512, 64))),
+        lambda seed: walk(1.0, seed=seed),
+        lambda seed: walk(0.97, seed=seed),
+        lambda seed: walk(0.9, seed=seed),
+        lambda seed: helix(noise=0.02)[np.random.default_rng(seed).permutation(512)],
+    ],
+    ids=["noise", "walk", "slow walk", "fast walk", "shuffled helix"],
+)
+def test_what_does_not_turn_is_not_said_to(make, seed):
+    turn = find_rotation(principal(make(seed)))
+    assert turn is not None
+    assert not turn.is_clear
+
+
+@pytest.mark.parametrize("ends", [128, 200, 384])
+def test_where_order_ends(ends):
+    assert abs(find_order_end(helix(ends=ends)) - ends) <= 24
+
+
+def test_a_token_that_turns_and_grows():
+    # one token: (1, 0), (0, 1), (0, 3)
+    states = np.array([[[1.0, 0]], [[0, 1]], [[0, 3]]])
+    np.testing.assert_allclose(norms_of_states(states), [[1], [1], [3]])
+    np.testing.assert_allclose(step_norms(states), [[math.sqrt(2)], [2]])
+    np.testing.assert_allclose(step_cosines(states), [[0], [1]], atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("the river bank", "the savings bank", [(0, 0, True), (1, 1, False), (2, 2, True)]),
+        ("the old bank", "the bank", [(0, 0, True), (2, 1, True)]),
+        ("a b", "c d", [(0, 0, False), (1, 1, False)]),
+        ("a b c", "a x y c", [(0, 0, True), (2, 3, True)]),
+        ("a", "b c", []),
+    ],
+    ids=["replaced", "missing", "nothing alike", "longer", "nothing matched"],
+)
+def test_which_tokens_stand_for_each_other(one, other, expected):
+    assert match_tokens(one.split(), other.split()) == expected
+
+
+def test_states_are_those_of_the_model_token_by_token(save_model):
+    model = AutoModel.from_pretrained(save_model()).eval()
+    sequences = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
+    found = list(token_states(model, sequences))
+    assert [layer for layer, _ in found] == [LayerKey(0, None), LayerKey(1, None), LayerKey(2, None)]
+    for number, sequence in enumerate(sequences):
+        start = sum(map(len, sequences[:number]))
+        with torch.no_grad():
+            expected = model(torch.tensor([sequence]), output_hidden_states=True).hidden_states
+        for (_, states), whole in zip(found, expected, strict=True):
+            torch.testing.assert_close(states[start : start + len(sequence)], whole[0], rtol=1e-4, atol=1e-5)
+
+
+BASE = {
+    **{"vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
+    "max_position_embeddings": 64,
+}
+
+
+def tokenizer_of(*tokens: str) -> PreTrainedTokenizerFast:
+    words = {token: number for number, token in enumerate(tokens)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="[UNK]")), unk_token="[UNK]", cls_token="[CLS]"
+    )
+
+
+@pytest.fixture
+def vocabulary():
+    """24 words, 4 tokens that nothing is turned into, and 2 special ones, in a table of 100 rows."""
+    return tokenizer_of("[UNK]", "[CLS]", *(f"[unused{n}]" for n in range(4)), *(f"word{n}" for n in range(24)))
+
+
+def test_rows_that_mean_nothing_are_left_out_and_counted(vocabulary):
+    model = RobertaModel(RobertaConfig(**BASE))
+    words, places, parts = embedding_tables(model, vocabulary)
+    assert (words.name, places.name, parts.name) == ("input", "position", "segment")
+    assert words.labels == ("[UNK]", "[CLS]", *(f"word{n}" for n in range(24)))
+    assert words.left_out == {NO_TOKEN: 70, UNUSED_TOKEN: 4}
+    assert torch.equal(words.row("word3"), model.embeddings.word_embeddings.weight[9].double())
+    assert places.labels == tuple(map(str, range(62)))
+    assert places.left_out == {NO_POSITION: 2}
+    assert torch.equal(places.row("0"), model.embeddings.position_embeddings.weight[2].double())
+    assert parts.labels == ("0", "1")
+    assert parts.left_out == {}
+
+
+PAIR = ("the cat sat", "the dog sat")
+
+
+def ran(*arguments):
+    main(["study", "anatomy", *map(str, arguments)])
+
+
+def told(capsys) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_an_encoder_with_positions(save_model, tmp_path, capsys):
+    folder, output = save_model("small"), tmp_path / "out"
+    ran(folder, "--pair", *PAIR, "--closest", 3, "-o", output)
+    files = {path.name for path in (output / "small").iterdir()}
+    assert files == {
+        *("tables.csv", "distributions.csv", "histograms.csv", "dimension_curves.csv", "closest.csv"),
+        *("position_offsets.csv", "position_components.csv", "position_turns.csv", "depth.csv", "depth_apart.csv"),
+        *(f"{name}.{end}" for name in ("tables", "depth", "paths", "position_cosines") for end in ("png", "svg")),
+        *(f"position_path.{end}" for end in ("png", "svg")),
+    }
+    closest = pd.read_csv(output / "small" / "closest.csv")
+    assert closest.groupby("tables", sort=False).size().to_dict() == {
+        **{"input": 3, "position": 3, "segment": 1, "input and position": 3, "input and segment": 3},
+        "position and segment": 3,
+    }
+    text = told(capsys)
+    assert "position: 64 rows of 16 (embeddings.position_embeddings.weight), all pairs" in text
+    assert "position: cosine of neighbours " in text
+    assert "no plane rotates clearly" in text, "the model is untrained"
+    assert f"tables and figures: {output / 'small'} (20 files)" in text

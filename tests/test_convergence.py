@@ -1,0 +1,363 @@
+"""The study of convergence: profiles, their uncertainty, gaps between classes, made-up sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from synthetic_runs import make_row, make_scalar, to_frame
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from repdyn.capture.capture import capture
+from repdyn.capture.prepared_model import prepare
+from repdyn.cli.main import main
+from repdyn.studies.convergence.bootstrap import SequenceSums, resample_profiles
+from repdyn.studies.convergence.gaps import holm, paired_gap
+from repdyn.studies.convergence.generated_sentences import (
+    VOCABULARY,
+    complex_sentences,
+    sentence_probe,
+    simple_sentences,
+)
+from repdyn.studies.convergence.profiles import (
+    SUMMARIES,
+    loss_correlations,
+    summaries_with_loss,
+    token_cosines,
+)
+from repdyn.tables.alignment_profile import average_rate, gradient, isotonic_fit
+
+pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
+
+
+def test_the_steps_and_their_average():
+    alignment = np.array([0.1, 0.4, 0.3, 0.9, 1.0])
+    np.testing.assert_allclose(gradient(alignment), [0.3, -0.1, 0.6, 0.1], rtol=1e-12)
+    assert average_rate(alignment) == pytest.approx(0.225, rel=1e-12)
+    assert average_rate(alignment) == pytest.approx(gradient(alignment).mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_fit_is_the_nearest_monotone_sequence(seed):
+    random = np.random.default_rng(seed)
+    steps = random.normal(size=8)
+    fit = isotonic_fit(steps)
+    assert (np.diff(fit) >= 0).all()
+    assert fit.mean() == pytest.approx(steps.mean(), abs=1e-12)
+    # on a convex set the nearest point makes no acute angle with any other
+    for other in np.sort(random.normal(size=(200, 8)), axis=1):
+        assert (steps - fit) @ (other - fit) <= 1e-12
+
+
+# A published figure has four digits; what is worked out from several of them may be off by a little more than half of one.
+PRINTED = 6e-5
+
+
+# Published of BERT (12 layers) and DistilBERT (6): Lee 2024, Fractal Fract. 8(10):552. Of the steps only the first, which
+# is the largest, and the last are known one by one; the others are known by their sum, because A_L is 1.
+BERT = {"n_layers": 12, "first": 0.0886, "first_step": 0.2576, "last_step": 0.0998}
+
+
+def steps_of(n_layers, first, first_step, last_step, shares=None):
+    """The published steps, with what is known of the others in sum only shared out among them."""
+    n_unknown = n_layers - 2
+    shares = np.full(n_unknown, 1 / n_unknown) if shares is None else shares
+    unknown = (1 - first - first_step - last_step) * np.asarray(shares)
+    return np.array([first_step, *unknown, last_step])
+
+
+def falling_shares(n, seed):
+    """Any shares that fall with depth: then every prefix of the steps has a mean above that of a longer one."""
+    shares = np.sort(np.random.default_rng(seed).uniform(0.5, 1.5, n))[::-1]
+    return shares / shares.sum()
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_the_published_fit_of_bert(seed):
+    shares = None if seed is None else falling_shares(10, seed)
+    steps = steps_of(**BERT, shares=shares)
+    alignment = BERT["first"] + np.append(0, np.cumsum(steps))
+    assert alignment[11] == pytest.approx(0.900, abs=5e-4)
+    fit = isotonic_fit(steps)
+    np.testing.assert_allclose(fit[:11], 0.0738, atol=PRINTED)
+    assert fit[11] == pytest.approx(0.0998, abs=1e-12)
+    assert average_rate(alignment) == pytest.approx(0.0760, abs=PRINTED)
+    assert (11 * fit[0] + fit[11]) / 12 == pytest.approx(float(average_rate(alignment)), rel=1e-12)
+
+
+def sums_of(sequences):
+    """From one (n_tokens, L + 1) array of cosines for each sequence."""
+    return SequenceSums(np.array([one.sum(0) for one in sequences]), np.array([len(one) for one in sequences]))
+
+
+def noisy(n_sequences, n_tokens, n_layers=4, seed=0, shift=0.0):
+    random = np.random.default_rng(seed)
+    level = np.linspace(0.1, 1, n_layers)
+    of_sequence = random.normal(0, 0.05, (n_sequences, 1, n_layers))
+    return level + shift + of_sequence + random.normal(0, 0.01, (n_sequences, n_tokens, n_layers))
+
+
+def test_the_mean_is_over_tokens_and_not_over_sequences():
+    sums = sums_of([np.array([[0.0, 1.0]] * 3), np.array([[0.8, 1.0]])])
+    np.testing.assert_allclose(sums.alignment, [0.2, 1.0])
+    np.testing.assert_allclose(sums.means, [[0.0, 1.0], [0.8, 1.0]])
+
+
+def test_the_draws_are_of_whole_sequences():
+    """Against a resampling written out: every draw is the ratio for some multiset of the sequences."""
+    sums = SequenceSums(np.array([[1.0], [4.0], [9.0]]), np.array([1, 2, 3]))
+    possible = {
+        round(sum(sums.sums[i, 0] for i in draw) / sum(sums.counts[i] for i in draw), 9) for draw in np.ndindex(3, 3, 3)
+    }
+    [drawn] = resample_profiles([sums], 500)
+    assert {round(float(value), 9) for value in drawn[:, 0]} == possible
+
+
+def test_pairs_are_sequences_that_have_both_classes():
+    first, second = sums_of(list(noisy(6, 4))), sums_of(list(noisy(6, 2, seed=1, shift=0.05)))
+    first.sums[2], first.counts[2] = 0, 0
+    second.sums[4], second.counts[4] = 0, 0
+    gap = paired_gap(first, second)
+    both = [0, 1, 3, 5]
+    for layer in range(3):
+        one, other = first.means[both, layer], second.means[both, layer]
+        expected = stats.ttest_rel(one, other)
+        assert gap.t[layer] == pytest.approx(expected.statistic, rel=1e-12)
+        assert gap.p[layer] == pytest.approx(expected.pvalue, rel=1e-12)
+        assert gap["gap"][layer] == pytest.approx((one - other).mean(), rel=1e-12)
+        assert gap["gap_low"][layer] < gap["gap"][layer] < gap["gap_high"][layer]
+    assert gap["n"].tolist() == ["4 sequences"] * 3
+    np.testing.assert_array_equal(gap.p_holm, holm(gap.p))
+
+
+@pytest.mark.parametrize(
+    ("p", "adjusted"),
+    [
+        # Holm 1979's procedure by hand: 0.01 x 4, 0.02 x 3, max(0.06, 0.03 x 2), max(0.06, 0.04)
+        ([0.01, 0.02, 0.03, 0.04], [0.04, 0.06, 0.06, 0.06]),
+        ([0.04, 0.01], [0.04, 0.02]),
+        ([0.9, 0.8], [1.0, 1.0]),
+        ([0.01, np.nan, 0.04], [0.02, np.nan, 0.04]),
+        ([], []),
+    ],
+    ids=["rising", "falling", "capped", "untested", "none"],
+)
+def test_holm(p, adjusted):
+    np.testing.assert_allclose(holm(p), adjusted, rtol=1e-12)
+
+
+def store_rows(profiles, losses):
+    """Rows as a store gives them: a profile and a training loss by step."""
+    layers = [
+        make_row(step=step, layer=layer, depth=layer / 3, metric="alignment", value=value)
+        for step, profile in profiles.items()
+        for layer, value in enumerate(profile)
+    ]
+    return to_frame([*layers, *(make_scalar(step, loss) for step, loss in losses.items())])
+
+
+PROFILES = {step: [0.1 * number, 0.2 + 0.02 * number, 0.7, 1.0] for number, step in enumerate((0, 1, 2, 4, 8))}
+
+
+def test_the_loss_is_taken_at_the_steps_that_have_a_profile():
+    table = summaries_with_loss(store_rows(PROFILES, {1: 5.0, 2: 4.0, 4: 3.5, 8: 2.0, 16: 1.0}))
+    assert table.index.tolist() == [1, 2, 4, 8]
+    assert table["loss"].tolist() == [5.0, 4.0, 3.5, 2.0]
+    assert table["mean alignment"][4] == pytest.approx(np.mean(PROFILES[4]))
+    assert table["average rate"][4] == pytest.approx((1 - PROFILES[4][0]) / 3)
+    assert table["rate of the middle third"][4] == pytest.approx(0.7 - PROFILES[4][1])
+    assert table["last step"][4] == pytest.approx(0.3)
+
+
+def test_correlations_against_scipy():
+    table = summaries_with_loss(store_rows(PROFILES, {0: 6.0, 1: 5.0, 2: 5.5, 4: 3.5, 8: 2.0}))
+    found = loss_correlations(table)
+    assert found.index.tolist() == list(SUMMARIES)
+    values, loss = table["average rate"].to_numpy(), table["loss"].to_numpy()
+    assert found.spearman["average rate"] == pytest.approx(stats.spearmanr(values, loss)[0], rel=1e-12)
+    assert found.pearson["average rate"] == pytest.approx(stats.pearsonr(values, loss)[0], rel=1e-12)
+    assert found.spearman["average rate"] == pytest.approx(0.9)
+    assert found.spearman["mean alignment"] == pytest.approx(-0.9)
+    assert np.isnan(found.pearson["last step"])  # the same at every step
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Words of every class, often enough."""
+    path = tmp_path / "text.txt"
+    random = np.random.default_rng(0)
+    words = ["the", "of", "and", "river", "stone", "walk", "green", *(f"{a}{b}ord" for a in "bcdfgw" for b in "aeiou")]
+    chosen = random.choice(words, 3000, p=(shares := 1 / np.arange(1, len(words) + 1)) / shares.sum())
+    path.write_text(" ".join(chosen))
+    return path
+
+
+def ran(*arguments):
+    main(["study", "convergence", *map(str, arguments)])
+
+
+def short(text, output, *more):
+    given = ["--text", text, "--sequence-length", 32, "--max-vectors", 512, "--resamples", 50, "-o", output]
+    return [*given, *more] if "--sentences" in more else [*given, "--sentences", 20, *more]
+
+
+def test_cosines_against_the_states_themselves(hand_written, small_probe):
+    states = capture(prepare(hand_written), small_probe, ["all", "no_sink"])
+    [found] = token_cosines(hand_written, small_probe, ["all", "no_sink"])
+    last = states.layers[-1].states.double()
+    for layer, cosines in zip(states.layers, found.cosines, strict=True):
+        expected = torch.nn.functional.cosine_similarity(layer.states.double(), last)
+        np.testing.assert_allclose(cosines, expected.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(found.cosines[-1], 1, atol=1e-12)
+
+
+def test_the_text_alone(save_model, text, tmp_path):
+    ran(save_model("a"), *short(text, tmp_path / "out", "--sentences", 0, "--classes", "none"))
+    assert {path.name for path in (tmp_path / "out").glob("*.csv")} == {"profiles.csv", "classes.csv"}
+    assert not (tmp_path / "out" / "a" / "gaps.png").exists()
+    assert pd.read_csv(tmp_path / "out" / "classes.csv")["class"].unique().tolist() == ["all", "no_sink"]
+
+
+NUMBERS = ("singular", "plural")
+
+
+WORDS = sorted({word for words in VOCABULARY.values() for word in words})
+
+
+def words_of(sentence: str) -> list[str]:
+    return sentence.removesuffix(".").split()
+
+
+class Reader:
+    """Reads the grammar as it is written down, symbol by symbol: from a place to all places where a symbol may end."""
+
+    def __init__(self, sentence: str) -> None:
+        self.words = words_of(sentence)
+
+    def reads(self) -> bool:
+        return any(
+            end == len(self.words)
+            for number in NUMBERS
+            for end in (*self.with_relative(number), *self.with_complement(number), *self.with_subordinate())
+        )
+
+    def with_relative(self, number: str) -> Iterator[int]:
+        for noun in self.nominal(0, number):
+            for relative in self.relative(noun, number, 0):
+                yield from self.verb_phrase(relative, number, 0)
+
+    def with_complement(self, number: str) -> Iterator[int]:
+        for subject in self.noun_phrase(0, number, 0):
+            for verb in self.word(subject, f"clausal verb, {number}"):
+                for that in self.word(verb, "complementizer"):
+                    yield from self.clause(that, 0)
+
+    def with_subordinate(self) -> Iterator[int]:
+        for end in self.clause(0, 0):
+            for subordinator in self.word(end, "subordinator"):
+                yield from self.clause(subordinator, 0)
+
+    def word(self, at: int, category: str) -> Iterator[int]:
+        if at < len(self.words) and self.words[at] in VOCABULARY[category]:
+            yield at + 1
+
+    def perhaps(self, at: int, category: str) -> Iterator[int]:
+        yield at
+        yield from self.word(at, category)
+
+    def clause(self, at: int, depth: int) -> Iterator[int]:
+        if depth > 3:
+            return
+        for number in NUMBERS:
+            for subject in self.noun_phrase(at, number, depth):
+                yield from self.verb_phrase(subject, number, depth)
+
+    def nominal(self, at: int, number: str) -> Iterator[int]:
+        for determiner in self.word(at, f"determiner, {number}"):
+            for adjective in self.perhaps(determiner, "adjective"):
+                yield from self.word(adjective, f"noun, {number}")
+
+    def noun_phrase(self, at: int, number: str, depth: int) -> Iterator[int]:
+        for noun in self.nominal(at, number):
+            yield noun
+            yield from self.relative(noun, number, depth + 1)
+            for preposition in self.word(noun, "preposition"):
+                if self.words[preposition : preposition + 1] == ["the"]:
+                    yield from self.word(preposition + 1, "place")
+
+    def relative(self, at: int, number: str, depth: int) -> Iterator[int]:
+        if depth > 3:
+            return
+        for pronoun in self.word(at, "relative pronoun"):
+            yield from self.verb_phrase(pronoun, number, depth)
+            if self.words[at] == "that":
+                for other in NUMBERS:
+                    for subject in self.nominal(pronoun, other):
+                        yield from self.word(subject, f"transitive verb, {other}")
+
+    def verb_phrase(self, at: int, number: str, depth: int) -> Iterator[int]:
+        for verb in self.word(at, f"intransitive verb, {number}"):
+            yield from self.perhaps(verb, "adverb")
+        for verb in self.word(at, f"transitive verb, {number}"):
+            for other in NUMBERS:
+                yield from self.noun_phrase(verb, other, depth)
+        for verb in self.word(at, f"clausal verb, {number}"):
+            for that in self.word(verb, "complementizer"):
+                yield from self.clause(that, depth + 1)
+
+
+def test_the_first_sentences_never_change():
+    assert complex_sentences(3) == [
+        "these singers that many women admire think that every tall boy runs quietly.",
+        "the clever baker that these lawyers like thinks that these young painters follow the young women because a sailor helps many clever boys who rest.",
+        "every woman hopes that every soldier visits some sailors.",
+    ]
+    assert complex_sentences(2, seed=7) == [
+        "these boys that think that the careful boys sleep believe that a tired king sleeps.",
+        "a happy baker that the teacher sees claims that this boy admires some young women.",
+    ]
+    assert simple_sentences(2) == [
+        "boy clever women sailor that like follow young that who a that singers.",
+        "these lawyers these painters tall admire these that the the young helps because baker clever every rest many quietly many boys think women runs thinks.",
+    ]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_both_kinds_have_the_same_words_and_lengths(seed):
+    simple, ordered = simple_sentences(500, seed), complex_sentences(500, seed)
+    assert Counter(" ".join(simple).replace(".", "").split()) == Counter(" ".join(ordered).replace(".", "").split())
+    assert [len(words_of(sentence)) for sentence in simple] == [len(words_of(sentence)) for sentence in ordered]
+    assert not set(simple) & set(ordered)
+
+
+def test_complex_sentences_are_grammatical_and_simple_ones_are_not():
+    assert all(Reader(sentence).reads() for sentence in complex_sentences(1500))
+    assert not any(Reader(sentence).reads() for sentence in simple_sentences(1500))
+
+
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A token for each word, with a prefix and a suffix as BERT has."""
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", ".", *WORDS])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[PAD]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
+
+
+def test_the_probe_has_a_sequence_for_each_sentence(tokenizer):
+    probe = sentence_probe(tokenizer, 50, seed=2)
+    assert len(probe.lengths) == 100
+    shown = [
+        " ".join(tokenizer.convert_ids_to_tokens(ids[1:-1].tolist()))
+        for ids in probe.tokens.split(probe.lengths.tolist())
+    ]
+    assert [sentence.replace(" .", ".") for sentence in shown] == simple_sentences(50, 2) + complex_sentences(50, 2)
+    assert probe.subsets == ("all", "no_sink", "complex", "simple")
+    assert probe.hash == sentence_probe(tokenizer, 50, seed=2).hash != sentence_probe(tokenizer, 50).hash

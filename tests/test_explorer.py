@@ -1,0 +1,256 @@
+"""The explorer shows the numbers of the studies, for one sentence in several checkpoints, to its own page alone."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+from urllib.parse import urlsplit
+
+import gradio as gr
+import pytest
+import torch
+from saved_models import MARKUP
+
+from repdyn.cli.explore import main
+from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.explorer import lens_tables, server, tables
+from repdyn.explorer.server import choose_checkpoints, launch
+from repdyn.explorer.session import LISTED
+from repdyn.studies.tokens.sentences import encode_sentence
+from repdyn.utils import addresses
+from repdyn.utils.addresses import free_port
+
+SENTENCE = "The £1 coin"
+
+
+OTHER = "The £2 note"
+
+
+def looked_at(session, place=3, **settings):
+    return session.token(SENTENCE, place, **settings)[0]
+
+
+def test_a_token_against_a_naive_run_in_float64(session):
+    for subject, seen in zip(session.models, looked_at(session, 5), strict=True):
+        ids = torch.tensor([encode_sentence(subject, SENTENCE)])
+        with torch.no_grad():
+            states = subject.model(ids, output_hidden_states=True).hidden_states
+        rows = subject.model.get_input_embeddings().weight.detach().double()
+        blocks = seen.table[seen.table["state"] == "block"]
+        assert blocks["layer"].tolist() == [0, 1, 2]
+        # the last of the decoder's own list is after its final norm
+        for line in blocks.to_dict("records")[:2]:
+            cosines = torch.cosine_similarity(states[line["layer"]][0, 5].double(), rows, dim=1)
+            own = cosines[ids[0, 5]]
+            assert line["cosine"] == pytest.approx(float(own), abs=1e-6)
+            assert line["rank"] == int((cosines > own + 1e-12).sum())
+            near = seen.nearest[(seen.nearest["state"] == "block") & (seen.nearest["layer"] == line["layer"])]
+            assert near["nearest_id"].tolist() == cosines.topk(3).indices.tolist()
+            assert near["cosine"].tolist() == pytest.approx(cosines.topk(3).values.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "message"),
+    [
+        ("  ", "expected a sentence, got nothing; type one"),
+        ("a", "expected a sentence of 2 or more tokens for an encoder, got 1"),
+        (
+            "a" * 41,
+            "expected a sentence of at most 40 tokens for an encoder, got 41; shorten it, or start with a larger --max-tokens",
+        ),
+        ("a" * 65, "expected a sentence of 2 to 64 tokens for an encoder, got 65"),
+        ("a" * 9999, "expected a sentence of at most 1,280 characters, got 9,999; shorten it"),
+    ],
+    ids=["blank", "one token", "too long", "longer than the model takes", "endless"],
+)
+def test_a_sentence_that_is_too_short_or_too_long_is_refused(session, sentence, message):
+    for ask in (
+        lambda: session.tokens(sentence),
+        lambda: session.token(sentence, 0),
+        lambda: session.paths(SENTENCE, sentence, 0),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            ask()
+
+
+@pytest.mark.parametrize("place", [-1, 12])
+def test_a_place_beyond_the_sentence_is_refused(session, place):
+    message = f"expected a token from 0 to 11, got {place}; choose one of the sentence"
+    with pytest.raises(ValueError, match=message):
+        session.token(SENTENCE, place)
+    with pytest.raises(ValueError, match=message):
+        session.paths(SENTENCE, OTHER, place)
+
+
+SENTENCE_OF_EXPLORER_LENS = f"The £ {MARKUP[0]}"
+
+
+ENCODER, DECODER = 0, 1
+
+
+def logits(loaded, ids):
+    with torch.no_grad():
+        return loaded.with_head(torch.tensor([ids])).logits[0].double()
+
+
+def test_the_last_layer_of_a_decoder_is_its_own_prediction(session):
+    loaded, found = session.models[DECODER], session.lens(SENTENCE_OF_EXPLORER_LENS, DECODER)
+    expected = logits(loaded, list(found.ids)).softmax(1)
+    last = found.layers[-1]
+    assert not found.is_masked
+    assert torch.equal(last.ids, expected.topk(LISTED).indices)
+    assert torch.allclose(last.probabilities, expected.topk(LISTED).values, atol=1e-7)
+    assert torch.allclose(last.entropy, -(expected * expected.log()).sum(1), atol=1e-6)
+    assert last.kl.tolist() == [0.0] * len(found.ids)
+
+
+@pytest.mark.parametrize("colour", lens_tables.COLOURS)
+def test_the_grid_has_a_cell_for_each_layer_and_token_and_no_markup(session, colour):
+    loaded, found = session.models[DECODER], session.lens(SENTENCE_OF_EXPLORER_LENS, DECODER)
+    shown = lens_tables.grid(loaded, found, colour, lens_tables.last_cell(found))
+    assert shown.count("<button") == len(found.layers) * len(found.ids)
+    assert shown.count('aria-pressed="true"') == 1
+    assert all(0 <= int(share) <= 100 for share in re.findall(r"--shade: (\d+)%", shown))
+    assert MARKUP[0] not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_bytes_are_shown_as_characters():
+    tokenizer = byte_tokenizer()
+    ids = tokenizer("a \n£").input_ids
+    assert lens_tables.readable_tokens(tokenizer, ids) == ["a", "␣", "↵", "\\xc2", "\\xa3"]
+    assert lens_tables.readable_tokens(tokenizer, [tokenizer.mask_token_id]) == ["[MASK]"]
+
+
+SENTENCE_OF_EXPLORER_ATTENTION = f"The coin {MARKUP[0]}"
+
+
+@pytest.mark.parametrize("number", [ENCODER, DECODER], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("layer", [1, 2])
+def test_weights_are_those_that_the_model_returns(session, number, layer):
+    loaded = session.models[number]
+    ids = encode_sentence(loaded, SENTENCE_OF_EXPLORER_ATTENTION)
+    [found], remarks = session.attention(SENTENCE_OF_EXPLORER_ATTENTION, number, layer)
+    loaded.model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = loaded.model(torch.tensor([ids]), output_attentions=True).attentions[layer - 1][0]
+    assert remarks == []
+    assert (found.name, found.ids, found.layer) == (loaded.name, tuple(ids), layer)
+    torch.testing.assert_close(found.weights, expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:2]))
+    assert bool((found.weights.triu(1) > 0).any()) is (number == ENCODER)
+
+
+def test_all_layers_have_a_table_for_each_checkpoint(session):
+    seen, _ = session.token(SENTENCE, 3)
+    html = tables.nearest_tables(seen, "block", None)
+    assert html.count("<table>") == 2
+    assert html.count('<th scope="col">layer</th><th scope="col">0</th><th scope="col">1</th>') == 2
+    line = seen[1].table.query("state == 'block' and layer == 2").iloc[0]
+    assert f"<td>{line['rank']:,}</td></tr>" in html
+    assert f"<td>{line['cosine']:.3f}</td></tr>" in html
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Where gradio keeps files."""
+    return tmp_path_factory.mktemp("gradio")
+
+
+@pytest.fixture(scope="module")
+def port(cache):
+    """A page of this computer alone."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("GRADIO_TEMP_DIR", str(cache))
+        with gr.Blocks(analytics_enabled=False) as blocks:
+            gr.Textbox()
+        yield urlsplit(launch(blocks, host="127.0.0.1", port=0)).port
+        blocks.close(verbose=False)
+
+
+def asked(port, method, path, body=b"", **headers):
+    """Status and text of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/gradio_api/file=README.md"),
+        ("GET", "/gradio_api/proxy=https://example.org/"),
+        ("GET", "/gradio_api/deep_link?session_hash=a"),
+        ("POST", "/gradio_api/run/predict"),
+        ("POST", "/login"),
+        ("GET", "/monitoring"),
+    ],
+)
+def test_what_the_page_does_not_ask_for_is_refused(port, method, path):
+    status, text = asked(port, method, path)
+    assert (status, text) == (403, f"expected a request that the page makes, got {method} {path.partition('?')[0]!r}")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:7860", "127.0.0.1.evil.example", "localhost@evil", "[", ""]
+)
+def test_a_name_that_leads_here_from_elsewhere_is_refused(port, host):
+    status, text = asked(port, "GET", "/config", Host=host)
+    assert (status, text) == (403, f"expected a request to 127.0.0.1 or ::1 or localhost, got one to {host!r}")
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The options with which the page would be served."""
+    given = []
+    monkeypatch.setattr(server, "serve", given.append)
+    return given
+
+
+def test_it_serves_this_computer_alone_unless_told_otherwise(served, capsys):
+    main(["gpt2"])
+    (options,) = served
+    assert (options.host, options.port, options.max_tokens) == ("127.0.0.1", 7860, 128)
+    assert not options.open
+    assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def steps_folder(tmp_path):
+    """The folder of a run with the names of six checkpoints, one of another kind, and no weights."""
+    for name in ("step0", "step8", "step16", "step100", "step1000", "best", "step007"):
+        (tmp_path / "run/hf_checkpoints" / name).mkdir(parents=True)
+        (tmp_path / "run/hf_checkpoints" / name / "config.json").write_text("{}")
+    return tmp_path / "run"
+
+
+def test_the_first_middle_and_last_checkpoint_of_a_run_are_chosen(steps_folder):
+    names, (note,) = choose_checkpoints([str(steps_folder)], ())
+    assert names == ("step0", "step8", "step1000")
+    assert note == "step0, step8, step1000 of 6 checkpoints; choose others with --revisions"
+
+
+def test_a_step_without_a_checkpoint_becomes_the_nearest_one(steps_folder):
+    names, notes = choose_checkpoints([str(steps_folder)], ("step8", "step12", "step400", "best"))
+    assert names == ("step8", "step100", "best")
+    assert notes == [
+        "no checkpoint step12: the nearest one is step8",
+        "no checkpoint step400: the nearest one is step100",
+    ]
+
+
+def test_no_free_port_is_an_error(monkeypatch):
+    monkeypatch.setattr(addresses, "_PORTS", 1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        first = taken.getsockname()[1]
+        with pytest.raises(
+            OSError,
+            match=f"expected a free port from {first} to {first} at 127.0.0.1, found none: .*; choose another --port",
+        ):
+            free_port("127.0.0.1", first)

@@ -1,0 +1,202 @@
+"""A store is sent to loggers as a live run would have been."""
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from synthetic_runs import SAMPLED, fill, make_row, make_rows
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from repdyn.alerts import Rule, write_rules
+from repdyn.publish.description import log_config, log_status, provenance
+from repdyn.publish.export import export_run, open_logger
+from repdyn.publish.keys import logged_values
+from repdyn.publish.media import log_stored_media
+from repdyn.publish.targets import STEP_KEY
+
+NAN = math.nan
+
+
+@pytest.fixture
+def store(published, failures, filled, tmp_path):
+    """One model swept at three steps, the second without a value in the embedding output, and a failed step."""
+
+    def dimension(step, depth):
+        return NAN if (step, depth) == (1, 0) else 10 + step + depth
+
+    rows = published("lab/model-70m", steps=(0, 1, 8), n_blocks=2, dimension=dimension, probe="abc123")
+    return filled(tmp_path / "sweeps", rows, failures(4, probe="abc123"))
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "metrics.csv").open()))
+
+
+def test_one_row_for_each_step_with_scalars_and_tokens(store, tmp_path):
+    logger = CSVLogger(tmp_path / "log", name="", version="")
+    assert export_run(store, "lab/model-70m", [logger]) == 3
+    logger.save()
+    lines = table(tmp_path / "log")
+    assert [line["step"] for line in lines] == ["0", "1", "8"]
+    assert [float(line["repdyn/tokens"]) for line in lines] == [0, 1000, 8000]
+    assert [float(line["seconds/forward"]) for line in lines] == [2.1] * 3
+    assert [line["two_nn/layer_00"] for line in lines] == ["10.0", "nan", "18.0"]
+    assert [float(line["two_nn/mean"]) for line in lines] == [10.5, 11.75, 18.5]
+
+
+def test_the_row_is_what_a_live_run_logs(store, published, tmp_path):
+    rows = published("lab/model-70m", steps=(8,), n_blocks=2, dimension=lambda step, depth: 10 + step + depth)
+    logger = CSVLogger(tmp_path / "log", name="", version="")
+    export_run(store, "lab/model-70m", [logger])
+    logger.save()
+    last = table(tmp_path / "log")[-1]
+    assert {name: float(last[name]) for name in logged_values(rows)} == logged_values(rows)
+
+
+def test_the_training_loss_has_its_own_name(filled, tmp_path):
+    logger = CSVLogger(tmp_path / "log", name="", version="")
+    export_run(filled(tmp_path / "store", make_rows(steps=(0, 8))), "decoder-quickstart", [logger])
+    logger.save()
+    losses = [float(line["train/loss"]) for line in table(tmp_path / "log")]
+    assert losses == pytest.approx([5.6, 1.2 + 4.4 * math.exp(-0.1)])
+    assert "repdyn/tokens" not in table(tmp_path / "log")[0]
+
+
+def test_provenance(store):
+    assert provenance(store, store.to_pandas("lab/model-70m")) == {
+        "store": str(store.path.resolve()),
+        "kind": "decoder",
+        "tokens_seen": 8000,
+        "n_layers": 3,
+        "run": "lab/model-70m",
+        "model": "GPTNeoXForCausalLM",
+        "parameters": 1_234_567,
+        "probe": "abc123",
+        "design": "independent",
+        "sampling": f"{SAMPLED}, own window's neighbours left out",
+        "n_vectors": 4096,
+        "n_batches": 8,
+        "dim": 128,
+        "dtype": "float32",
+        "device": "cpu",
+        "attention": "sdpa",
+        "repdyn_version": "0.1.0",
+    }
+
+
+@pytest.mark.parametrize("name", ["../outside", ".hidden/x", "a b/ü"])
+def test_no_name_leads_out_of_the_folder(name, tmp_path):
+    with open_logger("csv", name, tmp_path / "logs") as (logger, place):
+        logger.log_metrics({"x": 1.0}, 0)
+    assert Path(place).resolve().is_relative_to((tmp_path / "logs" / "csv").resolve())
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
+def test_a_model_with_two_stacks_is_one_run_that_tells_them_apart(two_stacks, filled, tmp_path):
+    store = filled(tmp_path / "store", rows := two_stacks("lab/t5", steps=(0, 8)))
+    loggers = CSVLogger(tmp_path / "log", name="", version=""), TensorBoardLogger(tmp_path, name="", version="board")
+    assert export_run(store, "lab/t5", loggers) == 2
+    for logger in loggers:
+        logger.save()
+        logger.finalize("success")
+    lines = table(tmp_path / "log")
+    assert [line["step"] for line in lines] == ["0", "8"]
+    logged = logged_values([row for row in rows if row.step == 8])
+    assert {name: float(lines[-1][name]) for name in logged} == logged
+    assert [float(line["train/loss"]) for line in lines] == pytest.approx([5.6, 1.2 + 4.4 * math.exp(-0.1)])
+    events = EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    images = set(events.Tags()["images"])
+    assert len(images) == 12
+    assert {"figures/encoder/mean_over_layers", "figures/decoder/mean_over_layers"} < images
+
+
+pytestmark = pytest.mark.slow
+
+
+RUN = "decoder-quickstart"
+
+
+@pytest.fixture
+def board(tmp_path):
+    return TensorBoardLogger(tmp_path, name="", version="board")
+
+
+def read(board):
+    board.finalize("success")
+    events = EventAccumulator(board.log_dir)
+    return events.Reload()
+
+
+def texts(events, tag):
+    return [
+        value.decode() for event in events.Tensors(f"{tag}/text_summary") for value in event.tensor_proto.string_val
+    ]
+
+
+def test_configuration_and_status(tmp_path, board):
+    store = fill(tmp_path / "store", make_rows(steps=(0, 8)))
+    loggers = [board, CSVLogger(tmp_path, name="", version="csv")]
+    log_config({"probe": "3f2a", "schedule": "every 8"}, loggers, "teacher_")
+    log_status(store, RUN, loggers)
+    events = read(board)
+    assert texts(events, "repdyn/config") == ["    repdyn/teacher_probe: 3f2a\n    repdyn/teacher_schedule: every 8"]
+    (summary,) = texts(events, "repdyn/summary")
+    assert [line.partition(":")[0] for line in summary.splitlines()] == ["    repdyn/status", "    repdyn/headline"]
+
+
+class Experiment:
+    """A run of W&B that refuses some names."""
+
+    def __init__(self, refused=""):
+        self.refused = refused
+        self.logged = {}
+
+    def define_metric(self, *_, **__):
+        pass
+
+    def log(self, values):
+        for name, value in values.items():
+            if name == STEP_KEY:
+                continue
+            if self.refused and self.refused in name:
+                raise ValueError(f"no such name: {name}")
+            self.logged[name] = value
+
+
+def logger_of(experiment):
+    logger = WandbLogger.__new__(WandbLogger)
+    logger._experiment = experiment
+    return logger
+
+
+def tables(experiment):
+    return {name.removeprefix("tables/") for name in experiment.logged if name.startswith("tables/")}
+
+
+def test_tables_hold_what_the_store_holds(tmp_path):
+    store, experiment = fill(tmp_path, make_rows(steps=(0, 8), n_blocks=2)), Experiment()
+    write_rules(
+        [Rule(name="any", when="above", bound=0.0, metrics=("two_nn",))], store.alerts_path("decoder-quickstart")
+    )
+    log_stored_media(store, "decoder-quickstart", [logger_of(experiment)])
+    assert tables(experiment) == {"two_nn_all", "anisotropy_all", "anisotropy_no_sink", "alerts", "findings"}
+    table = experiment.logged["tables/two_nn_all"]
+    rows = store.to_pandas().query("metric == 'two_nn'").sort_values(["step", "layer"])
+    for column in ("step", "layer", "value", "low", "high", "n_vectors", "design"):
+        assert [row[table.columns.index(column)] for row in table.data] == rows[column].tolist()
+    assert {row[1] for row in experiment.logged["tables/alerts"].data} == {"any"}
+    assert {name for name in experiment.logged if "two_nn" in name and name.startswith("interactive/")} == {
+        f"interactive/{kind}_two_nn_all" for kind in ("profile", "heatmap", "means")
+    }
+
+
+def test_a_name_that_wandb_refuses_costs_itself_alone(tmp_path):
+    rows = make_rows(steps=(0, 8), n_blocks=2)
+    rows += [make_row(step=step, layer=1, metric="odd", value=1.0) for step in (0, 8)]
+    experiment = Experiment(refused="odd_all")
+    with pytest.raises(ValueError, match="no such name: tables/odd_all"):
+        log_stored_media(fill(tmp_path, rows), "decoder-quickstart", [logger_of(experiment)])
+    assert tables(experiment) == {"two_nn_all", "anisotropy_all", "anisotropy_no_sink", "alerts", "findings"}

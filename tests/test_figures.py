@@ -1,0 +1,554 @@
+"""Figures of one run and of several draw the stored values, and say what they leave out."""
+
+import math
+
+import numpy as np
+import pytest
+from matplotlib.collections import FillBetweenPolyCollection
+from matplotlib.colors import CenteredNorm, LogNorm, SymLogNorm
+from matplotlib.patches import StepPatch
+from scipy.stats import t as student_t
+from synthetic_families import PYTHIA, make_everything
+from synthetic_runs import SAMPLED, make_published, to_frame
+
+from repdyn.figures.captions import compared
+from repdyn.figures.comparison import ComparedRuns, compare_family, comparison_figures, means_over_layers, profiles
+from repdyn.figures.convergence import convergence
+from repdyn.figures.heatmaps import heads_heatmap, heatmap
+from repdyn.figures.overviews import depth_overview, steps_overview
+from repdyn.figures.panes import depth_panes
+from repdyn.figures.run import MAX_STEPS, all_figures, mean_over_layers, profile_over_depth
+from repdyn.figures.scales import DIMENSIONS, scales
+from repdyn.tables.alignment_profile import isotonic_fit, lower_envelope
+from repdyn.tables.frames import measurements
+
+pytestmark = pytest.mark.slow
+
+
+NAN = math.nan
+
+
+def panels(figure):
+    """The axes without colour bars and twins."""
+    return [axes for axes in figure.axes if axes.get_subplotspec() is not None and axes.get_label() != "<colorbar>"]
+
+
+def legend_of(axes):
+    legend = axes.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_profile_draws_selected_steps_with_their_values(run):
+    frame = run(n_blocks=4, steps=PYTHIA)
+    figure = profile_over_depth(frame, "anisotropy")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "all tokens",
+        "without first positions and special tokens",
+    ]
+    for axes, subset in zip(figure.axes, ("all", "no_sink"), strict=True):
+        labels = [line.get_label() for line in axes.lines]
+        assert labels[0] == "0"
+        assert labels[-1] == "143,000"
+        assert MAX_STEPS - 1 <= len(labels) <= MAX_STEPS
+        at_last = frame.query(f"metric == 'anisotropy' and subset == '{subset}' and step == 143000")
+        np.testing.assert_array_equal(axes.lines[-1].get_xdata(), [0, 1, 2, 3, 4])
+        np.testing.assert_array_equal(axes.lines[-1].get_ydata(), at_last["value"])
+    (legend,) = figure.legends
+    assert legend.get_title().get_text() == "step"
+    assert legend.get_texts()[0].get_text() == "143,000"
+
+
+def test_profile_band_is_the_interval(run):
+    frame = run(n_blocks=1, steps=(0,), anisotropy=lambda step, depth: 0.2 + 0.2 * depth, noise=0.5)
+    axes = profile_over_depth(frame, "anisotropy").axes[0]
+    (band,) = [artist for artist in axes.collections if isinstance(artist, FillBetweenPolyCollection)]
+    corners = {(x, round(y, 9)) for x, y in np.asarray(band.get_paths()[0].vertices, float).tolist()}
+    ends = frame.query("metric == 'anisotropy' and subset == 'all'")[["layer", "low", "high"]].to_numpy(float)
+    assert corners == {(layer, round(end, 9)) for layer, *both in ends for end in both}
+    assert ends[0, 2] - ends[0, 1] == pytest.approx(2 * 2.3646243 * np.sqrt(2 / 8) * 0.1)
+
+
+def test_mean_over_layers_with_loss(run):
+    frame = run(n_blocks=2, steps=(0, 8, 64), dimension=lambda step, depth: 10 + depth + step)
+    figure = mean_over_layers(frame)
+    dimension, anisotropy = panels(figure)[:2]
+    np.testing.assert_array_equal(dimension.lines[0].get_xdata(), [0, 8, 64])
+    np.testing.assert_allclose(np.asarray(dimension.lines[0].get_ydata(), float), [10.5, 18.5, 74.5])
+    assert dimension.get_title(loc="left") == "Intrinsic dimension (TwoNN), all tokens (3 layers)"
+    assert dimension.get_ylabel() == "dimension"
+    assert anisotropy.get_xscale() == "symlog"
+    assert anisotropy.get_xlim()[0] < 0, "step 0 shows"
+    assert legend_of(anisotropy) == [
+        "all tokens (3 layers)",
+        "without first positions and special tokens (3 layers)",
+    ]
+    (twin,) = [axes for axes in figure.axes if axes.get_ylabel() == "train/loss (dashed)"]
+    np.testing.assert_array_equal(twin.lines[0].get_ydata(), frame[frame["metric"] == "train/loss"]["value"])
+
+
+def above_of(figure):
+    (above,) = [axes for axes in figure.axes if axes.get_xlabel() == "training tokens"]
+    return above
+
+
+def test_tokens_stand_above_the_steps(run):
+    frame = run(steps=(0, 1, 10, 100))
+    frame["tokens_seen"] = (frame["step"] * 4096).astype("Int64")
+    figure = mean_over_layers(frame)
+    above, below = above_of(figure), panels(figure)[1]
+    assert [tick.get_text() for tick in above.get_xticklabels()] == ["0", "10k", "100k", "410k"]
+    places = above.get_xticks()
+    np.testing.assert_allclose(places, [0, 10_000 / 4096, 100_000 / 4096, 100])
+    # at the same place as the step that has as many tokens
+    figure.draw_without_rendering()
+    at = [axes.transData.transform([(place, 0) for place in places])[:, 0] for axes in (above, below)]
+    np.testing.assert_allclose(*at)
+
+
+def test_a_finished_model_has_profiles_alone(run):
+    frame = run(steps=(0,), stage="finished", causal=False)
+    figures = all_figures(frame)
+    assert list(figures) == ["profile_anisotropy", "profile_two_nn"]
+    for figure in figures.values():
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["finished"]
+        assert legend.get_title().get_text() == ""
+
+
+def test_mean_over_layers_of_unmeasured_metrics_is_an_error(run):
+    with pytest.raises(ValueError, match="^expected one of the metrics rank, got rows of anisotropy, two_nn; name one"):
+        mean_over_layers(run(steps=(0,)), ["rank"])
+
+
+def test_heatmap_shows_every_cell(run):
+    steps = (0, 1, 100)
+    frame = run(n_blocks=3, steps=steps, dimension=lambda step, depth: NAN if step == depth == 0 else step + depth)
+    figure = heatmap(frame, "two_nn", "all")
+    axes = figure.axes[0]
+    cells = axes.images[0].get_array()
+    assert cells is not None
+    assert cells.shape == (4, 3)
+    np.testing.assert_array_equal(np.ma.getmaskarray(cells), [[True, False, False], *[[False] * 3] * 3])
+    assert cells[3, 2] == 101
+    assert axes.images[0].origin == "lower"
+    assert axes.patch.get_hatch()
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "100"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1", "2", "3"]
+    assert figure.get_suptitle().splitlines()[0].endswith("all tokens; hatched: none that compares")
+    assert figure.axes[1].get_ylabel() == "dimension"
+
+
+def test_two_stacks_are_not_drawn_as_one(two_stacks, frame_of):
+    with pytest.raises(ValueError, match="^expected the rows of one stack of blocks, got 2: 'encoder', 'decoder'"):
+        all_figures(frame_of(two_stacks()))
+
+
+STEPS = (0, *range(1000, 143001, 1000))
+
+
+def test_profile_draws_the_steps_of_the_lowest_and_the_highest_mean(run):
+    frame = run(n_blocks=2, steps=STEPS, anisotropy=lambda step, depth: {6000: 0.9, 77000: 0.1}.get(step, 0.5))
+    labels = {line.get_label() for line in profile_over_depth(frame, "anisotropy").axes[0].lines}
+    assert {"6,000", "77,000"} <= labels
+
+
+def test_heatmap_draws_the_steps_of_the_lowest_and_the_highest_value(run):
+    frame = run(n_blocks=2, steps=STEPS)
+    cells = frame[(frame["metric"] == "anisotropy") & (frame["subset"] == "all") & (frame["layer"] == 1)]
+    frame.loc[cells.index[cells["step"] == 77000], "value"] = 0.99
+    frame.loc[cells.index[cells["step"] == 101000], "value"] = 0.001
+    drawn = np.asarray(heatmap(frame, "anisotropy", "all").axes[0].images[0].get_array(), float)
+    assert (drawn.max(), drawn.min()) == (0.99, 0.001)
+
+
+HEADS = "attention_topic_gap"
+
+
+@pytest.fixture
+def rows(frame_of):
+    return lambda *metrics, **given: frame_of(
+        make_everything(**({"n_blocks": 4, "steps": (0, 8, 64), "metrics": metrics, "n_heads": 3} | given))
+    )
+
+
+def test_heads_at_the_last_step(rows):
+    frame = rows(HEADS)
+    figure = heads_heatmap(frame, HEADS, "all")
+    axes = figure.axes[0]
+    cells = axes.images[0].get_array()
+    assert cells is not None
+    assert cells.shape == (4, 3)
+    expected = frame.query("step == 64 and layer == 2 and head == 1")["value"].item()
+    assert cells[1, 1] == expected
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "2"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["1", "2", "3", "4"]
+    low, high = axes.images[0].get_clim()
+    assert low == -high, "the colours change at 0"
+    assert figure.get_suptitle().startswith("Topic gap of the attention by layer and head, at step 64, all tokens")
+
+
+@pytest.mark.parametrize(
+    ("metric", "norm"),
+    [("token_rank", SymLogNorm), ("norm", LogNorm), ("topic_gap", CenteredNorm)],
+    ids=["ranks", "lengths", "differences"],
+)
+def test_colours_follow_the_scale_of_the_metric(rows, metric, norm):
+    figure = heatmap(rows(metric), metric, "all")
+    figure.draw_without_rendering()
+    assert isinstance(figure.axes[0].images[0].norm, norm)
+
+
+@pytest.fixture
+def rows_of_scales(frame_of):
+    return lambda **given: frame_of(
+        make_everything(**({"n_blocks": 6, "steps": (0, 8, 64), "metrics": DIMENSIONS} | given))
+    )
+
+
+def solid(panel):
+    return [line for line in panel.lines if line.get_linestyle() == "-"]
+
+
+def test_dimension_against_neighbours(rows_of_scales):
+    frame = rows_of_scales()
+    figure = scales(frame)
+    assert [panel.get_title(loc="left") for panel in figure.axes] == ["step 0", "step 8", "step 64"]
+    last = figure.axes[-1]
+    assert len(solid(last)) == 7
+    expected = frame.query("step == 64 and layer == 3 and metric.str.startswith('gride')")
+    np.testing.assert_array_equal(solid(last)[3].get_xdata(), [2, 4, 8, 16, 32])
+    np.testing.assert_array_equal(np.sort(solid(last)[3].get_ydata())[::-1], np.sort(expected["value"])[::-1])
+    assert [tick.get_text() for tick in last.get_xticklabels()] == ["2", "4", "8", "16", "32"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        *(f"layer {layer}" for layer in range(6, -1, -1)),
+        "TwoNN",
+        "Levina-Bickel",
+    ]
+
+
+BOTH = ("alignment", "alignment_gradient")
+
+
+@pytest.fixture
+def rows_of_convergence_figure(frame_of):
+    return lambda **given: frame_of(make_everything(**({"n_blocks": 4, "steps": (0, 64), "metrics": BOTH} | given)))
+
+
+def with_gradient(frame, values):
+    for layer, value in enumerate(values):
+        chosen = (frame["metric"] == "alignment_gradient") & (frame["layer"] == layer) & (frame["step"] == 64)
+        frame.loc[chosen, "value"] = value
+    return frame
+
+
+def test_the_fit_is_no_bound_but_the_envelope_is():
+    gradient = np.array([0.2576, 0.05, 0.06, 0.04, 0.0998])
+    fit, bound = isotonic_fit(gradient), lower_envelope(gradient)
+    np.testing.assert_allclose(fit, [*[(0.2576 + 0.05 + 0.06 + 0.04) / 4] * 4, 0.1019 - 0.0021], atol=2.2e-3)
+    assert fit.sum() == pytest.approx(gradient.sum())
+    np.testing.assert_array_equal(bound, [0.04, 0.04, 0.04, 0.04, 0.0998])
+    for monotone in (fit, bound):
+        assert (np.diff(monotone) >= 0).all()
+    assert (bound <= gradient).all()
+    assert (fit > gradient).any()
+
+
+def test_published_average_of_a_constant_fit():
+    # DistilBERT: A_0 = 0.0717 and a gradient that falls, whose fit is the constant (1 - A_0) / 6 = 0.1547
+    gradient = np.array([0.4143, 0.2, 0.12, 0.08, 0.06, 0.054])
+    np.testing.assert_allclose(isotonic_fit(gradient), 0.1547, atol=1e-4)
+
+
+def test_alignment_and_gradient_at_the_last_step(rows_of_convergence_figure):
+    frame = with_gradient(rows_of_convergence_figure(), [0.3, 0.1, 0.2, 0.4])
+    alignment, gradient = convergence(frame).axes
+    at_last = frame.query("metric == 'alignment' and step == 64 and subset == 'all'")["value"]
+    np.testing.assert_array_equal(alignment.lines[0].get_ydata(), at_last)
+    rate = (at_last.iloc[-1] - at_last.iloc[0]) / 4
+    assert alignment.get_title(loc="left").endswith(f"average rate {rate:.3g} per layer")
+    np.testing.assert_allclose([bar.get_height() for bar in gradient.containers[0]], [0.3, 0.1, 0.2, 0.4])
+    np.testing.assert_allclose(
+        [bar.get_x() + bar.get_width() / 2 for bar in gradient.containers[0]], [0.5, 1.5, 2.5, 3.5]
+    )
+    fit, bound = (patch.get_data() for patch in gradient.patches if isinstance(patch, StepPatch))
+    np.testing.assert_allclose(fit.values, [0.2, 0.2, 0.2, 0.4])
+    np.testing.assert_allclose(bound.values, [0.1, 0.1, 0.2, 0.4])
+    np.testing.assert_array_equal(fit.edges, [0, 1, 2, 3, 4])
+    assert gradient.get_title(loc="left").endswith("fit 0.2 to 0.4; envelope 0.1 to 0.4")
+    assert alignment.get_xlim() == gradient.get_xlim()
+
+
+@pytest.fixture
+def everything(frame_of):
+    def make(**given):
+        return frame_of(make_everything(**({"n_blocks": 4, "steps": (0, 8, 64)} | given)))
+
+    return make
+
+
+def title(axes):
+    return axes.get_title(loc="left").replace("\n", ", ")
+
+
+def test_over_depth_a_line_is_a_step(everything):
+    frame = everything(metrics=("effective_rank", "alpha_req"))
+    figure = depth_overview(frame, "spectrum")
+    rank, alpha = figure.axes
+    assert [title(axes) for axes in (rank, alpha)] == ["Effective rank", "Decay of the spectrum (alpha-ReQ)"]
+    assert [axes.get_ylabel() for axes in (rank, alpha)] == ["directions", "exponent"]
+    at_last = frame.query("metric == 'effective_rank' and step == 64")
+    np.testing.assert_array_equal(rank.lines[-1].get_xdata(), [0, 1, 2, 3, 4])
+    np.testing.assert_array_equal(rank.lines[-1].get_ydata(), at_last["value"])
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["64", "8", "0"]
+    assert " ".join(figure.get_suptitle().split()) == (
+        f"Spectrum over depth decoder-quickstart, GPTNeoXForCausalLM, {SAMPLED} "
+        "layer 0 is the embedding output; all tokens; band: 95 % interval over probes"
+    )
+
+
+def test_against_step_a_line_is_a_mean_over_layers(everything):
+    frame = everything(metrics=("norm", "linearity"))
+    norm, linearity = steps_overview(frame, "evolution").axes
+    assert legend_of(norm) == ["all tokens", "no sinks"]
+    expected = frame.query("metric == 'norm' and subset == 'all'").groupby("step")["value"].mean()
+    np.testing.assert_allclose(np.asarray(norm.lines[0].get_ydata(), float), expected)
+    np.testing.assert_array_equal(norm.lines[0].get_xdata(), [0, 8, 64])
+    assert title(linearity) == "Linearity from this layer to the next, all tokens"
+    assert linearity.get_xscale() == "symlog"
+
+
+def test_comparisons_with_other_checkpoints_are_named(everything):
+    frame = everything(metrics=("cka_previous",), steps=(0, 1, 2, 4, 8, 16))
+    frame.loc[frame["step"] == 4, "compared_to"] = 1
+    assert compared(measurements(frame)).endswith("before it, but step 4 with 1")
+    frame.loc[frame["step"] > 1, "compared_to"] = 0
+    assert compared(measurements(frame)).endswith("before it, but step 2 with 0, step 4 with 0, step 8 with 0, 1 more")
+    assert compared(measurements(everything(metrics=("norm",)))) == ""
+    without = frame.loc[frame["step"] > 0].assign(compared_to=0)
+    assert "step 1 " not in compared(measurements(without)), "what was measured before the rows is not known"
+
+
+@pytest.fixture
+def rows_of_panes(frame_of):
+    """Of some metrics at two steps of a model with two blocks."""
+
+    def make(*metrics, **given):
+        return measurements(frame_of(make_everything(steps=(0, 8), n_blocks=2, metrics=metrics, **given)))
+
+    return make
+
+
+def told(panes):
+    return [(pane.title, pane.tokens, [trace.label for trace in pane.traces]) for pane in panes]
+
+
+def test_each_metric_and_subset_has_a_panel(rows_of_panes):
+    assert told(depth_panes(rows_of_panes("mean_cosine", "isoscore"), "similarity")) == [
+        ("Mean cosine of two tokens", "all tokens", ["all tokens"]),
+        ("Mean cosine of two tokens", "no sinks", ["no sinks"]),
+        ("IsoScore", "all tokens", ["all tokens"]),
+    ]
+
+
+def test_metrics_that_differ_in_a_number_share_a_panel(rows_of_panes):
+    (pane,) = depth_panes(rows_of_panes("components_99", "components_50"), "spectrum")
+    assert told([pane]) == [("Directions for a share of the variance", "all tokens", ["50 %", "99 %"])]
+    assert pane.ordered
+    scales, single = depth_panes(rows_of_panes("gride_2", "gride_8", "levina_bickel"), "dimension")
+    assert [trace.label for trace in scales.traces] == ["k = 2", "k = 8"]
+    assert single.metric == "levina_bickel"
+
+
+def test_classes_that_are_held_against_each_other_share_a_panel(rows_of_panes):
+    classes = ("rare", "verbs", "function", "frequent", "nouns", "content")
+    found = depth_panes(rows_of_panes("token_cosine", classes=classes), "tokens")
+    assert [(pane.tokens, [trace.label for trace in pane.traces], pane.pair) for pane in found] == [
+        ("all tokens", ["all tokens"], False),
+        ("frequent and rare", ["frequent", "rare"], True),
+        ("function and content", ["function", "content"], True),
+        ("classes of tokens", ["nouns", "verbs"], False),
+    ]
+
+
+STEPS_OF_COMPARISON = (0, 1, 8, 64, 512)
+
+
+@pytest.fixture
+def several(published, finished, frame_of):
+    """Two decoders and two encoders, the larger one first in the alphabet."""
+    return frame_of(
+        published("lab/a-160m", steps=STEPS_OF_COMPARISON, parameters=160_000_000, n_blocks=8),
+        published("lab/b-70m", steps=STEPS_OF_COMPARISON, parameters=70_000_000, n_blocks=4),
+        finished("other/bert-large", parameters=300_000_000),
+        finished("other/bert-base", parameters=100_000_000),
+    )
+
+
+def legend(figure):
+    (found,) = figure.legends
+    return [text.get_text() for text in found.get_texts()]
+
+
+def test_profiles_are_ordered_by_kind_and_size(several):
+    figure = profiles(ComparedRuns(several), "anisotropy")
+    assert legend(figure) == ["decoders", "b-70m", "a-160m", "encoders", "bert-base", "bert-large"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "all tokens",
+        "without first positions and special tokens",
+    ]
+    assert figure.get_suptitle().splitlines() == [
+        "Anisotropy over depth, 2 decoders, 2 encoders",
+        "at step 512 or finished; band: 95 % interval over probes",
+        SAMPLED,
+    ]
+
+
+def test_profiles_are_taken_at_the_end_over_relative_depth(several):
+    small, large, *_ = profiles(ComparedRuns(several), "anisotropy").axes[1].lines
+    np.testing.assert_array_equal(small.get_xdata(), [0, 0.25, 0.5, 0.75, 1])
+    assert len(np.asarray(large.get_xdata())) == 9
+    expected = several.query("run == 'lab/b-70m' and subset == 'no_sink' and step == 512").sort_values("layer")
+    np.testing.assert_array_equal(small.get_ydata(), expected["value"])
+
+
+def test_means_against_tokens(several):
+    figure = means_over_layers(ComparedRuns(several))
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == [
+        "Intrinsic dimension (TwoNN), all tokens",
+        "Anisotropy, all tokens",
+        "Anisotropy, without first positions and special tokens",
+    ]
+    axes = figure.axes[-1]
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), [0, 1000, 8000, 64000, 512000])
+    assert axes.get_xscale() == "symlog"
+    assert axes.get_xlabel() == "training tokens (logarithmic; 0 before training)"
+    assert axes.get_xlim()[0] < 0 < 512_000 < axes.get_xlim()[1]
+    figure.draw_without_rendering()
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1k", "10k", "100k"]
+    assert legend(figure) == ["decoders", "b-70m", "a-160m"]
+    assert figure.get_suptitle().splitlines()[0] == (
+        "Mean over layers during training, 2 decoders; 2 with one checkpoint left out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            {"n_vectors": 2048},
+            "^expected runs that compare, got batches of different numbers of vectors: 4,096 (a), 2,048 (b); choose among them$",
+        ),
+        ({"settings": "{}"}, "different settings of two_nn"),
+    ],
+    ids=["vectors", "settings"],
+)
+def test_runs_that_do_not_compare_are_an_error(published, frame_of, other, message):
+    frame = frame_of(published("lab/a", steps=(0,)), published("lab/b", steps=(0,)))
+    for column, value in other.items():
+        frame.loc[(frame["run"] == "lab/b") & frame["layer"].notna(), column] = value
+    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        comparison_figures(frame)
+
+
+@pytest.fixture
+def several_of_family_comparison(frame_of):
+    """A decoder of 4 blocks and an encoder of 8, with geometry and some of the families."""
+
+    def make(*metrics, **given):
+        kinds = {"lab/small": (4, True), "lab/large": (8, False)}
+        return frame_of(
+            *(
+                make_everything(
+                    **{"steps": (0, 8), "metrics": metrics, "n_blocks": n_blocks, "causal": causal, "run": run, **given}
+                )
+                for run, (n_blocks, causal) in kinds.items()
+            )
+        )
+
+    return make
+
+
+def legend_of_family_comparison(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_runs_over_relative_depth_at_their_ends(several_of_family_comparison):
+    frame = several_of_family_comparison("effective_rank", "alpha_req")
+    figure = compare_family(ComparedRuns(frame), "spectrum")
+    assert legend_of_family_comparison(figure) == ["decoder", "small", "encoder", "large"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "Effective rank",
+        "Decay of the spectrum (alpha-ReQ)",
+    ]
+    small, large = figure.axes[0].lines
+    np.testing.assert_array_equal(small.get_xdata(), [0, 0.25, 0.5, 0.75, 1])
+    expected = frame.query("run == 'lab/large' and metric == 'effective_rank' and step == 8")["value"]
+    np.testing.assert_array_equal(large.get_ydata(), expected)
+    assert figure.get_suptitle().replace("\n", " ") == (
+        "Spectrum over depth, 1 decoder, 1 encoder at step 8; relative depth 0 is the embedding output; all tokens; "
+        f"band: 95 % interval over probes {SAMPLED}"
+    )
+
+
+STEPS_OF_SEED_FIGURES = (0, 1, 8, 64)
+
+
+@pytest.fixture
+def frame():
+    """Three seeds whose dimension is 1, 2 and 6 at every layer and step, and another model with 4."""
+
+    def rows(name, dimension, **given):
+        return make_published(
+            name,
+            steps=STEPS_OF_SEED_FIGURES,
+            n_blocks=2,
+            probe="0" * 16,
+            dimension=lambda step, depth: dimension,
+            **given,
+        )
+
+    seeds = [rows(f"lab/m-seed{number}", number) for number in (1, 2, 6)]
+    return to_frame([row for of_one in (*seeds, rows("lab/own", 4.0, parameters=10)) for row in of_one])
+
+
+def legend_of_seed_figures(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def lines(axes):
+    return [np.asarray(line.get_ydata(), float).tolist() for line in axes.lines]
+
+
+def band(axes, number):
+    """Lowest and highest value of a band."""
+    heights = axes.collections[number].get_paths()[0].vertices[:, 1]
+    return heights.min(), heights.max()
+
+
+HALF = student_t.ppf(0.975, 2) * np.std([1, 2, 6], ddof=1) / np.sqrt(3)
+
+
+def test_seeds_are_one_line_with_a_band_above_thin_lines(frame):
+    figure = profiles(ComparedRuns(frame), "two_nn")
+    assert legend_of_seed_figures(figure) == ["decoders", "own", "m (3 seeds)"]
+    own, *seeds, mean = figure.axes[0].lines
+    assert lines(figure.axes[0]) == [[4.0] * 3, [1.0] * 3, [2.0] * 3, [6.0] * 3, [3.0] * 3]
+    assert {line.get_linewidth() for line in seeds} == {0.7}
+    assert mean.get_linewidth() == own.get_linewidth() == 1.8
+    assert {line.get_color() for line in (*seeds, mean)} == {mean.get_color()} != {own.get_color()}
+    np.testing.assert_allclose(band(figure.axes[0], 1), [3 - HALF, 3 + HALF])
+    assert "band: 95 % interval over probes; band of seeds: 95 % interval over seeds, each a thin line" in (
+        figure.get_suptitle().replace("\n", " ")
+    )
+    assert figure.get_suptitle().startswith("Intrinsic dimension (TwoNN) over depth, 2 decoders")
+
+
+def test_means_over_layers_have_a_band_over_seeds(frame):
+    figure = means_over_layers(ComparedRuns(frame[frame["run"] != "lab/own"]), ["two_nn"])
+    assert lines(figure.axes[0]) == [[1.0] * 4, [2.0] * 4, [6.0] * 4, [3.0] * 4]
+    np.testing.assert_allclose(band(figure.axes[0], 0), [3 - HALF, 3 + HALF])
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_xdata(), [0, 1000, 8000, 64000])
+    assert "\nband: 95 % interval over seeds, each a thin line" in figure.get_suptitle()

@@ -1,0 +1,606 @@
+"""The published findings, the criteria that judge them, and the statistics they rest on."""
+
+import doctest
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judged_runs import (
+    NAN,
+    NOT_SHOWN,
+    SHOWN,
+    T7,
+    UNJUDGED,
+    course,
+    judged,
+    profile,
+    warmed_up,
+)
+from scipy import stats
+from scipy.stats import t as student_t
+from synthetic_runs import make_published, make_row, make_scalar, to_frame
+
+from repdyn.store.scalars import EMBEDDING_NORM
+from repdyn.tables import effects
+from repdyn.tables.activation_fits import MIN_STEPS, activation_fits, fit_activations
+from repdyn.tables.continuity import (
+    AROUND,
+    MAX_BLOCK,
+    MAX_SHARE,
+    MIN_JUMP,
+    MIN_LOSSES,
+    Jumps,
+    losses_out_of_line,
+    repeated_embeddings,
+    repeated_values,
+)
+from repdyn.tables.criteria import BELL, DIMENSION, GROWTH, MEANINGS, PAPER, UNIFORM
+from repdyn.tables.effects import (
+    Effect,
+    Estimate,
+    conjunction,
+    majority,
+    mean_estimate,
+    rank_correlation,
+)
+from repdyn.tables.findings import findings, findings_over_seeds
+from repdyn.tables.frames import by_stack
+from repdyn.tables.runs import measured_runs
+from repdyn.tables.seeds import mean_over_seeds, model_of, seed_groups, seed_table
+
+
+def test_examples():
+    assert doctest.testmod(effects).failed == 0
+
+
+def test_an_interval_by_hand():
+    effect = Effect.of(Estimate(3.0, 0.06, 8), Estimate(2.0, 0.03, 4))
+    half = student_t.ppf(0.975, 3) * math.sqrt(0.02**2 + 0.015**2)
+    assert effect.log_ratio == pytest.approx(math.log(1.5), rel=1e-12)
+    assert (effect.low, effect.high) == pytest.approx((math.log(1.5) - half, math.log(1.5) + half), rel=1e-9)
+
+
+def test_the_mean_takes_the_bound_for_correlated_values():
+    assert mean_estimate([Estimate(1.0, 0.1, 8), Estimate(2.0, 0.3, 4)]) == Estimate(1.5, 0.2, 4)
+    assert math.isnan(mean_estimate([Estimate(1.0, 0.1, 8), Estimate(2.0, math.nan, 8)]).std_error)
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "verdict"),
+    [
+        (0.1, None, SHOWN),
+        (0.2, None, UNJUDGED),
+        (0.3, None, NOT_SHOWN),
+        (None, 0.3, SHOWN),
+        (None, 0.2, UNJUDGED),
+        (None, 0.1, NOT_SHOWN),
+        (0.1, 0.3, SHOWN),
+        (0.1, 0.2, UNJUDGED),
+        (0.2, 0.3, UNJUDGED),
+        (0.3, 0.4, NOT_SHOWN),
+        (-0.1, 0.1, NOT_SHOWN),
+    ],
+)
+def test_a_change_of_20_percent_known_to_5(above, below, verdict):
+    assert Effect(math.log1p(0.2), 0.05).judge(above=above, below=below) == verdict
+
+
+def test_a_claim_is_strict():
+    assert Effect(math.log1p(0.1), 0.0).judge(above=0.1) == NOT_SHOWN
+    assert Effect(math.log1p(0.1), 0.0).judge(below=0.1) == NOT_SHOWN
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "together"),
+    [
+        ([SHOWN, SHOWN], SHOWN),
+        ([SHOWN, UNJUDGED], UNJUDGED),
+        ([SHOWN, NOT_SHOWN], NOT_SHOWN),
+        ([UNJUDGED, NOT_SHOWN], NOT_SHOWN),
+    ],
+)
+def test_conjunction(verdicts, together):
+    assert conjunction(verdicts) == together
+
+
+@pytest.mark.parametrize(
+    ("shown", "unclear", "not_shown", "verdict"),
+    [
+        (4, 0, 2, SHOWN),
+        (3, 0, 3, NOT_SHOWN),
+        (3, 1, 2, UNJUDGED),
+        (0, 2, 4, NOT_SHOWN),
+        (3, 2, 0, SHOWN),
+    ],
+)
+def test_majority(shown, unclear, not_shown, verdict):
+    assert majority([SHOWN] * shown + [UNJUDGED] * unclear + [NOT_SHOWN] * not_shown) == verdict
+
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def pairs(seed: int, n: int = 20) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=n)
+    return x, x + generator.normal(size=n)
+
+
+@given(SEEDS)
+def test_scipy_finds_the_same(seed):
+    x, y = (np.round(values, 1) for values in pairs(seed))  # with ties
+    assert rank_correlation(x, y).value == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-12)
+
+
+def test_no_correlation_of_a_constant_and_no_interval_of_three_pairs():
+    constant = rank_correlation(np.arange(6.0), np.ones(6))
+    assert all(math.isnan(value) for value in constant[:3])
+    assert constant.n == 6
+    few = rank_correlation(np.arange(3.0), np.array([1.0, 3.0, 2.0]))
+    assert few.value == pytest.approx(0.5)
+    assert math.isnan(few.low)
+    assert math.isnan(few.high)
+
+
+def test_a_textbook_run_shows_everything(run):
+    found = findings(run())
+    assert [(finding.title, finding.verdict) for finding in found] == [
+        ("bell-shaped anisotropy over depth (decoders), all", SHOWN),
+        ("bell-shaped anisotropy over depth (decoders), no_sink", SHOWN),
+        ("uniform anisotropy over depth (encoders), all", NOT_SHOWN),
+        ("uniform anisotropy over depth (encoders), no_sink", NOT_SHOWN),
+        ("anisotropy grows, then stabilises (decoders), all", SHOWN),
+        ("anisotropy grows, then stabilises (decoders), no_sink", SHOWN),
+        ("intrinsic dimension rises, then declines (decoders), all", SHOWN),
+    ]
+    assert {(finding.source, finding.version) for finding in found} == {(PAPER, "2, 2026-11-22")}
+    assert [finding.criterion for finding in found] == [BELL, BELL, UNIFORM, UNIFORM, GROWTH, GROWTH, DIMENSION]
+    assert list(dict.fromkeys(finding.name for finding in found)) == list(MEANINGS)
+    assert not any("\n" in finding.evidence for finding in found)
+
+
+def test_growth_evidence(run):
+    evidence = judged(course(run, "anisotropy", {0: 0.1, 500: 0.5, 1000: 0.5}, error=0.0), "growth").evidence
+    assert evidence == "last/first +400% [400, 400], last/half +0.0% [0.0, 0.0]; half 500"
+
+
+def test_the_error_of_a_mean_is_the_mean_of_the_errors(run):
+    frame = course(run, "anisotropy", {0: 1.0, 50: 2.0, 100: 2.0}, error=0.0)
+    last = frame["layer"].notna() & (frame["step"] == 100)
+    frame.loc[last & (frame["layer"] == 1), "std_error"] = 0.4
+    frame.loc[last & (frame["layer"] == 2), "std_error"] = 0.0
+    half = T7 * 0.2 / 2
+    low, high = (f"{100 * (2 * math.exp(sign * half) - 1):.0f}" for sign in (-1, 1))
+    assert f"last/first +100% [{low}, {high}]" in judged(frame, "growth").evidence
+
+
+def test_dimension_evidence(run):
+    evidence = judged(course(run, "dimension", {0: 10, 1000: 20, 2000: 16, 4000: 12}, error=0.0), "dimension").evidence
+    assert evidence == (
+        "highest/first +100% [100, 100], highest/last +67% [67, 67], last/half -25% [-25, -25]; 2 of 2 blocks fall; "
+        "highest at step 1,000, half 2,000; warm-up not known"
+    )
+
+
+WARM_UPS = {
+    "long before the peak": ({0: 0.0, 10: 1.0, 100: 1.0, 400: 0.1}, SHOWN, "; warm-up to step 10"),
+    "just before the peak": ({0: 0.0, 66: 1.0, 400: 0.1}, SHOWN, "; warm-up to step 66"),
+    "peak at 1.5 times": (
+        {0: 0.0, 64: 0.9, 67: 1.0, 400: 0.1},
+        UNJUDGED,
+        "; warm-up to step 67; highest within 1.5 times the warm-up",
+    ),
+    "longer than the peak": ({0: 0.0, 200: 1.0, 400: 1.0}, UNJUDGED, "highest within 1.5 times the warm-up"),
+    "none": ({0: 1.0, 100: 1.0, 400: 1.0}, SHOWN, "; warm-up to step 0"),
+    "not stored": ({}, SHOWN, "; warm-up not known"),
+    "not a number": ({0: NAN}, SHOWN, "; warm-up not known"),
+}
+
+
+@pytest.mark.parametrize(("rates", "verdict", "told"), WARM_UPS.values(), ids=WARM_UPS)
+def test_a_peak_within_the_warm_up_may_be_that_of_the_schedule(run, rates, verdict, told):
+    frame = course(run, "dimension", {0: 10, 100: 20, 200: 16, 400: 12})
+    finding = judged(warmed_up(frame, rates) if rates else frame, "dimension")
+    assert finding.verdict == verdict
+    assert finding.evidence.endswith(told)
+
+
+FAILURES = {
+    "still near its lowest": ({0: 5.0, 100: 2.0, 512: 2.19}, None),
+    "above its lowest": ({0: 5.0, 100: 2.0, 512: 2.5}, "2.5, is 25% above the lowest"),
+    "not a number": ({0: 5.0, 100: 2.0, 512: NAN}, "is nan"),
+    "infinite": ({0: 5.0, 512: math.inf}, "is inf"),
+    "not a number in between": ({0: 5.0, 100: NAN, 512: 2.0}, None),
+    "never a number": ({0: NAN}, "is nan"),
+    "below 0": ({0: 5.0, 100: -2.0, 512: -1.0}, None),
+    "stored out of order": ({512: 2.0, 100: 3.0, 0: 5.0}, None),
+    "not stored": ({}, None),
+}
+
+
+@pytest.mark.parametrize(("losses", "failure"), FAILURES.values(), ids=FAILURES)
+def test_nothing_is_judged_on_a_run_that_failed(run, losses, failure):
+    scalars = [make_scalar(step, loss) for step, loss in losses.items()]
+    frame = run(loss=False)
+    found = findings(pd.concat([frame, to_frame(scalars)], ignore_index=True) if scalars else frame)
+    if failure is None:
+        assert found == findings(frame)
+    else:
+        assert {finding.verdict for finding in found} == {UNJUDGED}
+        (evidence,) = {finding.evidence for finding in found}
+        assert evidence.startswith("the training failed: its last stored loss")
+        assert evidence.endswith(failure)
+
+
+def test_each_stack_is_judged_for_itself(two_stacks, frame_of):
+    found = {stack: findings(rows) for stack, rows in by_stack(frame_of(two_stacks())).items()}
+    assert {stack: [one.verdict for one in judgements] for stack, judgements in found.items()} == {
+        "encoder": [UNJUDGED, UNJUDGED, SHOWN, SHOWN, NOT_SHOWN, NOT_SHOWN, SHOWN],  # of 4 blocks
+        "decoder": [SHOWN, SHOWN, NOT_SHOWN, NOT_SHOWN, SHOWN, SHOWN, SHOWN],
+    }
+
+
+def test_the_embedding_output_is_no_block(run):
+    for embedding in (NAN, 0.0, 1e3):
+        found = findings(profile(run, [0.1, 0.4, 0.5, 0.4, 0.1], embedding=embedding))
+        assert [finding.verdict for finding in found[:3]] == [SHOWN, NOT_SHOWN, NOT_SHOWN]
+
+
+def test_bell_evidence(run):
+    evidence = judged(profile(run, [0.2, 0.4, 0.5, 0.3, 0.1], error=0.01), "bell").evidence
+    # the mean of the middle blocks has the mean of their errors: a hundredth of it
+    half = T7 * math.sqrt(2) * 0.01
+    ends = [f"{100 * math.expm1(math.log(ratio) + sign * half):.0f}" for ratio in (2, 4) for sign in (-1, 1)]
+    assert evidence == f"middle/first +100% [{ends[0]}, {ends[1]}], middle/last +300% [{ends[2]}, {ends[3]}]"
+    dim = judged(profile(run, [1.0, 1.2, 1.2, 1.2, 1.0], error=0.03), "bell").evidence
+    assert dim.endswith("; the interval of middle/first and of middle/last leaves it open")
+
+
+def test_bell_is_judged_at_the_last_step(run):
+    def bell_at_step_0(step, depth):
+        return 0.1 + (step == 0) * math.sin(math.pi * depth)
+
+    assert judged(run(steps=(0, 8), anisotropy=bell_at_step_0), "bell").verdict == NOT_SHOWN
+    assert judged(run(steps=(0,), anisotropy=bell_at_step_0), "bell").verdict == SHOWN
+
+
+def test_uniform_evidence(run):
+    evidence = judged(profile(run, [0.8, 1.0, 1.6], error=0.0), "uniform").evidence
+    assert evidence == "highest/lowest +100% [100, 100]; blocks 3, 1"
+
+
+STEPS = (0, 1, 8, 64)
+
+
+def seed(number, *, factor=None, name="lab/m-seed{}", **given):
+    """A seed whose dimension is a multiple of the layer's number plus one, the same at every step."""
+    factor = number if factor is None else factor
+    fields = {"steps": STEPS, "n_blocks": 2, "probe": "0123456789abcdef"} | given
+    fields.setdefault("dimension", lambda step, depth: factor * (2 * depth + 1.0))
+    return make_published(name.format(number), **fields)
+
+
+def runs_of(*rows):
+    return measured_runs(to_frame([row for of_one in rows for row in of_one]))
+
+
+def groups_of(*rows, patterns=None):
+    return seed_groups(runs_of(*rows), patterns)
+
+
+def naive_margin(values):
+    values = [float(value) for value in values]
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    return student_t.ppf(0.975, len(values) - 1) * math.sqrt(variance / len(values))
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("EleutherAI/pythia-160m-data-seed2", "EleutherAI/pythia-160m-data"),
+        ("google/multiberts-seed_0", "google/multiberts"),
+        ("tiny-Seed-12/2026-11-23_09-03-01_2", "tiny"),
+        ("seed1/2026-11-23_09-03-01", "seed*"),
+        ("lab/m-seed1 (probe 3f2ab1c0)", "lab/m (probe 3f2ab1c0)"),
+        ("lab/seeds", None),
+        ("lab/reseed1", None),
+        ("lab/m-seed", None),
+        ("lab/m-seed1-long", None),
+    ],
+)
+def test_the_name_of_a_run_tells_which_model_it_is_a_seed_of(name, model):
+    assert model_of(name) == model
+
+
+@pytest.mark.parametrize("n_seeds", [2, 3, 9])
+def test_the_interval_is_that_of_student_over_seeds(n_seeds):
+    values = np.random.default_rng(n_seeds).normal(3.0, 0.5, (n_seeds, 4, 5))
+    mean, margin = mean_over_seeds(values)
+    for place in np.ndindex(4, 5):
+        of_one = values[(slice(None), *place)]
+        np.testing.assert_allclose(mean[place], sum(of_one) / n_seeds, rtol=1e-12)
+        np.testing.assert_allclose(margin[place], naive_margin(of_one), rtol=1e-12)
+
+
+def test_values_are_means_over_seeds_whatever_the_noise_of_the_batches():
+    (group,) = groups_of(seed(1), seed(2), seed(6, noise=0.5))
+    series = group.series["two_nn", "all"]
+    np.testing.assert_allclose(series.values, [[3.0] * 4, [6.0] * 4, [9.0] * 4])
+    np.testing.assert_allclose(series.margins[:, 0], [naive_margin(np.array([1, 2, 6]) * k) for k in (1, 2, 3)])
+    # over layers first, then over seeds: the interval of the means, not the mean of the intervals
+    np.testing.assert_allclose(series.layer_mean.mean, [6.0] * 4)
+    np.testing.assert_allclose(series.layer_mean.margin, [naive_margin([2, 4, 12])] * 4)
+    assert (series.layer_mean.n_used, series.layer_mean.n_layers) == (3, 3)
+    assert (group.label, group.steps, group.parameters) == ("m (3 seeds)", list(STEPS), 1_234_567)
+
+
+def test_steps_are_those_of_all_seeds():
+    (group,) = groups_of(seed(1), seed(2, steps=(1, 8, 32)), seed(3, steps=(0, 1, 8)))
+    assert group.steps == [1, 8]
+    assert group.series["two_nn", "all"].values.shape == (3, 2)
+    assert set(group.at_end()["step"]) == {8}
+    with pytest.raises(ValueError, match="step in common, got none"):
+        groups_of(seed(1, steps=(1, 2)), seed(2, steps=(4, 8)))
+
+
+def test_a_value_that_one_seed_lacks_is_missing():
+    def gap(step, depth):
+        return math.nan if depth == 0.5 and step == 8 else 2 * depth + 1.0
+
+    (group,) = groups_of(seed(1), seed(2, dimension=gap))
+    series = group.series["two_nn", "all"]
+    assert np.isnan(series.values).tolist() == [[False] * 4, [False, False, True, False], [False] * 4]
+    # over layers 0 and 2 at every step
+    assert (series.layer_mean.n_used, series.layer_mean.n_layers) == (2, 3)
+    np.testing.assert_allclose(series.layer_mean.mean, [2.0] * 4)
+
+
+def test_the_table_has_layers_and_their_mean():
+    table = seed_table(groups_of(seed(1), seed(2), seed(6)))
+    rows = table[(table["metric"] == "two_nn") & (table["step"] == 8)]
+    assert rows["layer"].astype("float").fillna(-1).tolist() == [0, 1, 2, -1]
+    np.testing.assert_allclose(rows["mean"], [3, 6, 9, 6])
+    np.testing.assert_allclose(rows["std"], np.std([1, 2, 6], ddof=1) * np.array([1, 2, 3, 2]))
+    np.testing.assert_allclose(rows["high"] - rows["mean"], naive_margin([1, 2, 6]) * np.array([1, 2, 3, 2]))
+    assert set(table["n_seeds"]) == {3}
+    assert len(table) == 3 * 4 * 4
+
+
+def growing(*ends, noise=0.5, **given):
+    """Seeds whose anisotropy grows from 0.1 to these values by half of the training, and stays."""
+    frames = []
+    for number, end in enumerate(ends):
+        rows = seed(number, anisotropy=lambda step, depth, end=end: end if step > 8 else 0.1, noise=noise, **given)
+        frames.append(to_frame(rows))
+    return frames
+
+
+def judged_of_seeds(frames, name="growth"):
+    return next(found for found in findings_over_seeds(frames) if (found.name, found.subset) == (name, "all"))
+
+
+TIMES = {"steps": (0, 8, 32, 64)}
+
+
+def test_an_effect_is_judged_by_its_interval_over_seeds():
+    finding = judged_of_seeds(growing(0.2, 0.21, 0.22, **TIMES))
+    logs = np.log([2.0, 2.1, 2.2])
+    low, high = (math.exp(logs.mean() + sign * naive_margin(logs)) - 1 for sign in (-1, 1))
+    change = math.exp(logs.mean()) - 1
+    # the noise of the batches, half of the values, has no part in it
+    assert finding.verdict == SHOWN
+    assert finding.evidence == (
+        f"over 3 seeds: last/first +{change:.0%} [{100 * low:.0f}, {100 * high:.0f}], last/half +0.0% [0.0, 0.0]; half 32"
+    )
+
+
+def profile_of_continuity(step: int, *values: float, **fields):
+    return [make_row(step=step, layer=layer, value=value, **fields) for layer, value in enumerate(values)]
+
+
+def test_values_that_are_the_same_to_the_last_bit():
+    rows = [
+        *profile_of_continuity(0, 0.5, 0.25),
+        *profile_of_continuity(8, 0.5, 0.25 + 2**-53),
+        *profile_of_continuity(16, 0.5, 0.25),
+        *profile_of_continuity(32, 0.25, 0.5),
+    ]
+    assert repeated_values(to_frame(rows)) == [(0, 16)]
+    assert repeated_values(to_frame(rows[:4])) == []
+
+
+def test_embeddings():
+    def frame(*norms: float):
+        return to_frame([make_scalar(step, norm, EMBEDDING_NORM) for step, norm in enumerate(norms)])
+
+    assert repeated_embeddings(frame(1.5, 1.25, 1.5, 1.75)) == [(0, 2)]
+    assert repeated_embeddings(frame(1.5, 1.25)) == []
+    assert repeated_embeddings(frame(1.5, 1.5, 1.5)) == []  # not trained
+    assert repeated_embeddings(to_frame(profile_of_continuity(0, 0.5))) == []
+
+
+STEPS_OF_CONTINUITY = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *range(1000, 21000, 1000)]
+
+
+IN_LINE = Jumps([])
+
+
+def history(noise: float = 0.0, seed: int = 0) -> pd.Series:
+    """Return the loss of a training: a plateau, a fast fall, and a slow one."""
+    steps = np.array(STEPS_OF_CONTINUITY, float)
+    values = 2.5 + 8 / (1 + (steps / 100) ** 1.2)
+    return pd.Series(values + noise * np.random.default_rng(seed).normal(size=len(steps)), STEPS_OF_CONTINUITY)
+
+
+def replaced(losses: pd.Series, values: dict[int, float]) -> pd.Series:
+    return pd.Series({**losses.to_dict(), **values})
+
+
+def steps_of(losses: pd.Series, std_errors: pd.Series | None = None) -> list[int]:
+    """Return the steps out of line, the largest jump first."""
+    return [jump.step for jump in losses_out_of_line(losses, std_errors).found]
+
+
+def errors(size: float) -> pd.Series:
+    return pd.Series(size, STEPS_OF_CONTINUITY)
+
+
+@pytest.mark.parametrize("step", [2, 128, 1000])
+def test_a_step_with_the_final_weights_is_out_of_line(step):
+    losses = history(0.002)
+    final = float(losses.iloc[-1])
+    (found,) = losses_out_of_line(replaced(losses, {step: final}), errors(0.01)).found
+    place = STEPS_OF_CONTINUITY.index(step)
+    neighbours = [(STEPS_OF_CONTINUITY[at], losses.iloc[at]) for at in (place - 1, place + 1)]
+    assert (found.step, found.loss, found.neighbours) == (step, final, tuple(neighbours))
+    assert found.size == pytest.approx(losses.iloc[place + 1] - final)
+
+
+def test_a_smooth_history_is_in_line():
+    for seed in range(20):
+        assert losses_out_of_line(history(0.002, seed), errors(0.01)) == IN_LINE
+    assert losses_out_of_line(history()) == IN_LINE
+    assert losses_out_of_line(-history()) == IN_LINE  # nor one that only rises
+
+
+def test_a_jump_within_the_standard_error_is_none():
+    losses = replaced(history(), {6000: 3.0})
+    jump = 3.0 - float(history().loc[5000])
+    assert steps_of(losses, errors(jump / 5.01)) == [6000]
+    assert steps_of(losses, errors(jump / 4.99)) == []
+    assert steps_of(losses) == [6000]  # where no standard error is known, the deviations decide
+
+
+def test_an_end_is_out_of_line_only_where_it_explains_the_jump_of_another_step():
+    losses = history()
+    assert steps_of(replaced(losses, {0: 2.5, 20000: 9.0}), errors(0.2)) == []
+    assert steps_of(replaced(losses, {0: 2.5, 20000: 9.0}), errors(0.02)) == [0]  # above it, and above those after
+    (found,) = losses_out_of_line(replaced(losses, {0: 2.5})).found  # step 1 is above both of its neighbours
+    assert (found.step, [step for step, _ in found.neighbours], found.is_end) == (0, [1, 2], True)
+    (found,) = losses_out_of_line(replaced(losses, {1: 2.5})).found
+    assert (found.step, [step for step, _ in found.neighbours], found.is_end) == (1, [0, 2], False)
+    assert sorted(steps_of(replaced(losses, {0: 2.5, 1: 2.5}))) == [0, 1]
+    assert sorted(steps_of(replaced(losses, dict.fromkeys((19000, 20000), 9.0)))) == []  # no other step jumps
+
+
+EVERY_1000 = [0, *(2**power for power in range(10)), *range(1000, 144000, 1000)]
+
+
+def test_where_more_than_a_sixth_would_be_out_of_line_none_is():
+    losses = pd.Series(10 - np.log1p(EVERY_1000) / 3, EVERY_1000)
+    jumping = pd.concat([losses.iloc[place : place + 3] for place in range(5, 150, 12)])
+    found = losses_out_of_line(replaced(losses, dict.fromkeys(jumping.index, 5.0)))
+    assert found == Jumps([], are_too_many=True)
+    few = jumping.iloc[: int(MAX_SHARE * len(losses))]
+    assert sorted(steps_of(replaced(losses, dict.fromkeys(few.index, 5.0)))) == list(few.index)
+
+
+def test_the_numbers_are_those_of_the_documentation():
+    assert (MIN_JUMP, MIN_LOSSES, MAX_BLOCK, AROUND, MAX_SHARE) == (5.0, 9, 5, 11, 1 / 6)
+
+
+STEPS_OF_ACTIVATION_FITS = np.array([0, *(2**k for k in range(10)), *range(1000, 143_001, 1000)], float)
+
+
+# A, lambda, gamma, t0, K: of the first layer's median activation in Pythia-410m, as published, and of other shapes
+KNOWN = {
+    "published": (0.1991413262927913, 0.1245164347289605, 0.00011243504071098889, 0.6212193145868949, 0.12193486521),
+    "early peak": (300.0, 0.05, 1e-3, 1.0, 2.0),
+    "peak in the first steps": (50.0, 0.3, 5e-2, 1.0, 1.0),
+    "no peak yet": (100.0, 0.02, 2e-5, 1.0, 5.0),
+    "a trough": (-30.0, 0.2, 1e-4, 0.9, 80.0),
+    "large": (5e6, 0.5, 1e-4, 0.9, 2e7),
+}
+
+
+def curve(t, amplitude, decay, time_scale, time_offset, baseline):
+    x = time_scale * t + time_offset
+    return amplitude * np.exp(-decay * x) * np.log(x) + baseline
+
+
+def noisy(values, share, seed=0):
+    return values + share * np.ptp(values) * np.random.default_rng(seed).standard_normal(len(values))
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_parameters_are_found(name):
+    fit = fit_activations(STEPS_OF_ACTIVATION_FITS, curve(STEPS_OF_ACTIVATION_FITS, *KNOWN[name]))
+    assert fit[:5] == pytest.approx(KNOWN[name], rel=1e-3)
+    assert fit.r_squared == pytest.approx(1, abs=1e-10)
+    assert fit.n_steps == len(STEPS_OF_ACTIVATION_FITS)
+    assert fit.is_reported
+    assert fit.at(STEPS_OF_ACTIVATION_FITS) == pytest.approx(
+        curve(STEPS_OF_ACTIVATION_FITS, *KNOWN[name]), rel=1e-5, abs=1e-5 * abs(KNOWN[name][0])
+    )
+
+
+def test_the_peak_is_the_maximum_of_the_curve():
+    for name, known in KNOWN.items():
+        fit = fit_activations(STEPS_OF_ACTIVATION_FITS, curve(STEPS_OF_ACTIVATION_FITS, *known))
+        if known[0] < 0:
+            assert math.isnan(fit.peak_step)
+            continue
+        places = np.geomspace(1, 3e6, 20_000)
+        assert fit.peak_step == pytest.approx(places[fit.at(places).argmax()], rel=1e-2), name
+    late = fit_activations(STEPS_OF_ACTIVATION_FITS, curve(STEPS_OF_ACTIVATION_FITS, *KNOWN["no peak yet"]))
+    assert late.peak_step > STEPS_OF_ACTIVATION_FITS[-1]
+
+
+RANDOM = np.random.default_rng(5)
+
+
+OTHERS = {
+    "noise": RANDOM.standard_normal(len(STEPS_OF_ACTIVATION_FITS)),
+    "a wave": np.sin(STEPS_OF_ACTIVATION_FITS / 8e3) + 3,
+    "a sudden step": 1.0 * (STEPS_OF_ACTIVATION_FITS > 40_000),
+    "the formula in twice its noise": noisy(curve(STEPS_OF_ACTIVATION_FITS, *KNOWN["early peak"]), 0.5),
+    "one outlier": 1.0 * (STEPS_OF_ACTIVATION_FITS == 50_000),
+    "two peaks": np.exp(-((STEPS_OF_ACTIVATION_FITS / 1e4 - 3) ** 2))
+    + np.exp(-((STEPS_OF_ACTIVATION_FITS / 1e4 - 11) ** 2)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_courses_are_not_reported(name):
+    fit = fit_activations(STEPS_OF_ACTIVATION_FITS, OTHERS[name])
+    assert not fit.is_reported
+    assert all(map(math.isfinite, fit))
+    assert fit.r_squared == pytest.approx(
+        1 - np.var(fit.at(STEPS_OF_ACTIVATION_FITS) - OTHERS[name]) / np.var(OTHERS[name]), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("n_steps", [MIN_STEPS - 1, 3, 1, 0])
+def test_too_few_steps_have_no_fit(n_steps):
+    assert (
+        fit_activations(
+            STEPS_OF_ACTIVATION_FITS[-n_steps:] if n_steps else [],
+            curve(STEPS_OF_ACTIVATION_FITS, *KNOWN["published"])[:n_steps],
+        )
+        is None
+    )
+
+
+def test_the_table_of_a_run():
+    rows = [
+        make_row(step=int(step), layer=layer, metric="largest_activation", value=float(value), std=0.0)
+        for layer, name in ((1, "early peak"), (3, "no peak yet"))
+        for step, value in zip(STEPS_OF_ACTIVATION_FITS, curve(STEPS_OF_ACTIVATION_FITS, *KNOWN[name]), strict=True)
+    ]
+    rows += [
+        make_row(step=int(step), layer=2, metric="largest_activation", value=3.0) for step in STEPS_OF_ACTIVATION_FITS
+    ]
+    rows += [
+        make_row(step=int(step), layer=1, metric="anisotropy", value=step / 2e5) for step in STEPS_OF_ACTIVATION_FITS
+    ]
+    table = activation_fits(to_frame(rows))
+    assert table["layer"].tolist() == [1, 3]
+    assert table["amplitude"].to_numpy() == pytest.approx([300, 100], rel=1e-3)
+    assert table["peak_step"].to_numpy() == pytest.approx([8070.28, 823_854], rel=1e-3)
+    assert table["is_reported"].all()
+    assert activation_fits(to_frame(rows[-2:])).empty
+    assert list(activation_fits(to_frame(rows[-2:]))) == list(table)

@@ -1,0 +1,588 @@
+"""The status of a run and the statements on it: said where they hold, and where they do not, not."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from scipy.stats import spearmanr
+from synthetic_runs import make_failures, make_row, make_rows, make_scalar, to_frame
+
+from repdyn.alerts import find_alerts
+from repdyn.diagnosis import RunInsights, describe_run
+from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM, LOSS, PROBE_LOSS
+
+STEPS = tuple(range(0, 240, 10))
+
+
+def described(rows) -> RunInsights:
+    frame = to_frame(rows)
+    return describe_run(frame, find_alerts(frame))
+
+
+def layers_at(values_by_step, metric="two_nn", subset="all", noise=0.0, n_layers=6, **more):
+    """Return rows of layers that all have the value of their step."""
+    return [
+        make_row(step=step, layer=layer, depth=layer / 5, metric=metric, subset=subset, value=value, std=noise, **more)
+        for step, value in values_by_step.items()
+        for layer in range(n_layers)
+    ]
+
+
+def losses(values):
+    return [make_scalar(10 * place, value) for place, value in enumerate(values)]
+
+
+def curve(function, steps=STEPS):
+    return {step: float(function(step)) for step in steps}
+
+
+def flat(step: int) -> float:
+    """Return almost the same value at all of STEPS, though not to the last bit, and without a trend."""
+    return 5.0 + 1e-9 * (7 * step // 10 % len(STEPS))
+
+
+def kinds(found: RunInsights) -> list[str]:
+    return [statement.kind for statement in found.statements]
+
+
+def only(found: RunInsights, kind: str):
+    (statement,) = [statement for statement in found.statements if statement.kind == kind]
+    return statement
+
+
+def test_a_healthy_run():
+    found = described([*layers_at(curve(flat)), *losses(np.linspace(5, 2, 24))])
+    assert (found.status, found.headline) == (
+        "healthy",
+        "healthy: The training loss fell from 5 at step 0 to 2.13 at step 230.",
+    )
+    assert found.reason == "No alert in the second half of the run, and the loss has not diverged."
+
+
+def test_repeated_checkpoints():
+    by_step = curve(lambda step: 5.0 + 0.01 * (step if step not in {50, 80} else 120))
+    (statement,) = [each for each in described(layers_at(by_step)).statements if "repeated" in each.kind]
+    assert (statement.severity, statement.kind, statement.steps) == ("watch", "repeated checkpoint", (50, 80, 120))
+    assert statement.sentence.startswith("Steps 50, 80 and 120 have the same values to the last bit: copies of one")
+    mixed = [make_scalar(step, 1.0 if step in {50, 80} else 2.0 + step, EMBEDDING_NORM) for step in STEPS]
+    found = described([*layers_at(curve(lambda step: 5.0 + 0.01 * step)), *mixed])
+    assert only(found, "repeated embeddings").steps == (50, 80)
+    found = described([*layers_at(by_step), *mixed])
+    assert "repeated embeddings" not in kinds(found)  # these steps repeat each other altogether
+
+
+def test_a_loss_that_diverged():
+    values = [*np.linspace(5, 2, 12), *np.linspace(2, 4, 12)]
+    found = described([*layers_at(curve(lambda step: 5.0)), *losses(values)])
+    assert found.status == "failed"
+    assert found.statements[0].kind == "loss diverged"
+    assert found.reason == found.statements[0].sentence
+    assert found.statements[0].evidence["ratio"] == pytest.approx(
+        np.median(values[-3:]) / min(np.median(values[i : i + 3]) for i in range(22))
+    )
+
+
+def test_a_single_high_loss_is_no_divergence():
+    found = described([*layers_at(curve(lambda step: 5.0)), *losses([5, 4, 3, 2, 2, 2, 2, 2, 2, 9])])
+    assert "loss diverged" not in kinds(found)
+
+
+@pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (math.inf, "infinite")])
+def test_a_loss_that_is_not_finite(value, word):
+    found = described([*layers_at(curve(lambda step: 5.0)), *losses([5, 4, value, 3, 2, value, value])])
+    assert (found.status, found.statements[0].kind) == ("failed", "loss not finite")
+    assert found.statements[0].sentence == f"The training loss has been {word} since step 50."
+
+
+def test_states_that_are_not_finite():
+    rows = [*layers_at(curve(lambda step: 5.0))]
+    broken = [
+        replace(row, value=math.nan, low=None, high=None, reason="the points contain NaN")
+        if row.step == STEPS[-1] and row.layer == 3
+        else row
+        for row in rows
+    ]
+    found = described(broken)
+    assert (found.status, only(found, "missing values").layers) == ("failed", (3,))
+
+
+def test_overfitting():
+    validation = {0: 5.0, 50: 3.0, 100: 2.5, 150: 2.7, 200: 3.1}
+    rows = [*layers_at(curve(flat)), *losses(np.linspace(5, 1.5, 24))]
+    found = described([*rows, *(make_scalar(step, value, "validation/loss") for step, value in validation.items())])
+    assert (found.status, found.statements[0].kind) == ("watch", "overfitting")
+    assert found.statements[0].steps == (100, 200)
+    assert "validation loss rose from 2.5 at step 100 to 3.1" in found.statements[0].sentence
+    # as long as both fall, it is no overfitting, however far apart they are
+    falling = {0: 5.0, 50: 4.0, 100: 3.5, 150: 3.2, 200: 3.1}
+    found = described([*rows, *(make_scalar(step, value, "validation/loss") for step, value in falling.items())])
+    assert (found.status, only(found, "generalisation gap").evidence["last_validation_loss"]) == ("healthy", 3.1)
+
+
+def test_a_peak_is_described_with_both_ends():
+    found = described(layers_at(curve(lambda step: 20 - abs(step - 100) / 10)))
+    peak = only(found, "peak")
+    assert peak.sentence == (
+        "Intrinsic dimension (TwoNN) (mean over 6 layers) rose from 10 at step 0 to 19 near step 90, then fell to 7 (-63%)."
+    )
+    assert peak.evidence["peak"] == 19.0  # the running median flattens a tip
+    assert "step=90" in peak.link
+    assert "turn" not in kinds(found)
+
+
+def test_a_single_outlier_is_no_peak():
+    found = described(layers_at(curve(lambda step: 50.0 if step == 100 else 10.0)))
+    assert not {"peak", "trough", "change"} & set(kinds(found))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_change_is_described(sign):
+    found = described(layers_at(curve(lambda step: 20 + sign * step / 20), metric="effective_rank"))
+    change = only(found, "change")
+    assert (change.evidence["first"], change.evidence["last"]) == (20.0, 20 + sign * 11.5)
+    assert ("rose" if sign > 0 else "fell") in change.sentence
+
+
+def test_a_change_within_the_noise_is_not_described():
+    values = curve(lambda step: 10 + step / 100)
+    assert "change" in kinds(described(layers_at(values, noise=0.01)))
+    assert "change" not in kinds(described(layers_at(values, noise=8.0)))
+
+
+def test_a_turn_is_found_where_it_is():
+    steps = [0, *(2**k for k in range(14))]
+    at = 64
+    found = described(
+        layers_at(curve(lambda step: 20 - 5 * min(math.log10(1 + step), math.log10(1 + at)), steps), noise=0.01)
+    )
+    turn = only(found, "turn")
+    assert turn.steps == (at,)
+    assert turn.evidence["slope_before"] == pytest.approx(-5.0)
+    assert turn.evidence["slope_after"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_coupling_is_that_of_changes_not_of_trends():
+    generator = np.random.default_rng(1)
+    steps = range(0, 400, 10)
+    wiggle = generator.normal(size=len(steps))
+    loss = [3 - 0.01 * place + 0.2 * each for place, each in enumerate(wiggle)]
+    dimension = {step: 30 - 0.1 * place + 3 * wiggle[place] for place, step in enumerate(steps)}
+    found = described([*layers_at(dimension), *losses(loss)])
+    coupling = only(found, "coupling")
+    assert float(coupling.evidence["low"]) > 0.5
+    assert "the same direction as the training loss" in coupling.sentence
+    assert coupling.evidence["loss"] == "train/loss"
+    on_probe = [make_scalar(10 * place, value, PROBE_LOSS) for place, value in enumerate(loss)]
+    of_a_sweep = only(described([*layers_at(dimension), *on_probe]), "coupling")
+    assert of_a_sweep.sentence == coupling.sentence.replace("training loss", "loss on the probe")
+    trends = described([*layers_at(curve(lambda step: 30 - step / 20, steps)), *losses(loss)])
+    assert "coupling" not in kinds(trends)  # both fall, and that is all
+
+
+def test_a_layer_that_stands_out():
+    rows = [
+        make_row(step=step, layer=layer, depth=layer / 6, metric="anisotropy", subset="no_sink", value=value, std=0.0)
+        for step in STEPS
+        for layer, value in enumerate([0.2, 0.22, 0.21, 0.9, 0.2, 0.19, 0.2])
+    ]
+    found = described(rows)
+    layer = only(found, "layer")
+    assert (layer.layers, layer.steps) == ((3,), (STEPS[-1],))
+    assert layer.sentence == (
+        "Anisotropy of layer 3 is 0.9 at step 230, above 0.21 and 0.2 in the layers before and after it."
+    )
+
+
+def test_a_smooth_profile_has_no_layer_that_stands_out():
+    assert "layer" not in kinds(described(make_rows()))
+
+
+def test_many_neighbours_in_the_own_window():
+    shares = {"design": "dense", "own_window_excluded": False}
+    rows = [
+        replace(row, same_window_share=0.3 + row.step / 500)
+        for row in layers_at(curve(lambda step: 5.0), **shares)
+    ]  # fmt: skip
+    statement = only(described(rows), "own window")
+    assert (statement.evidence["first_share"], statement.evidence["last_share"]) == pytest.approx((0.3, 0.76))
+    assert "76%" in statement.sentence
+    assert "up from 30%" in statement.sentence
+
+
+def test_checkpoints_that_failed():
+    found = described(
+        [*make_rows(), *(row for step in (1024, 2048) for row in make_failures(step, run="decoder-quickstart"))]
+    )
+    statement = only(found, "failed measurement")
+    assert (found.status, statement.steps) == ("watch", (1024, 2048))
+
+
+def test_too_few_steps_and_finished_models_have_no_status():
+    assert described(layers_at({0: 5.0, 10: 4.0})).status == "unknown"
+    found = described([replace(row, stage="finished") for row in layers_at({0: 5.0})])
+    assert (found.status, found.reason) == ("unknown", "A finished model has no course of training to judge.")
+
+
+def test_severity_ranks_before_weight():
+    found = described([*layers_at({s: 8.0 if s < 200 else 3.0 for s in STEPS}), *losses([5, 2, 2, 2, 2, 2, 9, 9, 9])])
+    ranks = [("failed", "watch", "note").index(statement.severity) for statement in found.statements]
+    assert ranks == sorted(ranks)
+    assert ranks[0] == 0
+    assert found.statements[0].sentence in found.headline
+
+
+def test_each_dimension_below_one_is_told_with_its_layers_steps_and_share():
+    steps = (0, 10, 20)
+    rows = [
+        *layers_at({step: 0.5 + step / 10 for step in steps}, "two_nn"),
+        *layers_at({step: 3.0 - step / 8 for step in steps}, "levina_bickel", n_layers=4),
+        *layers_at(dict.fromkeys(steps, 0.5), "anisotropy"),  # no dimension
+        *layers_at(dict.fromkeys(steps, math.nan), "local_dimension", reason="none"),
+    ]
+    found = [each for each in described(rows).statements if each.kind == "below 1"]
+    assert {(each.metric, each.layers, each.steps, each.severity) for each in found} == {
+        ("two_nn", tuple(range(6)), (0,), "note"),
+        ("levina_bickel", tuple(range(4)), (20,), "watch"),
+    }
+    assert {each.metric: (each.evidence["lowest"], each.evidence["share"]) for each in found} == {
+        "two_nn": (0.5, 1 / 3),
+        "levina_bickel": (0.5, 1 / 3),
+    }
+
+
+STEPS_OF_ACTIVATION_STATEMENTS = np.array([0, 100, 200, 500, *range(1000, 40_001, 1000)], float)
+
+
+def grows(amplitude, decay, time_scale, baseline):
+    x = time_scale * STEPS_OF_ACTIVATION_STATEMENTS + 1
+    return amplitude * np.exp(-decay * x) * np.log(x) + baseline
+
+
+COURSES = [
+    np.full(len(STEPS_OF_ACTIVATION_STATEMENTS), 3.0),
+    grows(90, 0.05, 1e-3, 2),
+    grows(200, 0.01, 5e-5, 4),
+    np.sin(STEPS_OF_ACTIVATION_STATEMENTS / 2e3),
+]
+
+
+def found(courses, metric="largest_activation", **given):
+    rows = [
+        make_row(step=int(step), layer=layer, depth=layer / 3, metric=metric, value=float(value), std=0.0, **given)
+        for layer, values in enumerate(courses)
+        for step, value in zip(STEPS_OF_ACTIVATION_STATEMENTS, values, strict=True)
+    ]
+    return [each for each in describe_run(to_frame(rows), []).statements if each.kind == "activation growth"]
+
+
+def test_the_layers_that_follow_the_formula():
+    (statement,) = found(COURSES)
+    assert statement.sentence == (
+        "Largest activation follows A exp(-lambda x) log(x) + K with x = gamma step + t0 in 2 of 4 layers (mean R² 1.000), with a "
+        "maximum within the run in layer 1; in layer 2 A 200, lambda 0.01, gamma 5e-05, t0 1, K 4 (R² 1.000, 44 steps)."
+    )
+    assert statement.layers == (1, 2)
+    assert statement.steps == (0, 40_000)
+    assert statement.evidence["amplitude"] == pytest.approx(200, rel=1e-2)
+    assert statement.evidence["n_steps"] == 44
+    assert statement.evidence["layers"] == 2
+    assert statement.severity == "note"
+
+
+def test_where_none_has_its_maximum_yet():
+    (statement,) = found(COURSES[2:])
+    assert "in 1 of 2 layers (mean R² 1.000), with a maximum within the run in none of them; in layer 0 A" in (
+        statement.sentence
+    )
+
+
+def test_nothing_is_said_of_other_courses_and_metrics():
+    assert found([COURSES[0], COURSES[3]]) == []
+    assert found(COURSES, metric="norm") == []
+    assert found([np.where(STEPS_OF_ACTIVATION_STATEMENTS < 5000, course, np.nan) for course in COURSES]) == []
+
+
+STEPS_OF_LOSS_CORRELATIONS = tuple(range(0, 120, 10))
+
+
+GENERATOR = np.random.default_rng(0)
+
+
+WIGGLE = GENERATOR.normal(size=len(STEPS_OF_LOSS_CORRELATIONS))
+
+
+LOSSES = 5 - np.arange(len(STEPS_OF_LOSS_CORRELATIONS)) / 4 + WIGGLE / 10
+
+
+DIMENSION = (
+    20 - np.arange(len(STEPS_OF_LOSS_CORRELATIONS)) - WIGGLE
+)  # falls as the loss does, while its changes oppose those of the loss
+
+
+def correlations(values=DIMENSION, losses=LOSSES, scalar=PROBE_LOSS, **given):
+    rows = [
+        make_row(step=step, layer=layer, depth=layer / 2, metric="two_nn", value=float(value) + layer, **given)
+        for step, value in zip(STEPS_OF_LOSS_CORRELATIONS, values, strict=False)
+        for layer in range(3)
+    ]
+    scalars = [
+        make_scalar(step, float(loss), scalar, **given)
+        for step, loss in zip(STEPS_OF_LOSS_CORRELATIONS, losses, strict=False)
+    ]
+    return describe_run(to_frame([*rows, *scalars]), []).loss_correlations
+
+
+def test_values_and_changes_are_correlated_apart():
+    found = correlations()
+    (one,) = found.of_metrics
+    assert (found.loss, found.reason, one.metric, one.subset) == ("loss on the probe", None, "two_nn", "all")
+    assert one.values.value == pytest.approx(stats.spearmanr(DIMENSION, LOSSES)[0])
+    assert one.changes.value == pytest.approx(stats.spearmanr(np.diff(DIMENSION), np.diff(LOSSES))[0])
+    assert (one.values.n, one.changes.n) == (12, 11)
+    assert one.values.low > 0.7
+    assert one.changes.high < -0.5
+
+
+def test_the_training_loss_stands_in():
+    assert correlations(scalar=LOSS).loss == "training loss"
+
+
+def test_only_checkpoints_with_both_count():
+    losses = np.where(np.arange(len(STEPS_OF_LOSS_CORRELATIONS)) % 4 == 0, math.nan, LOSSES)
+    (one,) = correlations(losses=losses).of_metrics
+    known = np.isfinite(losses)
+    assert (one.values.n, one.changes.n) == (9, 8)
+    assert one.changes.value == pytest.approx(stats.spearmanr(np.diff(DIMENSION[known]), np.diff(LOSSES[known]))[0])
+
+
+def test_eight_checkpoints_are_needed():
+    assert correlations(DIMENSION[:8]).of_metrics
+    found = correlations(DIMENSION[:7])
+    assert (found.of_metrics, found.loss) == ((), "loss on the probe")
+    assert found.reason == "7 checkpoints have both a value and a loss, and 8 are needed"
+
+
+STEPS_OF_OUT_OF_LINE_STATEMENTS = range(45_000, 66_000, 1000)
+
+
+def cosine(step):
+    return 0.5935 - 0.0036 * (step - 49_000) / 1000 + 1e-4 * np.sin(step)
+
+
+def found_of_out_of_line_statements(values, first=0):
+    rows = [make_row(step=step, layer=1, value=0.5 + step / 1e6) for step in values]
+    scalars = [replace(make_scalar(step, value, EMBEDDING_COSINE), compared_to=first) for step, value in values.items()]
+    described = describe_run(to_frame([*rows, *scalars]), [])
+    return described, [each for each in described.statements if each.kind == "embeddings out of line"]
+
+
+def test_the_final_embeddings_at_two_steps():
+    values = {step: cosine(step) for step in STEPS_OF_OUT_OF_LINE_STATEMENTS} | {50_000: 0.511, 58_000: 0.511}
+    described, (statement,) = found_of_out_of_line_statements(values)
+    assert statement.sentence == (
+        "The input embeddings of step 50,000 have a cosine of 0.511 to those of step 0, out of line with 0.593 at step "
+        "49,000 and 0.586 at step 51,000: the weights of another step. So are those of step 58,000."
+    )
+    assert statement.steps == (50_000, 58_000)
+    assert statement.evidence["cosine"] == 0.511
+    assert described.status != "failed"
+
+
+@pytest.mark.parametrize("n_steps", [3, 21])
+def test_a_smooth_course_is_in_line(n_steps):
+    assert (
+        found_of_out_of_line_statements({step: cosine(step) for step in STEPS_OF_OUT_OF_LINE_STATEMENTS[:n_steps]})[1]
+        == []
+    )
+    assert (
+        found_of_out_of_line_statements(dict.fromkeys(STEPS_OF_OUT_OF_LINE_STATEMENTS, 1.0))[1] == []
+    )  # embeddings that are not trained
+
+
+def norms(steps, changed):
+    return [make_scalar(step, changed.get(step, 1 + step / 1e6), EMBEDDING_NORM) for step in steps]
+
+
+def test_the_norm_where_there_is_no_cosine():
+    """As in a sweep on Ray without a first checkpoint."""
+    rows = [make_row(step=step, layer=1, value=0.5 + step / 1e6) for step in STEPS_OF_OUT_OF_LINE_STATEMENTS]
+    described = describe_run(to_frame([*rows, *norms(STEPS_OF_OUT_OF_LINE_STATEMENTS, {50_000: 1.4})]), [])
+    (statement,) = [each for each in described.statements if each.kind == "embeddings out of line"]
+    assert statement.sentence == (
+        "The input embeddings of step 50,000 have a median norm of 1.4, out of line with 1.05 at step 49,000 and 1.05 "
+        "at step 51,000: the weights of another step."
+    )
+    both = [
+        replace(make_scalar(step, cosine(step) - 0.1 * (step == 50_000), EMBEDDING_COSINE), compared_to=0)
+        for step in STEPS_OF_OUT_OF_LINE_STATEMENTS
+    ]
+    described = describe_run(to_frame([*rows, *both, *norms(STEPS_OF_OUT_OF_LINE_STATEMENTS, {50_000: 1.4})]), [])
+    (statement,) = [each for each in described.statements if each.kind == "embeddings out of line"]
+    assert "cosine" in statement.sentence  # one statement of a step
+
+
+def swept(changed, noise=0.002, **given):
+    """Two layers whose anisotropy rises slowly, with other values at some steps."""
+    value = {step: 0.3 + step / 1e6 for step in STEPS_OF_OUT_OF_LINE_STATEMENTS} | changed
+    return to_frame(
+        [
+            make_row(step=step, layer=layer, value=value[step] + 0.01 * layer, std=noise, **given)
+            for step in STEPS_OF_OUT_OF_LINE_STATEMENTS
+            for layer in (0, 1)
+        ]
+    )
+
+
+def geometry_statements_of(frame):
+    return [each for each in describe_run(frame, []).statements if each.kind == "geometry out of line"]
+
+
+def test_the_geometry_of_another_step():
+    (statement,) = geometry_statements_of(swept({50_000: 0.8, 58_000: 0.7}))
+    assert statement.sentence == (
+        "Anisotropy, mean over layers, is 0.805 at step 50,000, out of line with 0.354 at step 49,000 and 0.356 at step "
+        "51,000: a spike of the training, or the weights of another step. The same holds at step 58,000."
+    )
+    assert (statement.metric, statement.steps) == ("anisotropy", (50_000, 58_000))
+
+
+def test_a_geometry_in_line():
+    assert geometry_statements_of(swept({})) == []
+    assert geometry_statements_of(swept({50_000: 0.8}, noise=0.5)) == []  # within the interval
+    live = [make_scalar(step, 2.0, "train/loss") for step in STEPS_OF_OUT_OF_LINE_STATEMENTS]
+    frame = pd.concat([swept({50_000: 0.8}), to_frame(live)], ignore_index=True)
+    assert geometry_statements_of(frame) == []  # a training has alerts for its jumps
+
+
+STEPS_OF_PROBE_LOSS_STATEMENTS = (0, *(2**exponent for exponent in range(14)))
+
+
+LOSSES_OF_PROBE_LOSS_STATEMENTS = dict(
+    zip(
+        STEPS_OF_PROBE_LOSS_STATEMENTS,
+        np.linspace(10.0, 3.0, len(STEPS_OF_PROBE_LOSS_STATEMENTS)).tolist(),
+        strict=True,
+    )
+)
+
+
+def described_of_probe_loss_statements(values: dict[int, float], loss: bool = False, **given):
+    rows = [make_scalar(step, value, PROBE_LOSS, **given) for step, value in values.items()]
+    return describe_run(to_frame([*make_rows(n_blocks=2, steps=STEPS_OF_PROBE_LOSS_STATEMENTS, loss=loss), *rows]), [])
+
+
+def of_kind(found, kind: str):
+    return [each for each in found.statements if each.kind == kind]
+
+
+def test_a_sweep_says_how_far_the_loss_on_the_probe_fell():
+    (statement,) = of_kind(described_of_probe_loss_statements(LOSSES_OF_PROBE_LOSS_STATEMENTS), "loss")
+    assert statement.sentence == "The loss on the probe fell from 10 at step 0 to 3 at step 8,192."
+    assert (statement.severity, dict(statement.evidence)) == ("note", {"first": 10.0, "last": 3.0})
+
+
+@pytest.mark.parametrize("loss", [False, True])
+def test_a_step_with_the_final_weights(loss):
+    found = described_of_probe_loss_statements({**LOSSES_OF_PROBE_LOSS_STATEMENTS, 64: 3.0}, loss)
+    (statement,) = of_kind(found, "loss out of line")
+    assert statement.sentence == (
+        "The loss on the probe is 3 at step 64, out of line with 7 at step 32 and 6 at step 128: the weights of another "
+        "step (3 at step 8,192)."
+    )
+    assert (statement.severity, statement.steps) == ("watch", (64,))
+    assert statement.evidence["jump"] == pytest.approx(3.0)
+    assert found.status == "healthy"  # a fault of the published checkpoints, not of the training
+
+
+def test_a_wrong_end_beside_a_step_that_jumps():
+    (statement,) = of_kind(
+        described_of_probe_loss_statements({**LOSSES_OF_PROBE_LOSS_STATEMENTS, 0: 3.0}), "loss out of line"
+    )
+    assert statement.steps == (0,)
+    assert statement.sentence == (
+        "The loss on the probe is 3 at step 0, out of line with 9.5 at step 1 and 9 at step 2: the weights of another step "
+        "(3 at step 8,192)."
+    )
+
+
+def test_a_loss_within_its_standard_error_is_in_line():
+    assert of_kind(
+        described_of_probe_loss_statements({**LOSSES_OF_PROBE_LOSS_STATEMENTS, 64: 5.0}, std_error=0.1),
+        "loss out of line",
+    )
+    assert not of_kind(
+        described_of_probe_loss_statements({**LOSSES_OF_PROBE_LOSS_STATEMENTS, 64: 5.0}, std_error=0.3),
+        "loss out of line",
+    )
+
+
+NAN = math.nan
+
+
+def described_of_sequence_statements(rows) -> RunInsights:
+    return describe_run(to_frame(rows), [])
+
+
+def over_depth(metric, profiles, std=0.0):
+    """Return rows of profiles over depth by step."""
+    return [
+        make_row(step=step, layer=layer, depth=layer / (len(values) - 1), metric=metric, value=value, std=std)
+        for step, values in profiles.items()
+        for layer, value in enumerate(values)
+    ]
+
+
+RISING = [0.1, 0.2, 0.15, 0.4, 0.5, 0.6, 0.7]
+
+
+def test_condensation_is_the_rank_correlation_with_depth():
+    found = only(
+        described_of_sequence_statements(over_depth("sequence_cosine", {0: RISING[::-1], 5: RISING})), "condensation"
+    )
+    expected = float(spearmanr(RISING, range(7)).statistic)
+    assert found.evidence == {
+        "correlation": pytest.approx(expected),
+        "first_correlation": pytest.approx(-expected),
+        "layers": 7.0,
+    }
+    assert found.sentence == (
+        "Mean cosine within a sequence rises with depth at step 5 (rank correlation 0.96 over 7 layers; -0.96 at step 0)."
+    )
+    falling = only(
+        described_of_sequence_statements(over_depth("sequence_cosine", {0: RISING, 5: RISING[::-1]})), "condensation"
+    )
+    assert "falls with depth" in falling.sentence
+    constant = described_of_sequence_statements(over_depth("sequence_cosine", {0: [0.3] * 7, 5: RISING}))
+    assert only(constant, "condensation").sentence.endswith("(rank correlation 0.96 over 7 layers).")
+
+
+def test_a_compression_valley():
+    found = only(
+        described_of_sequence_statements(over_depth("sequence_entropy", {5: [0.8, 0.9, 0.3, 0.1, 0.2, 0.6, 0.5]})),
+        "compression valley",
+    )
+    assert found.layers == (1, 3, 5)
+    assert found.evidence == {"lowest": 0.1, "before": 0.9, "after": 0.6}
+    assert found.sentence == (
+        "Entropy of a sequence has a valley: 0.1 in layer 3, between 0.9 in layer 1 and 0.6 in layer 5."
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "std"),
+    {
+        "shallow": ([0.8, 0.9, 0.7, 0.69, 0.7, 0.75, 0.8], 0.0),
+        "at the end": ([0.8, 0.9, 0.7, 0.6, 0.4, 0.2, 0.1], 0.0),
+        "in the last third": ([0.8, 0.9, 0.7, 0.6, 0.4, 0.1, 0.8], 0.0),
+        "few layers": ([0.8, 0.1, 0.8, 0.9], 0.0),
+        "nothing before it": ([NAN, NAN, NAN, 0.1, 0.5, 0.6, 0.7, 0.7], 0.0),
+        "within its interval": ([0.8, 0.9, 0.3, 0.1, 0.2, 0.6, 0.5], 1.0),
+    }.values(),
+)
+def test_no_compression_valley(values, std):
+    assert "compression valley" not in kinds(
+        described_of_sequence_statements(over_depth("sequence_entropy", {0: values, 5: values}, std))
+    )

@@ -1,0 +1,108 @@
+"""Plots for notebooks hold the stored values."""
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from synthetic_runs import fill, make_published
+
+from repdyn.plots import compare, heatmap, means, profile
+
+STEPS = (0, 8, 64)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return fill(tmp_path / "one", make_published("lab/a-70m", steps=STEPS))
+
+
+@pytest.fixture
+def both(tmp_path):
+    return fill(tmp_path / "two", make_published("lab/a-70m", steps=STEPS), make_published("lab/b-1b", steps=(0, 8)))
+
+
+def values(store, metric, step=None):
+    rows = store.to_pandas().query("metric == @metric and subset == 'all' and layer.notna()")
+    grid = rows.pivot(index="layer", columns="step", values="value")
+    return grid.to_numpy() if step is None else grid[step].to_numpy()
+
+
+def test_a_heatmap_shows_the_stored_values(store):
+    figure = heatmap(store, "two_nn")
+    assert isinstance(figure, go.Figure)
+    np.testing.assert_array_equal(np.asarray(figure.data[0].z, float), values(store, "two_nn"))
+    assert figure.layout.title.text.startswith("Intrinsic dimension (TwoNN), all tokens<br>")
+    assert figure == heatmap(store, "two_nn")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_profile_at_a_step(store, step):
+    figure = profile(store, "two_nn", step=step)
+    np.testing.assert_array_equal(np.asarray(figure.data[-1].customdata, float), values(store, "two_nn", step))
+    assert f"all tokens, step {step}<br>" in figure.layout.title.text
+    assert not figure.layout.sliders
+
+
+def test_a_profile_with_a_slider(store):
+    figure = profile(store, "anisotropy")
+    assert figure == profile(store, "anisotropy")
+    assert [stop.label for stop in figure.layout.sliders[0].steps] == ["0", "8", "64"]
+    assert figure.layout.margin.b > 60
+
+
+def test_means_during_training(store):
+    figure = means(store, "two_nn")
+    assert figure == means(store, "two_nn")
+    np.testing.assert_allclose(np.asarray(figure.data[2].customdata, float), values(store, "two_nn").mean(axis=0))
+
+
+def test_runs_are_compared_over_depth_and_training(both):
+    figure = compare(both, "two_nn")
+    shown = {trace.name: trace for trace in figure.data if trace.showlegend}
+    assert list(shown) == ["a-70m", "b-1b"]
+    np.testing.assert_array_equal(
+        np.asarray(shown["a-70m"].customdata, float), values_of(both, "lab/a-70m", "two_nn", STEPS[-1])
+    )
+    figure = compare(both, "two_nn", over="training", runs=["lab/a-70m"])
+    (line,) = [trace for trace in figure.data if trace.showlegend]
+    assert figure.layout.xaxis.type == "log"
+    assert len(line.x) == len(STEPS)
+    assert min(line.x) > 0
+
+
+def values_of(store, run, metric, step):
+    rows = store.to_pandas(run).query("metric == @metric and subset == 'all' and step == @step and layer.notna()")
+    return rows.sort_values("layer")["value"].to_numpy()
+
+
+def test_stores_are_compared(store, tmp_path):
+    other = fill(tmp_path / "other", make_published("lab/b-1b", steps=(0, 8), n_vectors=512))
+    figure = compare([store, other], "two_nn", over="training")
+    assert [trace.name for trace in figure.data if trace.showlegend] == ["a-70m", "b-1b"]
+    assert "not comparable: batches of different numbers of vectors" in figure.layout.title.text
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "expected run= for a store of 2 runs, got None; there are lab/a-70m, lab/b-1b"),
+        ({"run": "lab/c"}, "expected a run of .*, got 'lab/c'"),
+        ({"run": "lab/a-70m", "stack": "encoder"}, "got stack='encoder'; it has a single one without a name"),
+        ({"run": "lab/a-70m", "probe": "f"}, "expected the beginning of one probe's hash, got 'f'"),
+        ({"run": "lab/a-70m", "step": 9}, "at which two_nn was measured, got 9; the closest are 0, 8, 64"),
+        ({"run": "lab/a-70m", "subset": "rare"}, r"got two_nn \(rare\); there are"),
+    ],
+    ids=str,
+)
+def test_what_is_not_there(both, given, message):
+    with pytest.raises(ValueError, match=message):
+        profile(both, "two_nn", **given)
+
+
+def test_what_cannot_be_compared(both, tmp_path):
+    with pytest.raises(ValueError, match="expected over='depth' or over='training', got 'layers'"):
+        compare(both, "two_nn", over="layers")
+    with pytest.raises(ValueError, match=r"got cka \(all\); there are .*two_nn \(all\)"):
+        compare(both, "cka")
+    one = fill(tmp_path / "single", make_published("lab/a", steps=(8,)))
+    with pytest.raises(ValueError, match="at least two checkpoints, got none; use over='depth'"):
+        compare(one, "two_nn", over="training")

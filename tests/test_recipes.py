@@ -1,0 +1,577 @@
+"""Recipes: what they may say, and how each kind of published value is judged."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from synthetic_runs import (
+    SAMPLED,
+    fill,
+    make_finished,
+    make_published,
+    make_row,
+    make_rows,
+    make_scalar,
+    to_frame,
+)
+
+from repdyn import Probe, open_store
+from repdyn.cli import sweep
+from repdyn.cli.main import main
+from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.probe.design import MAX_VECTORS
+from repdyn.recipes import (
+    evaluate,
+    find_models_of,
+    find_recipe,
+    read_recipe,
+    shipped_recipes,
+    shortfalls,
+)
+from repdyn.recipes.evaluation import count_verdicts
+from repdyn.recipes.measured import Measured, NotMeasuredError
+from repdyn.recipes.page import write_page
+from repdyn.recipes.recipe import KINDS
+from repdyn.store.scalars import PROBE_LOSS
+from repdyn.tables.effects import CannotBeJudgedError
+from repdyn.text.corpus import builtin_corpus
+
+STEPS = (0, 1, 8, 64, 500, 4000, 32000, 143000)
+
+
+RANKS = (100.0, 90.0, 60.0, 40.0, 80.0, 120.0, 90.0, 70.0)
+
+
+"""Falls to step 64, rises to step 4000, falls."""
+
+
+def measured(curve, *, metric="rank_me", steps=STEPS, n_blocks=9, noise=0.01, name="lab/a", **given):
+    """One metric whose value at a place in training and a relative depth is ``curve(number of the step, depth)``."""
+    rows = [
+        make_row(
+            run=name,
+            metric=metric,
+            step=step,
+            layer=layer,
+            depth=layer / n_blocks,
+            value=(value := curve(number, (layer - 1) / (n_blocks - 1))),
+            std=noise * abs(value),
+            **given,
+        )
+        for number, step in enumerate(steps)
+        for layer in range(1, n_blocks + 1)
+    ]
+    return Measured(name, to_frame(rows))
+
+
+def judge(kind, models, metric="rank_me", **settings):
+    given = models if isinstance(models, list) else [models]
+    return KINDS[kind](**settings).judge(given, metric)[0]
+
+
+def bump(height):
+    return lambda number, depth: 10 + height * math.exp(-(((depth - 0.5) / 0.2) ** 2))
+
+
+@pytest.mark.parametrize(("height", "peak", "valley"), [(5, "shown", "not shown"), (-5, "not shown", "shown")])
+def test_peak_and_valley(height, peak, valley):
+    of_bump = measured(bump(height))
+    assert judge("peak", of_bump) == peak
+    assert judge("valley", of_bump) == valley
+    assert judge("peak", of_bump, absent=True) == valley
+    assert judge("valley", of_bump, absent=True) == peak
+
+
+def test_a_peak_elsewhere_is_not_the_published_one():
+    of_bump = measured(lambda number, depth: 10 + 5 * math.exp(-(((depth - 0.125) / 0.1) ** 2)))
+    assert judge("peak", of_bump, depth=(0.1, 0.2)) == "shown"
+    assert judge("peak", of_bump) == "not shown"
+
+
+def test_phases():
+    course = measured(lambda number, depth: RANKS[number])
+    three = {"phases": ("fall", "rise", "fall"), "more": (0.1, 0.5, 0.1)}
+    assert judge("phases", course, **three) == "shown"
+    assert judge("phases", course, **three | {"more": (0.1, 2.5, 0.1)}) == "not shown"
+    # from the first step to the highest, whatever lies between
+    assert judge("phases", course, phases=("rise", "fall"), more=(0.1, 0.1)) == "shown"
+    assert judge("phases", course, phases=("rise",), more=(0.1,)) == "not shown"
+    _, evidence = KINDS["phases"](**three).judge([course], "rank_me")
+    assert evidence.startswith("fall to step 64 -60% [-60, -60], rise to step 4,000 +200%")
+
+
+def test_a_course_that_begins_late():
+    course = measured(lambda number, depth: RANKS[number], steps=(20000, *range(30000, 100000, 10000)))
+    with pytest.raises(CannotBeJudgedError, match="no value before step 20,000 of 90,000"):
+        judge("phases", course, phases=("fall",), more=(0.1,))
+
+
+def test_halfway():
+    course = measured(lambda number, depth: 0.0 if number < 4 else 0.9)
+    assert judge("halfway", course, steps=(256, 1000), least=0.2) == "shown"
+    assert judge("halfway", course, steps=(1000, 4000), least=0.2) == "not shown"
+    assert judge("halfway", course, steps=(256, 1000), least=0.95) == "not shown"
+
+
+def test_between():
+    course = measured(lambda number, depth: 0.9, noise=0.02)
+    assert judge("between", course, bounds=(0.8, 1.0)) == "shown"
+    assert judge("between", course, bounds=(0.0, 0.8)) == "not shown"
+    assert judge("between", course, bounds=(0.9, 1.0)) == "cannot be judged"
+
+
+def test_correlation():
+    falls = measured(lambda number, depth: -RANKS[number], metric="alpha_req")
+    rises = measured(lambda number, depth: RANKS[number])
+    both = Measured("a", pd.concat([falls.frame, rises.frame], ignore_index=True))
+    assert judge("correlation", both, "alpha_req", other="rank_me", at_most=-0.5) == "shown"
+    assert judge("correlation", both, "alpha_req", other="rank_me", at_least=0.5) == "not shown"
+
+
+def test_a_correlation_whose_interval_leaves_it_open():
+    y = [1, 3, 2, 5, 4, 6, 8, 7]
+    one = measured(lambda number, depth: RANKS[number], metric="alpha_req")
+    other = measured(lambda number, depth: float(RANKS[number] + 25 * y[number]))
+    both = Measured("a", pd.concat([one.frame, other.frame], ignore_index=True))
+    verdict, evidence = KINDS["correlation"](other="rank_me", at_least=0.2).judge([both], "alpha_req")
+    assert verdict == "cannot be judged"
+    assert re.fullmatch(r"rho 0\.\d+ \[-0\.\d+, 0\.\d+\] over 8 checkpoints; whether it has learned .*", evidence)
+
+
+def with_loss(loss, value=10.0, *, name="lab/a", **given):
+    """A model whose last loss on a probe of four equally frequent tokens is given; their entropy is log 4, 1.386."""
+    probe = Probe.from_tokens([[0, 1, 2, 3] * 4] * 16, max_vectors=64, batch_vectors=32)
+    rows = measured(lambda number, depth: value, name=name, steps=(0, 8), **given).frame
+    losses = to_frame([make_scalar(step, loss, PROBE_LOSS, run=name) for step in (0, 8)])
+    return Measured(name, pd.concat([rows, losses], ignore_index=True), probe=probe)
+
+
+def test_models_that_have_learned_nothing_are_not_judged():
+    widths = (64, 128, 256, 512)
+    trained = [with_loss(1.2, 0.1 * dim, dim=dim, name=f"lab/{dim}") for dim in widths]
+    verdict, evidence = KINDS["scaling"](exponent=(0.9, 1.1)).judge(trained, "rank_me")
+    assert (verdict, evidence) == ("shown", "exponent 1.00 [1.00, 1.00] over 4 models")
+    models = [*trained[:3], with_loss(1.4, 51.2, dim=512, name="lab/512")]
+    with pytest.raises(CannotBeJudgedError, match=r"nothing was learned, .*: lab/512 \(1\.4 and 1\.39\)"):
+        judge("scaling", models, exponent=(0.9, 1.1))
+    models[3] = measured(lambda number, depth: 51.2, dim=512, name="lab/512")
+    _, evidence = KINDS["scaling"](exponent=(0.9, 1.1)).judge(models, "rank_me")
+    assert evidence.endswith(
+        "whether it has learned anything cannot be told: lab/512 has no loss on the probe in the store"
+    )
+
+
+def test_trend():
+    rises = measured(lambda number, depth: 1 + depth)
+    assert judge("trend", rises, at_least=0.5) == "shown"
+    assert judge("trend", rises, at_most=0.0) == "not shown"
+    assert (
+        judge("trend", measured(lambda number, depth: 10 + 0.1 * depth, noise=0.1), at_least=0.5) == "cannot be judged"
+    )
+    assert judge("trend", measured(lambda number, depth: 1.0, noise=0.0), at_least=0.5) == "not shown"
+
+
+def peaking(at, loss, name):
+    model = with_loss(loss, name=name)
+    curve = measured(lambda number, depth: 10 + 5 * math.exp(-(((depth - at) / 0.2) ** 2)), name=name, steps=(0, 8))
+    scalars = model.frame[model.frame["layer"].isna()]
+    return Measured(name, pd.concat([curve.frame, scalars], ignore_index=True), probe=model.probe)
+
+
+def test_an_earlier_onset_goes_with_a_lower_loss():
+    peaks = (0.3, 0.4, 0.55, 0.65, 0.8, 0.9)
+    models = [peaking(at, 0.2 + at, f"lab/{number}") for number, at in enumerate(peaks)]
+    onset = {"feature": "onset", "against": "loss"}
+    assert judge("across", models, **onset, at_least=0.0) == "shown"
+    assert judge("across", models, **onset, at_most=0.0) == "not shown"
+    with pytest.raises(CannotBeJudgedError, match="needs 4 models, got 3"):
+        judge("across", models[:3], **onset, at_least=0.0)
+    flat = [measured(lambda number, depth: 2 - depth, name=f"lab/{number}") for number in range(4)]
+    with pytest.raises(CannotBeJudgedError, match="does not rise above the first block"):
+        judge("across", flat, feature="onset", against="width", at_least=0.0)
+
+
+def test_scaling():
+    models = [
+        measured(lambda number, depth, dim=dim: 0.1 * dim, dim=dim, name=f"lab/{dim}", steps=(0,))
+        for dim in (64, 128, 256)
+    ]
+    assert judge("scaling", models, exponent=(0.9, 1.1)) == "shown"
+    assert judge("scaling", models, exponent=(-0.3, 0.3)) == "not shown"
+    with pytest.raises(CannotBeJudgedError, match="needs models of 3 widths, got 2"):
+        judge("scaling", models[:2], exponent=(0, 1))
+
+
+@pytest.mark.parametrize(("finding", "verdict"), [("bell", "shown"), ("uniform", "not shown"), ("growth", "shown")])
+def test_findings(finding, verdict):
+    run = Measured("a", to_frame(make_rows(n_blocks=6, steps=(0, 256, 512))))
+    assert judge("finding", run, "anisotropy", finding=finding) == verdict
+
+
+def test_a_metric_that_was_not_measured():
+    with pytest.raises(NotMeasuredError, match="two_nn@no_sink was not measured"):
+        judge("phases", measured(lambda number, depth: 1.0), "two_nn@no_sink", phases=("fall",), more=(0.1,))
+
+
+def stages(*values, noise=0.001, **given):
+    return [
+        measured(lambda number, depth, value=value: value, name=f"lab/{place}", steps=(0,), noise=noise, **given)
+        for place, value in enumerate(values)
+    ]
+
+
+def test_stages():
+    settings = {"phases": ("rise", "fall"), "more": (0.0, 0.1)}
+    assert judge("stages", stages(10.0, 12.0, 9.0), **settings) == "shown"
+    assert judge("stages", stages(10.0, 9.5, 8.0), **settings) == "not shown"
+    assert judge("stages", stages(10.0, 12.0, 11.5), **settings) == "not shown"
+    assert judge("stages", stages(10.0, 12.0, 9.0, noise=0.2), **settings) == "cannot be judged"
+    _, evidence = KINDS["stages"](**settings).judge(stages(10.0, 12.0, 9.0), "rank_me")
+    assert evidence.startswith("rise to lab/1 +20%")
+
+
+def with_control(own, control, **given):
+    one, other = (measured(lambda number, depth, level=level: level, **given) for level in (own, control))
+    return Measured("lab/a", one.frame, control=other)
+
+
+@pytest.mark.parametrize(
+    ("control", "change", "verdict"),
+    [(12.0, "rise", "shown"), (12.0, "fall", "not shown"), (8.0, "fall", "shown"), (10.5, "rise", "not shown")],
+)
+def test_a_control(control, change, verdict):
+    assert judge("control", with_control(10.0, control, noise=0.001), change=change, more=0.1) == verdict
+
+
+def test_a_control_at_another_step_or_none():
+    alone = measured(lambda number, depth: 10.0)
+    with pytest.raises(NotMeasuredError, match="the control was not measured"):
+        judge("control", alone, change="rise", more=0.1)
+    later = Measured("lab/a", alone.frame, control=measured(lambda number, depth: 10.0, steps=STEPS[:-1]))
+    with pytest.raises(CannotBeJudgedError, match="needs one step on both, got"):
+        judge("control", later, change="rise", more=0.1)
+
+
+RECIPE = """
+title: A paper
+paper: '2311.05928'
+address: https://arxiv.org/abs/2311.05928
+stated: 2026-11-23
+models: [lab/a, lab/b, lab/bert]
+metrics: [anisotropy, two_nn]
+differs: [nothing]
+published:
+  - {claim: bell, source: figure 1, models: [lab/a, lab/b], metric: anisotropy, criterion: {kind: finding, finding: bell}}
+  - {claim: flat, source: figure 1, models: [lab/bert], metric: anisotropy, criterion: {kind: finding, finding: uniform}}
+  - {claim: width, source: figure 2, metric: two_nn, criterion: {kind: scaling, exponent: [0, 1]}}
+  - {claim: rank, source: figure 3, models: [lab/a], metric: two_nn@no_sink, criterion: {kind: peak}}
+  - {claim: tasks, source: table 1, not_run: no tasks}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(RECIPE.replace("metrics: [anisotropy, two_nn]", "metrics: [anisotropy, two_nn, two_nn@no_sink]"))
+    return read_recipe(path)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return fill(tmp_path / "store", make_published("lab/a"), make_finished("lab/bert"))
+
+
+def verdicts(outcomes):
+    return {(outcome.published.claim, outcome.run): (outcome.verdict, outcome.ours) for outcome in outcomes}
+
+
+def test_every_verdict(recipe, store):
+    outcomes, measured = evaluate(recipe, store)
+    found = verdicts(outcomes)
+    assert found["bell", "lab/a"][0] == "reproduced"
+    assert found["bell", "lab/b"] == ("not run", "not in the store")
+    assert found["flat", "lab/bert"][0] == "reproduced"
+    assert found["width", ""] == ("cannot be judged", "needs models of 3 widths, got 1")
+    assert found["rank", "lab/a"] == ("not run", "two_nn@no_sink was not measured")
+    assert found["tasks", ""] == ("not run", "no tasks")
+    assert [each.name for each in measured] == ["lab/a", "lab/bert"]
+    assert count_verdicts(outcomes) == "2 reproduced, 1 cannot be judged, 3 not run"
+
+
+def test_own_runs_are_judged_on_everything(recipe, tmp_path):
+    store = fill(tmp_path / "store", make_published("my/run"))
+    outcomes, measured = evaluate(recipe, store, runs=["my/run"])
+    found = verdicts(outcomes)
+    assert found["bell", "my/run"][0] == "reproduced"
+    assert found["flat", "my/run"][0] == "not reproduced", "its profile is a bell"
+    assert found["rank", "my/run"] == ("not run", "two_nn@no_sink was not measured")
+    assert [each.name for each in measured] == ["my/run"]
+    with pytest.raises(ValueError, match=r"expected a run of .*, got 'lab/a'; it has my/run"):
+        evaluate(recipe, store, runs=["lab/a"])
+    with pytest.raises(ValueError, match=r"got 'my/rum'; did you mean 'my/run'\?"):
+        evaluate(recipe, store, runs=["my/run", "my/rum"])
+
+
+def saved_probe(store, text, sequence_length=80, max_vectors=MAX_VECTORS):
+    """Save a probe of the builtin text under the name of a text, and return its hash."""
+    settings = {"sequence_length": sequence_length, "max_vectors": max_vectors}
+    probe = Probe.from_texts([builtin_corpus().data.decode()], byte_tokenizer(), name=text, **settings)
+    store.save_probe(probe)
+    return probe.hash
+
+
+def test_rows_of_another_protocol_are_named(recipe, tmp_path):
+    sampled = {"window_tokens": 32, "vectors_per_window": 12}
+    store = open_store(tmp_path / "store")
+    probe = saved_probe(store, "another text (sha256 0123)", max_vectors=256)
+    fill(store.path, make_published("lab/a", probe=probe, **sampled))
+    (found,) = [each for each in evaluate(recipe, store)[0] if each.run == "lab/a" and each.published.claim == "bell"]
+    assert found.deviations == (
+        "text another text (sha256 0123), not enwik8",
+        "windows of 32 tokens, not 80",
+        "1 batch of 256 vectors, not 1 of 4,096",
+        "up to 12 vectors of a window, not 8",
+    )
+    assert "; measured otherwise: text another text" in found.text
+
+
+def test_the_page_states_what_was_measured(recipe, store, tmp_path):
+    page = write_page(recipe, *evaluate(recipe, store), tmp_path / "page.html", None).read_text()
+    measured, _, asked = page.partition("<h2>The recipe</h2>")
+    assert f"lab/a at 11 steps (0 to 512), lab/bert at 1 step (0): {SAMPLED}" in measured
+    assert "text not recorded, since the store has no copy of the probe" in measured
+    assert "measured otherwise: windows of 64 tokens, not 80" in measured
+    assert "sampling: independent design, text enwik8" in asked
+
+
+def test_what_a_choice_leaves_unjudged(recipe):
+    phases = KINDS["phases"](phases=("rise", "fall"), more=(0.1, 0.1))
+    recipe = replace(recipe, published=(*recipe.published, replace(recipe.published[0], criterion=phases)))
+    models = find_models_of(["lab/a"])
+    assert shortfalls(recipe, models, {"lab/a": 2}) == [
+        "published value 2 is not run: no model among lab/bert",
+        "published value 3 cannot be judged: it needs 3 models, got lab/a; choose more with --models",
+        "lab/a has 2 chosen checkpoints, and needs 3 for value 6; choose more with --revisions",
+    ]
+    (_, stand_in, *_) = shortfalls(recipe, find_models_of(["my/model"]), {"my/model": 9})
+    assert stand_in == "my/model stands in for lab/a, lab/b: published values 1, 6"
+
+
+VALID = {
+    "title": "A paper",
+    "paper": "2311.05928",
+    "address": "https://arxiv.org/abs/2311.05928",
+    "models": ["pythia-70m"],
+    "metrics": ["anisotropy", "two_nn[discard=0.8]"],
+    "differs": ["everything"],
+    "published": [
+        {
+            "claim": "a peak",
+            "source": "figure 1",
+            "metric": "anisotropy",
+            "criterion": {"kind": "peak", "depth": [0.2, 0.8]},
+        }
+    ],
+}
+
+
+def write(path: Path, **changed) -> Path:
+    content = {name: value for name, value in (VALID | changed).items() if value is not None}
+    text = yaml.safe_dump(content, sort_keys=False)
+    path.write_text(text if "stated" in changed else f"{text}stated: 2026-11-23\n")
+    return path
+
+
+def with_criterion(**criterion):
+    return {"published": [VALID["published"][0] | {"criterion": criterion}]}
+
+
+SHIPPED = shipped_recipes()
+
+
+VALUES = {"peak", "onset", "trend", "value", "loss", "bits_per_byte", "parameters", "width"}
+
+
+"""What the table of criteria names beside their settings."""
+
+
+DOCUMENTATION = Path(__file__).parents[1] / "docs" / "reproduce.md"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_recipes(name):
+    recipe = find_recipe(name)
+    assert recipe == SHIPPED[name]
+    assert recipe.address.endswith(recipe.paper)
+    models = find_models_of(recipe.models)
+    assert models
+    for published in recipe.published:
+        # every pattern is of some model, and what is measured is of at least one
+        for pattern in published.models:
+            assert any(fnmatchcase(model.name, pattern) for model in models), pattern
+        if published.criterion is not None:
+            assert any(published.is_about(model) for model in models)
+            assert published.criterion.short
+            assert published.criterion.text.endswith((".", ")"))
+        else:
+            assert published.not_run
+    assert any(published.criterion for published in recipe.published)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"titel": "A"}, "got 'titel'; did you mean 'title'?"),
+        ({"title": None}, "expected the key title"),
+        ({"paper": 2311.05928}, "got 2311.05928; put it in quotes"),
+        ({"paper": "Razzhigaev 2024"}, "expected an arXiv number under paper"),
+        ({"address": "arxiv.org"}, "begin it with https://"),
+        ({"stated": "today"}, "expected the date of the criteria under stated"),
+        ({"models": ["pythia-71m"]}, "did you mean pythia-"),
+        ({"metrics": ["anisotropie"]}, "did you mean 'anisotropy'?"),
+        ({"metrics": ["two_nn[discrd=1]"]}, "did you mean 'discard'?"),
+        ({"metrics": ["anisotropy@nowhere"]}, "expected a subset among all, no_sink"),
+        ({"metrics": ["two_nn"]}, "expected a metric that the recipe measures under metric"),
+        ({"judged_by": "eye"}, "expected judged_by among intervals, values"),
+        ({"cloud": {"design": "sparse"}}, "expected a design among independent, dense, paper, shuffled"),
+        ({"cloud": {"windows": 3}}, "expected keys among design, text, sequence_length, max_vectors, control"),
+        ({"cloud": {"control": "sparse"}}, "expected a design among independent, dense, paper, shuffled"),
+        ({"cloud": {"control": "independent"}}, "expected another design under control"),
+        (with_criterion(kind="control", change="rise", more=0), "expected a cloud with a control"),
+        (with_criterion(kind="stages", phases=["rise"], more=[0, 0]), "one value of more for each of 1 phases"),
+        ({"differs": []}, "expected a list under differs"),
+        ({"published": [{"claim": "a", "source": "b"}]}, "expected either criterion or not_run"),
+        ({"published": ["a"]}, "expected a mapping with keys among claim"),
+        (with_criterion(kind="hill"), "expected a criterion with a kind among finding, peak, valley"),
+        (with_criterion(kind="peak", width=1), "expected keys among kind, depth, more, step, absent"),
+        (with_criterion(kind="peak", depth=[0.8, 0.2]), "expected the lower bound first under depth"),
+        (with_criterion(kind="peak", depth=0.5), "expected a list of 2 values under depth"),
+        (with_criterion(kind="peak", more="much"), "expected a finite number under more"),
+        (with_criterion(kind="peak", more=float("nan")), "expected a finite number under more"),
+        (with_criterion(kind="peak", step="middle"), "expected step among first, last"),
+        (with_criterion(kind="peak", absent="no"), "expected true or false under absent"),
+        (with_criterion(kind="phases", more=[0.1]), "expected the key phases"),
+        (with_criterion(kind="phases", phases=["fall", "rise"], more=[0.1]), "one value of more for each of 2 phases"),
+        (with_criterion(kind="phases", phases=["sink"], more=[0.1]), "expected phases among rise, fall"),
+        (with_criterion(kind="correlation", other="anisotropy"), "expected either at_least or at_most"),
+        (with_criterion(kind="correlation", other="rank_me", at_least=0), "expected a metric that the recipe measures"),
+        ({"published": [VALID["published"][0] | {"points": [[1, 2, 3]]}]}, "expected pairs of a place and a value"),
+    ],
+)
+def test_mistakes_in_a_recipe(changed, message, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        read_recipe(write(tmp_path / "mine.yaml", **changed))
+    assert "docs/suites.md" not in str(error.value)
+
+
+def test_the_documented_recipe(tmp_path):
+    (text,) = re.findall(r"```yaml\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(text)
+    suite = "title: ours\ncard: https://example.org\nmodels: [{name: ours, repository: lab/ours, revisions: 'step(?P<step>\\d+)'}]"
+    (tmp_path / "my_suite.yaml").write_text(suite)
+    recipe = read_recipe(tmp_path / "mine.yaml")
+    assert len(recipe.published) == 3
+    assert recipe.published[0].points == ((1000.0, 40.0), (64000.0, 90.0), (143000.0, 70.0))
+
+
+def test_every_recipe_and_kind_is_documented():
+    text = DOCUMENTATION.read_text()
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)) == {*SHIPPED, *KINDS}
+    for kind, settings in re.findall(r"^\| `([a-z]+)` \|.*\| (.*) \|$", text, re.MULTILINE):
+        if kind in SHIPPED:
+            continue
+        named = set(re.findall(r"`([a-z_]+)`", settings)) - VALUES
+        assert kind == "valley" or named == {each.name for each in fields(KINDS[kind])}
+
+
+RECIPE_OF_REPRODUCE_COMMAND = """
+title: A paper on small models
+paper: '2311.05928'
+address: https://arxiv.org/abs/2311.05928
+stated: 2026-11-23
+models: [lab/model]
+cloud: {design: independent, text: builtin, max_vectors: 8192, sequence_length: 12}
+metrics: [anisotropy, rank_me, rank_me@last_token.normed]
+differs: [everything is small]
+published:
+  - claim: The rank hardly changes
+    source: figure 1
+    metric: rank_me@last_token.normed
+    criterion: {kind: between, bounds: [2, 16], layers: last}
+    points: [[0, 12], [8, 13]]
+  - claim: The rank grows to six times its size, and falls again
+    source: figure 2
+    metric: rank_me
+    criterion: {kind: phases, phases: [rise, fall], more: [5, 5]}
+  - claim: Half of everything is <known>
+    source: table 1
+    not_run: there are no labels
+"""
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def recipe_of_reproduce_command(tmp_path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(RECIPE_OF_REPRODUCE_COMMAND)
+    return path
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys) -> Command:
+    """Return a function that runs the command in an empty folder and returns its exit status, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    # or it would end this process rather than wait for a download that it has given up
+    monkeypatch.setattr(sweep, "has_abandoned_threads", lambda: False)
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(["reproduce", *map(str, arguments)])
+        assert isinstance(stop.value.code, int)
+        return stop.value.code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "expected the name of a recipe, or --list, got neither; see --help"),
+        (("three-phase",), "got 'three-phase'; did you mean 'three-phases'?"),
+        (("none.yaml",), "No such file"),
+        (("three-phases", "--models", "pythia-71m"), "did you mean"),
+        (("three-phases", "--evaluate-only"), "reproductions/three-phases"),
+    ],
+)
+def test_mistakes_on_the_command_line(command, arguments, message):
+    status, out, err = command(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
+
+
+def test_the_list(command, capsys):
+    main(["reproduce", "--list", "--json"])
+    listed = json.loads(capsys.readouterr().out)
+    assert {"three-phases", "shape-of-learning", "sinks-and-valleys"} <= {
+        recipe_of_reproduce_command["name"] for recipe_of_reproduce_command in listed
+    }
+    main(["reproduce", "--list"])
+    printed = capsys.readouterr().out
+    assert all(
+        f"{recipe_of_reproduce_command['name']}: {recipe_of_reproduce_command['title']} (arXiv {recipe_of_reproduce_command['paper']})"
+        in printed
+        for recipe_of_reproduce_command in listed
+    )

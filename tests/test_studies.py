@@ -1,0 +1,669 @@
+"""Studies: their command and models, and those of sentences, tokens and topics."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.nn.functional import cosine_similarity, normalize
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+)
+
+from repdyn import Probe
+from repdyn.capture.attention import attention_weights
+from repdyn.capture.capture import capture, causality
+from repdyn.capture.prepared_model import prepare
+from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
+from repdyn.cli import study as cli
+from repdyn.cli.main import main
+from repdyn.cli.study import KINDS
+from repdyn.data.byte_tokenizer import byte_tokenizer
+from repdyn.kernels import attention_topic_gap, topic_gap, topic_gap_dot
+from repdyn.kernels.vocabulary import Vocabulary
+from repdyn.studies.anatomy.geometry import cosine_matrix
+from repdyn.studies.driver import Study
+from repdyn.studies.models import LoadedModel, add_model_options, load_models
+from repdyn.studies.output import select
+from repdyn.studies.sentences import tables, vectors
+from repdyn.studies.sentences import tables as results
+from repdyn.studies.sentences.inputs import read_groups
+from repdyn.studies.sentences.tables import ALL_KINDS, consistency, separation
+from repdyn.studies.sentences.vectors import FIRST, LAST, MEAN, sentence_vectors
+from repdyn.studies.tokens.sentences import (
+    capture_sentence,
+    compare_sentence,
+    encode_sentence,
+    sentence_probe,
+    without_causal_mask,
+)
+from repdyn.studies.tokens.text import class_rows, common_direction, density
+from repdyn.studies.tokens.vocabulary_comparison import LayerVectors, compare_with_vocabulary, token_names
+from repdyn.studies.topics.measurements import (
+    attention_gaps,
+    gaps_over_sequences,
+    measure_topics,
+    shifted_topics,
+)
+from repdyn.studies.topics.text_topics import TextTopics, find_topics
+
+pytestmark = pytest.mark.usefixtures("quick_images")  # how figures are written is tested elsewhere
+
+
+def ended(*arguments) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main(["study", *map(str, arguments)])
+    return stopped.value.code
+
+
+def refused(capsys, *arguments) -> str:
+    assert ended(*arguments) == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.fixture
+def kind(monkeypatch):
+    """A study that takes the place of every other one, and records the models that it measures."""
+
+    class Recorder(Study):
+        help = "Help."
+        examples = "examples:\n  one"
+        measured: ClassVar[list[str]] = []
+
+        @classmethod
+        def add_options(cls, parser):
+            parser.add_argument("--resamples")
+
+        def measure(self, loaded):
+            self.measured.append(loaded.name)
+
+    monkeypatch.setattr(cli, "import_module", lambda name: SimpleNamespace(STUDY=Recorder))
+    monkeypatch.setattr(
+        "repdyn.studies.driver.load_models", lambda options: [SimpleNamespace(name=name) for name in options.models]
+    )
+    return Recorder
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_help_of_a_kind(name, capsys):
+    assert ended(name, "--help") == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: repdyn study {name} ")
+    assert f"examples:\n  repdyn study {name} " in text
+    assert "-o FOLDER" in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["convergance"], "expected a kind of study, got 'convergance'; did you mean 'convergence'?"),
+        (["token", "gpt2"], "expected a kind of study, got 'token'; did you mean 'tokens'?"),
+        (["xyz"], "expected a kind of study, got 'xyz'; there are convergence, tokens, topics, anatomy, sentences"),
+        ([], "expected a kind of study, got none; there are convergence, tokens, topics, anatomy, sentences"),
+    ],
+    ids=["near", "nearer", "far", "none"],
+)
+def test_a_mistyped_kind_says_what_was_meant(typed, message, capsys):
+    assert refused(capsys, *typed) == f"repdyn study: error: {message}"
+
+
+@pytest.mark.parametrize("failure", [ValueError, OSError, CheckpointError, SweepStoppedError])
+def test_every_failure_is_one_line(failure, kind, capsys):
+    def finish(_):
+        raise failure("expected a model, got https://user:secret@host")
+
+    kind.finish = finish
+    assert refused(capsys, "topics", "a", "-o", "out") == "error: expected a model, got https://host"
+
+
+@pytest.mark.parametrize("when", ["imported", "run"])
+def test_a_missing_package_is_said_by_name(when, kind, monkeypatch, capsys):
+    def missing(_):
+        raise ModuleNotFoundError("No module named 'lxml.etree'", name="lxml.etree")
+
+    kind.finish = missing
+    if when == "imported":
+        monkeypatch.setattr(cli, "import_module", missing)
+    assert refused(capsys, "topics", "a", "-o", "out") == (
+        "error: expected the package 'lxml', which this study needs, found none; pip install 'repdyn[topics,train]' "
+        "installs the optional packages of studies"
+    )
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
+
+
+def options(*given, fewest=1) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_model_options(parser, fewest=fewest)
+    return parser.parse_args([*map(str, given), "-o", "out"])
+
+
+def names(*given) -> list[str]:
+    return [subject.name for subject in load_models(options(*given))]
+
+
+def test_a_folder(save_model):
+    [subject] = _loaded(save_model("small", "bert"))
+    assert subject.name == "small"
+    assert type(subject.model).__name__ == "BertModel"
+    assert not subject.model.training
+    assert subject.tokenizer("A").input_ids == [65]
+    assert subject.context == 64
+
+
+def _loaded(*given):
+    """The subjects as they are while it is their turn."""
+    found = []
+    for subject in load_models(options(*given)):
+        found.append(LoadedModel(subject.name, subject.model, subject.tokenizer))
+        yield found[-1]
+
+
+def test_one_model_at_a_time(save_model):
+    folders = save_model("a", seed=0), save_model("b", seed=1)
+    earlier = []
+    for subject in load_models(options(*folders)):
+        assert all(parameter.device.type == "cpu" for parameter in subject.model.parameters())
+        assert all(parameter.device.type == "meta" for model in earlier for parameter in model.parameters())
+        earlier.append(subject.model)
+    assert all(parameter.device.type == "meta" for parameter in earlier[-1].parameters())
+
+
+@pytest.fixture
+def run_folder(save_model, tmp_path):
+    """The folder of a run with three checkpoints."""
+    for number, step in enumerate((0, 8, 16)):
+        save_model(f"run/hf_checkpoints/step{step}", seed=number)
+    return tmp_path / "run"
+
+
+def test_checkpoints_of_a_run(run_folder):
+    assert names(run_folder, "--revisions", "step0,step16") == ["run@step0", "run@step16"]
+
+
+def test_no_tokenizer(save_model):
+    message = (
+        "expected a tokenizer next to the weights of small, found none; name a folder or hub repository that has it with "
+        "--tokenizer"
+    )
+    with pytest.raises(CheckpointError, match=f"^{re.escape(message)}$"):
+        names(save_model("small", tokenizer=False))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--device", "warp"], "expected a device such as cpu, cuda or cuda:1, got 'warp'"),
+        (["--dtype", "int8"], "invalid choice: 'int8'"),
+    ],
+)
+def test_refused_options(given, message, capsys):
+    with pytest.raises(SystemExit):
+        options("model", *given)
+    assert message in capsys.readouterr().err
+
+
+def grouped(n_groups=8, n_each=4, dim=20, spread=1.0, seed=0) -> tuple[np.ndarray, list[int]]:
+    """Sentences around the middle of their group."""
+    random = np.random.default_rng(seed)
+    middles = random.normal(size=(n_groups, dim))
+    vectors = np.repeat(middles, n_each, axis=0) + spread * random.normal(size=(n_groups * n_each, dim))
+    return vectors, np.repeat(range(n_groups), n_each).tolist()
+
+
+def split(vectors: np.ndarray, groups: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines within and between, one pair after the other."""
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    values = {True: [], False: []}
+    for a in range(len(unit)):
+        for b in range(a):
+            values[groups[a] == groups[b]].append(unit[a] @ unit[b])
+    return np.array(values[True]), np.array(values[False])
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0, 5.0])
+def test_separation_pair_by_pair(spread):
+    vectors, groups = grouped(spread=spread)
+    within, between = split(vectors, groups)
+    found = separation(cosine_matrix(vectors), groups)
+    assert found["within"] == pytest.approx(within.mean())
+    assert found["between"] == pytest.approx(between.mean())
+    effect = (within.mean() - between.mean()) / math.sqrt((within.var() + between.var()) / 2)
+    assert found["effect"] == pytest.approx(effect)
+    better = stats.mannwhitneyu(within, between).statistic / (len(within) * len(between))
+    assert found["probability"] == pytest.approx(better)
+    for name in ("within", "between", "effect", "probability"):
+        assert found[f"{name}_low"] <= found[name] <= found[f"{name}_high"]
+
+
+def test_groups_that_mean_nothing_are_not_told_apart():
+    vectors = np.random.default_rng(0).normal(size=(60, 300))
+    found = separation(cosine_matrix(vectors), np.repeat(range(12), 5).tolist())
+    assert found["probability_low"] < 0.5 < found["probability_high"]
+    assert found["effect_low"] < 0 < found["effect_high"]
+    assert found["nearest"] < 0.3
+
+
+def changed(n_each=8, dim=30, noise=0.2, seed=0, kinds=("plural", "past", "negated"), shared=False):
+    """Each kind moves sentences along a direction of its own, more or less."""
+    random = np.random.default_rng(seed)
+    directions = np.linalg.qr(random.normal(size=(dim, len(kinds))))[0].T
+    labels = [kind for kind in kinds for _ in range(n_each)]
+    sources = [f"sentence {n if shared else (kind, n)}" for kind in kinds for n in range(n_each)]
+    starts = {source: random.normal(size=dim) for source in sources}
+    before = np.stack([starts[source] for source in sources])
+    moves = np.repeat(directions, n_each, axis=0) + noise * random.normal(size=before.shape)
+    return before, before + moves, labels, sources
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["sentences of their own", "the same sentences"])
+def test_consistency_pair_by_pair(shared):
+    before, after, kinds, sources = changed(shared=shared)
+    moves = after - before
+    unit = moves / np.linalg.norm(moves, axis=1, keepdims=True)
+    pairs = [(a, b) for a in range(len(unit)) for b in range(len(unit)) if sources[a] != sources[b]]
+    for found in consistency(before, after, kinds, sources).itertuples():
+        mine = [(a, b) for a, b in pairs if found.change in (ALL_KINDS, kinds[a])]
+        within = [unit[a] @ unit[b] for a, b in mine if kinds[a] == kinds[b]]
+        across = [unit[a] @ unit[b] for a, b in mine if kinds[a] != kinds[b]]
+        assert found.within == pytest.approx(np.mean(within))
+        assert found.across == pytest.approx(np.mean(across))
+        assert found.n == (24 if found.change == ALL_KINDS else 8)
+
+
+def test_one_direction_for_each_kind():
+    before, after, kinds, sources = changed(noise=0)
+    whole, *each = consistency(before, after, kinds, sources).itertuples()
+    assert whole.change == ALL_KINDS
+    assert [found.change for found in each] == ["plural", "past", "negated"]
+    for found in (whole, *each):
+        assert found.within == pytest.approx(1)
+        assert found.across == pytest.approx(0, abs=1e-12)
+        assert found.p == pytest.approx(1 / (tables.N_PERMUTATIONS + 1))
+        assert found.length == pytest.approx(1 / np.linalg.norm(before, axis=1).mean(), rel=0.1)
+
+
+GROUPS = {"cats": ["a cat", "one cat sat", "cats"], "dogs": ["a dog", "the dog"], "rain": ["it rains", "wet", "rain"]}
+
+
+CHANGED = {"more": [["a cat", "cats"], ["a dog", "dogs"]], "not": [["he runs", "he runs not"], ["i eat", "i eat not"]]}
+
+
+def ran(*arguments):
+    main(["study", "sentences", *map(str, arguments)])
+
+
+@pytest.fixture
+def files(tmp_path) -> list[str | Path]:
+    """Options for small inputs."""
+    groups, changes, text = (tmp_path / name for name in ("groups.json", "changes.json", "text.txt"))
+    groups.write_text(json.dumps(GROUPS))
+    changes.write_text(json.dumps(CHANGED))
+    text.write_text("\n\n".join(f"paragraph {n} of {n * n}" for n in range(20)))
+    return ["--groups", groups, "--changes", changes, "--text", text, "--texts", "8"]
+
+
+@pytest.mark.parametrize("shape", ["json", "lists", "csv"])
+def test_groups_of_a_file(shape, tmp_path):
+    path = tmp_path / f"groups.{'csv' if shape == 'csv' else 'json'}"
+    if shape == "csv":
+        lines = [(name, text) for name, group in GROUPS.items() for text in group]
+        pd.DataFrame(lines, columns=["group", "sentence"]).to_csv(path, index=False)
+    else:
+        path.write_text(json.dumps(GROUPS if shape == "json" else list(GROUPS.values())))
+    found = read_groups(path)
+    assert found["sentence"].tolist() == [text for group in GROUPS.values() for text in group]
+    names = ["group 1", "group 2", "group 3"] if shape == "lists" else list(GROUPS)
+    assert found["group"].tolist() == [name for name, group in zip(names, GROUPS.values(), strict=True) for _ in group]
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch):
+    monkeypatch.setattr(vectors, "_BATCH_SENTENCES", 2)  # passes of two sentences, the last one of a single one
+    model = AutoModel.from_pretrained(save_model(family=family)).eval()
+    sequences = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14], [20, 21]]
+    found = {(one.layer.index, one.pooling): one.vectors for one in sentence_vectors(model, sequences)}
+    kinds = [FIRST, MEAN, LAST] if family == "bert" else [MEAN, LAST]
+    assert set(found) == {(layer, kind) for layer in range(3) for kind in kinds}
+    # the last of a decoder's hidden_states is after its final norm
+    for layer in range(3 if family == "bert" else 2):
+        for number, sequence in enumerate(sequences):
+            with torch.no_grad():
+                whole = model(torch.tensor([sequence]), output_hidden_states=True).hidden_states[layer][0].double()
+            expected = {FIRST: whole[0], MEAN: whole.mean(0), LAST: whole[-1]}
+            for kind in kinds:
+                np.testing.assert_allclose(found[layer, kind][number], expected[kind], rtol=1e-3, atol=1e-5)
+
+
+def test_an_encoder_from_files_to_figures(save_model, files, tmp_path, capsys):
+    ran(save_model("small"), *files, "-o", tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out" / "small").iterdir()} == {
+        *("separation.csv", "changes.csv", "collection.csv", "collection_histograms.csv"),
+        *(f"{name}.{end}" for name in ("separation", "changes", "collection") for end in ("png", "svg")),
+    }
+    separation = pd.read_csv(tmp_path / "out" / "small" / "separation.csv")
+    assert separation["vector"].value_counts().to_dict() == {MEAN: 3, LAST: 3, FIRST: 3, results.SHARED_TOKENS: 1}
+    collection = pd.read_csv(tmp_path / "out" / "small" / "collection.csv")
+    assert (collection["n"] == 8 * 7 / 2).all()
+    text = " ".join(capsys.readouterr().out.split())
+    assert "paraphrases at the last layer: vector within between effect 95 % closer nearest first token" in text
+    assert "cosine of two differences at the last layer: vector change n within across p length" in text
+    assert f"tables and figures: {tmp_path / 'out' / 'small'} (10 files)" in text
+
+
+THEMES = (
+    "river water stream valley flood bridge mountain shore delta harbour",
+    "music song album concert singer guitar piano opera violin melody",
+    "match league goal season team player coach stadium trophy referee",
+    "bread butter cheese pepper kitchen recipe oven flavour soup sugar",
+    "planet orbit star telescope comet galaxy moon eclipse rocket meteor",
+)
+
+
+N = len(THEMES)
+
+
+def made_up(n_documents=60, length=60, own_share=1.0, seed=0) -> list[str]:
+    """Each document of one theme, perhaps with some of the next, function words, and a word that is in all of them."""
+    random = np.random.RandomState(seed)
+    documents = []
+    for number in range(n_documents):
+        own, other = (random.choice(THEMES[(number + shift) % N].split(), length) for shift in (0, 1))
+        words = np.where(random.random_sample(length) < own_share, own, other)
+        between = random.choice(["the", "of", "and", "everywhere"], length)
+        documents.append(" ".join(f"{a} {b}" for a, b in zip(between, words, strict=True)))
+    return documents
+
+
+def tokenizer_of(words, split=()) -> PreTrainedTokenizerFast:
+    """Whole words, but those to be split, of which each is two tokens."""
+    pieces = [word for word in words if word not in split]
+    pieces += [piece for word in split for piece in (word[:3], f"##{word[3:]}")]
+    vocabulary = {token: number for number, token in enumerate(["[UNK]", *dict.fromkeys(pieces)])}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
+
+
+ALL_WORDS = [*" ".join(THEMES).split(), "the", "of", "and", "everywhere"]
+
+
+@pytest.fixture(scope="module")
+def found() -> TextTopics:
+    # some seeds end with two topics for one theme
+    return find_topics(made_up(), n_topics=N, seed=1)
+
+
+def test_themes_are_found(found):
+    themes = [set(theme.split()) for theme in THEMES]
+    assert sorted(sorted(words.split()) for words in found.table(10)["words"]) == sorted(map(sorted, themes))
+    np.testing.assert_allclose(found.word_shares.sum(axis=1), 1)
+    np.testing.assert_allclose(found.document_shares.sum(axis=1), 1)
+    assert (found.document_shares.argmax(axis=1).reshape(-1, N) == found.document_shares[:N].argmax(axis=1)).all()
+
+
+def test_tokens_of_a_probe_have_the_topics_of_their_words(found):
+    tokenizer = tokenizer_of(ALL_WORDS)
+    probe = found.probe(tokenizer, sequence_length=20, n_sequences=9)
+    assert probe.lengths.tolist() == [20] * 9
+    words = tokenizer.convert_ids_to_tokens(probe.tokens.tolist())
+    topic_of = {word: topic for topic, top in enumerate(found.table(10)["words"]) for word in top.split()}
+    # whether the sequence ends with a whole word is not looked at
+    expected = [-1 if place % 20 == 19 else topic_of.get(word, -1) for place, word in enumerate(words)]
+    assert probe.topics.tolist() == expected
+    drawn = [tokenizer(document).input_ids[:20] for document in found.documents]
+    assert all(sequence in drawn for sequence in probe.tokens.view(9, 20).tolist())
+    assert probe.hash == found.probe(tokenizer, sequence_length=20, n_sequences=9).hash
+    assert probe.hash != found.probe(tokenizer, sequence_length=20, n_sequences=9, seed=1).hash
+
+
+SENTENCE = "The £1 coin"
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def subject(save_model):
+    folder = save_model("bert")
+    return LoadedModel("bert", AutoModel.from_pretrained(folder).eval(), byte_tokenizer())
+
+
+@pytest.fixture
+def decoder(save_model):
+    return LoadedModel("gpt", AutoModel.from_pretrained(save_model("gpt", "gpt2")).eval(), byte_tokenizer())
+
+
+@pytest.mark.parametrize("positions", [False, True], ids=["", "positions"])
+def test_trajectories_against_naive_ones(positions):
+    table, ids = random(40, 8), [3, 7, 3, 39, 0]
+    added = random(5, 8, seed=1) if positions else None
+    layers = [
+        LayerVectors(None, layer, state, random(5, 8, seed=10 * layer + number) + table[ids])
+        for layer in range(3)
+        for number, state in enumerate(("attention", "block"))
+    ]
+    found = compare_with_vocabulary(layers, ids, table, byte_tokenizer(), k=4, positions=added)
+    lines, near = found.table.to_dict("records"), found.nearest.to_dict("records")
+    assert len(lines) == 6 * 5
+    assert len(near) == 6 * 5 * 4
+    for number, line in enumerate(lines):
+        layer, place = layers[number // 5], number % 5
+        assert (line["layer"], line["state"], line["position"]) == (layer.layer, layer.state, place)
+        assert (line["token_id"], line["token"]) == (ids[place], token_names(byte_tokenizer(), ids)[place])
+        rows = table.double() + (added[place].double() if positions else 0)
+        cosines = cosine_similarity(layer.vectors[place].double(), rows, dim=1)
+        assert line["cosine"] == pytest.approx(cosines[ids[place]].item(), rel=1e-10)
+        assert line["rank"] == (cosines > cosines[ids[place]] + 1e-12).sum()
+        best = near[4 * number : 4 * number + 4]
+        assert [one["nearest_id"] for one in best] == cosines.topk(4).indices.tolist()
+        assert [one["place"] for one in best] == [1, 2, 3, 4]
+        assert [one["cosine"] for one in best] == pytest.approx(cosines.topk(4).values.tolist(), rel=1e-10)
+
+
+def test_the_states_are_those_of_a_plain_run(subject):
+    captured = capture_sentence(subject, SENTENCE)
+    found = compare_sentence(subject, captured, k=3)
+    model, ids = subject.model, encode_sentence(subject, SENTENCE)
+    sums = []
+    for block in model.encoder.layer:
+        norm = block.attention.output.LayerNorm
+        norm.register_forward_pre_hook(lambda _module, given: sums.append(given[0][0]))
+    with torch.no_grad():
+        hidden = model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+    expected = {("block", layer): states[0] for layer, states in enumerate(hidden)}
+    expected |= {("attention", layer): states for layer, states in enumerate(sums, start=1)}
+    own = model.embeddings.word_embeddings.weight[ids]
+    assert captured.reasons == ()
+    assert len(found.table) == len(ids) * len(expected)
+    for (state, layer), lines in found.table.groupby(["state", "layer"]):
+        cosines = cosine_similarity(expected[state, layer], own, dim=1).tolist()
+        assert lines["cosine"].tolist() == pytest.approx(cosines, rel=1e-4)
+
+
+def test_the_causal_mask_is_taken_off_and_put_back(decoder):
+    probe = sentence_probe(encode_sentence(decoder, SENTENCE))
+    before = decoder.model.config.to_dict()
+    with without_causal_mask(decoder, SENTENCE):
+        assert causality(prepare(decoder.model), probe) == {None: False}
+    assert causality(prepare(decoder.model), probe) == {None: True}
+    assert decoder.model.config.to_dict() == before
+
+
+def test_classes_against_naive_ones():
+    table, ids = random(30, 6), torch.arange(20) % 30
+    x = table[ids] + 1.5 * random(20, 6, seed=1)
+    classes = {"function": torch.arange(0, 20, 2), "content": torch.tensor([1, 5, 7])}
+    lines = class_rows(x, ids, Vocabulary(table), classes)
+    cosines = normalize(x.double()) @ normalize(table.double()).T
+    own = cosines[torch.arange(20), ids]
+    ranks = (cosines > own[:, None] + 1e-12).sum(1).double()
+    for line, (name, rows) in zip(lines, classes.items(), strict=True):
+        assert (line["class"], line["tokens"]) == (name, len(rows))
+        assert line["cosine"] == pytest.approx(own[rows].mean().item(), rel=1e-12)
+        quartiles = [line["rank_q25"], line["rank"], line["rank_q75"]]
+        assert quartiles == ranks[rows].quantile(torch.tensor([0.25, 0.5, 0.75]).double()).tolist()
+        assert line["kept"] == (ranks[rows] == 0).double().mean()
+
+
+def test_density_against_a_naive_one():
+    table = random(60, 5)
+    table[20:32] = table[20]  # more copies than neighbours
+    table[50] = 0
+    ids = torch.tensor([3, 20, 3, 50, 7, 59, 7, 7])
+    is_function = torch.tensor([True, False, True, False, False, True, True, False])
+    found = density(Vocabulary(table), ids, is_function)
+    unit = normalize(table.double())
+    assert found["token_id"].tolist() == [3, 7, 20, 59]
+    assert found["count"].tolist() == [2, 3, 1, 1]
+    assert found["class"].tolist() == ["function", "content", "content", "function"]
+    for line in found.to_dict("records"):
+        cosines = unit @ unit[line["token_id"]]
+        cosines[[line["token_id"], 50]] = -2
+        assert line["density"] == pytest.approx(cosines.topk(10).values.mean().item(), rel=1e-10)
+        assert line["norm"] == pytest.approx(table[line["token_id"]].double().norm().item(), rel=1e-12)
+
+
+def test_common_direction_against_all_pairs():
+    before, after = random(12, 5), random(12, 5, seed=1) + 0.7
+    after[4] = before[4]  # does not move
+    sequences = torch.tensor([4, 4, 4, 9, 9, 9, 9, 11, 4, 4, 9, 30])
+    within, between = common_direction(before, after, sequences)
+    units = normalize((after - before).double())
+    moved = [place for place in range(12) if place != 4]
+    pairs = [(a, b) for a in moved for b in moved if a != b]
+    for found, same in ((within, True), (between, False)):
+        cosines = [float(units[a] @ units[b]) for a, b in pairs if bool(sequences[a] == sequences[b]) is same]
+        assert found == pytest.approx(np.mean(cosines), rel=1e-6)
+
+
+pytestmark = pytest.mark.slow
+
+
+def ran_of_tokens_study(*arguments):
+    main(["study", "tokens", *map(str, arguments)])
+
+
+def test_both_stacks_of_an_encoder_decoder(tmp_path):
+    from transformers import T5ForConditionalGeneration
+
+    config = T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, vocab_size=260, decoder_start_token_id=0)
+    T5ForConditionalGeneration(config).save_pretrained(tmp_path / "t5")
+    byte_tokenizer().save_pretrained(tmp_path / "t5")
+    ran_of_tokens_study(tmp_path / "t5", "--sentence", SENTENCE, "-o", tmp_path / "out")
+    written = {path.stem for path in (tmp_path / "out" / "t5").iterdir()}
+    stacks = ("encoder", "decoder")
+    assert written == {"tokens", "nearest", *(f"{s} {f}" for s in stacks for f in ("cosine", "rank", "heatmap"))}
+
+
+def stretches(n_sequences=40, length=32, seed=0):
+    """(n_sequences, length) topics that last for eight places."""
+    random = np.random.RandomState(seed)
+    return torch.from_numpy(random.randint(3, size=(n_sequences, length // 8))).repeat_interleave(8, dim=1)
+
+
+def words_of(topics, seed=1):
+    """Words of which each topic has ten."""
+    return 10 * topics + torch.randint(10, topics.shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_topics_of_others_are_those_of_another_sequence_place_by_place():
+    topics = stretches(5)
+    others = shifted_topics(topics, n_shifts=20)
+    assert len(others) == 4
+    for shift, labels in enumerate(others, start=1):
+        for number in range(5):
+            assert torch.equal(labels[number], topics[(number - shift) % 5])
+
+
+def gap_of_attention(scores_of):
+    topics = stretches()
+    ids = words_of(topics)
+    tokens = np.arange(topics.numel()).reshape(topics.shape)
+    weights = [(scores_of(labels).softmax(-1)[None], numbers) for labels, numbers in zip(topics, tokens, strict=True)]
+    others = [labels.flatten() for labels in shifted_topics(topics)]
+    return attention_gaps(weights, ids.flatten(), topics.flatten(), *others).iloc[0]
+
+
+def test_attention_that_goes_by_position_has_a_gap_and_the_same_under_the_topics_of_others():
+    place = torch.arange(32)
+    gap = gap_of_attention(lambda _: -0.3 * (place[:, None] - place).abs().double())
+    assert gap.gap > 0.02
+    assert gap.control == pytest.approx(gap.gap, rel=0.1)
+    assert abs(gap.difference) < 4 * gap.standard_error
+
+
+def test_the_gap_over_sequences_against_numpy():
+    random = np.random.RandomState(0)
+    values, controls = random.random_sample((2, 6, 3))
+    *heads, mean = gaps_over_sequences(values, controls).to_dict("records")
+    difference = values - controls
+    for number, gap in enumerate(heads):
+        assert gap["head"] == number
+        assert gap["gap"] == pytest.approx(values[:, number].mean())
+        assert gap["control"] == pytest.approx(controls[:, number].mean())
+        assert gap["difference"] == pytest.approx(difference[:, number].mean())
+        assert gap["standard_error"] == pytest.approx(difference[:, number].std(ddof=1) / np.sqrt(6))
+    assert pd.isna(mean["head"])
+    assert mean["difference"] == pytest.approx(difference.mean())
+    without = gaps_over_sequences(*(np.vstack([x, [[np.nan] * 3]]) for x in (values, controls)))
+    np.testing.assert_allclose(without["standard_error"][:3], [gap["standard_error"] for gap in heads])
+
+
+def model_and_probe():
+    torch.manual_seed(0)
+    model = BertModel(
+        BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    )
+    topics = stretches(8, 32)
+    ids = 3 + words_of(topics)
+    ids[:, 0], topics[:, 0] = 2, -1
+    probe = Probe.from_tokens(ids, special_ids=[2], max_vectors=64, batch_vectors=32)
+    return model.eval(), probe.with_topics(topics.flatten())
+
+
+def test_every_number_against_the_kernels():
+    model, probe = model_and_probe()
+    [found] = measure_topics(model, probe, seed=3)
+    tokens = np.flatnonzero(~probe.is_sink.numpy())
+    whole = replace(probe, batch_vectors=len(tokens), n_batches=1)
+    states = capture(prepare(model), whole, ["no_sink"])
+    weights = attention_weights(prepare(model), probe)
+    others = [probe.topics.view(8, 32).roll(shift, dims=0).flatten() for shift in range(1, 8)]
+    for layer in states.layers:
+        x = layer.states[states.rows_of(tokens)]
+        for product, kernel in (("cosine", topic_gap), ("dot", topic_gap_dot)):
+            [gap] = select(found.embeddings, layer=layer.index, product=product).to_dict("records")
+            assert gap["gap"] == pytest.approx(kernel(x, probe.tokens[tokens], probe.topics[tokens]).item(), rel=1e-6)
+            controls = [kernel(x, probe.tokens[tokens], labels[tokens]).item() for labels in others]
+            assert gap["control"] == pytest.approx(np.mean(controls), rel=1e-6)
+            assert gap["control_std"] == pytest.approx(np.std(controls, ddof=1), rel=1e-6)
+    assert set(found.attention["layer"]) == {1, 2}
+    for layer, gaps in found.attention.groupby("layer"):
+        expected = [
+            attention_topic_gap(of_sequence, probe.tokens[numbers], probe.topics[numbers])
+            for of_sequence, numbers in weights.of(None, int(layer))
+        ]
+        np.testing.assert_allclose(gaps["gap"][gaps["head"].notna()], np.nanmean(np.stack(expected), axis=0))
+    assert len(found.ids) == 8 * 31
+    assert found.length == 32

@@ -1,0 +1,669 @@
+"""Rows become tables once, for every view: selected, checked for comparability, summarised."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from synthetic_families import make_everything
+from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, to_frame
+
+from repdyn import open_store
+from repdyn.diagnosis import insight
+from repdyn.figures import axes, convergence
+from repdyn.metrics import FAMILIES, METRICS
+from repdyn.store import Store
+from repdyn.store.scalars import (
+    LOSS,
+    PROBE_ACCURACY,
+    PROBE_BITS_PER_BYTE,
+    PROBE_CALIBRATION_ERROR,
+    PROBE_LOSS,
+)
+from repdyn.tables import families, series, style, texts
+from repdyn.tables.designs import design_names, intervals, own_window_warning, sampling
+from repdyn.tables.families import members_of, undefined
+from repdyn.tables.frames import (
+    by_stack,
+    causality,
+    grid,
+    is_finished,
+    layer_mean,
+    measurements,
+    metrics_of,
+    of_heads,
+    of_metric,
+    scalar,
+    select_steps,
+    stack_of,
+    subsets_of,
+    tokens_by_step,
+)
+from repdyn.tables.frames import failures as failures_of
+from repdyn.tables.lines import cost_line, failure_line
+from repdyn.tables.losses import loss_of_run, probe_loss_line
+from repdyn.tables.runs import differences, measured_runs, never_measured, short_names
+from repdyn.tables.selection import is_measured, select
+from repdyn.tables.series import thin
+from repdyn.tables.texts import filled
+from repdyn.terminal.comparison import print_comparison
+from repdyn.terminal.summary import print_summary
+
+NAN = math.nan
+
+
+def test_measurements_leave_out_scalars_and_sort(run):
+    frame = run(steps=(4, 0))
+    rows = measurements(frame.sample(frac=1, random_state=0))
+    assert set(rows["metric"]) == {"anisotropy", "two_nn"}
+    assert rows["layer"].dtype.kind == "i"
+    assert rows[["step", "layer"]].to_numpy().tolist() == sorted(rows[["step", "layer"]].to_numpy().tolist())
+    assert len(rows) == len(frame) - 2
+
+
+def with_heads(run, n_heads=2):
+    """A layer's values and, for one metric, those of its heads."""
+    frame = run(steps=(0, 4), n_blocks=1)
+    layers = frame[frame["metric"] == "two_nn"]
+    return pd.concat([frame, *(layers.assign(head=head, value=100.0 + head) for head in range(n_heads))])
+
+
+def test_values_of_heads_are_apart(run):
+    frame = with_heads(run)
+    rows, heads = measurements(frame), of_heads(frame)
+    assert rows["head"].isna().all()
+    assert rows["value"].max() < 100
+    assert sorted(heads["head"].unique()) == [0, 1]
+    assert set(heads["value"]) == {100.0, 101.0}
+    assert len(heads) == 8
+    assert layer_mean(rows, "two_nn", "all").mean.max() < 100
+    assert of_heads(run(steps=(0,))).empty
+
+
+def test_a_head_measured_twice_is_an_error(run):
+    frame = with_heads(run, n_heads=1)
+    twice = frame[frame["head"].notna()].assign(settings='{"k": 2}')
+    expected = (
+        "expected one value per step, layer, metric, subset and head, got 2 of two_nn (all) at step 0, layer 0, head 0, "
+        'with settings {"discard": 0.1} and {"k": 2}; select one of them'
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        of_heads(pd.concat([frame, twice]))
+    measurements(pd.concat([frame, twice]))
+
+
+@pytest.mark.parametrize("column", ["run", "model", "probe"])
+def test_two_of_a_kind_are_named(run, column):
+    frame = pd.concat([run(steps=(0,), **{column: name}) for name in ("second", "first")])
+    expected = (
+        f"expected the rows of one {column}, got 2: 'first', 'second'; "
+        f"select one, for example frame[frame['{column}'] == 'first']"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        measurements(frame)
+
+
+def test_a_metric_under_two_settings_is_an_error(run):
+    frame = run(steps=(0,), n_blocks=1)
+    again = frame[frame["metric"] == "two_nn"].assign(settings='{"discard": 0.8}')
+    expected = (
+        "expected one value per step, layer, metric and subset, got 2 of two_nn (all) at step 0, layer 0, "
+        'with settings {"discard": 0.1} and {"discard": 0.8}; select one of them'
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        measurements(pd.concat([frame, again]))
+
+
+def test_a_finished_model_among_steps_is_an_error(run):
+    frame = pd.concat([run(steps=(0,), stage="finished"), run(steps=(8,))])
+    expected = "expected the steps of a training or one finished model, got both under 'decoder-quickstart'; keep them as two runs"
+    with pytest.raises(ValueError, match=f"^{expected}$"):
+        measurements(frame)
+
+
+def test_what_counts_as_finished(run):
+    assert is_finished(run(steps=(0,), stage="finished"))
+    assert not is_finished(run(steps=(0,), stage="stage1"))
+    assert not is_finished(run(steps=(0,)))
+    assert not is_finished(run(steps=(0,)).convert_dtypes())
+
+
+def test_failures_are_scalars_with_a_reason(published, failures, frame_of):
+    frame = frame_of(published(steps=(0,)), failures(8))
+    assert frame_of(failures(8))["reason"].tolist() == failures_of(frame)["reason"].tolist()
+
+
+def test_tokens_by_step(run, published, frame_of):
+    assert tokens_by_step(frame_of(published(steps=(8, 0, 1)))).to_dict() == {0: 0, 1: 1000, 8: 8000}
+    assert tokens_by_step(run(steps=(0, 8))).empty
+
+
+def test_unknown_metric_and_subset_name_what_there_is(run):
+    rows = measurements(run(steps=(0,)))
+    with pytest.raises(ValueError, match="^expected a measured metric, got 'rank'; measured were anisotropy, two_nn$"):
+        subsets_of(rows, "rank")
+    with pytest.raises(ValueError, match="^expected a subset two_nn was measured on, got 'no_sink'; there are all$"):
+        grid(rows, "two_nn", "no_sink")
+
+
+def test_layer_mean_keeps_to_the_same_layers(run):
+    def without_layer_1_at_step_4(step, depth):
+        return NAN if (step, depth) == (4, 0.5) else 10 + 10 * depth + step
+
+    frame = run(n_blocks=2, steps=(0, 4), noise=0.1, dimension=without_layer_1_at_step_4)
+    means = layer_mean(measurements(frame), "two_nn", "all")
+    assert means.mean.to_dict() == {0: 15.0, 4: 19.0}
+    # the standard deviations of the layers used are 1.5 and 1.9 on average, of 8 batches
+    in_units = 2.3646243 * math.sqrt(2 / 8)
+    assert means.margin.to_dict() == pytest.approx({0: 1.5 * in_units, 4: 1.9 * in_units})
+    assert (means.n_used, means.n_layers) == (2, 3)
+
+
+def test_layer_mean_does_not_hide_an_unknown_interval(run):
+    frame = run(n_blocks=1, steps=(0,))
+    frame.loc[(frame["metric"] == "two_nn") & (frame["layer"] == 0), ["low", "high"]] = NAN
+    assert layer_mean(measurements(frame), "two_nn", "all").margin.isna().tolist() == [True]
+
+
+def test_the_margin_is_half_of_the_interval_and_missing_without_one(run):
+    rows, pooled = measurements(run(steps=(0,))), measurements(run(steps=(0,), **DENSE))
+    np.testing.assert_allclose(rows["margin"], rows["high"] - rows["value"], rtol=1e-12)
+    np.testing.assert_allclose(rows["margin"], rows["value"] - rows["low"], rtol=1e-12)
+    assert pooled["margin"].isna().all()
+
+
+def test_the_probes_of_two_designs_are_named_where_they_are_refused(run):
+    two = pd.concat([run(steps=(0,)), run(steps=(8,), probe="00d1", **DENSE)])
+    expected = (
+        "expected the rows of one probe, got 2: '00d1' (sampling design dense), '3f2ab1c09d77e412' (sampling design "
+        "independent); select one, for example frame[frame['probe'] == '00d1']"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        measurements(two)
+
+
+PYTHIA = [0, *(2**power for power in range(10)), *range(1000, 143001, 1000)]
+
+
+@pytest.mark.parametrize(
+    "steps", [[0], [5], [0, 7], [*range(9)], PYTHIA, [1000, 2000, 9000]], ids=lambda steps: f"{len(steps)} steps"
+)
+@pytest.mark.parametrize("limit", [2, 5, 8])
+def test_selected_steps_keep_both_ends(steps, limit):
+    chosen = select_steps(steps, limit)
+    assert chosen[0] == steps[0]
+    assert chosen[-1] == steps[-1]
+    assert len(chosen) <= limit
+    assert chosen == sorted(set(chosen) & set(steps))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([True, True], True), ([False], False), ([None], None), ([True, None], True), ([True, False], None)],
+    ids=["decoder", "encoder", "unknown", "partly known", "contradictory"],
+)
+def test_causality(values, expected):
+    assert causality(pd.DataFrame({"causal": values})) is expected
+
+
+def test_by_stack_gives_each_its_layers_and_all_the_scalars(two_stacks, failures, frame_of):
+    frame = frame_of(two_stacks(steps=(0, 8)), failures(16, run="lab/t5"))
+    stacks = by_stack(frame)
+    assert list(stacks) == ["encoder", "decoder"]
+    for name, n_layers, causal in (("encoder", 5, False), ("decoder", 7, True)):
+        rows = measurements(stacks[name])
+        assert (stack_of(rows), len(rows["layer"].unique()), causality(rows)) == (name, n_layers, causal)
+        assert (rows["depth"].min(), rows["depth"].max()) == (0, 1)
+        assert len(scalar(stacks[name], "train/loss")) == 2
+        assert failures_of(stacks[name])["step"].tolist() == [16, 16]
+    n_scalars = int(frame["layer"].isna().sum())
+    assert sum(len(rows) for rows in stacks.values()) == len(frame) + n_scalars
+
+
+@pytest.mark.parametrize(
+    ("names", "listed"),
+    [
+        (
+            {"encoder": "encoder", "decoder": "decoder"},
+            "'encoder', 'decoder'; select one, for example by_stack(frame)['encoder']",
+        ),
+        ({"decoder": "decoder"}, "'decoder', None; select one, for example by_stack(frame)['decoder']"),
+    ],
+    ids=["named", "one without a name"],
+)
+def test_two_stacks_are_not_mixed(two_stacks, frame_of, names, listed):
+    frame = frame_of(two_stacks(steps=(0,)))
+    expected = f"expected the rows of one stack of blocks, got 2: {listed}"
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        measurements(frame.assign(stack=frame["stack"].map(names)))
+
+
+@pytest.mark.parametrize(
+    "module", [axes, convergence, families, insight, series, style, texts], ids=lambda module: module.__name__
+)
+def test_examples_in_docstrings_hold(module):
+    results = doctest.testmod(module)
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_every_metric_has_a_title_a_unit_and_a_known_family(metric):
+    assert metric.title
+    assert metric.unit
+    assert metric.family in FAMILIES
+
+
+def test_members_are_in_the_order_of_the_table(frame_of):
+    rows = measurements(frame_of(make_everything(steps=(0,), n_blocks=1)))
+    assert members_of(rows, "change") == ["cka_previous", "mutual_knn_previous", "procrustes_previous"]
+    first = ["mean_cosine", "isoscore", "massive_activation_share"]
+    further = ["outlier_kurtosis", "next_token_variance", "sequence_cosine", "largest_activation"]
+    assert members_of(rows, "similarity") == [*first, *further]
+    with pytest.raises(
+        ValueError, match="^expected a family of measured metrics, got 'colour'; measured were change, "
+    ):
+        members_of(rows, "colour")
+
+
+def test_what_has_no_value_anywhere_is_told_with_its_reason(frame_of):
+    frame = frame_of(make_everything(steps=(0, 1), n_blocks=2, metrics=("norm", "token_rank", "token_cosine")))
+    tokens = frame["metric"].isin(["token_rank", "token_cosine"])
+    frame.loc[tokens, ["value", "reason"]] = [NAN, "batch 0: the input embeddings have 64 coordinates"]
+    frame.loc[tokens & (frame["subset"] == "rare"), ["value", "reason"]] = [0.5, None]
+    frame.loc[(frame["metric"] == "norm") & (frame["layer"] == 1), ["value", "reason"]] = [NAN, "infinite"]
+    found = undefined(measurements(frame))
+    assert list(found) == ["the input embeddings have 64 coordinates"]
+    assert "token_rank (all)" in found["the input embeddings have 64 coordinates"]
+    assert "token_rank (rare)" not in found["the input embeddings have 64 coordinates"]
+    frame.loc[tokens, "value"] = NAN
+    assert ["token_cosine", "token_rank"] in undefined(measurements(frame)).values()
+
+
+def test_order_is_kind_then_size_then_name(published, finished, frame_of):
+    frame = frame_of(
+        published("lab/z", parameters=7),
+        published("lab/b", parameters=7),
+        published("lab/a", parameters=70),
+        published("lab/unsized", parameters=None),
+        published("lab/unknown", causal=None, parameters=1),
+        finished("lab/encoder", parameters=2),
+    )
+    assert [run.label for run in measured_runs(frame)] == ["b", "z", "a", "unsized", "encoder", "unknown"]
+
+
+def test_what_a_run_knows_of_itself(published, finished, failures, frame_of):
+    frame = frame_of(published(steps=(0, 8)), finished(), failures(16), failures(32))
+    model, bert = measured_runs(frame)
+    assert (model.name, model.causal, model.parameters, model.steps) == ("lab/model-70m", True, 1_234_567, [0, 8])
+    assert (model.n_failed, bert.n_failed) == (2, 0)
+    assert (model.finished, bert.finished) == (False, True)
+    assert model.tokens.to_dict() == {0: 0, 8: 8000}
+    assert bert.tokens.empty
+
+
+def test_at_end_is_the_last_step_of_each_metric(published, frame_of):
+    frame = frame_of(published(steps=(0, 8)))
+    (run,) = measured_runs(frame[(frame["metric"] != "two_nn") | (frame["step"] == 0)])
+    assert run.at_end().groupby("metric")["step"].unique().map(list).to_dict() == {"anisotropy": [8], "two_nn": [0]}
+
+
+def test_runs_that_only_failed_are_left_out(published, failures, frame_of):
+    frame = frame_of(published("lab/a"), failures(0, run="lab/gone"))
+    assert [run.name for run in measured_runs(frame)] == ["lab/a"]
+    assert never_measured(frame) == ["lab/gone"]
+
+
+NAMES = {
+    "one owner": (["E/pythia-70m", "E/pythia-160m"], [], ["pythia-70m", "pythia-160m"]),
+    "published": (["E/pythia-70m", "google/bert"], ["E/pythia-70m", "google/bert"], ["pythia-70m", "bert"]),
+    "parts": (["E/a/stage1", "E/a/stage2", "F/b"], ["E/a/stage1", "E/a/stage2", "F/b"], ["a/stage1", "a/stage2", "b"]),
+    "live runs": (["decoder/12-00", "encoder/12-00"], [], ["decoder/12-00", "encoder/12-00"]),
+    "one live run of several": (["quick/12-00", "quick/13-00"], [], ["12-00", "13-00"]),
+    "no owner": (["gpt2", "E/b"], ["gpt2", "E/b"], ["gpt2", "b"]),
+    "a namesake": (["E/b", "b"], ["E/b"], ["E/b", "b"]),
+    "part of a name": (["E/b", "E/b/c"], [], ["b", "b/c"]),
+    "alone": (["quick/12-00"], [], ["quick/12-00"]),
+}
+
+
+@pytest.mark.parametrize(("names", "published", "expected"), NAMES.values(), ids=NAMES)
+def test_short_names(names, published, expected):
+    assert short_names(names, published) == dict(zip(names, expected, strict=True))
+
+
+def test_differences(published, frame_of):
+    frame = frame_of(published("lab/a"), published("lab/b"), published("lab/c"))
+    assert differences(measured_runs(frame)) is None
+    frame.loc[(frame["run"] == "lab/c") & frame["layer"].notna(), "n_vectors"] = 512
+    expected = "batches of different numbers of vectors: 4,096 (a, b), 512 (c)"
+    assert differences(measured_runs(frame)) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (DENSE, "different sampling designs: independent (a), dense (b)"),
+        (NO_DESIGN, "different sampling designs: independent (a), not recorded (b)"),
+        ({"own_window_excluded": False}, "own window's neighbours: left out (a), counted (b)"),
+    ],
+    ids=["another design", "one from before designs had names", "one of the same name"],
+)
+def test_runs_of_different_designs_differ(published, frame_of, given, expected):
+    assert differences(measured_runs(frame_of(published("lab/a"), published("lab/b", **given)))) == expected
+
+
+def test_stacks_stand_there_like_models_of_their_own(two_stacks, published, finished, failures, frame_of):
+    frame = frame_of(
+        two_stacks("lab/t5", parameters=60),
+        published("lab/gpt", parameters=100),
+        finished("lab/bert", parameters=50),
+        failures(1024, run="lab/t5"),
+    )
+    runs = measured_runs(frame)
+    assert [run.label for run in runs] == ["t5 (decoder)", "gpt", "bert", "t5 (encoder)"]
+    assert [run.key for run in runs] == [
+        ("lab/t5", "decoder"),
+        ("lab/gpt", None),
+        ("lab/bert", None),
+        ("lab/t5", "encoder"),
+    ]
+    assert [run.causal for run in runs] == [True, True, False, False]
+    assert [len(run.rows["layer"].unique()) for run in runs] == [7, 7, 7, 5]
+    assert [run.n_failed for run in runs] == [1, 0, 0, 1]
+
+
+@pytest.fixture
+def store(published, failures, filled, tmp_path):
+    return filled(
+        tmp_path / "sweeps",
+        published("lab/pythia-70m", steps=(0, 8), probe="aaa1"),
+        published("lab/pythia-70m", steps=(8,), probe="aab2"),
+        published("lab/other", steps=(0,), probe="aaa1"),
+        failures(0, run="lab/gone", probe="ccc3"),
+    )
+
+
+def test_everything(store):
+    found = select(store)
+    assert list(found) == [
+        ("lab/gone", "ccc3"),
+        ("lab/other", "aaa1"),
+        ("lab/pythia-70m", "aaa1"),
+        ("lab/pythia-70m", "aab2"),
+    ]
+    assert [is_measured(frame) for frame in found.values()] == [False, True, True, True]
+    frame = found["lab/pythia-70m", "aab2"]
+    assert (set(frame["step"]), set(frame["probe"]), set(frame["run"])) == ({8}, {"aab2"}, {"lab/pythia-70m"})
+    assert "seconds/load" in set(frame["metric"])
+
+
+@pytest.mark.parametrize("given", ["aaa1", "aaa"])
+def test_one_probe_by_its_beginning(store, given):
+    assert list(select(store, probe=given)) == [("lab/other", "aaa1"), ("lab/pythia-70m", "aaa1")]
+
+
+def test_a_named_run_that_was_not_measured_on_the_probe_is_an_error(store):
+    message = "^expected runs measured on the probe aab2, got lab/other, which were not$"
+    with pytest.raises(ValueError, match=message):
+        select(store, ["lab/other", "lab/pythia-70m"], "aab2")
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("lab/pythia-7Om", "did you mean 'lab/pythia-70m'?"),
+        ("pythia-70m", "did you mean 'lab/pythia-70m'?"),
+        ("Lab/Other", "did you mean 'lab/other'?"),
+        ("zzz", "it has lab/gone, lab/other, lab/pythia-70m"),
+    ],
+)
+def test_a_mistyped_run_says_what_it_resembles(store, typed, hint):
+    with pytest.raises(ValueError, match=re.escape(f"expected a run of {store.path}, got {typed!r}; {hint}")):
+        select(store, [typed])
+
+
+RUNS = Path(__file__).parents[1] / "docs" / "runs"
+
+
+def as_strings(frame: pd.DataFrame) -> pd.DataFrame:
+    texts = {name: str for name in frame if isinstance(frame[name].dtype, pd.CategoricalDtype)}
+    assert texts
+    return frame.astype(texts)
+
+
+def both(texts: list[str | None]) -> list[pd.Series]:
+    return [pd.Series(texts, dtype=object), pd.Series(texts, dtype="category")]
+
+
+@pytest.fixture(scope="module", params=["every_metric"])
+def frames(request):
+    frame = open_store(RUNS / request.param).to_pandas(categorical=True)
+    frame = frame.loc[frame["run"] == frame["run"].iloc[0]].reset_index(drop=True)
+    return frame, as_strings(frame)
+
+
+def test_a_grid_is_that_of_a_pivot(frames):
+    rows = measurements(frames[0])
+    for metric in metrics_of(rows):
+        for subset in subsets_of(rows, metric):
+            cells = of_metric(rows, metric, subset)
+            expected = cells.pivot(index="layer", columns="step", values="value")
+            found = grid(rows, metric, subset)
+            np.testing.assert_array_equal(found.to_numpy(float), expected.to_numpy(float))
+            assert (found.index.tolist(), found.columns.tolist()) == (
+                expected.index.tolist(),
+                expected.columns.tolist(),
+            )
+
+
+@pytest.mark.parametrize("column", both(["b", None, "b", "c"]))
+def test_missing_texts_are_filled(column):
+    assert filled(column, "a").tolist() == ["b", "a", "b", "c"]
+    assert filled(column, "c").tolist() == ["b", "c", "b", "c"]
+
+
+def scalars(name: str, values: dict[int, float], **given):
+    return [make_scalar(step, value, name, **given) for step, value in values.items()]
+
+
+def test_the_loss_on_the_probe_comes_first():
+    rows = [*scalars(LOSS, {8: 4.0, 16: 3.0}), *scalars(PROBE_LOSS, {16: 3.5, 0: 5.0, 8: math.nan})]
+    found = loss_of_run(to_frame(rows))
+    assert (found.name, found.title) == (PROBE_LOSS, "loss on the probe")
+    assert found.values.to_dict() == {0: 5.0, 16: 3.5}
+    assert found.values.index.tolist() == [0, 16]
+
+
+def test_the_training_loss_where_the_probe_has_none():
+    reason = "the model has no output head"
+    rows = [*scalars(LOSS, {8: 4.0}), *scalars(PROBE_LOSS, {8: math.nan}, reason=reason)]
+    found = loss_of_run(to_frame(rows))
+    assert (found.name, found.title, found.values.to_dict()) == (LOSS, "training loss", {8: 4.0})
+    assert loss_of_run(to_frame([make_row()])).values.empty
+
+
+@pytest.mark.parametrize(("n_on_probe", "name"), [(4, PROBE_LOSS), (3, LOSS)])
+def test_a_loss_on_the_probe_at_few_steps_is_not_taken(n_on_probe, name):
+    rows = [
+        *scalars(LOSS, {step: 4.0 for step in range(8)}),
+        *scalars(PROBE_LOSS, {step: 4.0 for step in range(n_on_probe)}),
+    ]
+    assert loss_of_run(to_frame(rows)).name == name
+
+
+def test_the_line_of_a_training():
+    rows = [
+        *scalars(PROBE_LOSS, {0: 10.9, 1000: 2.3}),
+        *scalars(PROBE_BITS_PER_BYTE, {0: 4.0, 1000: 0.8125}),
+        *scalars(PROBE_ACCURACY, {0: 0.0, 1000: 0.451}),
+        *scalars(PROBE_CALIBRATION_ERROR, {0: 0.0, 1000: 0.0213}),
+    ]
+    assert probe_loss_line(to_frame(rows)) == (
+        "loss on the probe 10.9 at step 0, 2.3 at step 1,000 (0.812 bits per byte, accuracy 45%, calibration error 2.1%)"
+    )
+
+
+def test_sampling_names_the_design_and_the_windows(run):
+    assert sampling(measurements(run())) == (
+        "independent design: 8 batches of 4,096 vectors, 8 of each of 512 windows of 64 tokens, own window's neighbours "
+        "left out"
+    )
+
+
+def test_a_resumed_run_has_one_design(run):
+    resumed = measurements(pd.concat([run(steps=(0,), **NO_DESIGN), run(steps=(8,), **DENSE)]))
+    assert design_names(resumed) == ["dense"]
+    assert sampling(resumed).startswith("dense design: 8 batches")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "band: 95 % interval over probes"),
+        (DENSE, "no interval: batches share windows"),
+        (NO_DESIGN, "no interval: batches share windows"),
+        ({"n_batches": 1}, "no interval: a single batch"),
+    ],
+    ids=["disjoint", "pooled", "old", "single"],
+)
+def test_what_a_band_means(run, given, expected):
+    assert intervals(measurements(run(**given))) == expected
+
+
+def neighbours(share, excluded, **given):
+    return make_row(metric="two_nn", same_window_share=share, own_window_excluded=excluded, **given)
+
+
+def test_own_windows_that_count_are_warned_of():
+    rows = [neighbours(0.2, False, **DENSE), neighbours(0.83, False, layer=3, **DENSE), make_row()]
+    told = own_window_warning(rows)
+    assert told.startswith("the nearest neighbour of 83% of the vectors of layer 3 lies in their own window of text")
+    assert "'dense' lets count" in told
+    assert 'design="independent"' in told
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[], [make_row()], [neighbours(0.9, True)], [neighbours(0.05, False, **DENSE)]],
+    ids=["none", "no neighbours", "left out", "few"],
+)
+def test_own_windows_that_do_not_count_or_are_few_are_not(rows):
+    assert own_window_warning(rows) is None
+
+
+def test_cost_is_the_median_and_bytes_the_sum(published, frame_of, scalar_row):
+    frame = frame_of(published(steps=(0, 1, 2)))
+    frame.loc[(frame["metric"] == "seconds/download") & (frame["step"] == 2), "value"] = 100.0
+    assert cost_line(frame) == (
+        "per checkpoint: download 3.1 s, load 0.5 s, forward 2.1 s, kernels 1.4 s (20% of it in the kernels); "
+        "0.42 GB downloaded"
+    )
+
+
+def test_failures_of_many_steps_and_kinds(failures, frame_of):
+    rows = [failures(step, f"out of memory: {step} bytes wanted, " + "and so on " * 20) for step in range(8)]
+    rows += [failures(step, reason) for step, reason in ((10, "gated"), (11, "broken"), (12, "gone"))]
+    text = failure_line(frame_of(*rows))
+    assert text == (
+        "11 checkpoints failed: step 0, 1, 2, 3, 4 and 3 more: out of memory: 0 bytes wanted, and so on and so on and so "
+        "on and so on a...; step 10: gated; 2 for other reasons; --retry-failed tries again"
+    )
+
+
+def test_a_step_measured_after_all_is_no_failure(published, frame_of):
+    assert failure_line(pd.concat([frame_of(published(steps=(0,)))])) is None
+
+
+QUICKSTART = [0, *(2**power for power in range(8)), 200, 400, 600, 800, 1000]
+
+
+NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.just(NAN))
+
+
+@st.composite
+def curves(draw):
+    steps = sorted(draw(st.sets(st.integers(0, 200_000), min_size=1, max_size=60)))
+    return steps, draw(st.lists(NUMBERS, min_size=len(steps), max_size=len(steps)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(curves(), st.integers(4, 12))
+def test_ends_and_extremes_are_always_kept(curve, limit):
+    steps, values = curve
+    kept = thin(steps, values, limit)
+    assert kept == sorted(set(kept))
+    assert len(kept) <= limit
+    assert {0, len(steps) - 1} <= set(kept)
+    known = [value for value in values if not math.isnan(value)]
+    if known:
+        drawn = [values[index] for index in kept if not math.isnan(values[index])]
+        assert max(drawn) == max(known)
+        assert min(drawn) == min(known)
+
+
+@pytest.mark.parametrize("steps", [QUICKSTART, PYTHIA, list(range(0, 100_001, 100))], ids=len)
+@pytest.mark.parametrize("limit", [4, 7, 8, 20])
+def test_as_many_points_as_there_is_room_for(steps, limit):
+    room = min(limit, len(steps))
+    assert room - 1 <= len(thin(steps, np.sin(np.arange(len(steps))).tolist(), limit)) <= room
+
+
+REASON = "fewer than half of the vectors are distinct: 80 of 4096"
+
+
+NOW = {
+    "n_unique": 80,
+    "on_distinct": True,
+    "value": math.nan,
+    "std": math.nan,
+    "reason": REASON,
+    "own_window_excluded": True,
+}
+
+
+@pytest.fixture
+def store_of_too_few_distinct(tmp_path) -> Store:
+    """A run of three layers at two steps, the first layer with too few distinct vectors."""
+    rows = []
+    for step in (0, 8):
+        for layer in range(3):
+            given = {"layer": layer, "depth": layer / 2, "step": step, "metric": "two_nn", "n_batches": 4}
+            few = NOW if layer == 0 else {}
+            rows.append(make_row(**{"value": 10.0 + layer, "std": 0.1} | given | few))
+    return fill(tmp_path / "store", rows)
+
+
+def test_the_frame_has_no_value_and_the_reason(store_of_too_few_distinct):
+    rows = measurements(store_of_too_few_distinct.to_pandas())
+    few = rows.loc[rows["layer"] == 0]
+    assert few[["value", "std", "margin"]].isna().all(axis=None)
+    assert set(few["reason"]) == {REASON}
+    assert rows.loc[rows["layer"] > 0, "value"].notna().all()
+    means = layer_mean(rows, "two_nn", "all")
+    assert means.mean.tolist() == [11.5, 11.5]
+    assert (means.n_used, means.n_layers) == (2, 3)
+
+
+def test_the_terminal_leaves_it_out_and_says_why(store_of_too_few_distinct):
+    for show in (print_summary, print_comparison):
+        out = io.StringIO()
+        show(store_of_too_few_distinct.to_pandas(), console=Console(file=out, width=100))
+        text = " ".join(out.getvalue().split())
+        assert "10.0" not in text
+        if show is print_summary:
+            assert "nan" not in text
+            assert "warning" not in text
+            assert "layer 0, the embeddings, has no two_nn: 80 of 4,096 vectors are distinct" in text
+        else:
+            assert "11.5*" in text
+            assert "a mean over fewer layers than the run has: 2 of 3" in text

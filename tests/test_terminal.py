@@ -1,0 +1,431 @@
+"""What the terminal says of runs: one screen, in columns, without a sign that a name could smuggle in."""
+
+import io
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+from synthetic_families import make_everything
+from synthetic_runs import SAMPLED, make_rows, make_scalar, to_frame
+
+from repdyn.alerts import Alert
+from repdyn.diagnosis import describe_run
+from repdyn.kernels import two_nn
+from repdyn.metrics import METRICS, Metric
+from repdyn.tables.findings import findings
+from repdyn.tables.frames import by_stack, measurements
+from repdyn.tables.lines import seconds_by_metric
+from repdyn.terminal.closing import course, print_closing
+from repdyn.terminal.comparison import print_comparison
+from repdyn.terminal.curves import (
+    WIDTH,
+    layer_table,
+    print_every_metric,
+    select_layers,
+    sparkline,
+)
+from repdyn.terminal.metric_list import markdown, print_metrics
+from repdyn.terminal.summary import MAX_LINES, print_summary
+
+NAN = math.nan
+
+
+def printed(frame, *, width=80, terminal=False, **given):
+    stream = io.StringIO()
+    print_summary(frame, console=Console(file=stream, width=width, force_terminal=terminal), **given)
+    return stream.getvalue()
+
+
+def table_lines(lines):
+    """Those of the layers."""
+    start = next(at for at, line in enumerate(lines) if line.startswith("layer ")) + 1
+    return lines[start : lines.index("", start)]
+
+
+EVERYTHING = {
+    "figures": [Path("runs/first/figures/a.png"), Path("runs/first/figures/a.svg")],
+    "tracking_seconds": 8.1,
+    "total_seconds": 810.0,
+}
+
+
+def test_a_whole_screen(run):
+    text = printed(run(), **EVERYTHING)
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert lines[0] == "decoder-quickstart  GPTNeoXForCausalLM (decoder)"
+    assert " ".join(lines[1:3]) == f"11 steps, 0 to 512; probe 3f2ab1c0, {SAMPLED}, own window's neighbours left out"
+    assert lines[4:6] == [
+        "       anisotropy, all         anisotropy, no_sink     two_nn, all",
+        "layer  first max last          first max last          first max last",
+    ]
+    assert lines[9] == "    3  0.05 0.60 0.60 ▁▁▂▃▇██  0.05 0.25 0.25 ▁▁▂▃▇██  7.51 15.5 10.6 ▁▁▃▇█▅▄"
+    assert lines[lines.index("published findings, criteria version 2, 2026-11-22") :][:5] == [
+        "published findings, criteria version 2, 2026-11-22",
+        "shown: bell-shaped anisotropy over depth (decoders), all and no_sink",
+        "  all: middle/first +87% [85, 89], middle/last +441% [434, 447]",
+        "  no_sink: middle/first +67% [65, 69], middle/last +238% [234, 242]",
+        "not shown: uniform anisotropy over depth (encoders), all and no_sink",
+    ]
+    words = " ".join(" ".join(lines).split())
+    for finding in findings(run()):
+        assert finding.evidence in words
+    assert lines[-2] == "tracking took 8.1 s, 1.0% of the training's 810.0 s"
+    assert lines[-1] == "figures: runs/first/figures (2 files)"
+    assert "warning" not in text
+
+
+def test_subsets_of_different_verdicts_stand_apart(run):
+    lines = [line.rstrip() for line in printed(run(no_sink=lambda step, depth: 0.2)).splitlines()]
+    at = lines.index("shown: bell-shaped anisotropy over depth (decoders), all")
+    assert lines[at + 1] == "  middle/first +87% [85, 89], middle/last +441% [434, 447]"
+    assert lines[at + 2] == "not shown: bell-shaped anisotropy over depth (decoders), no_sink"
+
+
+def test_no_control_characters_without_a_terminal(run):
+    assert "\x1b" not in printed(run())
+    assert "\x1b" in printed(run(), terminal=True)
+
+
+def test_names_are_not_markup(run):
+    assert printed(run(steps=(0,), run="sweep [bold]1[/bold]")).startswith("sweep [bold]1[/bold]  GPTNeoX")
+
+
+def test_a_terminal_without_unicode(run):
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    print_summary(run(run="größer"), console=Console(file=stream, width=80))
+    stream.flush()
+    text = raw.getvalue().decode("ascii")
+    assert text.startswith("gr??er")
+    assert "middle/first +87% [85, 89]" in text
+
+
+def test_a_sweep_tells_its_cost_and_its_failures(published, failures, frame_of):
+    text = printed(frame_of(published(steps=(0, 1)), failures(8, "gated"), failures(16, "gated")))
+    assert [line.rstrip() for line in text.splitlines()[-3:]] == [
+        "warning: 2 checkpoints failed: step 8, 16: gated; --retry-failed tries again",
+        "per checkpoint: download 3.1 s, load 0.5 s, forward 2.1 s, kernels 1.4 s (20% of",
+        "it in the kernels); 0.28 GB downloaded",
+    ]
+
+
+def test_a_finished_model_has_no_step(finished, frame_of):
+    text = printed(frame_of(finished()))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert lines[0] == "lab/bert  BertModel (encoder)"
+    assert " ".join(lines[1:3]) == f"finished; probe 00000000, {SAMPLED}, own window's neighbours left out"
+    assert lines[4:7] == [
+        "       anisotropy, all  anisotropy, no_sink  two_nn, all",
+        "layer  value            value                value",
+        "    0  0.30             0.20                 9.01",
+    ]
+    assert lines.count("  one checkpoint") == 2  # of the growth on both subsets, and of the dimension
+    assert "step" not in text
+
+
+def test_missing_values_are_counted_with_the_commonest_reason(run):
+    frame = run(steps=(0, 1), dimension=lambda step, depth: NAN if depth < 0.2 else 10.0)
+    frame.loc[(frame["metric"] == "anisotropy") & (frame["layer"] == 3), ["value", "reason"]] = [NAN, "infinite"]
+    frame.loc[(frame["step"] == 1) & (frame["subset"] == "no_sink"), "reason"] = None
+    text = printed(frame)
+    # two_nn: 2 layers at 2 steps; anisotropy: 1 layer at 2 steps on 2 subsets, one of them without its reason
+    assert "warning: 8 of 42 values are left out, mostly: 2 distinct vectors, 3 needed" in text
+    assert "nan" not in text
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"tracking_seconds": 3.0}, "tracking took 3.0 s"),
+        ({"tracking_seconds": 3.0, "total_seconds": 0.0}, "tracking took 3.0 s"),
+        ({"tracking_seconds": 3.0, "kernel_seconds": 2.1}, "tracking took 3.0 s; kernels 70% of it"),
+        ({"tracking_seconds": 3.0, "total_seconds": 1500.0}, "tracking took 3.0 s, 0.2% of the training's 1,500.0 s"),
+    ],
+    ids=["alone", "no training", "kernels", "share"],
+)
+def test_overhead(run, given, line):
+    assert printed(run(steps=(0,)), **given).splitlines()[-1] == line
+
+
+@pytest.mark.parametrize(("stack", "n_layers"), [("encoder", 5), ("decoder", 7)])
+def test_the_head_names_the_stack(two_stacks, frame_of, stack, n_layers):
+    lines = printed(by_stack(frame_of(two_stacks()))[stack], **EVERYTHING).splitlines()
+    assert lines[0] == f"lab/t5 ({stack})  T5ForConditionalGeneration ({stack})"
+    assert [line.split()[0] for line in table_lines(lines)] == [str(layer) for layer in range(n_layers)]
+    assert len(lines) <= MAX_LINES
+
+
+pytestmark = pytest.mark.slow
+
+
+LEGEND = [
+    "",
+    "+ shown, - not shown, ? cannot be judged (criteria version 2, 2026-11-22)",
+    "bell   bell-shaped anisotropy over depth (decoders)",
+    "unif.  uniform anisotropy over depth (encoders)",
+    "growth anisotropy grows, then stabilises (decoders)",
+    "dim.   intrinsic dimension rises, then declines (decoders)",
+    "ns     without first positions and special tokens (no_sink)",
+    "anisotropy, two_nn: means over layers at the last checkpoint",
+]
+
+
+SAMPLING = f"sampling: {SAMPLED}, own window's neighbours left out"
+
+
+def printed_of_terminal_comparison(frame, *, width=100, terminal=False):
+    stream = io.StringIO()
+    print_comparison(frame, console=Console(file=stream, width=width, force_terminal=terminal))
+    return stream.getvalue()
+
+
+def lines_of(frame, **given):
+    return [line.rstrip() for line in printed_of_terminal_comparison(frame, **given).splitlines()]
+
+
+def test_a_whole_table(published, finished, frame_of):
+    frame = frame_of(
+        published("lab/model-160m", parameters=162_000_000),
+        published("lab/model-70m", parameters=70_400_000, steps=(0, 8), no_sink=lambda step, depth: depth),
+        finished("other/bert", parameters=108_000_000),
+    )
+    lines = lines_of(frame)
+    assert " ".join(lines[-2:]) == SAMPLING
+    assert lines[:-2] == [
+        "                              last anisotropy two_nn bell   unif.  growth dim.",
+        "model      kind size done     step  all    ns    all all ns all ns all ns all",
+        "model-70m  dec   70M    2        8 0.09  0.50   9.94  +  -   -  -   ?  ?   ?",
+        "model-160m dec  162M   11      512 0.35  0.16   11.3  +  +   -  -   +  +   +",
+        "bert       enc  108M    1 finished 0.30  0.20   8.21  -  -   +  +   ?  ?   ?",
+        *LEGEND,
+    ]
+
+
+def test_failures_are_counted_and_named(published, failures, frame_of):
+    frame = frame_of(
+        published("lab/a", steps=(0, 8)),
+        published("lab/b", steps=(0,)),
+        failures(16, run="lab/a"),
+        failures(32, run="lab/a"),
+        failures(0, run="lab/gone"),
+    )
+    lines = lines_of(frame)
+    assert lines[0].split()[:2] == ["done/", "last"]
+    assert [line.split()[3] for line in lines[2:4]] == ["2/2", "1/0"]
+    assert lines[-1] == "warning: nothing measured of lab/gone"
+
+
+def test_means_are_those_of_the_figures(published, frame_of):
+    from repdyn.figures.comparison import ComparedRuns, means_over_layers
+
+    frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 64)))
+    drawn = [np.asarray(line.get_ydata())[-1] for line in means_over_layers(ComparedRuns(frame)).axes[0].lines]
+    assert [line.split()[7] for line in lines_of(frame)[2:4]] == [f"{value:.3g}" for value in drawn]
+
+
+def test_a_terminal_without_unicode_terminal_comparison(published, frame_of):
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    frame = frame_of(published("labor/größer", steps=(0,)), published("labor/b", steps=(0,)))
+    print_comparison(frame, console=Console(file=stream, width=80))
+    stream.flush()
+    assert "gr??er" in raw.getvalue().decode("ascii")
+
+
+def closing(frame, *, encoding="utf-8", **given):
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    found = [describe_run(rows, []) for rows in by_stack(frame).values()]
+    print_closing(frame, found, **{"store": Path("runs/my run")} | given, console=Console(file=stream, width=80))
+    stream.flush()
+    return found, raw.getvalue().decode(encoding).splitlines()
+
+
+def test_headline_curves_report_and_what_to_type(run):
+    (found,), lines = closing(run(), report=Path("runs/my run/report.html"))
+    assert lines[-2:] == ["report: runs/my run/report.html", "next: repdyn insights 'runs/my run'"]
+    assert [line.split()[0] for line in lines[-5:-2]] == ["loss", "dimension", "anisotropy"]
+    assert " ".join(" ".join(lines[:-5]).split()) == " ".join(found.headline.split())
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e5])
+def test_long_steps_and_any_values_fit_a_terminal(run, scale):
+    steps = (0, *range(1_000_000, 144_000_000, 11_000_000))
+    lines = course(run(steps=steps, dimension=lambda step, depth: scale * (1.0 + step)))
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_swept_run_has_a_course_of_its_loss_on_the_probe():
+    on_probe = [make_scalar(step, 10.0 - step, "probe/loss") for step in (0, 8)]
+    lines = course(to_frame([*make_rows(steps=(0, 8), loss=False), *on_probe]), curves=False)
+    assert lines[0].startswith("probe loss  10.0 to 2.00")
+    assert [line.split()[0] for line in lines] == ["probe", "dimension", "anisotropy"]
+
+
+@pytest.fixture
+def rows(frame_of):
+    return lambda *metrics, **given: frame_of(
+        make_everything(**({"n_blocks": 2, "steps": (0, 8), "metrics": metrics or tuple(METRICS)} | given))
+    )
+
+
+def printed_of_metric_lines(frame, **given):
+    stream = io.StringIO()
+    print_every_metric(measurements(frame), Console(file=stream, width=80, **given))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def test_every_metric_has_a_line_within_its_family(rows):
+    frame = rows()
+    lines = printed_of_metric_lines(frame)
+    assert max(map(len, lines)) <= 80
+    body = lines[1 : lines.index(next(line for line in lines if line.split()[0] == "all"))]
+    assert [line[13:].split()[0] for line in body] == list(METRICS)
+    assert [line.split()[0] for line in body if not line.startswith(" ")] == [
+        *("geometry", "dimension", "spectrum", "similarity", "sinks", "convergence", "evolution", "change", "tokens"),
+        "topics",
+    ]
+
+
+def test_a_line_is_the_mean_over_layers_at_the_ends_and_the_cost(rows):
+    frame = rows("norm", "step_length")
+    frame["seconds"] = 0.5
+    frame.loc[frame["metric"] == "step_length", "seconds"] = 0.25
+    for step, value in ((0, 2.0), (8, 12345.6)):
+        frame.loc[(frame["metric"] == "norm") & (frame["step"] == step), "value"] = value
+    heading, norm, step, whole = (line.split() for line in printed_of_metric_lines(frame)[:4])
+    assert heading == ["family", "metric", "first", "last", "s", "share"]
+    assert norm == ["evolution", "norm", "2", "12,346", "▁█", "3.00", "86%"]
+    assert [step[0], *step[-2:]] == ["step_length", "0.50", "14%"]
+    assert whole == ["all", "3.50"]
+    # norm: 3 layers on 2 subsets; step_length: 2 layers
+    assert seconds_by_metric(measurements(frame)).to_dict() == {"norm": 3.0, "step_length": 0.5}
+
+
+def test_what_has_no_value_is_named_with_its_reason(rows):
+    frame = rows("norm", "token_rank", "token_top1_match", classes=())
+    tokens = frame["metric"].str.startswith("token")
+    frame.loc[tokens, ["value", "reason"]] = [NAN, "batch 0: no input embeddings were found"]
+    lines = printed_of_metric_lines(frame)
+    (line,) = [line for line in lines if "token_rank  " in line]
+    assert line.split()[2:4] == ["-", "-"]
+    assert "no value of token_rank, token_top1_match: no input embeddings were found" in lines
+
+
+def grid_of(values):
+    """One layer a value, at a single step."""
+    return pd.DataFrame({0: values}, dtype=float)
+
+
+def alert_at(layer):
+    numbers = {"value": 1.0, "previous_value": 2.0, "previous_step": 0, "event": "fell", "detail": "", "stop": False}
+    return Alert("fall", step=8, metric="two_nn", subset="all", stack=None, layer=layer, **numbers)
+
+
+def test_layers_at_equal_distances():
+    assert select_layers([grid_of([NAN] * 49)], range(49), (), 5) == [0, 12, 24, 36, 48]
+
+
+def test_extreme_layers_take_the_place_of_their_neighbours():
+    values = [1.0] * 49
+    values[7], values[29] = 0.0, 5.0
+    assert select_layers([grid_of(values)], range(49), (), 5) == [0, 7, 29, 36, 48]
+
+
+def test_layers_with_an_alert_come_before_extreme_ones():
+    values = [1.0] * 49
+    values[7] = 0.0
+    alerts = [alert_at(None), alert_at(20), alert_at(21)]
+    assert select_layers([grid_of(values)], range(49), alerts, 4) == [0, 20, 21, 48]
+    assert select_layers([grid_of(values)], range(49), alerts, 2) == [0, 48]
+
+
+def test_a_shallow_model_is_whole():
+    assert select_layers([grid_of([1.0, 2.0, 3.0])], range(3), (), 13) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("several", [True, False], ids=["steps", "one step"])
+def test_a_layer_without_any_value_has_a_dash(run, several):
+    steps = (0, 8) if several else (0,)
+    rows = measurements(run(n_blocks=2, steps=steps, dimension=lambda step, depth: NAN if depth == 0 else 10.0))
+    table = layer_table(rows, 13, sparklines=True)
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(table)
+    lines = [line.split() for line in stream.getvalue().splitlines()[2:]]
+    assert [line[-1] == "-" for line in lines] == [True, False, False]
+    assert "nan" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [([], ""), ([NAN, NAN], "  "), ([5.0, 5.0], "▁▁"), ([0.0, NAN, 7.0, 3.0], "▁ █▄"), ([-2.0, -1.0], "▁█")],
+    ids=["empty", "nan", "constant", "gap", "negative"],
+)
+def test_sparkline(values, bars):
+    assert sparkline(list(range(len(values))), values) == bars
+
+
+@pytest.mark.parametrize("peak", range(14))
+def test_a_peak_of_one_step_is_drawn_wherever_it_is(peak):
+    steps = [0, *(2**power for power in range(8)), 200, 400, 600, 800, 1000]
+    bars = sparkline(steps, [9.0 if at == peak else 1.0 for at in range(14)])
+    assert bars.count("█") == 1
+    assert len(bars) <= WIDTH
+
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "all_metrics.md"
+
+
+def test_the_document_is_what_the_table_gives():
+    assert DOCUMENT.read_text(encoding="utf-8") == markdown(), "repdyn metrics --markdown > docs/all_metrics.md"
+
+
+def lines_of_of_metric_list(metric):
+    return [line for line in markdown().splitlines() if line.startswith(f"| `{metric}` |")]
+
+
+def test_every_metric_has_one_line_with_all_columns():
+    for metric in METRICS:
+        (line,) = lines_of_of_metric_list(metric)
+        assert len(line.split(" | ")) == 9
+
+
+def test_what_a_line_tells():
+    (line,) = lines_of_of_metric_list("attention_topic_gap")
+    cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+    assert cells[2:5] == ["[-1, 1]", "attention weight", "`all`"]
+    assert cells[6:8] == ["at each layer from 1 on, of each head", "the attention weights, topics of the tokens"]
+    (line,) = lines_of_of_metric_list("step_length")
+    assert "| [0, inf) | length | `all` |  | between a layer and the next | the next layer |" in line
+    (line,) = lines_of_of_metric_list("gride_8")
+    assert "| `k=8` | at each layer | 8 neighbours of each vector |" in line
+
+
+def test_a_metric_of_ones_own_is_there_too(monkeypatch):
+    own = Metric("mine", two_nn.or_raise, "either a | or b", (0.0, 2.5), "me", subsets=("all", "rare"))
+    monkeypatch.setitem(METRICS._metrics, "mine", own)
+    assert markdown().endswith(
+        "## Your own\n\n"
+        "| metric | meaning | range | unit | tokens | settings | lies | needs | source |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        "| `mine` | either a \\| or b | [0, 2.5] | mine | `all`, `rare` |  | at each layer |  | me |\n"
+    )
+    stream = io.StringIO()
+    print_metrics(Console(file=stream, width=80))
+    assert "either a | or b" in stream.getvalue()
+
+
+def test_in_the_terminal():
+    stream = io.StringIO()
+    print_metrics(Console(file=stream, width=80))
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "Geometry"
+    assert set(METRICS) <= {line.split()[0] for line in lines if line}
+    assert lines[-2] == "by default: anisotropy, two_nn; every one that the probe allows: all"
+    assert lines[-1] == "with settings, on a subset of the tokens: 'two_nn[discard=0.8]@no_sink'"
+    assert "(needs a probe with topics)" in stream.getvalue().replace("\n", " ") or "probe with" in stream.getvalue()

@@ -1,0 +1,257 @@
+"""Utilities: suggestions for mistyped names, attempts, time limits, locked temporary files."""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from repdyn import Probe, open_store
+from repdyn.utils.arguments import SuggestingParser, at_least
+from repdyn.utils.attempts import TimeoutRunner, attempts
+from repdyn.utils.files import (
+    TEMPORARY_FILE,
+    remove_abandoned_files,
+    remove_abandoned_folders,
+    temporary_folder,
+)
+from repdyn.utils.random_state import isolated_rng
+
+
+def refused(parser: argparse.ArgumentParser, capsys, *arguments: str) -> str:
+    with pytest.raises(SystemExit, match="^2$"):
+        parser.parse_args(arguments)
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def with_choices() -> SuggestingParser:
+    parser = SuggestingParser(choice="a fruit", prog="fruit")
+    parser.add_argument("fruit", metavar="FRUIT", choices=["apple", "pear"])
+    parser.add_argument("--ripe", action="store_true")
+    return parser
+
+
+def with_commands() -> SuggestingParser:
+    parser = SuggestingParser(choice="a command", prog="kitchen")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands.add_parser("wash").add_argument("--with", choices=["water", "soap"])
+    commands.add_parser("peel")
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["appel"], "fruit: error: expected a fruit, got 'appel'; did you mean 'apple'?"),
+        (["qqq"], "fruit: error: expected a fruit, got 'qqq'; there are apple, pear"),
+        ([], "fruit: error: expected a fruit, got none; there are apple, pear"),
+        (["pear", "--rip3"], "fruit: error: unrecognized arguments: --rip3; did you mean --ripe?"),
+        (["pear", "--zzz"], "fruit: error: unrecognized arguments: --zzz; see --help"),
+        (["pear", "apple"], "fruit: error: unrecognized arguments: apple"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_choice_or_option(capsys, arguments, message):
+    assert refused(with_choices(), capsys, *arguments) == message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["wsh"], "kitchen: error: expected a command, got 'wsh'; did you mean 'wash'?"),
+        ([], "kitchen: error: expected a command, got none; there are wash, peel"),
+        (["wash", "--wth"], "kitchen: error: unrecognized arguments: --wth; did you mean --with?"),
+        (["peel", "--with"], "kitchen: error: unrecognized arguments: --with; see --help"),
+    ],
+    ids=["mistyped", "none", "option", "option of another"],
+)
+def test_a_mistyped_command(capsys, arguments, message):
+    assert refused(with_commands(), capsys, *arguments) == message
+
+
+@pytest.mark.parametrize("text", ["2", "x", "-5", "3.0", ""])
+def test_whole_numbers(text):
+    assert at_least(3)("3") == 3
+    with pytest.raises(argparse.ArgumentTypeError, match=f"^expected a whole number of at least 3, got '{text}'$"):
+        at_least(3)(text)
+
+
+def test_every_part_is_tried_and_the_first_failure_raised():
+    done = []
+
+    def look_up(keys):
+        with attempts() as attempt:
+            for key in keys:
+                with attempt():
+                    done.append({"a": 1, "d": 4}[key])
+
+    with pytest.raises(KeyError, match="'b'"):
+        look_up("abcd")
+    assert done == [1, 4]
+
+
+def test_a_part_of_others_leaves_its_failures_to_them():
+    done = []
+
+    def nested():
+        with attempts() as outer:
+            with attempts(outer) as inner, inner():
+                raise ValueError("inside")
+            done.append("between")
+            with outer():
+                raise ValueError("outside")
+            done.append("after")
+
+    with pytest.raises(ValueError, match="^inside$"):
+        nested()
+    assert done == ["between", "after"]
+
+
+def test_an_interruption_is_no_failure_to_be_kept():
+    done = []
+
+    def interrupted():
+        with attempts() as attempt:
+            with attempt():
+                raise KeyboardInterrupt
+            done.append("more")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not done
+
+
+def test_values_and_errors_come_back():
+    patience = TimeoutRunner(5)
+    assert patience("adding", lambda: 1 + 1) == 2
+    with pytest.raises(ZeroDivisionError):
+        patience("dividing", lambda: 1 / 0)
+
+
+def test_a_call_that_hangs_is_given_up_and_the_next_not_tried_until_it_has_returned():
+    patience, release = TimeoutRunner(0.05), threading.Event()
+    with pytest.raises(TimeoutError, match=r"writing took more than 0.05 s; is the disk or the network mount there\?"):
+        patience("writing", release.wait)
+    with pytest.raises(TimeoutError, match="reading was not tried: writing still has not returned"):
+        patience("reading", lambda: 1)
+    release.set()
+    assert patience._running is not None
+    assert patience._running[1].wait(5)
+    assert TimeoutRunner(5)("reading", lambda: 1) == 1
+    assert patience("reading", lambda: 1) == 1
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from repdyn.utils.files import write_atomically
+from repdyn.utils.files import temporary_folder
+
+def wait(path):
+    path.write_text("half")
+    print("ready", flush=True)
+    time.sleep(60)
+
+with temporary_folder("offload") as folder:
+    (folder / "weights.dat").touch()
+    write_atomically(Path(sys.argv[1]) / "rows.parquet", wait)
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def owner(tmp_path, temporary):
+    """A process in the middle of writing a file, with a temporary folder."""
+    (tmp_path / "store").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path / "store")],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_running_one_has_is_not(owner, tmp_path, temporary):
+    files = list((tmp_path / "store").iterdir())
+    folders = list(temporary.glob("repdyn-offload-*"))
+    assert (len(files), len(folders)) == (1, 1)
+    assert TEMPORARY_FILE.fullmatch(files[0].name)
+    assert remove_abandoned_files(files) == []
+    assert remove_abandoned_folders() == []
+    assert files[0].read_text() == "half"
+    assert (folders[0] / "weights.dat").exists()
+
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    assert remove_abandoned_files(files) == files
+    assert remove_abandoned_folders() == folders
+    assert list((tmp_path / "store").iterdir()) == []
+    assert list(temporary.iterdir()) == []
+
+
+def probe(store: Path) -> None:
+    tokens = torch.arange(192).reshape(16, 12)
+    open_store(store).save_probe(Probe.from_tokens(tokens, max_vectors=96, batch_vectors=48))
+
+
+def test_a_folder_is_deleted_at_the_end(temporary):
+    with temporary_folder("probe") as folder:
+        (folder / "config.json").touch()
+        assert folder.stat().st_mode & 0o077 == 0
+    assert list(temporary.iterdir()) == []
+
+
+def test_other_files_stay(temporary, tmp_path):
+    """Those of other programs, rescued measurements, links, and named pipes, which are not waited for."""
+    name = f"repdyn-probe-{'0' * 32}"
+    (tmp_path / "precious").touch()
+    (temporary / "repdyn-rescued-abc").mkdir()
+    (temporary / ".repdyn-rescued-abc").touch()
+    (temporary / name).mkdir()
+    (temporary / f".{name}").symlink_to(tmp_path / "precious")
+    os.mkfifo(temporary / f".{name[:-1]}1")
+    before = sorted(temporary.iterdir())
+    assert remove_abandoned_folders() == []
+    assert sorted(temporary.iterdir()) == before
+    assert (tmp_path / "precious").exists()
+
+
+def draw() -> list[float]:
+    return [random.random(), float(np.random.rand()), float(torch.rand(()))]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_generators_go_on_as_if_nothing_had_been_drawn(fails):
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    first, expected = draw(), draw()
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    assert draw() == first
+    try:
+        with isolated_rng():
+            torch.manual_seed(7)
+            assert draw() != expected
+            if fails:
+                raise ValueError
+    except ValueError:
+        assert fails
+    assert draw() == expected

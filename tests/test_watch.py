@@ -1,0 +1,318 @@
+"""Runs in the browser: what is read of them, what the table and the events say, and who may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import hashlib
+import json
+import re
+import shutil
+import time
+from collections import Counter
+
+import pandas as pd
+import pytest
+import yaml
+from starlette.testclient import TestClient
+from synthetic_runs import LOG_STEPS, fill, make_failures, make_rows
+
+from repdyn.cli.watch import main
+from repdyn.utils.addresses import LOCAL
+from repdyn.watch import run as runs
+from repdyn.watch import server
+from repdyn.watch.app import Feed, build_app, table_page
+from repdyn.watch.index import Index
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """How often each file was read, by its path."""
+    counts = Counter()
+    read_table = runs.read_table
+
+    def counting(path):
+        counts[path] += 1
+        return read_table(path)
+
+    monkeypatch.setattr(runs, "read_table", counting)
+    return counts
+
+
+def settle(index):
+    """Poll until nothing is left to do."""
+    while index.poll(10.0):
+        pass
+    return {summary["label"]: summary for summary in index.summaries.values()}
+
+
+@pytest.fixture
+def followed(tmp_path):
+    return Index([tmp_path], interval=0.0)
+
+
+def one_run(path, *, run="first", steps=LOG_STEPS, **given):
+    return fill(path, make_rows(run=run, steps=steps, n_blocks=2, **given))
+
+
+def test_every_file_is_read_once(followed, tmp_path, read):
+    for name in ("a", "b/repdyn"):
+        one_run(tmp_path / name, run=name)
+    settle(followed)
+    settle(followed)
+    assert set(read) == set(tmp_path.rglob("step*.parquet"))
+    one_run(tmp_path / "a", run="a", steps=(1024, 2048))
+    found = settle(followed)
+    settle(followed)
+    assert set(read) == set(tmp_path.rglob("step*.parquet"))
+    assert set(read.values()) == {1}
+    assert (found["a"]["step"], found["b/repdyn"]["step"]) == (2048, 512)
+    assert found["a"]["measurements"] == len(LOG_STEPS) + 2
+
+
+def test_the_rows_are_those_of_the_store(followed, tmp_path, monkeypatch):
+    monkeypatch.setattr("repdyn.watch.rows._MERGED_AT", 4)
+    store = one_run(tmp_path)
+    fill(tmp_path, make_failures(8, run="first", probe="3f2ab1c09d77e412"), make_failures(9, run="first"))
+    settle(followed)
+    one_run(tmp_path, steps=(4,), noise=0.5)  # measured again
+    settle(followed)
+    (key,) = followed.summaries
+    rows, _ = followed.rows([key])
+    (frame,) = rows.values()
+    pd.testing.assert_frame_equal(frame, store.to_pandas("first", categorical=True))
+
+
+def test_what_the_table_shows(followed, tmp_path):
+    one_run(tmp_path / "repdyn")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"trainer": {"max_steps": 1000}}))
+    found = settle(followed)["first"]
+    assert (found["status"], found["step"], found["total"], found["unread"]) == ("healthy", 512, 1000, 0)
+    assert found["loss"] == pytest.approx(1.2, abs=0.01)
+    assert [step for step, _ in found["losses"]] == list(LOG_STEPS)
+    frame = next(iter(followed.rows(followed.summaries)[0].values()))
+    last = frame.loc[(frame["step"] == 512) & frame["layer"].notna()]
+    for metric, subset in (("two_nn", "all"), ("anisotropy", "no_sink")):
+        values = last.loc[(last["metric"] == metric) & (last["subset"] == subset), "value"]
+        assert found[metric] == pytest.approx(values.mean())
+
+
+def test_new_runs_and_stores_appear_and_deleted_ones_vanish(followed, tmp_path):
+    assert settle(followed) == {}
+    store = one_run(tmp_path / "deep" / "a")
+    assert set(settle(followed)) == {"first"}
+    fill(store.path, make_rows(run="second", steps=(0, 1)))
+    one_run(tmp_path / "b", run="third")
+    assert set(settle(followed)) == {"first", "second", "third"}
+    shutil.rmtree(store.folder_of("first"))
+    assert set(settle(followed)) == {"second", "third"}
+    shutil.rmtree(store.path)
+    assert set(settle(followed)) == {"third"}
+
+
+def test_a_rewritten_file_counts_anew_and_a_deleted_one_no_longer(followed, tmp_path, read):
+    store = one_run(tmp_path, loss=False)
+    settle(followed)
+    first = settle(followed)["first"]
+    assert first["loss"] is None
+    one_run(tmp_path, steps=(512,))  # with the loss, which is known later
+    found = settle(followed)["first"]
+    assert found["loss"] == pytest.approx(1.2, abs=0.01)
+    assert found["version"] > first["version"]
+    (last,) = store.folder_of("first").glob("step000000512-*")
+    assert read[last] == 2
+    last.unlink()
+    found = settle(followed)["first"]
+    assert (found["step"], found["loss"]) == (256, None)
+    assert sum(read.values()) == len(LOG_STEPS) + 1
+
+
+def test_a_file_that_is_still_copied_is_said_and_read_when_it_is_whole(followed, tmp_path):
+    store = one_run(tmp_path)
+    (last,) = store.folder_of("first").glob("step000000512-*")
+    content = last.read_bytes()
+    last.write_bytes(content[:1000])
+    found = settle(followed)["first"]
+    assert (found["step"], found["n_damaged"], found["status"]) == (256, 1, "healthy")
+    assert found["damaged"][0].startswith(f"{last.name}: expected a Parquet file of measurements, cannot read ")
+    with last.open("r+b") as file:  # in place, which leaves the time of the folder alone
+        file.write(content)
+    found = settle(followed)["first"]
+    assert (found["step"], found["n_damaged"]) == (512, 0)
+
+
+def test_work_stops_at_the_deadline_and_the_last_steps_come_first(tmp_path, read):
+    index = Index([tmp_path], interval=0.0)
+    for run in ("first", "second"):
+        one_run(tmp_path, run=run)
+    assert index.poll(0.0)
+    assert sum(read.values()) == 0
+    while not all(summary["step"] == 512 for summary in index.summaries.values()) or len(index.summaries) < 2:
+        assert index.poll(0.004)
+    assert sum(read.values()) < 2 * len(LOG_STEPS)
+
+
+TOKEN = "a-token-of-tests"
+
+
+STEPS = (0, 10, 20)
+
+
+@pytest.fixture
+def index(tmp_path):
+    fill(tmp_path, *(make_rows(run=run, steps=STEPS, n_blocks=2) for run in ("first", "second")))
+    index = Index([tmp_path], interval=0.0)
+    while index.poll(10.0):
+        pass
+    return index
+
+
+def client_of(index, token=TOKEN, **given):
+    app = build_app(Feed(index, interval=0.05), hosts=LOCAL, token=token)
+    return TestClient(app, base_url="http://localhost:8765", follow_redirects=False, **given)
+
+
+@pytest.fixture
+def client(index):
+    """A browser that has opened the printed address."""
+    client = client_of(index)
+    client.get(f"/?token={TOKEN}")
+    return client
+
+
+def key_of(index, label):
+    return next(key for key, summary in index.summaries.items() if summary["label"] == label)
+
+
+@pytest.mark.parametrize("path", ["/", "/run/a", "/compare?run=a", "/data?run=a", "/events", "/nothing"])
+def test_nothing_is_shown_without_the_token(index, path):
+    client = client_of(index)
+    for address in (path, f"{path}{'&' if '?' in path else '?'}token=another-token"):
+        answer = client.get(address)
+        assert answer.status_code == 401
+        assert answer.text == "expected the token of this server, got none that fits; open the address it printed"
+    client.cookies.set("repdyn_00000000", TOKEN)
+    assert client.get(path).status_code == 401
+
+
+def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_have(index):
+    client = client_of(index)
+    answer = client.get(f"/compare?run=a&token={TOKEN}&run=b")
+    name, value, *flags = re.split("; |=", answer.headers["set-cookie"])
+    assert re.fullmatch("repdyn_[0-9a-f]{8}", name)
+    assert (value, flags) == (TOKEN, ["HttpOnly", "Path", "/", "SameSite", "strict"])
+    assert '<meta http-equiv="refresh" content="0; url=/compare?run=a&amp;run=b">' in answer.text
+    assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", ""])
+def test_a_name_that_leads_here_from_elsewhere_is_refused(client, host):
+    answer = client.get("/", headers={"Host": host})
+    assert answer.status_code == 403
+    assert answer.text == f"expected a request to 127.0.0.1 or ::1 or localhost, got one to {host!r}"
+
+
+def test_nothing_can_be_sent(client):
+    assert client.post("/").status_code == 405
+
+
+def policy_of(text):
+    return re.search('http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
+
+
+def test_the_table_runs_its_own_script_alone():
+    text = table_page(["<b>"])
+    script = re.search("<script>(.*)</script>", text, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy_of(text) == (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; connect-src 'self'; form-action 'self'"
+    )
+    assert "<code>&lt;b&gt;</code>" in text
+
+
+def test_the_page_of_a_run_is_its_report_and_says_where_its_events_are(client, index):
+    key = key_of(index, "first")
+    text = client.get(f"/run/{key}").text
+    assert "<title>first</title>" in text
+    assert '<a href="/">All runs</a>' in text
+    assert policy_of(text).endswith("form-action 'none'; connect-src 'self'")
+    tree = re.search('id="tree">([^<]*)<', text)[1]
+    live = json.loads(gzip.decompress(base64.b64decode(tree)))["live"]
+    version = index.summaries[key]["version"]
+    assert live == {"events": f"/events?run={key}", "data": f"/data?run={key}", "versions": {key: version}}
+    data = client.get(live["data"]).json()
+    assert data["packed"]["tree"] == tree
+    assert set(re.findall('id="part-([a-z_]*)"', text)) == set(data["parts"])
+
+
+def events(feed, number, keys=None, between=lambda: None):
+    """The content of the first events."""
+
+    async def collect():
+        found = []
+        async for event in feed.events(keys):
+            name, data = event.strip().split("\n")
+            assert name == "event: runs"
+            found.append(json.loads(data.removeprefix("data: ")))
+            if len(found) == number:
+                return found
+            between()
+            feed._notify()
+
+    return asyncio.run(asyncio.wait_for(collect(), 10.0))
+
+
+def labels(event):
+    return [run["label"] for run in event["runs"]]
+
+
+def test_the_first_event_has_all_runs_and_the_next_one_what_changed(index, tmp_path):
+    def measure():
+        fill(tmp_path, make_rows(run="second", steps=(30,), n_blocks=2))
+        index.poll(10.0)
+
+    whole, changed = events(Feed(index, 1.0), 2, between=measure)
+    assert labels(whole) == ["first", "second"]
+    assert labels(changed) == ["second"]
+    assert (whole["whole"], changed["whole"]) == (True, False)
+    assert changed["runs"][0]["step"] == 30
+    assert abs(whole["now"] - time.time()) < 60
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What would be served."""
+    given = []
+    monkeypatch.setattr(server, "serve", lambda paths, **options: given.append((paths, options)))
+    return given
+
+
+def test_it_serves_this_computer_alone_and_with_a_token_unless_told_otherwise(served, capsys, tmp_path):
+    main([str(tmp_path), "other"])
+    ((paths, options),) = served
+    assert [str(path) for path in paths] == [str(tmp_path), "other"]
+    assert options == {
+        **{"host": "127.0.0.1", "port": 8765, "interval": 2.0},
+        **{"token": None, "needs_token": True, "open_browser": False},
+    }
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: RUN"),
+        (["a", "--interval", "0"], "expected seconds from 0.1 to 86400, got '0'"),
+        (["a", "--interval", "nan"], "expected seconds from 0.1 to 86400, got 'nan'"),
+        (["a", "--token", "short"], "expected at least 8 letters, digits, - or _"),
+        (["a", "--token", "a-token-of-mine", "--no-token"], "not allowed with argument"),
+        (["a", "--prot", "1"], "unrecognized arguments: --prot 1; did you mean --port?"),
+    ],
+)
+def test_a_mistaken_option_is_refused(capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
