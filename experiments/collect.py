@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
+
+import pyarrow as pa
 
 from experiments.train import FINISHED
 from repdyn import open_store
+from repdyn.store.files import read_tables, write_table
+from repdyn.store.schema import SCHEMA
 from repdyn.utils.files import write_atomically
 
 RECORD = "experiment.json"
@@ -58,9 +61,9 @@ def collect(experiment: Path, output: Path) -> list[str]:
             (run,) = source.runs()
             if run in collected["runs"]:
                 continue
-            copy = store.folder_of(run)
-            shutil.copytree(source.folder_of(run), copy, dirs_exist_ok=True)
-            store.compact(run)
+            history = source.path_of(run)
+            parts = [read_tables(part.files()) for part in history.parts] if history else []
+            write_table(store.folder_of(run) / "rows.parquet", pa.concat_tables(parts).cast(SCHEMA))
             collected["runs"][run] = json.loads(finished.read_text())
             added.append(run)
             write_atomically(target, lambda path: path.write_text(json.dumps(collected, indent=2) + "\n"))

@@ -63,15 +63,6 @@ def _no_wandb_run_is_left_open():
         wandb.finish()
 
 
-@pytest.fixture(autouse=True)
-def _no_run_stays_claimed():
-    """The claim of a tracker that is not finished would be renewed during the next tests, in a folder they may share."""
-    yield
-    claims = sys.modules.get("repdyn.tracking.run_claims")
-    if claims is not None:
-        claims.release_all()
-
-
 @pytest.fixture
 def hand_written() -> HandWritten:
     torch.manual_seed(0)

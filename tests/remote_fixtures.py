@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from repdyn.store import Store, open_store, remote_folder, remote_requests, uploader
+from repdyn.store import Store, open_store
 
 if TYPE_CHECKING:
     from dataset_server import DatasetServer
@@ -66,10 +66,6 @@ class FaultyFileSystem(MemoryFileSystem):
         self._meet("put_file", rpath)
         return super().put_file(lpath, rpath, **options)
 
-    def pipe_file(self, path, value, **options):
-        self._meet("pipe_file", path)
-        return super().pipe_file(path, value, **options)
-
 
 @pytest.fixture
 def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FaultyFileSystem]]:
@@ -81,10 +77,8 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Fau
         {"store": {}, "pseudo_dirs": [""], "faults": {}, "requests": []},
     )
     fsspec.register_implementation("faulty", filesystem, clobber=True)
-    conditional = remote_folder._CREATES_CONDITIONALLY | {"faulty"}
-    monkeypatch.setattr(remote_folder, "_CREATES_CONDITIONALLY", conditional)
-    monkeypatch.setattr(remote_requests, "WAITS_SECONDS", (0.01, 0.01))
-    monkeypatch.setattr(uploader, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("repdyn.store.remote.WAITS_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr("repdyn.store.remote.FIRST_PAUSE_SECONDS", 0.05)
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
     yield filesystem
     filesystem.faults.clear()

@@ -40,11 +40,8 @@ ALLOWED = {
     "recipes": {"figures", "metrics", "probe", "report", "store", "checkpoints", "tables", "text", "utils"},
     "studies": {"capture", "figures", "checkpoints", "kernels", "probe", "store", "tables", "text", "utils"},
     "explorer": {"capture", "checkpoints", "kernels", "studies", "tables", "utils"},
-    "query": {"store", "utils"},
     "watch": {"alerts", "diagnosis", "report", "store", "tables", "utils"},
 }
-# What a store is asked for is imported when it is asked: its plots and insights, which are views of it.
-WHEN_CALLED = {"store/store.py": {"diagnosis", "plots", "query"}}
 PUBLIC_FACE = {"__init__", "__main__"}
 
 
@@ -65,16 +62,8 @@ def test_dependencies_point_one_way(part):
     files = sorted((SOURCE / part).rglob("*.py"))
     assert files
     for file in files:
-        beyond = imports(file) - ALLOWED[part] - WHEN_CALLED.get(str(file.relative_to(SOURCE)), set()) - {part}
+        beyond = imports(file) - ALLOWED[part] - {part}
         assert not beyond, f"{file.name} imports {beyond}"
-
-
-@pytest.mark.process
-def test_what_is_imported_when_called_is_not_imported_before():
-    code = "import sys, repdyn.store; print([name for name in sys.modules if name.startswith('repdyn.')])"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "repdyn.store.store" in loaded
-    assert not [room for room in WHEN_CALLED["store/store.py"] if f"repdyn.{room}" in loaded]
 
 
 def test_every_module_lies_in_a_room():
@@ -139,7 +128,6 @@ def test_public_names():
 def test_files_of_tests_have_names_of_their_own():
     names = [path.name for path in sorted((ROOT / "tests").rglob("test_*.py"))]
     assert sorted(set(names)) == sorted(names)  # pytest imports them as modules of these names
-
 
 
 def test_the_mutations_apply():

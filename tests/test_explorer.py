@@ -24,9 +24,6 @@ from repdyn.utils.addresses import free_port
 SENTENCE = "The £1 coin"
 
 
-OTHER = "The £2 note"
-
-
 def looked_at(session, place=3, **settings):
     return session.token(SENTENCE, place, **settings)[0]
 
@@ -72,15 +69,6 @@ def test_a_sentence_that_is_too_short_or_too_long_is_refused(session, sentence, 
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             ask()
-
-
-@pytest.mark.parametrize("place", [-1, 12])
-def test_a_place_beyond_the_sentence_is_refused(session, place):
-    message = f"expected a token from 0 to 11, got {place}; choose one of the sentence"
-    with pytest.raises(ValueError, match=message):
-        session.token(SENTENCE, place)
-    with pytest.raises(ValueError, match=message):
-        session.paths(SENTENCE, OTHER, place)
 
 
 SENTENCE_OF_EXPLORER_LENS = f"The £ {MARKUP[0]}"
@@ -232,15 +220,6 @@ def test_the_first_middle_and_last_checkpoint_of_a_run_are_chosen(steps_folder):
     names, (note,) = choose_checkpoints([str(steps_folder)], ())
     assert names == ("step0", "step8", "step1000")
     assert note == "step0, step8, step1000 of 6 checkpoints; choose others with --revisions"
-
-
-def test_a_step_without_a_checkpoint_becomes_the_nearest_one(steps_folder):
-    names, notes = choose_checkpoints([str(steps_folder)], ("step8", "step12", "step400", "best"))
-    assert names == ("step8", "step100", "best")
-    assert notes == [
-        "no checkpoint step12: the nearest one is step8",
-        "no checkpoint step400: the nearest one is step100",
-    ]
 
 
 def test_no_free_port_is_an_error(monkeypatch):

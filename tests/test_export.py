@@ -113,9 +113,6 @@ def test_a_model_with_two_stacks_is_one_run_that_tells_them_apart(two_stacks, fi
     assert {"figures/encoder/mean_over_layers", "figures/decoder/mean_over_layers"} < images
 
 
-pytestmark = pytest.mark.slow
-
-
 RUN = "decoder-quickstart"
 
 

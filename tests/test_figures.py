@@ -11,8 +11,7 @@ from scipy.stats import t as student_t
 from synthetic_families import PYTHIA, make_everything
 from synthetic_runs import SAMPLED, make_published, to_frame
 
-from repdyn.figures.captions import compared
-from repdyn.figures.comparison import ComparedRuns, compare_family, comparison_figures, means_over_layers, profiles
+from repdyn.figures.comparison import ComparedRuns, comparison_figures, means_over_layers, profiles
 from repdyn.figures.convergence import convergence
 from repdyn.figures.heatmaps import heads_heatmap, heatmap
 from repdyn.figures.overviews import depth_overview, steps_overview
@@ -21,9 +20,6 @@ from repdyn.figures.run import MAX_STEPS, all_figures, mean_over_layers, profile
 from repdyn.figures.scales import DIMENSIONS, scales
 from repdyn.tables.alignment_profile import isotonic_fit, lower_envelope
 from repdyn.tables.frames import measurements
-
-pytestmark = pytest.mark.slow
-
 
 NAN = math.nan
 
@@ -142,24 +138,6 @@ def test_heatmap_shows_every_cell(run):
 def test_two_stacks_are_not_drawn_as_one(two_stacks, frame_of):
     with pytest.raises(ValueError, match="^expected the rows of one stack of blocks, got 2: 'encoder', 'decoder'"):
         all_figures(frame_of(two_stacks()))
-
-
-STEPS = (0, *range(1000, 143001, 1000))
-
-
-def test_profile_draws_the_steps_of_the_lowest_and_the_highest_mean(run):
-    frame = run(n_blocks=2, steps=STEPS, anisotropy=lambda step, depth: {6000: 0.9, 77000: 0.1}.get(step, 0.5))
-    labels = {line.get_label() for line in profile_over_depth(frame, "anisotropy").axes[0].lines}
-    assert {"6,000", "77,000"} <= labels
-
-
-def test_heatmap_draws_the_steps_of_the_lowest_and_the_highest_value(run):
-    frame = run(n_blocks=2, steps=STEPS)
-    cells = frame[(frame["metric"] == "anisotropy") & (frame["subset"] == "all") & (frame["layer"] == 1)]
-    frame.loc[cells.index[cells["step"] == 77000], "value"] = 0.99
-    frame.loc[cells.index[cells["step"] == 101000], "value"] = 0.001
-    drawn = np.asarray(heatmap(frame, "anisotropy", "all").axes[0].images[0].get_array(), float)
-    assert (drawn.max(), drawn.min()) == (0.99, 0.001)
 
 
 HEADS = "attention_topic_gap"
@@ -319,17 +297,6 @@ def test_against_step_a_line_is_a_mean_over_layers(everything):
     assert linearity.get_xscale() == "symlog"
 
 
-def test_comparisons_with_other_checkpoints_are_named(everything):
-    frame = everything(metrics=("cka_previous",), steps=(0, 1, 2, 4, 8, 16))
-    frame.loc[frame["step"] == 4, "compared_to"] = 1
-    assert compared(measurements(frame)).endswith("before it, but step 4 with 1")
-    frame.loc[frame["step"] > 1, "compared_to"] = 0
-    assert compared(measurements(frame)).endswith("before it, but step 2 with 0, step 4 with 0, step 8 with 0, 1 more")
-    assert compared(measurements(everything(metrics=("norm",)))) == ""
-    without = frame.loc[frame["step"] > 0].assign(compared_to=0)
-    assert "step 1 " not in compared(measurements(without)), "what was measured before the rows is not known"
-
-
 @pytest.fixture
 def rows_of_panes(frame_of):
     """Of some metrics at two steps of a model with two blocks."""
@@ -350,15 +317,6 @@ def test_each_metric_and_subset_has_a_panel(rows_of_panes):
         ("Mean cosine of two tokens", "no sinks", ["no sinks"]),
         ("IsoScore", "all tokens", ["all tokens"]),
     ]
-
-
-def test_metrics_that_differ_in_a_number_share_a_panel(rows_of_panes):
-    (pane,) = depth_panes(rows_of_panes("components_99", "components_50"), "spectrum")
-    assert told([pane]) == [("Directions for a share of the variance", "all tokens", ["50 %", "99 %"])]
-    assert pane.ordered
-    scales, single = depth_panes(rows_of_panes("gride_2", "gride_8", "levina_bickel"), "dimension")
-    assert [trace.label for trace in scales.traces] == ["k = 2", "k = 8"]
-    assert single.metric == "levina_bickel"
 
 
 def test_classes_that_are_held_against_each_other_share_a_panel(rows_of_panes):
@@ -453,46 +411,6 @@ def test_runs_that_do_not_compare_are_an_error(published, frame_of, other, messa
         comparison_figures(frame)
 
 
-@pytest.fixture
-def several_of_family_comparison(frame_of):
-    """A decoder of 4 blocks and an encoder of 8, with geometry and some of the families."""
-
-    def make(*metrics, **given):
-        kinds = {"lab/small": (4, True), "lab/large": (8, False)}
-        return frame_of(
-            *(
-                make_everything(
-                    **{"steps": (0, 8), "metrics": metrics, "n_blocks": n_blocks, "causal": causal, "run": run, **given}
-                )
-                for run, (n_blocks, causal) in kinds.items()
-            )
-        )
-
-    return make
-
-
-def legend_of_family_comparison(figure):
-    return [text.get_text() for text in figure.legends[0].get_texts()]
-
-
-def test_runs_over_relative_depth_at_their_ends(several_of_family_comparison):
-    frame = several_of_family_comparison("effective_rank", "alpha_req")
-    figure = compare_family(ComparedRuns(frame), "spectrum")
-    assert legend_of_family_comparison(figure) == ["decoder", "small", "encoder", "large"]
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "Effective rank",
-        "Decay of the spectrum (alpha-ReQ)",
-    ]
-    small, large = figure.axes[0].lines
-    np.testing.assert_array_equal(small.get_xdata(), [0, 0.25, 0.5, 0.75, 1])
-    expected = frame.query("run == 'lab/large' and metric == 'effective_rank' and step == 8")["value"]
-    np.testing.assert_array_equal(large.get_ydata(), expected)
-    assert figure.get_suptitle().replace("\n", " ") == (
-        "Spectrum over depth, 1 decoder, 1 encoder at step 8; relative depth 0 is the embedding output; all tokens; "
-        f"band: 95 % interval over probes {SAMPLED}"
-    )
-
-
 STEPS_OF_SEED_FIGURES = (0, 1, 8, 64)
 
 
@@ -544,11 +462,3 @@ def test_seeds_are_one_line_with_a_band_above_thin_lines(frame):
         figure.get_suptitle().replace("\n", " ")
     )
     assert figure.get_suptitle().startswith("Intrinsic dimension (TwoNN) over depth, 2 decoders")
-
-
-def test_means_over_layers_have_a_band_over_seeds(frame):
-    figure = means_over_layers(ComparedRuns(frame[frame["run"] != "lab/own"]), ["two_nn"])
-    assert lines(figure.axes[0]) == [[1.0] * 4, [2.0] * 4, [6.0] * 4, [3.0] * 4]
-    np.testing.assert_allclose(band(figure.axes[0], 0), [3 - HALF, 3 + HALF])
-    np.testing.assert_array_equal(figure.axes[0].lines[0].get_xdata(), [0, 1000, 8000, 64000])
-    assert "\nband: 95 % interval over seeds, each a thin line" in figure.get_suptitle()

@@ -42,14 +42,13 @@ from repdyn.tables.effects import (
     Effect,
     Estimate,
     conjunction,
-    majority,
     mean_estimate,
     rank_correlation,
 )
 from repdyn.tables.findings import findings, findings_over_seeds
 from repdyn.tables.frames import by_stack
 from repdyn.tables.runs import measured_runs
-from repdyn.tables.seeds import mean_over_seeds, model_of, seed_groups, seed_table
+from repdyn.tables.seeds import mean_over_seeds, model_of, seed_groups
 
 
 def test_examples():
@@ -104,20 +103,6 @@ def test_a_claim_is_strict():
 )
 def test_conjunction(verdicts, together):
     assert conjunction(verdicts) == together
-
-
-@pytest.mark.parametrize(
-    ("shown", "unclear", "not_shown", "verdict"),
-    [
-        (4, 0, 2, SHOWN),
-        (3, 0, 3, NOT_SHOWN),
-        (3, 1, 2, UNJUDGED),
-        (0, 2, 4, NOT_SHOWN),
-        (3, 2, 0, SHOWN),
-    ],
-)
-def test_majority(shown, unclear, not_shown, verdict):
-    assert majority([SHOWN] * shown + [UNJUDGED] * unclear + [NOT_SHOWN] * not_shown) == verdict
 
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -243,12 +228,6 @@ def test_each_stack_is_judged_for_itself(two_stacks, frame_of):
     }
 
 
-def test_the_embedding_output_is_no_block(run):
-    for embedding in (NAN, 0.0, 1e3):
-        found = findings(profile(run, [0.1, 0.4, 0.5, 0.4, 0.1], embedding=embedding))
-        assert [finding.verdict for finding in found[:3]] == [SHOWN, NOT_SHOWN, NOT_SHOWN]
-
-
 def test_bell_evidence(run):
     evidence = judged(profile(run, [0.2, 0.4, 0.5, 0.3, 0.1], error=0.01), "bell").evidence
     # the mean of the middle blocks has the mean of their errors: a hundredth of it
@@ -345,29 +324,6 @@ def test_steps_are_those_of_all_seeds():
     assert set(group.at_end()["step"]) == {8}
     with pytest.raises(ValueError, match="step in common, got none"):
         groups_of(seed(1, steps=(1, 2)), seed(2, steps=(4, 8)))
-
-
-def test_a_value_that_one_seed_lacks_is_missing():
-    def gap(step, depth):
-        return math.nan if depth == 0.5 and step == 8 else 2 * depth + 1.0
-
-    (group,) = groups_of(seed(1), seed(2, dimension=gap))
-    series = group.series["two_nn", "all"]
-    assert np.isnan(series.values).tolist() == [[False] * 4, [False, False, True, False], [False] * 4]
-    # over layers 0 and 2 at every step
-    assert (series.layer_mean.n_used, series.layer_mean.n_layers) == (2, 3)
-    np.testing.assert_allclose(series.layer_mean.mean, [2.0] * 4)
-
-
-def test_the_table_has_layers_and_their_mean():
-    table = seed_table(groups_of(seed(1), seed(2), seed(6)))
-    rows = table[(table["metric"] == "two_nn") & (table["step"] == 8)]
-    assert rows["layer"].astype("float").fillna(-1).tolist() == [0, 1, 2, -1]
-    np.testing.assert_allclose(rows["mean"], [3, 6, 9, 6])
-    np.testing.assert_allclose(rows["std"], np.std([1, 2, 6], ddof=1) * np.array([1, 2, 3, 2]))
-    np.testing.assert_allclose(rows["high"] - rows["mean"], naive_margin([1, 2, 6]) * np.array([1, 2, 3, 2]))
-    assert set(table["n_seeds"]) == {3}
-    assert len(table) == 3 * 4 * 4
 
 
 def growing(*ends, noise=0.5, **given):
@@ -467,14 +423,6 @@ def test_a_smooth_history_is_in_line():
     assert losses_out_of_line(-history()) == IN_LINE  # nor one that only rises
 
 
-def test_a_jump_within_the_standard_error_is_none():
-    losses = replaced(history(), {6000: 3.0})
-    jump = 3.0 - float(history().loc[5000])
-    assert steps_of(losses, errors(jump / 5.01)) == [6000]
-    assert steps_of(losses, errors(jump / 4.99)) == []
-    assert steps_of(losses) == [6000]  # where no standard error is known, the deviations decide
-
-
 def test_an_end_is_out_of_line_only_where_it_explains_the_jump_of_another_step():
     losses = history()
     assert steps_of(replaced(losses, {0: 2.5, 20000: 9.0}), errors(0.2)) == []
@@ -485,18 +433,6 @@ def test_an_end_is_out_of_line_only_where_it_explains_the_jump_of_another_step()
     assert (found.step, [step for step, _ in found.neighbours], found.is_end) == (1, [0, 2], False)
     assert sorted(steps_of(replaced(losses, {0: 2.5, 1: 2.5}))) == [0, 1]
     assert sorted(steps_of(replaced(losses, dict.fromkeys((19000, 20000), 9.0)))) == []  # no other step jumps
-
-
-EVERY_1000 = [0, *(2**power for power in range(10)), *range(1000, 144000, 1000)]
-
-
-def test_where_more_than_a_sixth_would_be_out_of_line_none_is():
-    losses = pd.Series(10 - np.log1p(EVERY_1000) / 3, EVERY_1000)
-    jumping = pd.concat([losses.iloc[place : place + 3] for place in range(5, 150, 12)])
-    found = losses_out_of_line(replaced(losses, dict.fromkeys(jumping.index, 5.0)))
-    assert found == Jumps([], are_too_many=True)
-    few = jumping.iloc[: int(MAX_SHARE * len(losses))]
-    assert sorted(steps_of(replaced(losses, dict.fromkeys(few.index, 5.0)))) == list(few.index)
 
 
 def test_the_numbers_are_those_of_the_documentation():

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 from scipy.stats import spearmanr
@@ -12,7 +11,7 @@ from synthetic_runs import make_failures, make_row, make_rows, make_scalar, to_f
 
 from repdyn.alerts import find_alerts
 from repdyn.diagnosis import RunInsights, describe_run
-from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM, LOSS, PROBE_LOSS
+from repdyn.store.scalars import EMBEDDING_COSINE, EMBEDDING_NORM, PROBE_LOSS
 
 STEPS = tuple(range(0, 240, 10))
 
@@ -292,13 +291,6 @@ def test_the_layers_that_follow_the_formula():
     assert statement.severity == "note"
 
 
-def test_where_none_has_its_maximum_yet():
-    (statement,) = found(COURSES[2:])
-    assert "in 1 of 2 layers (mean R² 1.000), with a maximum within the run in none of them; in layer 0 A" in (
-        statement.sentence
-    )
-
-
 def test_nothing_is_said_of_other_courses_and_metrics():
     assert found([COURSES[0], COURSES[3]]) == []
     assert found(COURSES, metric="norm") == []
@@ -346,18 +338,6 @@ def test_values_and_changes_are_correlated_apart():
     assert one.changes.high < -0.5
 
 
-def test_the_training_loss_stands_in():
-    assert correlations(scalar=LOSS).loss == "training loss"
-
-
-def test_only_checkpoints_with_both_count():
-    losses = np.where(np.arange(len(STEPS_OF_LOSS_CORRELATIONS)) % 4 == 0, math.nan, LOSSES)
-    (one,) = correlations(losses=losses).of_metrics
-    known = np.isfinite(losses)
-    assert (one.values.n, one.changes.n) == (9, 8)
-    assert one.changes.value == pytest.approx(stats.spearmanr(np.diff(DIMENSION[known]), np.diff(LOSSES[known]))[0])
-
-
 def test_eight_checkpoints_are_needed():
     assert correlations(DIMENSION[:8]).of_metrics
     found = correlations(DIMENSION[:7])
@@ -389,17 +369,6 @@ def test_the_final_embeddings_at_two_steps():
     assert statement.steps == (50_000, 58_000)
     assert statement.evidence["cosine"] == 0.511
     assert described.status != "failed"
-
-
-@pytest.mark.parametrize("n_steps", [3, 21])
-def test_a_smooth_course_is_in_line(n_steps):
-    assert (
-        found_of_out_of_line_statements({step: cosine(step) for step in STEPS_OF_OUT_OF_LINE_STATEMENTS[:n_steps]})[1]
-        == []
-    )
-    assert (
-        found_of_out_of_line_statements(dict.fromkeys(STEPS_OF_OUT_OF_LINE_STATEMENTS, 1.0))[1] == []
-    )  # embeddings that are not trained
 
 
 def norms(steps, changed):
@@ -449,14 +418,6 @@ def test_the_geometry_of_another_step():
     assert (statement.metric, statement.steps) == ("anisotropy", (50_000, 58_000))
 
 
-def test_a_geometry_in_line():
-    assert geometry_statements_of(swept({})) == []
-    assert geometry_statements_of(swept({50_000: 0.8}, noise=0.5)) == []  # within the interval
-    live = [make_scalar(step, 2.0, "train/loss") for step in STEPS_OF_OUT_OF_LINE_STATEMENTS]
-    frame = pd.concat([swept({50_000: 0.8}), to_frame(live)], ignore_index=True)
-    assert geometry_statements_of(frame) == []  # a training has alerts for its jumps
-
-
 STEPS_OF_PROBE_LOSS_STATEMENTS = (0, *(2**exponent for exponent in range(14)))
 
 
@@ -497,17 +458,6 @@ def test_a_step_with_the_final_weights(loss):
     assert found.status == "healthy"  # a fault of the published checkpoints, not of the training
 
 
-def test_a_wrong_end_beside_a_step_that_jumps():
-    (statement,) = of_kind(
-        described_of_probe_loss_statements({**LOSSES_OF_PROBE_LOSS_STATEMENTS, 0: 3.0}), "loss out of line"
-    )
-    assert statement.steps == (0,)
-    assert statement.sentence == (
-        "The loss on the probe is 3 at step 0, out of line with 9.5 at step 1 and 9 at step 2: the weights of another step "
-        "(3 at step 8,192)."
-    )
-
-
 def test_a_loss_within_its_standard_error_is_in_line():
     assert of_kind(
         described_of_probe_loss_statements({**LOSSES_OF_PROBE_LOSS_STATEMENTS, 64: 5.0}, std_error=0.1),
@@ -517,9 +467,6 @@ def test_a_loss_within_its_standard_error_is_in_line():
         described_of_probe_loss_statements({**LOSSES_OF_PROBE_LOSS_STATEMENTS, 64: 5.0}, std_error=0.3),
         "loss out of line",
     )
-
-
-NAN = math.nan
 
 
 def described_of_sequence_statements(rows) -> RunInsights:
@@ -568,21 +515,4 @@ def test_a_compression_valley():
     assert found.evidence == {"lowest": 0.1, "before": 0.9, "after": 0.6}
     assert found.sentence == (
         "Entropy of a sequence has a valley: 0.1 in layer 3, between 0.9 in layer 1 and 0.6 in layer 5."
-    )
-
-
-@pytest.mark.parametrize(
-    ("values", "std"),
-    {
-        "shallow": ([0.8, 0.9, 0.7, 0.69, 0.7, 0.75, 0.8], 0.0),
-        "at the end": ([0.8, 0.9, 0.7, 0.6, 0.4, 0.2, 0.1], 0.0),
-        "in the last third": ([0.8, 0.9, 0.7, 0.6, 0.4, 0.1, 0.8], 0.0),
-        "few layers": ([0.8, 0.1, 0.8, 0.9], 0.0),
-        "nothing before it": ([NAN, NAN, NAN, 0.1, 0.5, 0.6, 0.7, 0.7], 0.0),
-        "within its interval": ([0.8, 0.9, 0.3, 0.1, 0.2, 0.6, 0.5], 1.0),
-    }.values(),
-)
-def test_no_compression_valley(values, std):
-    assert "compression valley" not in kinds(
-        described_of_sequence_statements(over_depth("sequence_entropy", {0: values, 5: values}, std))
     )

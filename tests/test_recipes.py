@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable
@@ -109,12 +108,6 @@ def test_phases():
     assert evidence.startswith("fall to step 64 -60% [-60, -60], rise to step 4,000 +200%")
 
 
-def test_a_course_that_begins_late():
-    course = measured(lambda number, depth: RANKS[number], steps=(20000, *range(30000, 100000, 10000)))
-    with pytest.raises(CannotBeJudgedError, match="no value before step 20,000 of 90,000"):
-        judge("phases", course, phases=("fall",), more=(0.1,))
-
-
 def test_halfway():
     course = measured(lambda number, depth: 0.0 if number < 4 else 0.9)
     assert judge("halfway", course, steps=(256, 1000), least=0.2) == "shown"
@@ -180,26 +173,6 @@ def test_trend():
     assert judge("trend", measured(lambda number, depth: 1.0, noise=0.0), at_least=0.5) == "not shown"
 
 
-def peaking(at, loss, name):
-    model = with_loss(loss, name=name)
-    curve = measured(lambda number, depth: 10 + 5 * math.exp(-(((depth - at) / 0.2) ** 2)), name=name, steps=(0, 8))
-    scalars = model.frame[model.frame["layer"].isna()]
-    return Measured(name, pd.concat([curve.frame, scalars], ignore_index=True), probe=model.probe)
-
-
-def test_an_earlier_onset_goes_with_a_lower_loss():
-    peaks = (0.3, 0.4, 0.55, 0.65, 0.8, 0.9)
-    models = [peaking(at, 0.2 + at, f"lab/{number}") for number, at in enumerate(peaks)]
-    onset = {"feature": "onset", "against": "loss"}
-    assert judge("across", models, **onset, at_least=0.0) == "shown"
-    assert judge("across", models, **onset, at_most=0.0) == "not shown"
-    with pytest.raises(CannotBeJudgedError, match="needs 4 models, got 3"):
-        judge("across", models[:3], **onset, at_least=0.0)
-    flat = [measured(lambda number, depth: 2 - depth, name=f"lab/{number}") for number in range(4)]
-    with pytest.raises(CannotBeJudgedError, match="does not rise above the first block"):
-        judge("across", flat, feature="onset", against="width", at_least=0.0)
-
-
 def test_scaling():
     models = [
         measured(lambda number, depth, dim=dim: 0.1 * dim, dim=dim, name=f"lab/{dim}", steps=(0,))
@@ -252,15 +225,6 @@ def test_a_control(control, change, verdict):
     assert judge("control", with_control(10.0, control, noise=0.001), change=change, more=0.1) == verdict
 
 
-def test_a_control_at_another_step_or_none():
-    alone = measured(lambda number, depth: 10.0)
-    with pytest.raises(NotMeasuredError, match="the control was not measured"):
-        judge("control", alone, change="rise", more=0.1)
-    later = Measured("lab/a", alone.frame, control=measured(lambda number, depth: 10.0, steps=STEPS[:-1]))
-    with pytest.raises(CannotBeJudgedError, match="needs one step on both, got"):
-        judge("control", later, change="rise", more=0.1)
-
-
 RECIPE = """
 title: A paper
 paper: '2311.05928'
@@ -305,20 +269,6 @@ def test_every_verdict(recipe, store):
     assert found["tasks", ""] == ("not run", "no tasks")
     assert [each.name for each in measured] == ["lab/a", "lab/bert"]
     assert count_verdicts(outcomes) == "2 reproduced, 1 cannot be judged, 3 not run"
-
-
-def test_own_runs_are_judged_on_everything(recipe, tmp_path):
-    store = fill(tmp_path / "store", make_published("my/run"))
-    outcomes, measured = evaluate(recipe, store, runs=["my/run"])
-    found = verdicts(outcomes)
-    assert found["bell", "my/run"][0] == "reproduced"
-    assert found["flat", "my/run"][0] == "not reproduced", "its profile is a bell"
-    assert found["rank", "my/run"] == ("not run", "two_nn@no_sink was not measured")
-    assert [each.name for each in measured] == ["my/run"]
-    with pytest.raises(ValueError, match=r"expected a run of .*, got 'lab/a'; it has my/run"):
-        evaluate(recipe, store, runs=["lab/a"])
-    with pytest.raises(ValueError, match=r"got 'my/rum'; did you mean 'my/run'\?"):
-        evaluate(recipe, store, runs=["my/run", "my/rum"])
 
 
 def saved_probe(store, text, sequence_length=80, max_vectors=MAX_VECTORS):
@@ -473,16 +423,6 @@ def test_mistakes_in_a_recipe(changed, message, tmp_path):
     assert "docs/suites.md" not in str(error.value)
 
 
-def test_the_documented_recipe(tmp_path):
-    (text,) = re.findall(r"```yaml\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
-    (tmp_path / "mine.yaml").write_text(text)
-    suite = "title: ours\ncard: https://example.org\nmodels: [{name: ours, repository: lab/ours, revisions: 'step(?P<step>\\d+)'}]"
-    (tmp_path / "my_suite.yaml").write_text(suite)
-    recipe = read_recipe(tmp_path / "mine.yaml")
-    assert len(recipe.published) == 3
-    assert recipe.published[0].points == ((1000.0, 40.0), (64000.0, 90.0), (143000.0, 70.0))
-
-
 def test_every_recipe_and_kind_is_documented():
     text = DOCUMENTATION.read_text()
     assert set(re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)) == {*SHIPPED, *KINDS}
@@ -493,39 +433,7 @@ def test_every_recipe_and_kind_is_documented():
         assert kind == "valley" or named == {each.name for each in fields(KINDS[kind])}
 
 
-RECIPE_OF_REPRODUCE_COMMAND = """
-title: A paper on small models
-paper: '2311.05928'
-address: https://arxiv.org/abs/2311.05928
-stated: 2026-11-23
-models: [lab/model]
-cloud: {design: independent, text: builtin, max_vectors: 8192, sequence_length: 12}
-metrics: [anisotropy, rank_me, rank_me@last_token.normed]
-differs: [everything is small]
-published:
-  - claim: The rank hardly changes
-    source: figure 1
-    metric: rank_me@last_token.normed
-    criterion: {kind: between, bounds: [2, 16], layers: last}
-    points: [[0, 12], [8, 13]]
-  - claim: The rank grows to six times its size, and falls again
-    source: figure 2
-    metric: rank_me
-    criterion: {kind: phases, phases: [rise, fall], more: [5, 5]}
-  - claim: Half of everything is <known>
-    source: table 1
-    not_run: there are no labels
-"""
-
-
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def recipe_of_reproduce_command(tmp_path) -> Path:
-    path = tmp_path / "small.yaml"
-    path.write_text(RECIPE_OF_REPRODUCE_COMMAND)
-    return path
 
 
 @pytest.fixture
@@ -560,18 +468,3 @@ def test_mistakes_on_the_command_line(command, arguments, message):
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
     assert message in err
-
-
-def test_the_list(command, capsys):
-    main(["reproduce", "--list", "--json"])
-    listed = json.loads(capsys.readouterr().out)
-    assert {"three-phases", "shape-of-learning", "sinks-and-valleys"} <= {
-        recipe_of_reproduce_command["name"] for recipe_of_reproduce_command in listed
-    }
-    main(["reproduce", "--list"])
-    printed = capsys.readouterr().out
-    assert all(
-        f"{recipe_of_reproduce_command['name']}: {recipe_of_reproduce_command['title']} (arXiv {recipe_of_reproduce_command['paper']})"
-        in printed
-        for recipe_of_reproduce_command in listed
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +15,11 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.functional import cosine_similarity, normalize
 from transformers import (
     AutoModel,
     BertConfig,
     BertModel,
-    PreTrainedTokenizerFast,
     T5Config,
 )
 
@@ -43,7 +40,6 @@ from repdyn.studies.models import LoadedModel, add_model_options, load_models
 from repdyn.studies.output import select
 from repdyn.studies.sentences import tables, vectors
 from repdyn.studies.sentences import tables as results
-from repdyn.studies.sentences.inputs import read_groups
 from repdyn.studies.sentences.tables import ALL_KINDS, consistency, separation
 from repdyn.studies.sentences.vectors import FIRST, LAST, MEAN, sentence_vectors
 from repdyn.studies.tokens.sentences import (
@@ -132,20 +128,6 @@ def test_every_failure_is_one_line(failure, kind, capsys):
     assert refused(capsys, "topics", "a", "-o", "out") == "error: expected a model, got https://host"
 
 
-@pytest.mark.parametrize("when", ["imported", "run"])
-def test_a_missing_package_is_said_by_name(when, kind, monkeypatch, capsys):
-    def missing(_):
-        raise ModuleNotFoundError("No module named 'lxml.etree'", name="lxml.etree")
-
-    kind.finish = missing
-    if when == "imported":
-        monkeypatch.setattr(cli, "import_module", missing)
-    assert refused(capsys, "topics", "a", "-o", "out") == (
-        "error: expected the package 'lxml', which this study needs, found none; pip install 'repdyn[topics,train]' "
-        "installs the optional packages of studies"
-    )
-
-
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("REPDYN_CACHE", str(tmp_path / "cache"))
@@ -200,28 +182,6 @@ def test_checkpoints_of_a_run(run_folder):
     assert names(run_folder, "--revisions", "step0,step16") == ["run@step0", "run@step16"]
 
 
-def test_no_tokenizer(save_model):
-    message = (
-        "expected a tokenizer next to the weights of small, found none; name a folder or hub repository that has it with "
-        "--tokenizer"
-    )
-    with pytest.raises(CheckpointError, match=f"^{re.escape(message)}$"):
-        names(save_model("small", tokenizer=False))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["--device", "warp"], "expected a device such as cpu, cuda or cuda:1, got 'warp'"),
-        (["--dtype", "int8"], "invalid choice: 'int8'"),
-    ],
-)
-def test_refused_options(given, message, capsys):
-    with pytest.raises(SystemExit):
-        options("model", *given)
-    assert message in capsys.readouterr().err
-
-
 def grouped(n_groups=8, n_each=4, dim=20, spread=1.0, seed=0) -> tuple[np.ndarray, list[int]]:
     """Sentences around the middle of their group."""
     random = np.random.default_rng(seed)
@@ -253,14 +213,6 @@ def test_separation_pair_by_pair(spread):
     assert found["probability"] == pytest.approx(better)
     for name in ("within", "between", "effect", "probability"):
         assert found[f"{name}_low"] <= found[name] <= found[f"{name}_high"]
-
-
-def test_groups_that_mean_nothing_are_not_told_apart():
-    vectors = np.random.default_rng(0).normal(size=(60, 300))
-    found = separation(cosine_matrix(vectors), np.repeat(range(12), 5).tolist())
-    assert found["probability_low"] < 0.5 < found["probability_high"]
-    assert found["effect_low"] < 0 < found["effect_high"]
-    assert found["nearest"] < 0.3
 
 
 def changed(n_each=8, dim=30, noise=0.2, seed=0, kinds=("plural", "past", "negated"), shared=False):
@@ -322,20 +274,6 @@ def files(tmp_path) -> list[str | Path]:
     return ["--groups", groups, "--changes", changes, "--text", text, "--texts", "8"]
 
 
-@pytest.mark.parametrize("shape", ["json", "lists", "csv"])
-def test_groups_of_a_file(shape, tmp_path):
-    path = tmp_path / f"groups.{'csv' if shape == 'csv' else 'json'}"
-    if shape == "csv":
-        lines = [(name, text) for name, group in GROUPS.items() for text in group]
-        pd.DataFrame(lines, columns=["group", "sentence"]).to_csv(path, index=False)
-    else:
-        path.write_text(json.dumps(GROUPS if shape == "json" else list(GROUPS.values())))
-    found = read_groups(path)
-    assert found["sentence"].tolist() == [text for group in GROUPS.values() for text in group]
-    names = ["group 1", "group 2", "group 3"] if shape == "lists" else list(GROUPS)
-    assert found["group"].tolist() == [name for name, group in zip(names, GROUPS.values(), strict=True) for _ in group]
-
-
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_vectors_against_the_model_s_own_states(family, save_model, monkeypatch):
     monkeypatch.setattr(vectors, "_BATCH_SENTENCES", 2)  # passes of two sentences, the last one of a single one
@@ -394,19 +332,6 @@ def made_up(n_documents=60, length=60, own_share=1.0, seed=0) -> list[str]:
     return documents
 
 
-def tokenizer_of(words, split=()) -> PreTrainedTokenizerFast:
-    """Whole words, but those to be split, of which each is two tokens."""
-    pieces = [word for word in words if word not in split]
-    pieces += [piece for word in split for piece in (word[:3], f"##{word[3:]}")]
-    vocabulary = {token: number for number, token in enumerate(["[UNK]", *dict.fromkeys(pieces)])}
-    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
-
-
-ALL_WORDS = [*" ".join(THEMES).split(), "the", "of", "and", "everywhere"]
-
-
 @pytest.fixture(scope="module")
 def found() -> TextTopics:
     # some seeds end with two topics for one theme
@@ -419,21 +344,6 @@ def test_themes_are_found(found):
     np.testing.assert_allclose(found.word_shares.sum(axis=1), 1)
     np.testing.assert_allclose(found.document_shares.sum(axis=1), 1)
     assert (found.document_shares.argmax(axis=1).reshape(-1, N) == found.document_shares[:N].argmax(axis=1)).all()
-
-
-def test_tokens_of_a_probe_have_the_topics_of_their_words(found):
-    tokenizer = tokenizer_of(ALL_WORDS)
-    probe = found.probe(tokenizer, sequence_length=20, n_sequences=9)
-    assert probe.lengths.tolist() == [20] * 9
-    words = tokenizer.convert_ids_to_tokens(probe.tokens.tolist())
-    topic_of = {word: topic for topic, top in enumerate(found.table(10)["words"]) for word in top.split()}
-    # whether the sequence ends with a whole word is not looked at
-    expected = [-1 if place % 20 == 19 else topic_of.get(word, -1) for place, word in enumerate(words)]
-    assert probe.topics.tolist() == expected
-    drawn = [tokenizer(document).input_ids[:20] for document in found.documents]
-    assert all(sequence in drawn for sequence in probe.tokens.view(9, 20).tolist())
-    assert probe.hash == found.probe(tokenizer, sequence_length=20, n_sequences=9).hash
-    assert probe.hash != found.probe(tokenizer, sequence_length=20, n_sequences=9, seed=1).hash
 
 
 SENTENCE = "The £1 coin"
@@ -555,9 +465,6 @@ def test_common_direction_against_all_pairs():
     for found, same in ((within, True), (between, False)):
         cosines = [float(units[a] @ units[b]) for a, b in pairs if bool(sequences[a] == sequences[b]) is same]
         assert found == pytest.approx(np.mean(cosines), rel=1e-6)
-
-
-pytestmark = pytest.mark.slow
 
 
 def ran_of_tokens_study(*arguments):

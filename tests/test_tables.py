@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import doctest
-import io
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from synthetic_families import make_everything
 from synthetic_runs import DENSE, NO_DESIGN, fill, make_row, make_scalar, to_frame
 
-from repdyn import open_store
 from repdyn.diagnosis import insight
 from repdyn.figures import axes, convergence
 from repdyn.metrics import FAMILIES, METRICS
@@ -31,7 +27,7 @@ from repdyn.store.scalars import (
 )
 from repdyn.tables import families, series, style, texts
 from repdyn.tables.designs import design_names, intervals, own_window_warning, sampling
-from repdyn.tables.families import members_of, undefined
+from repdyn.tables.families import undefined
 from repdyn.tables.frames import (
     by_stack,
     causality,
@@ -39,9 +35,7 @@ from repdyn.tables.frames import (
     is_finished,
     layer_mean,
     measurements,
-    metrics_of,
     of_heads,
-    of_metric,
     scalar,
     select_steps,
     stack_of,
@@ -55,8 +49,6 @@ from repdyn.tables.runs import differences, measured_runs, never_measured, short
 from repdyn.tables.selection import is_measured, select
 from repdyn.tables.series import thin
 from repdyn.tables.texts import filled
-from repdyn.terminal.comparison import print_comparison
-from repdyn.terminal.summary import print_summary
 
 NAN = math.nan
 
@@ -87,18 +79,6 @@ def test_values_of_heads_are_apart(run):
     assert len(heads) == 8
     assert layer_mean(rows, "two_nn", "all").mean.max() < 100
     assert of_heads(run(steps=(0,))).empty
-
-
-def test_a_head_measured_twice_is_an_error(run):
-    frame = with_heads(run, n_heads=1)
-    twice = frame[frame["head"].notna()].assign(settings='{"k": 2}')
-    expected = (
-        "expected one value per step, layer, metric, subset and head, got 2 of two_nn (all) at step 0, layer 0, head 0, "
-        'with settings {"discard": 0.1} and {"k": 2}; select one of them'
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
-        of_heads(pd.concat([frame, twice]))
-    measurements(pd.concat([frame, twice]))
 
 
 @pytest.mark.parametrize("column", ["run", "model", "probe"])
@@ -263,18 +243,6 @@ def test_every_metric_has_a_title_a_unit_and_a_known_family(metric):
     assert metric.family in FAMILIES
 
 
-def test_members_are_in_the_order_of_the_table(frame_of):
-    rows = measurements(frame_of(make_everything(steps=(0,), n_blocks=1)))
-    assert members_of(rows, "change") == ["cka_previous", "mutual_knn_previous", "procrustes_previous"]
-    first = ["mean_cosine", "isoscore", "massive_activation_share"]
-    further = ["outlier_kurtosis", "next_token_variance", "sequence_cosine", "largest_activation"]
-    assert members_of(rows, "similarity") == [*first, *further]
-    with pytest.raises(
-        ValueError, match="^expected a family of measured metrics, got 'colour'; measured were change, "
-    ):
-        members_of(rows, "colour")
-
-
 def test_what_has_no_value_anywhere_is_told_with_its_reason(frame_of):
     frame = frame_of(make_everything(steps=(0, 1), n_blocks=2, metrics=("norm", "token_rank", "token_cosine")))
     tokens = frame["metric"].isin(["token_rank", "token_cosine"])
@@ -309,12 +277,6 @@ def test_what_a_run_knows_of_itself(published, finished, failures, frame_of):
     assert (model.finished, bert.finished) == (False, True)
     assert model.tokens.to_dict() == {0: 0, 8: 8000}
     assert bert.tokens.empty
-
-
-def test_at_end_is_the_last_step_of_each_metric(published, frame_of):
-    frame = frame_of(published(steps=(0, 8)))
-    (run,) = measured_runs(frame[(frame["metric"] != "two_nn") | (frame["step"] == 0)])
-    assert run.at_end().groupby("metric")["step"].unique().map(list).to_dict() == {"anisotropy": [8], "two_nn": [0]}
 
 
 def test_runs_that_only_failed_are_left_out(published, failures, frame_of):
@@ -362,26 +324,6 @@ def test_runs_of_different_designs_differ(published, frame_of, given, expected):
     assert differences(measured_runs(frame_of(published("lab/a"), published("lab/b", **given)))) == expected
 
 
-def test_stacks_stand_there_like_models_of_their_own(two_stacks, published, finished, failures, frame_of):
-    frame = frame_of(
-        two_stacks("lab/t5", parameters=60),
-        published("lab/gpt", parameters=100),
-        finished("lab/bert", parameters=50),
-        failures(1024, run="lab/t5"),
-    )
-    runs = measured_runs(frame)
-    assert [run.label for run in runs] == ["t5 (decoder)", "gpt", "bert", "t5 (encoder)"]
-    assert [run.key for run in runs] == [
-        ("lab/t5", "decoder"),
-        ("lab/gpt", None),
-        ("lab/bert", None),
-        ("lab/t5", "encoder"),
-    ]
-    assert [run.causal for run in runs] == [True, True, False, False]
-    assert [len(run.rows["layer"].unique()) for run in runs] == [7, 7, 7, 5]
-    assert [run.n_failed for run in runs] == [1, 0, 0, 1]
-
-
 @pytest.fixture
 def store(published, failures, filled, tmp_path):
     return filled(
@@ -407,11 +349,6 @@ def test_everything(store):
     assert "seconds/load" in set(frame["metric"])
 
 
-@pytest.mark.parametrize("given", ["aaa1", "aaa"])
-def test_one_probe_by_its_beginning(store, given):
-    assert list(select(store, probe=given)) == [("lab/other", "aaa1"), ("lab/pythia-70m", "aaa1")]
-
-
 def test_a_named_run_that_was_not_measured_on_the_probe_is_an_error(store):
     message = "^expected runs measured on the probe aab2, got lab/other, which were not$"
     with pytest.raises(ValueError, match=message):
@@ -432,38 +369,8 @@ def test_a_mistyped_run_says_what_it_resembles(store, typed, hint):
         select(store, [typed])
 
 
-RUNS = Path(__file__).parents[1] / "docs" / "runs"
-
-
-def as_strings(frame: pd.DataFrame) -> pd.DataFrame:
-    texts = {name: str for name in frame if isinstance(frame[name].dtype, pd.CategoricalDtype)}
-    assert texts
-    return frame.astype(texts)
-
-
 def both(texts: list[str | None]) -> list[pd.Series]:
     return [pd.Series(texts, dtype=object), pd.Series(texts, dtype="category")]
-
-
-@pytest.fixture(scope="module", params=["every_metric"])
-def frames(request):
-    frame = open_store(RUNS / request.param).to_pandas(categorical=True)
-    frame = frame.loc[frame["run"] == frame["run"].iloc[0]].reset_index(drop=True)
-    return frame, as_strings(frame)
-
-
-def test_a_grid_is_that_of_a_pivot(frames):
-    rows = measurements(frames[0])
-    for metric in metrics_of(rows):
-        for subset in subsets_of(rows, metric):
-            cells = of_metric(rows, metric, subset)
-            expected = cells.pivot(index="layer", columns="step", values="value")
-            found = grid(rows, metric, subset)
-            np.testing.assert_array_equal(found.to_numpy(float), expected.to_numpy(float))
-            assert (found.index.tolist(), found.columns.tolist()) == (
-                expected.index.tolist(),
-                expected.columns.tolist(),
-            )
 
 
 @pytest.mark.parametrize("column", both(["b", None, "b", "c"]))
@@ -482,14 +389,6 @@ def test_the_loss_on_the_probe_comes_first():
     assert (found.name, found.title) == (PROBE_LOSS, "loss on the probe")
     assert found.values.to_dict() == {0: 5.0, 16: 3.5}
     assert found.values.index.tolist() == [0, 16]
-
-
-def test_the_training_loss_where_the_probe_has_none():
-    reason = "the model has no output head"
-    rows = [*scalars(LOSS, {8: 4.0}), *scalars(PROBE_LOSS, {8: math.nan}, reason=reason)]
-    found = loss_of_run(to_frame(rows))
-    assert (found.name, found.title, found.values.to_dict()) == (LOSS, "training loss", {8: 4.0})
-    assert loss_of_run(to_frame([make_row()])).values.empty
 
 
 @pytest.mark.parametrize(("n_on_probe", "name"), [(4, PROBE_LOSS), (3, LOSS)])
@@ -552,15 +451,6 @@ def test_own_windows_that_count_are_warned_of():
     assert 'design="independent"' in told
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [[], [make_row()], [neighbours(0.9, True)], [neighbours(0.05, False, **DENSE)]],
-    ids=["none", "no neighbours", "left out", "few"],
-)
-def test_own_windows_that_do_not_count_or_are_few_are_not(rows):
-    assert own_window_warning(rows) is None
-
-
 def test_cost_is_the_median_and_bytes_the_sum(published, frame_of, scalar_row):
     frame = frame_of(published(steps=(0, 1, 2)))
     frame.loc[(frame["metric"] == "seconds/download") & (frame["step"] == 2), "value"] = 100.0
@@ -582,9 +472,6 @@ def test_failures_of_many_steps_and_kinds(failures, frame_of):
 
 def test_a_step_measured_after_all_is_no_failure(published, frame_of):
     assert failure_line(pd.concat([frame_of(published(steps=(0,)))])) is None
-
-
-QUICKSTART = [0, *(2**power for power in range(8)), 200, 400, 600, 800, 1000]
 
 
 NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.just(NAN))
@@ -609,13 +496,6 @@ def test_ends_and_extremes_are_always_kept(curve, limit):
         drawn = [values[index] for index in kept if not math.isnan(values[index])]
         assert max(drawn) == max(known)
         assert min(drawn) == min(known)
-
-
-@pytest.mark.parametrize("steps", [QUICKSTART, PYTHIA, list(range(0, 100_001, 100))], ids=len)
-@pytest.mark.parametrize("limit", [4, 7, 8, 20])
-def test_as_many_points_as_there_is_room_for(steps, limit):
-    room = min(limit, len(steps))
-    assert room - 1 <= len(thin(steps, np.sin(np.arange(len(steps))).tolist(), limit)) <= room
 
 
 REASON = "fewer than half of the vectors are distinct: 80 of 4096"
@@ -652,18 +532,3 @@ def test_the_frame_has_no_value_and_the_reason(store_of_too_few_distinct):
     means = layer_mean(rows, "two_nn", "all")
     assert means.mean.tolist() == [11.5, 11.5]
     assert (means.n_used, means.n_layers) == (2, 3)
-
-
-def test_the_terminal_leaves_it_out_and_says_why(store_of_too_few_distinct):
-    for show in (print_summary, print_comparison):
-        out = io.StringIO()
-        show(store_of_too_few_distinct.to_pandas(), console=Console(file=out, width=100))
-        text = " ".join(out.getvalue().split())
-        assert "10.0" not in text
-        if show is print_summary:
-            assert "nan" not in text
-            assert "warning" not in text
-            assert "layer 0, the embeddings, has no two_nn: 80 of 4,096 vectors are distinct" in text
-        else:
-            assert "11.5*" in text
-            assert "a mean over fewer layers than the run has: 2 of 3" in text

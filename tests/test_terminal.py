@@ -13,15 +13,13 @@ from synthetic_runs import SAMPLED, make_rows, make_scalar, to_frame
 
 from repdyn.alerts import Alert
 from repdyn.diagnosis import describe_run
-from repdyn.kernels import two_nn
-from repdyn.metrics import METRICS, Metric
+from repdyn.metrics import METRICS
 from repdyn.tables.findings import findings
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.lines import seconds_by_metric
 from repdyn.terminal.closing import course, print_closing
 from repdyn.terminal.comparison import print_comparison
 from repdyn.terminal.curves import (
-    WIDTH,
     layer_table,
     print_every_metric,
     select_layers,
@@ -136,29 +134,12 @@ def test_missing_values_are_counted_with_the_commonest_reason(run):
     assert "nan" not in text
 
 
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        ({"tracking_seconds": 3.0}, "tracking took 3.0 s"),
-        ({"tracking_seconds": 3.0, "total_seconds": 0.0}, "tracking took 3.0 s"),
-        ({"tracking_seconds": 3.0, "kernel_seconds": 2.1}, "tracking took 3.0 s; kernels 70% of it"),
-        ({"tracking_seconds": 3.0, "total_seconds": 1500.0}, "tracking took 3.0 s, 0.2% of the training's 1,500.0 s"),
-    ],
-    ids=["alone", "no training", "kernels", "share"],
-)
-def test_overhead(run, given, line):
-    assert printed(run(steps=(0,)), **given).splitlines()[-1] == line
-
-
 @pytest.mark.parametrize(("stack", "n_layers"), [("encoder", 5), ("decoder", 7)])
 def test_the_head_names_the_stack(two_stacks, frame_of, stack, n_layers):
     lines = printed(by_stack(frame_of(two_stacks()))[stack], **EVERYTHING).splitlines()
     assert lines[0] == f"lab/t5 ({stack})  T5ForConditionalGeneration ({stack})"
     assert [line.split()[0] for line in table_lines(lines)] == [str(layer) for layer in range(n_layers)]
     assert len(lines) <= MAX_LINES
-
-
-pytestmark = pytest.mark.slow
 
 
 LEGEND = [
@@ -204,35 +185,12 @@ def test_a_whole_table(published, finished, frame_of):
     ]
 
 
-def test_failures_are_counted_and_named(published, failures, frame_of):
-    frame = frame_of(
-        published("lab/a", steps=(0, 8)),
-        published("lab/b", steps=(0,)),
-        failures(16, run="lab/a"),
-        failures(32, run="lab/a"),
-        failures(0, run="lab/gone"),
-    )
-    lines = lines_of(frame)
-    assert lines[0].split()[:2] == ["done/", "last"]
-    assert [line.split()[3] for line in lines[2:4]] == ["2/2", "1/0"]
-    assert lines[-1] == "warning: nothing measured of lab/gone"
-
-
 def test_means_are_those_of_the_figures(published, frame_of):
     from repdyn.figures.comparison import ComparedRuns, means_over_layers
 
     frame = frame_of(published("lab/a", steps=(0, 8)), published("lab/b", steps=(0, 64)))
     drawn = [np.asarray(line.get_ydata())[-1] for line in means_over_layers(ComparedRuns(frame)).axes[0].lines]
     assert [line.split()[7] for line in lines_of(frame)[2:4]] == [f"{value:.3g}" for value in drawn]
-
-
-def test_a_terminal_without_unicode_terminal_comparison(published, frame_of):
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii")
-    frame = frame_of(published("labor/größer", steps=(0,)), published("labor/b", steps=(0,)))
-    print_comparison(frame, console=Console(file=stream, width=80))
-    stream.flush()
-    assert "gr??er" in raw.getvalue().decode("ascii")
 
 
 def closing(frame, *, encoding="utf-8", **given):
@@ -306,16 +264,6 @@ def test_a_line_is_the_mean_over_layers_at_the_ends_and_the_cost(rows):
     assert seconds_by_metric(measurements(frame)).to_dict() == {"norm": 3.0, "step_length": 0.5}
 
 
-def test_what_has_no_value_is_named_with_its_reason(rows):
-    frame = rows("norm", "token_rank", "token_top1_match", classes=())
-    tokens = frame["metric"].str.startswith("token")
-    frame.loc[tokens, ["value", "reason"]] = [NAN, "batch 0: no input embeddings were found"]
-    lines = printed_of_metric_lines(frame)
-    (line,) = [line for line in lines if "token_rank  " in line]
-    assert line.split()[2:4] == ["-", "-"]
-    assert "no value of token_rank, token_top1_match: no input embeddings were found" in lines
-
-
 def grid_of(values):
     """One layer a value, at a single step."""
     return pd.DataFrame({0: values}, dtype=float)
@@ -369,14 +317,6 @@ def test_sparkline(values, bars):
     assert sparkline(list(range(len(values))), values) == bars
 
 
-@pytest.mark.parametrize("peak", range(14))
-def test_a_peak_of_one_step_is_drawn_wherever_it_is(peak):
-    steps = [0, *(2**power for power in range(8)), 200, 400, 600, 800, 1000]
-    bars = sparkline(steps, [9.0 if at == peak else 1.0 for at in range(14)])
-    assert bars.count("█") == 1
-    assert len(bars) <= WIDTH
-
-
 DOCUMENT = Path(__file__).parents[1] / "docs" / "all_metrics.md"
 
 
@@ -403,20 +343,6 @@ def test_what_a_line_tells():
     assert "| [0, inf) | length | `all` |  | between a layer and the next | the next layer |" in line
     (line,) = lines_of_of_metric_list("gride_8")
     assert "| `k=8` | at each layer | 8 neighbours of each vector |" in line
-
-
-def test_a_metric_of_ones_own_is_there_too(monkeypatch):
-    own = Metric("mine", two_nn.or_raise, "either a | or b", (0.0, 2.5), "me", subsets=("all", "rare"))
-    monkeypatch.setitem(METRICS._metrics, "mine", own)
-    assert markdown().endswith(
-        "## Your own\n\n"
-        "| metric | meaning | range | unit | tokens | settings | lies | needs | source |\n"
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
-        "| `mine` | either a \\| or b | [0, 2.5] | mine | `all`, `rare` |  | at each layer |  | me |\n"
-    )
-    stream = io.StringIO()
-    print_metrics(Console(file=stream, width=80))
-    assert "either a | or b" in stream.getvalue()
 
 
 def test_in_the_terminal():

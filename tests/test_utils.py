@@ -98,23 +98,6 @@ def test_every_part_is_tried_and_the_first_failure_raised():
     assert done == [1, 4]
 
 
-def test_a_part_of_others_leaves_its_failures_to_them():
-    done = []
-
-    def nested():
-        with attempts() as outer:
-            with attempts(outer) as inner, inner():
-                raise ValueError("inside")
-            done.append("between")
-            with outer():
-                raise ValueError("outside")
-            done.append("after")
-
-    with pytest.raises(ValueError, match="^inside$"):
-        nested()
-    assert done == ["between", "after"]
-
-
 def test_an_interruption_is_no_failure_to_be_kept():
     done = []
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from repdyn.probe import Probe
     from repdyn.probe.design import Design
     from repdyn.store import Store, open_store
+    from repdyn.tables.sql import query
     from repdyn.tracking.schedule import Schedule
     from repdyn.tracking.tracker import Tracker
     from repdyn.utils.distributed import Ranks
@@ -32,6 +33,7 @@ __all__ = [
     "kernels",
     "measure",
     "open_store",
+    "query",
     "register_metric",
     "sweep",
 ]
@@ -49,6 +51,7 @@ _HOMES = {
     "insights": "repdyn.diagnosis",
     "measure": "repdyn.measurement.measure",
     "open_store": "repdyn.store",
+    "query": "repdyn.tables.sql",
     "register_metric": "repdyn.metrics",
     "sweep": "repdyn.checkpoints.sweep",
 }

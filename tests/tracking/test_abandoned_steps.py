@@ -44,20 +44,6 @@ def test_steps_after_the_one_where_a_training_goes_on_are_set_aside(train, caplo
     ]
 
 
-def test_steps_in_a_compact_file_are_set_aside(train):
-    train(0, 11).compact("mine")
-    store = train(5, 9, branch=0.5)
-    assert store.steps("mine") == [0, 5, 9]
-    assert set_aside(store) == ["000000010", "000000011"]
-
-
-def test_a_compact_file_stays_if_nothing_is_later(train):
-    train(0, 11).compact("mine")
-    store = train(11, 15)
-    assert store.steps("mine") == [0, 5, 10, 11, 15]
-    assert len(list(store.folder_of("mine").glob("step*.parquet"))) == 2
-
-
 def test_nothing_is_lost_if_a_training_goes_back_again_and_again(train):
     train(0, 11)
     train(5, 11, branch=0.5)

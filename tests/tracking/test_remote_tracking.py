@@ -10,8 +10,8 @@ import torch
 from test_tracker import Loop, run
 
 from repdyn import Tracker, open_store
-from repdyn.store import remote_requests
-from repdyn.store.remote_errors import RefusedError
+from repdyn.store import remote
+from repdyn.store.remote import RefusedError
 from repdyn.tracking import row_buffer, run_views
 
 pytestmark = pytest.mark.slow
@@ -75,7 +75,7 @@ def test_a_dead_network_neither_stops_nor_slows_a_training(
         assert "files are not uploaded" in caplog.text
         assert "repdyn push" in caplog.text
     faulty.faults.clear()
-    monkeypatch.setattr(remote_requests, "REQUEST_SECONDS", 5.0)
+    monkeypatch.setattr(remote, "REQUEST_SECONDS", 5.0)
     if not isinstance(fault, float):  # what waits would be uploaded during the next test
         assert open_store(URL, refresh=False).drain(20) is None
 

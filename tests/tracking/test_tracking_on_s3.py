@@ -15,7 +15,7 @@ from s3_server import S3Server
 from test_tracker import Loop, run
 
 from repdyn import Probe, Tracker, open_store
-from repdyn.store import remote_requests, uploader
+from repdyn.store import remote
 from repdyn.tracking import run_views
 
 pytestmark = pytest.mark.slow
@@ -38,8 +38,8 @@ def values(store):
 def test_a_network_that_fails_in_its_midst(
     bucket, s3_server: S3Server, small_probe, without_figures, elsewhere, monkeypatch, tmp_path, caplog
 ):
-    monkeypatch.setattr(remote_requests, "WAITS_SECONDS", (0.01,))
-    monkeypatch.setattr(uploader, "FIRST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(remote, "WAITS_SECONDS", (0.01,))
+    monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.1)
     expected = Loop()
     run(expected, Tracker(expected.model, small_probe, schedule=1, store=tmp_path / "mine", on_error="raise"), 12)
     loop = Loop()

@@ -88,6 +88,7 @@ class Target:
             stage=self.stage,
             revision=self.revision,
             checkpoint=self.origin or None,
+            weights_kind=self.weights_kind,
         )
 
     def key(self, probe_hash: str, metrics: str) -> MeasurementKey:

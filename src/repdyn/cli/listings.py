@@ -67,7 +67,7 @@ def _insights(options: argparse.Namespace) -> None:
     from repdyn.store import find_store
     from repdyn.terminal.alerts import print_insights
 
-    found = insights(find_store(options.store, options.run), options.run, options.probe)
+    found = insights(find_store(options.store), options.run, options.probe)
     if wants_records(options):
         print_records([each.as_dict() for each in found], options, each="statements")
     else:
@@ -84,7 +84,7 @@ def _alerts(options: argparse.Namespace) -> None:
         return
     if options.store is None:
         raise ValueError("expected the folder of a run or a store, got none; or --print-rules for the default rules")
-    store, rules = find_store(options.store, options.run), read_rules(options.rules) if options.rules else None
+    store, rules = find_store(options.store), read_rules(options.rules) if options.rules else None
     if wants_records(options):
         listed = _listed_alerts(store, options.run, options.probe, rules)
         print_records(listed, options, each="alerts")

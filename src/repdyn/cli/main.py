@@ -26,11 +26,8 @@ _OWN_PARSER = {
     "study": ("repdyn.cli.study", "study one aspect of one or several models"),
     "explore": ("repdyn.cli.explore", "explore the tokens of a sentence in the browser"),
     "watch": ("repdyn.cli.watch", "watch runs in the browser, live"),
-    "push": ("repdyn.cli.push", "upload a store to S3, the Hugging Face hub or elsewhere"),
-    "pull": ("repdyn.cli.pull", "copy a remote store to a folder"),
     "report": ("repdyn.cli.report", "write a web page that shows what stores contain"),
     "query": ("repdyn.cli.query", "query the measurements of stores in SQL"),
-    "compact": ("repdyn.cli.compact", "join the files of runs into few"),
 }
 """Commands whose module parses its own options."""
 _EXAMPLES = """examples:
@@ -47,7 +44,6 @@ _EXAMPLES = """examples:
   repdyn alerts RUN                  list the alerts of a run
   repdyn export RUN --to wandb       write the values to W&B, offline
   repdyn query "select * from runs"  SQL over all stores below this folder
-  repdyn push RUN URL                share a store
   repdyn COMMAND --help              every option of a command
 """
 _FIGURES_EXAMPLES = """examples:
@@ -163,7 +159,7 @@ def _figures(options: argparse.Namespace) -> None:
     from repdyn.publish.results import compare_stores, show_store
     from repdyn.store import find_store
 
-    stores = [find_store(store, options.run) for store in options.store]
+    stores = [find_store(store) for store in options.store]
     given = {"probe": options.probe, "folder": options.output, "seeds": given_seeds(options)}
     if len(stores) > 1:
         compare_stores(stores, options.run, **given)
@@ -180,7 +176,7 @@ def _export(options: argparse.Namespace) -> None:
     from repdyn.store import find_store
 
     for line in export_store(
-        find_store(options.store, options.run),
+        find_store(options.store),
         options.run,
         to=options.to,
         probe=options.probe,

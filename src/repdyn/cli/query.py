@@ -41,8 +41,8 @@ def main(arguments: Sequence[str], prog: str = "repdyn query") -> None:
     """
     options = build_parser(prog).parse_args(arguments)
     _check_order(options.sql, options.stores)
-    from repdyn.query import query
     from repdyn.store import find_stores
+    from repdyn.tables.sql import query
 
     found = {store.path.resolve(): store for path in options.stores for store in find_stores(path)}
     if not found:

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str], prog: str = "repdyn report") -> None:
     from repdyn.store import find_store
 
     started = time.perf_counter()
-    stores = [find_store(store, options.run) for store in options.store]
+    stores = [find_store(store) for store in options.store]
     path = write_report(
         stores,
         options.output or stores[0].output / PAGE,

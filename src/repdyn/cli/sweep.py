@@ -106,7 +106,7 @@ def run(
         announce: says more before anything is downloaded.
     """
     from repdyn.checkpoints.errors import NoConnectionError, SweepStoppedError
-    from repdyn.store.remote_errors import RemoteError
+    from repdyn.store.remote import RemoteError
 
     console = _console()
     try:

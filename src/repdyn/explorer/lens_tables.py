@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from repdyn.kernels.lens import LensReading
-from repdyn.studies.lens import SentenceLens
 from repdyn.studies.models import LoadedModel
+from repdyn.studies.states import SentenceLens
 from repdyn.studies.tokens.vocabulary_comparison import token_names
 
 Colour: TypeAlias = Literal["probability", "entropy", "kl"]

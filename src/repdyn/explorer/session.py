@@ -14,10 +14,9 @@ from torch import Tensor
 from repdyn.capture.blocks import LayerPatterns, find_blocks
 from repdyn.checkpoints.errors import CheckpointError
 from repdyn.studies.anatomy.trajectories import TokenTrajectory, TrajectoryPlane, fit_plane, match_tokens
-from repdyn.studies.lens import SentenceLens, sentence_lens
 from repdyn.studies.models import LoadedModel
 from repdyn.studies.output import select
-from repdyn.studies.states import LayerKey
+from repdyn.studies.states import LayerKey, SentenceLens, sentence_lens
 from repdyn.studies.tokens.sentences import (
     SentenceAttention,
     SentenceStates,

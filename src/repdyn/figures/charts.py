@@ -109,7 +109,6 @@ class Panel:
     marks: Sequence[Mark] = ()
     loss: Line | None = None
     """The training loss, on an axis of its own to the right."""
-    loss_marks: Sequence[Mark] = ()
     tokens: Mapping[int, float] | None = None
     """Training tokens by step, for a second axis above one of steps."""
     gap: Sequence[Line] = ()

@@ -1,9 +1,4 @@
-"""Plots and tables of stores for notebooks; also as methods, ``store.plot.heatmap("two_nn")``.
-
-figures   ``heatmap``, ``profile``, ``means`` and ``compare``: the report's figures as figures of Plotly
-accessor  ``StorePlots``: the same functions for one store
-html      how a store is shown at the end of a notebook's cell
-"""
+"""Plots of stores for notebooks, ``heatmap(store, "two_nn")``: the report's figures as figures of Plotly."""
 
 from repdyn.utils.extras import require
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from repdyn.store.run_files import has_files
+from repdyn.store.files import has_row_files
 from repdyn.store.store import Store, open_store
 from repdyn.utils.addresses import is_url
 
@@ -17,18 +17,17 @@ _MAX_DEPTH = 4
 _MAX_LISTED = 8
 
 
-def find_store(path: str | Path, runs: Sequence[str] | None = None) -> Store:
+def find_store(path: str | Path) -> Store:
     """Return the store at a path, in the folder of a run, or below a folder that contains no other.
 
     Args:
         path: a store, or the URL of one; the folder of a run with the store ``repdyn``; or a folder with one store at
             most four levels below it.
-        runs: names of the runs to be read; of a remote store only their files are downloaded. All unless given.
 
     Raises:
         ValueError: no store with measurements there, or several.
     """
-    found = find_stores(path, runs)
+    found = find_stores(path)
     if not found and is_url(path):
         raise ValueError(
             f"expected a store with measurements, found none at {path}; name the folder of the runs' folders"
@@ -43,19 +42,13 @@ def find_store(path: str | Path, runs: Sequence[str] | None = None) -> Store:
     return found[0]
 
 
-def find_stores(path: str | Path, runs: Sequence[str] | None = None) -> list[Store]:
+def find_stores(path: str | Path) -> list[Store]:
     """Return the store at a path or in the folder of a run, otherwise all stores at most four levels below the folder.
 
-    Empty if there is none with measurements; ``runs`` as in :func:`find_store`.
+    Empty if there is none with measurements.
     """
     if is_url(path):
-        from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
-
-        store = RemoteStore(str(path))
-        if runs:
-            store.refresh_runs(runs)
-        else:
-            store.refresh()
+        store = open_store(path)
         return [store] if _has_measurements(store.path) else []
     path = Path(path)
     if found := next((store for store in (path, path / RUN_STORE) if _has_measurements(store)), None):
@@ -65,7 +58,7 @@ def find_stores(path: str | Path, runs: Sequence[str] | None = None) -> list[Sto
 
 def _has_measurements(folder: Path) -> bool:
     """Return whether a folder has one with files of measurements; it is read no further than to the first of them."""
-    return any(inside.is_dir() and has_files(Path(inside.path)) for inside in _entries(folder))
+    return any(inside.is_dir() and has_row_files(Path(inside.path)) for inside in _entries(folder))
 
 
 def _stores_below(folder: Path, depth: int) -> Iterator[Path]:

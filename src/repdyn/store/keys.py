@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -11,6 +12,7 @@ STATES_FOLDER = "kept_states"
 """Name of the folder of cached states within a run's folder."""
 _FAILED = "failed"
 """Suffix of the name of a file with the rows of a failed measurement."""
+_STEP = re.compile(r"step([0-9]+)(?:-.*)?\.parquet", re.DOTALL)
 _CHECKPOINT_DIGITS = 12
 # Common file systems limit names to 255 bytes.
 _MAX_NAME_BYTES = 255
@@ -22,6 +24,7 @@ class MeasurementKey:
     """The key of one file of a store: a checkpoint, a probe and a set of metrics."""
 
     run: str
+    """Id of the run."""
     step: int
     probe: str
     metrics: str
@@ -35,8 +38,14 @@ class MeasurementKey:
 
     @property
     def filename(self) -> str:
-        """The path relative to the store: FOLDER/FILE, whatever characters the key contains."""
-        parts = [step_name(self.step), *map(quoted, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics))]
+        """The path relative to the store: FOLDER/FILE, whatever characters the key contains.
+
+        Raises:
+            ValueError: the step is negative.
+        """
+        if self.step < 0:
+            raise ValueError(f"expected a step >= 0, got {self.step}")
+        parts = [f"step{self.step:09d}", *map(quoted, (self.checkpoint[:_CHECKPOINT_DIGITS], self.probe, self.metrics))]
         return f"{folder_name(self.run)}/{'-'.join(filter(None, parts))}.parquet"
 
 
@@ -53,22 +62,8 @@ def folder_name(run: str) -> str:
     return f"{folder[: _MAX_NAME_BYTES - 1 - _DIGEST_DIGITS]}+{digest}"
 
 
-def own_folder(folder: Path) -> Path:
-    """Return the folder of a run for something to be written to it.
-
-    Raises:
-        ValueError: it is a symbolic link, so that the files of another place would be changed.
-    """
-    if folder.is_symlink():
-        raise ValueError(
-            f"expected a folder for the run {unquote(folder.name)!r} in {folder.parent}, got a symbolic link, "
-            f"{folder}, through which nothing is written; replace it by a folder, or give another --store"
-        )
-    return folder
-
-
 def run_of(folder: str) -> str | None:
-    """Return the name of the run whose folder has this name; None if the name was too long to be kept whole.
+    """Return the id of the run whose folder has this name; None if the id was too long to be kept whole.
 
     >>> run_of(folder_name("lab/a")), run_of(folder_name("a" * 300))
     ('lab/a', None)
@@ -94,9 +89,28 @@ def is_failure(name: str) -> bool:
     return name.endswith(f"-{_FAILED}.parquet")
 
 
-def measured_name(name: str) -> str:
-    """Return the name of the file that replaces the one of a failed measurement."""
-    return f"{name.removesuffix(f'-{_FAILED}.parquet')}.parquet"
+def step_of(name: str) -> int | None:
+    """Return the step that the name of a file begins with; None for a file with rows of many steps.
+
+    >>> step_of("step000000008-3f2a-9c41.parquet"), step_of("rows.parquet")
+    (8, None)
+    """
+    found = _STEP.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def own_folder(folder: Path) -> Path:
+    """Return the folder of a run for something to be written to it.
+
+    Raises:
+        ValueError: it is a symbolic link, so that the files of another place would be changed.
+    """
+    if folder.is_symlink():
+        raise ValueError(
+            f"expected a folder for the run {unquote(folder.name)!r} in {folder.parent}, got a symbolic link, "
+            f"{folder}, through which nothing is written; replace it by a folder, or give another --store"
+        )
+    return folder
 
 
 def folder_inside(parent: Path, name: str, *, deep: bool = True) -> Path:
@@ -118,26 +132,3 @@ def folder_inside(parent: Path, name: str, *, deep: bool = True) -> Path:
                 "or name another folder for figures and exports with -o"
             )
     return folder
-
-
-def step_name(step: int) -> str:
-    """Return how the name of each file of a step begins.
-
-    Raises:
-        ValueError: the step is negative.
-    """
-    if step < 0:
-        raise ValueError(f"expected a step >= 0, got {step}")
-    return f"step{step:09d}"
-
-
-def parse_step(path: Path) -> int:
-    """Return the step that the name of a file begins with.
-
-    Raises:
-        ValueError: it begins with something else.
-    """
-    digits = path.stem.removeprefix("step").partition("-")[0]
-    if not (digits.isascii() and digits.isdigit()):
-        raise ValueError(f"expected file names such as step000000008-... in a store, got {path}; move it away")
-    return int(digits)

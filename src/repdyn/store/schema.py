@@ -15,9 +15,6 @@ import pyarrow.compute as pc
 
 from repdyn.utils.redaction import redacted
 
-RENAMED_METRICS = {"token_kept": "token_top1_match"}
-"""Former names of metrics, as older files of a store hold them, and their current names."""
-
 FINISHED = "finished"
 """The stage of a model that is published without intermediate checkpoints; its step is recorded as 0."""
 
@@ -31,13 +28,18 @@ class Row:
     """
 
     run: str
-    """Name of the training run or sweep the checkpoint belongs to."""
+    """Name of the training run or sweep the checkpoint belongs to; in frames, of the history that a row is in."""
+    run_id: str | None = None
+    """Id of the run that measured the row, which a history shares with the runs that continue it."""
     model: str
     """Class of the measured model, or the name it is published under."""
     causal: bool | None
     """True if no position attends to a later one (a decoder), False if it does (an encoder), None if unknown."""
     step: int
     """Optimizer steps taken."""
+    trainer_step: int | None = None
+    """The trainer's own counter at that time, as its checkpoints have it; it differs from ``step`` with two optimizers
+    or none that the trainer knows."""
     tokens_seen: int | None
     """Training tokens consumed so far, over all devices; None if unknown."""
     stage: str | None
@@ -49,7 +51,9 @@ class Row:
     parameters: int | None
     """Number of the measured model's parameters."""
     weights: str | None
-    """Fingerprint of a sample of a live model's weights; a resumed training whose weights differ is measured again."""
+    """Fingerprint of a sample of a live model's weights; equal ones of two runs are measured once."""
+    weights_kind: str | None = None
+    """"raw" for the weights that are trained, "averaged" for their moving average; None if unknown."""
     layer: int | None
     """0 is the embedding output, l the output of block l; None for a scalar of the run."""
     depth: float | None
@@ -93,7 +97,7 @@ class Row:
     on_distinct: bool
     """Whether equal vectors count once, so that ``n_unique`` is the sample size."""
     design: str | None = None
-    """Name of the probe's sampling design; None in rows of early versions, which had a single design."""
+    """Name of the probe's sampling design; None if it was not recorded."""
     n_windows: int | None = None
     """Number of text windows in the batch with the fewest."""
     vectors_per_window: int | None = None
@@ -125,6 +129,10 @@ class Row:
     """Device the model ran on: "cpu", or the GPU's name. The last bits of a value depend on it."""
     attention: str | None
     """Attention implementation of a transformers model, such as "sdpa"."""
+    way: str | None = None
+    """How the model was left unchanged: "shadow" if a copy of its modules ran, "restored" if its own did."""
+    rank: int | None = None
+    """Rank of the process that measured alone; None if there was a single one, or several measured together."""
     probe: str
     """Content hash of the probe; equal hashes mean equal tokens and an equal sampling plan."""
     seconds: float
@@ -207,6 +215,11 @@ class Checkpoint:
     weights: str | None = None
     device: str | None = None
     attention: str | None = None
+    run_id: str | None = None
+    trainer_step: int | None = None
+    weights_kind: str | None = None
+    way: str | None = None
+    rank: int | None = None
 
 
 def provenance() -> dict[str, Any]:

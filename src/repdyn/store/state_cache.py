@@ -24,8 +24,8 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from repdyn.kernels import Undefined
-from repdyn.store import open_store
 from repdyn.store.keys import STATES_FOLDER as STATES_FOLDER
+from repdyn.store.keys import folder_name
 from repdyn.utils.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class StateCache:
 
     def _path(self, step: int, stack: str | None, layer: int) -> Path:
         folder = self._step_folder(step)
-        return (folder if stack is None else open_store(folder).folder_of(stack)) / f"layer{layer:03d}.safetensors"
+        return (folder if stack is None else folder / folder_name(stack)) / f"layer{layer:03d}.safetensors"
 
     def _step_folder(self, step: int) -> Path:
         return self._folder / f"step{step:09d}"

@@ -1,24 +1,25 @@
-"""The store: a folder of Parquet files, one for each measured checkpoint or, once they are compact, for many.
+"""The store: a folder of Parquet files, from which every view can be rebuilt.
 
-Files are written atomically; every view can be rebuilt from them, and pandas, DuckDB and Polars read them directly.
+Files are written atomically, one for each measurement, and are never moved or deleted: pandas, DuckDB and Polars read
+them directly, and two processes that write into one store are in no other's way.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from repdyn.store import run_files
-from repdyn.store.compact_files import is_compact
-from repdyn.store.keys import MeasurementKey, folder_inside, folder_name, is_failure, own_folder, parse_step, quoted
-from repdyn.store.leases import Claim
-from repdyn.store.parquet_files import is_readable, to_rows, write_single
-from repdyn.store.row_filter import of_metrics
+from repdyn.store.files import read_rows, read_tables, row_files, write_table
+from repdyn.store.keys import MeasurementKey, folder_name, own_folder, quoted
+from repdyn.store.runs import History, Run, RunPath, find_run, new_run, weights_of
 from repdyn.store.schema import COLUMNS, Row, to_table
 from repdyn.utils.addresses import folder_path, is_url
 from repdyn.utils.files import write_atomically
@@ -26,14 +27,12 @@ from repdyn.utils.files import write_atomically
 if TYPE_CHECKING:
     import pandas as pd
 
-    from repdyn.diagnosis import RunInsights
-    from repdyn.plots.accessor import StorePlots
     from repdyn.probe import Probe
 
-COMPACT_FROM = 64
-"""Number of files from which on a run is made compact at its end."""
-JOINED_SECONDS = 30.0
-"""How long other processes are kept from joining the files of a run again until those just joined are uploaded."""
+log = logging.getLogger(__name__)
+
+_SETTLED_SECONDS = 2.0
+"""Age of the last change of a folder from which on a later change is certain to have another time."""
 
 
 class Store:
@@ -41,6 +40,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._paths: tuple[object, list[RunPath]] | None = None
 
     @property
     def location(self) -> str:
@@ -52,24 +52,59 @@ class Store:
         """The folder for figures, reports and exports of which no other is named."""
         return self.path
 
-    def refresh(self, run: str | None = None) -> None:
-        """Download what is new in a remote store, or in one of its runs; a local one is always current."""
+    def refresh(self) -> None:
+        """Download what is new in a remote store; a local one is always current."""
 
     def drain(self, seconds: float = 0.0) -> str | None:
         """Wait for the uploads to a remote store; return what is wrong with them, None for a local store."""
 
-    def __contains__(self, key: MeasurementKey) -> bool:
-        """Return whether there are rows under a key; False for an unreadable file, which may be replaced.
+    # one run, by its id
+
+    def begin_run(
+        self,
+        name: str,
+        configuration: Mapping[str, Any] | None = None,
+        *,
+        parent: str | None = None,
+        parent_step: int | None = None,
+        parent_store: str | Path | None = None,
+    ) -> Run:
+        """Begin a new run in a folder of its own, whatever the store has of the same name.
+
+        Args:
+            name: under which it is shown.
+            configuration: values that JSON can represent; others are written as texts.
+            parent: id of the run that it goes on from.
+            parent_step: step at which it leaves its parent.
+            parent_store: folder or URL of the store with the parent; this one unless given, or if it has the parent.
 
         Raises:
-            ValueError: a file with the rows of many checkpoints cannot be read.
+            ValueError: the name is empty, or no text that UTF-8 can encode.
+            OSError: the folder cannot be written.
         """
-        path = self.path / key.filename
-        found = run_files.find_file(path.parent, path.name)
-        return found is not None and (is_compact(found.name) or is_readable(found))
+        elsewhere = None
+        if parent is not None and parent_store is not None and find_run(self.path, parent) is None:
+            elsewhere = str(parent_store) if is_url(parent_store) else self._relative(Path(parent_store))
+        folder_name(name)
+        return new_run(self.path, name, configuration or {}, parent, parent_step, elsewhere)
+
+    def find_run(self, run: str) -> Run | None:
+        """Return the run of an id; None if the store has none."""
+        return find_run(self.path, run)
+
+    def folder_of(self, run: str) -> Path:
+        """Return the folder of the run of an id, which need not exist."""
+        return self.path / folder_name(run)
+
+    def __contains__(self, key: MeasurementKey) -> bool:
+        """Return whether there are rows under a key; False for an unreadable file, which may be replaced."""
+        try:
+            return bool(self.read(key))
+        except ValueError:
+            return False
 
     def write(self, key: MeasurementKey, rows: Sequence[Row]) -> Path:
-        """Write the rows of one checkpoint atomically; those under the same key are replaced.
+        """Write the rows of one checkpoint atomically, in place of those under the same key.
 
         Raises:
             ValueError: there are no rows, or the folder of the run is a symbolic link.
@@ -77,7 +112,7 @@ class Store:
         if not rows:
             raise ValueError(f"expected at least one row for {key.filename}, got none")
         target = own_folder(self.folder_of(key.run)) / Path(key.filename).name
-        write_single(target, to_table(rows))
+        write_table(target, to_table(rows))
         return target
 
     def read(self, key: MeasurementKey) -> list[Row]:
@@ -86,51 +121,35 @@ class Store:
         Raises:
             ValueError: there are none, or the file cannot be read.
         """
-        path = self.path / key.filename
-        table = run_files.read_file(path.parent, path.name)
-        if table is None:
-            raise ValueError(f"expected rows of {key.run} at step {key.step} in {self.path}, found none")
-        return to_rows(table)
+        try:
+            return read_rows(self.path / key.filename)
+        except FileNotFoundError:
+            raise ValueError(f"expected rows of {key.run} at step {key.step} in {self.path}, found none") from None
+
+    def find_measurement(self, key: MeasurementKey, weights: str | None) -> list[Row] | None:
+        """Return the rows of a measurement of the same weights; None if there is none.
+
+        Args:
+            key: where it is looked for: in the run, in its ancestors, and in all that went on from one of these.
+            weights: fingerprint of the weights.
+        """
+        run, name = self.find_run(key.run), Path(key.filename).name
+        if run is None or weights is None:
+            return None
+        folders = dict.fromkeys(History(self.path).family(run))
+        return next((read_rows(folder / name) for folder in folders if weights_of(folder / name) == weights), None)
 
     def distinct(self, run: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Return the distinct values of columns in the measured rows of a run; unreadable files are skipped."""
-        return run_files.with_run_files(self.folder_of(run), lambda files: files.distinct(columns))
-
-    def discard_failures(self, key: MeasurementKey) -> None:
-        """Delete the failures recorded for a step and a probe, for any set of metrics and any commit."""
-        for path in self._failure_files(key):
-            path.unlink(missing_ok=True)
-
-    def split(self, run: str) -> None:
-        """Write the measurements of a run to a file each again, the inverse of :meth:`compact`."""
-        with self.replacing_files(run):
-            run_files.split_run(own_folder(self.folder_of(run)))
-
-    def replacing_files(self, run: str) -> AbstractContextManager[None]:
-        """Return a context in which files of a run are moved, joined or divided: a remote store does the same."""
-        return nullcontext()
-
-    def compact_at_end(self, run: str) -> None:
-        """Make a run compact at its end if it has many files, unless another process is about to."""
-        with suppress(BlockingIOError):
-            self.compact(run, at_least=COMPACT_FROM)
-
-    def claim(self, key: MeasurementKey) -> Claim | None:
-        """Return a lock on the measurement of a key, to be released afterwards; None if another process holds it.
-
-        The lock of a killed process is released with it.
-        """
-        return self.claim_name(key.filename)
-
-    def claim_name(self, name: str) -> Claim | None:
-        """Return a lock of this name, as :meth:`claim` does."""
-        # not thread-local: acquired by the thread that downloads, released by the one that measures
-        lock = FileLock(self._lock_path(name), thread_local=False)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            return None
-        return lock
+        found: dict[tuple, dict[str, Any]] = {}
+        for name in row_files(folder := self.folder_of(run)):
+            try:
+                table = read_tables([folder / name], ["layer", *columns])
+            except ValueError:
+                continue
+            rows = table.filter(table["layer"].is_valid()).select(list(columns)).to_pylist()
+            found |= {tuple(row.values()): row for row in rows}
+        return list(found.values())
 
     def save_probe(self, probe: Probe) -> Path:
         """Save the probe in the store, so that further checkpoints can be measured on the same tokens."""
@@ -140,36 +159,53 @@ class Store:
         return target
 
     def probe_path(self, probe_hash: str) -> Path:
+        """Return the path of a probe, which need not be there."""
         return self.path / "probes" / f"{quoted(probe_hash)}.safetensors"
 
-    def folder_of(self, run: str) -> Path:
-        return self.path / folder_name(run)
+    # histories, by the name that views show or by the id of their last run
 
-    def folders(self, run: str | None = None) -> list[Path]:
-        """Return the folders of all runs that have files, in ascending order, or that of one run."""
-        return sorted(filter(run_files.has_files, self.path.glob("*/"))) if run is None else [self.folder_of(run)]
+    def runs(self) -> list[str]:
+        """Return the names of all histories with at least one measured checkpoint.
+
+        The second of the same name is called ``NAME (2, 2026-11-26 02:31)``, with the UTC time at which it began.
+        """
+        return [path.name for path in self.paths()]
+
+    def run_name(self, run: str) -> str:
+        """Return the name under which the run of an id is shown."""
+        named = next((path.name for path in self.paths() if path.run.id == run), None)
+        return named or (found.name if (found := self.find_run(run)) else run)
+
+    def paths(self) -> list[RunPath]:
+        """Return all histories with at least one measured checkpoint."""
+        state, settled = self._state()
+        if self._paths is None or self._paths[0] != state:
+            found = History(self.path).paths()
+            if not settled:
+                return found
+            self._paths = state, found
+        return self._paths[1]
+
+    def path_of(self, run: str) -> RunPath | None:
+        """Return the history of a name or of the id of its last run; None if there is none."""
+        if (found := next((path for path in self.paths() if run in {path.name, path.run.id}), None)) is not None:
+            return found
+        ancestor = self.find_run(run)
+        return None if ancestor is None else History(self.path).path_to(ancestor, ancestor.name)
+
+    def has_other_runs(self, run: str) -> bool:
+        """Return whether there are measurements of other histories than this one."""
+        return self.runs() != [run]
 
     def alerts_path(self, run: str) -> Path:
         """Return the path of the alert rules of a run."""
-        former = self.folder_of(run) / "alarms.yaml"  # the name in stores of early versions
-        return former if former.exists() else self.folder_of(run) / "alerts.yaml"
-
-    def runs(self) -> list[str]:
-        """Return the names of the runs with at least one measured checkpoint."""
-        return sorted(name for folder in self.folders() if (name := run_files.run_name(folder)) is not None)
-
-    def has_other_runs(self, run: str) -> bool:
-        """Return whether there are measurements of other runs than this one."""
-        return self.runs() != [run]
+        path = self.path_of(run)
+        return (self.folder_of(run) if path is None else path.parts[-1].folder) / "alerts.yaml"
 
     def steps(self, run: str) -> list[int]:
-        """Return the measured steps of a run in ascending order, without those at which measuring failed.
-
-        Raises:
-            ValueError: a file has no step in its name.
-        """
-        names = run_files.with_run_files(self.folder_of(run), lambda files: files.names)
-        return sorted({parse_step(self.folder_of(run) / name) for name in names if not is_failure(name)})
+        """Return the measured steps of a history in ascending order, without those at which measuring failed."""
+        path = self.path_of(run)
+        return [] if path is None else path.steps()
 
     def to_pandas(
         self,
@@ -179,13 +215,14 @@ class Store:
         metrics: Sequence[str] | None = None,
         categorical: bool = False,
     ) -> pd.DataFrame:
-        """Return all rows, or those of one run, with a column per field of :class:`repdyn.store.schema.Row`.
+        """Return all rows, or those of one history, with a column per field of :class:`repdyn.store.schema.Row`.
 
         Of two measurements of the same thing the newer counts; a failure that a later measurement replaced is left out.
         Rows are sorted by run, step, stack, metric, subset, layer and head.
 
         Args:
-            run: its name; all runs unless given.
+            run: its name, or the id of its last run; all histories unless given. What several have in common is in each
+                of them, with its name in the column ``run``.
             columns: names of the columns to return, in this order; all unless given.
             metrics: names of the metrics and scalars, such as "train/loss", whose rows to return; all unless given.
             categorical: return texts as ordered categoricals, which take a fraction of the memory, and the rows in the
@@ -196,83 +233,62 @@ class Store:
             ValueError: the store has no measurement (of this run) or no such column, or a file cannot be read.
         """
         # with pandas, which no tracker waits for
-        from repdyn.store.frame import BY_LAYER, BY_METRIC, read_frame, with_strings
+        from repdyn.store.frame import BY_LAYER, BY_METRIC, as_frame, columns_to_read, with_strings
 
-        names, order = COLUMNS if columns is None else columns, BY_LAYER if categorical else BY_METRIC
-        frame = read_frame(self.folders(run), names, of_metrics(metrics), order)
-        if frame is None:
+        names = list(COLUMNS if columns is None else columns)
+        needed = columns_to_read(names)
+        paths = self.paths() if run is None else [path for path in [self.path_of(run)] if path is not None]
+        tables = [table for path in paths for table in self._tables(path, needed, metrics)]
+        if not tables:
             of_run = "" if run is None else f" of the run {run!r}; it has {self.runs()}"
             raise ValueError(f"expected a store with measurements, found none in {self.path}{of_run}")
+        frame = as_frame(pa.concat_tables(tables), needed, BY_LAYER if categorical else BY_METRIC)
+        if metrics is not None:
+            frame = frame.loc[frame["metric"].isin(list(metrics))].reset_index(drop=True)
+        frame = frame.loc[:, names]
         return frame if categorical else with_strings(frame)
-
-    def compact(
-        self, run: str, progress: Callable[[int, int], object] = lambda done, total: None, *, at_least: int = 2
-    ) -> run_files.Compaction | None:
-        """Join the files of a run into few, which changes nothing of what is read; None if there is nothing to join.
-
-        Args:
-            run: its name.
-            progress: called with the number of files that were read and of all of them.
-            at_least: smallest number of files to join.
-
-        Raises:
-            BlockingIOError: another process does this at the moment.
-            ValueError: a compact file cannot be read, or the folder is a symbolic link.
-            OSError: the folder cannot be written, or a remote store does not answer; nothing is lost.
-        """
-        claim = self.claim_name(f"compact {run}")
-        if claim is None:
-            raise BlockingIOError(f"expected {run} in {self.location} for this process alone; wait for the other")
-        try:
-            self.refresh(run)
-            with self.replacing_files(run):
-                done = run_files.compact_run(own_folder(self.folder_of(run)), progress, at_least)
-            if done is not None:
-                self.drain(JOINED_SECONDS)
-            return done
-        finally:
-            claim.release()
-
-    @property
-    def plot(self) -> StorePlots:
-        """Figures of the stored runs as figures of Plotly: ``heatmap``, ``profile``, ``means`` and ``compare``.
-
-        ``store.plot.heatmap("two_nn")`` shows one in a notebook; see :mod:`repdyn.plots`.
-        """
-        from repdyn.plots.accessor import StorePlots
-
-        return StorePlots(self)
-
-    def sql(self, query: str) -> pd.DataFrame:
-        """Return the result of a query in SQL over the views ``rows``, ``runs`` and ``profiles``.
-
-        ``store.sql("select run, max(step) as last from rows group by run")``; see :mod:`repdyn.query`.
-        """
-        from repdyn.query import query as run_query
-
-        return run_query([self], query)
-
-    def insights(self, runs: Sequence[str] | None = None, probe: str | None = None) -> list[RunInsights]:
-        """Return the status of each run and ranked statements on what happened in it; see :func:`repdyn.insights`."""
-        from repdyn.diagnosis import insights
-
-        return insights(self, runs, probe)
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
 
-    def _repr_html_(self) -> str:
-        """Return the runs with their steps, metrics and status, as notebooks show them."""
-        from repdyn.plots.html import store_html
+    def _tables(self, path: RunPath, columns: Sequence[str], metrics: Sequence[str] | None) -> Iterator[pa.Table]:
+        """Yield the rows of a history under its name, and those that tell which of them count."""
+        if path.missing is not None:
+            _warn_once(path.missing)
+        for part in path.parts:
+            if not (files := part.files()):
+                continue
+            table = read_tables(files, columns)
+            condition = pc.scalar(True)
+            if part.last_step is not None:
+                condition &= pc.field("step") <= part.last_step
+            if metrics is not None:
+                is_foreign = pc.field("same_as").is_valid() | pc.field("mixed_with").is_valid()
+                condition &= pc.field("metric").isin(list(metrics)) | is_foreign
+            table = table.filter(condition)
+            name = pa.DictionaryArray.from_arrays(pa.nulls(len(table), pa.int32()).fill_null(0), [path.name])
+            yield table.set_column(table.column_names.index("run"), table.schema.field("run"), name)
 
-        return store_html(self)
+    def _state(self) -> tuple[object, bool]:
+        """Return what changes when there are other files in the folder of a run, and whether that is certain."""
+        try:
+            with os.scandir(self.path) as entries:
+                times = {entry.name: entry.stat().st_mtime_ns for entry in entries}
+        except OSError:
+            return None, False
+        return times, time.time_ns() - max(times.values(), default=0) > 1e9 * _SETTLED_SECONDS
 
-    def _failure_files(self, key: MeasurementKey) -> list[Path]:
-        return run_files.find_failures(self.folder_of(key.run), key)
+    def _relative(self, other: Path) -> str:
+        """Return the path of another store, so that both can be moved together."""
+        try:
+            return Path(os.path.relpath(other.resolve(), self.path.resolve())).as_posix()
+        except ValueError:  # another drive of Windows
+            return str(other.resolve())
 
-    def _lock_path(self, name: str) -> Path:
-        (folder := folder_inside(self.path, ".claims", deep=False)).mkdir(parents=True, exist_ok=True)
-        return folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
+
+@cache
+def _warn_once(message: str) -> None:
+    log.warning(message)
 
 
 def open_store(path: str | Path, *, refresh: bool = True) -> Store:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from repdyn.store.compact_files import TEMPORARY
 from repdyn.store.keys import STATES_FOLDER
-from repdyn.store.mirror import STATE_FOLDER
 from repdyn.store.store import Store
 from repdyn.utils.files import TEMPORARY_FILE, remove_abandoned_files
 
-_PLACES = (".repdyn-*", "*/.repdyn-*", f"*/{TEMPORARY}*", f"*/{STATES_FOLDER}/**/.repdyn-*")
-_JOINED = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{32}\.parquet")
+_PLACES = (".repdyn-*", "*/.repdyn-*", f"*/{STATES_FOLDER}/**/.repdyn-*")
 
 
 def remove_unfinished_files(store: Store) -> list[str]:
@@ -22,9 +18,7 @@ def remove_unfinished_files(store: Store) -> list[str]:
         What was deleted: a line, or nothing.
     """
     found = {path for place in _PLACES for path in store.path.glob(place)}
-    if store.location != str(store.path):  # a copy of a remote store, with its state beside it
-        found |= {*(store.path.parent / STATE_FOLDER).glob("**/.repdyn-*")}
-    named = sorted(path for path in found if TEMPORARY_FILE.fullmatch(path.name) or _JOINED.fullmatch(path.name))
+    named = sorted(path for path in found if TEMPORARY_FILE.fullmatch(path.name))
     # what a link leads to is not this store's
     own = [path for path in named if not path.parent.is_symlink()]
     return describe_removed(remove_abandoned_files(own), "unfinished file")

@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from repdyn.store import MeasurementKey, Store
-from repdyn.store.parquet_files import read_rows, read_table
+from repdyn.store.files import read_rows, read_tables
 
 ABANDONED_FOLDER = "abandoned"
 """In the folder of the run: in it, one folder for each time that the training went back."""
@@ -29,8 +29,6 @@ class AbandonedSteps:
         Returns:
             The folder they are in now; None where there are none.
         """
-        if any(step > after for step in self._store.steps(run)):
-            self._store.split(run)
         files = sorted(self._store.folder_of(run).glob("step*.parquet"))
         later = [path for path in files if _step_of(path) > after and _is_live(path)]
         if not later:
@@ -38,8 +36,7 @@ class AbandonedSteps:
         parent = self._store.folder_of(run) / ABANDONED_FOLDER
         folder = next(path for number in count(1) if not (path := parent / f"{number:03d}").exists())
         folder.mkdir(parents=True)
-        with self._store.replacing_files(run):
-            self._moved = [path.rename(folder / path.name) for path in later]
+        self._moved = [path.rename(folder / path.name) for path in later]
         return folder
 
     def restore(self, key: MeasurementKey, weights: str | None) -> bool | None:
@@ -54,11 +51,10 @@ class AbandonedSteps:
             return None
         if read_rows(found)[0].weights not in {None, weights}:
             return False
-        with self._store.replacing_files(key.run):
-            for path in self._moved:
-                target = self._store.folder_of(key.run) / path.name
-                if not target.exists():
-                    path.rename(target)
+        for path in self._moved:
+            target = self._store.folder_of(key.run) / path.name
+            if not target.exists():
+                path.rename(target)
         self._moved = []
         return True
 
@@ -70,4 +66,4 @@ def _step_of(path: Path) -> int:
 
 def _is_live(path: Path) -> bool:
     """Return whether a file holds measurements of the live model, rather than of a saved checkpoint."""
-    return read_table(path, ["checkpoint"])["checkpoint"].null_count > 0
+    return read_tables([path], ["checkpoint"])["checkpoint"].null_count > 0

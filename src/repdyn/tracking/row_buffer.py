@@ -8,18 +8,18 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from repdyn.probe import Probe
 from repdyn.store import MeasurementKey, Store, open_store
 from repdyn.store.keys import own_folder
-from repdyn.store.remote_errors import RefusedError, RemoteError
+from repdyn.store.remote import RefusedError, RemoteError
 from repdyn.store.schema import Row
 from repdyn.store.unfinished import remove_unfinished_files
 from repdyn.tracking.abandoned_steps import AbandonedSteps
 from repdyn.tracking.kept_files import KeptFiles
-from repdyn.tracking.run_claims import await_run, claim_new, release_run
 from repdyn.utils.addresses import is_url
 from repdyn.utils.attempts import TimeoutRunner
 from repdyn.utils.redaction import redacted
@@ -64,7 +64,7 @@ class RowBuffer:
             existing: what to do with a run of this name that does not go on.
 
         Returns:
-            The name of the run, with a number ("name-2") under "number", or if another process has it.
+            The name of the run, with a number ("name-2") under "number".
 
         Raises:
             ValueError: the store holds another run of this name, under "refuse"; or its folder is a symbolic link.
@@ -75,22 +75,16 @@ class RowBuffer:
             return run
         for line in self._with_timeout(f"reading {self._path}", lambda: remove_unfinished_files(store)):
             log.warning(line)
-        answers = refresh(store, run, self._with_timeout.seconds)
-        if answers and resumed:
-            await_run(store, run)
-        elif answers or existing == "number":  # a store that does not answer is not waited for again
-            run = claim_new(store, run, self.steps, is_numbered=existing == "number")
-        try:
-            own_folder(store.folder_of(run))
-        except ValueError:
-            release_run(store, run)
-            raise
+        refresh(store, self._with_timeout.seconds)
+        if existing == "number" and not resumed:
+            names = chain([run], (f"{run}-{number}" for number in count(2)))
+            run = next(name for name in names if not self.steps(name))
+        own_folder(store.folder_of(run))
         stored = bool(self.steps(run))
         if stored and not resumed and existing == "replace":
             self.go_back(run, -1)
             self._abandoned, stored = AbandonedSteps(store), False  # another run takes none of them back
         if stored and not resumed:
-            release_run(store, run)
             raise ValueError(
                 f"expected a new run, but the store {store.location} already holds steps of {run!r}; resume it, or "
                 f"choose another run= or store=, or delete {store.folder_of(run)}"
@@ -99,11 +93,6 @@ class RowBuffer:
             self._check_same_probe(store, run)
         self._with_timeout(f"writing the probe to {store.path}", lambda: store.save_probe(self._probe))
         return run
-
-    def release(self, run: str) -> None:
-        """Let other processes have the name of a run that has ended."""
-        if self._store:
-            release_run(self._store, run)
 
     def _check_same_probe(self, store: Store, run: str) -> None:
         from repdyn.tables.designs import design_names  # with pandas, which only a run that goes on waits for
@@ -204,7 +193,6 @@ class RowBuffer:
             self._is_lost = False
             log.warning("%s was deleted; the %d files of this process are written again", folder, n_files)
         path = store.write(key, rows)
-        store.discard_failures(key)
         if kept is not None:
             with suppress(OSError):  # a copy that there is no space for is not worth an error
                 kept.keep(path)
@@ -265,14 +253,14 @@ class RowBuffer:
         raise OSError(_rescue_rows(self._waiting, self._probe, self._path, redacted(str(error)))) from error
 
 
-def refresh(store: Store, run: str, seconds: float = STORE_SECONDS) -> bool:
-    """Download a run from a remote store and return whether it answers; if not, the training goes on with what is here.
+def refresh(store: Store, seconds: float = STORE_SECONDS) -> bool:
+    """Download what is new in a remote store, and return whether it answers; if not, the training goes on.
 
     Raises:
         RefusedError: credentials, permissions, or no such bucket.
     """
     try:
-        TimeoutRunner(seconds)(f"reading {store.location}", lambda: store.refresh(run))
+        TimeoutRunner(seconds)(f"reading {store.location}", lambda: store.refresh())
     except RefusedError:
         raise
     except (RemoteError, TimeoutError) as error:

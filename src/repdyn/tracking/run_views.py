@@ -168,8 +168,6 @@ class RunViews:
         page = store.output / PAGE if self._live else None
         with attempts() as attempt:
             with attempt():
-                store.compact_at_end(run)
-            with attempt():
                 if page is not None:
                     from repdyn.report import write_report
 

@@ -258,7 +258,6 @@ class TrackedRun:
                         total_seconds=self.overhead.total_seconds,
                         exit_start=time.perf_counter(),
                     )
-        self._buffer.release(self.run)
 
     def name_commands(self) -> None:
         """Log the commands that make the views of a training that had no time for them; on rank zero only."""

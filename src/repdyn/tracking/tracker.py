@@ -261,7 +261,7 @@ class Tracker:
     def _last_stored(self) -> tuple[int, int | None]:
         """Return the last step of the run in the store and the tokens seen until then; both 0 where it has none."""
         run = self._tracked.run
-        refresh(self._store, run)
+        refresh(self._store)
         if not (steps := self._store.steps(run)):
             return 0, 0
         rows = self._store.to_pandas(run, columns=["step", "tokens_seen"])

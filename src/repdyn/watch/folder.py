@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from repdyn.store.files import ROW_FILE
+
 _SETTLED_NS = 2_000_000_000
 """Age of a folder's time of change from which every later change is certain to alter it."""
 _FULL_LOOK_SECONDS = 60.0
@@ -56,7 +58,7 @@ class WatchedFolder:
         found = {}
         with os.scandir(self.path) as entries:
             for entry in entries:
-                if entry.name.startswith("step") and entry.name.endswith(".parquet"):
+                if ROW_FILE.fullmatch(entry.name):
                     try:
                         found[entry.name] = _stamp(entry.stat())
                     except FileNotFoundError:  # deleted since it was listed

@@ -16,7 +16,7 @@ import pandas as pd
 
 from repdyn.report.runs import RunKey, names_in_stores
 from repdyn.store import Store, find_stores
-from repdyn.store.remote_errors import RemoteError
+from repdyn.store.remote import RemoteError
 from repdyn.watch.run import WatchedRun
 
 INTERVAL = 2.0

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from repdyn.store.frame import BY_LAYER, as_frame
+from repdyn.store.frame import BY_LAYER, as_frame, encoded
 from repdyn.store.keys import is_failure
 from repdyn.store.scalars import LOSS, PROBE_LOSS
 from repdyn.store.schema import FINISHED
@@ -73,8 +73,8 @@ class RunRows:
     def frame(self) -> pd.DataFrame:
         """Return all rows as :meth:`repdyn.store.Store.to_pandas` does."""
         merged = [_unpacked(chunk).drop_columns(_FILE) for chunk in self._chunks]
-        failed = [(True, table) for table in self._failed.values()]
-        return as_frame([*failed, *((False, table) for table in (*merged, *self._apart.values()))], order=BY_LAYER)
+        tables = [*merged, *self._apart.values(), *self._failed.values()]
+        return as_frame(encoded(pa.concat_tables(tables)), order=BY_LAYER)
 
     @property
     def nbytes(self) -> int:

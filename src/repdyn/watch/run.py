@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.compute as pc
 
 from repdyn.alerts import Rule, find_alerts, stored_rules
 from repdyn.diagnosis import RunInsights, Status, describe_run
 from repdyn.store import Store
-from repdyn.store.compact_files import is_compact, read_parts
+from repdyn.store.files import read_tables
 from repdyn.store.find import RUN_STORE
-from repdyn.store.parquet_files import read_table
-from repdyn.store.run_files import RunFiles
-from repdyn.store.schema import COLUMNS
+from repdyn.store.keys import step_of
+from repdyn.store.schema import SCHEMA
 from repdyn.tables.frames import by_stack, measurements
 from repdyn.tables.selection import by_probe, is_measured
 from repdyn.tables.series import MetricSeries, metric_series, thin
@@ -70,7 +70,7 @@ class WatchedRun:
         self.folder = folder
         self._files = WatchedFolder(folder)
         self._parts: dict[str, list[str]] = {}
-        """Names of the parts that were read of each compact file."""
+        """Names of the parts that were read of each file with the rows of many checkpoints."""
         self._unread: list[str] = []
         self._interval = interval
         self._described = 0
@@ -96,11 +96,7 @@ class WatchedRun:
         for name in changes.gone:
             self._forget(name)
         if changes.changed or changes.gone:
-            known = {part for parts in self._parts.values() for part in parts}
-            # which parts of a compact file count depends on the other files
-            is_moved = changes.gone or any(is_compact(name) or name in known for name in changes.changed)
-            again = self._parts if is_moved else ()
-            self._unread = sorted({*self._unread, *changes.changed, *again}.difference(changes.gone))
+            self._unread = sorted({*self._unread, *changes.changed}.difference(changes.gone))
         self.version += bool(changes.gone)
         return bool(changes.gone)
 
@@ -178,18 +174,19 @@ class WatchedRun:
         )
 
     def _put(self, name: str) -> None:
-        path = self.folder / name
-        if not is_compact(name):
-            self.rows.put(name, read_table(path))
+        table = read_tables([self.folder / name]).cast(SCHEMA)
+        if step_of(name) is not None:
+            self.rows.put(name, table)
             return
-        self._parts[name] = RunFiles(self.folder).compact.get(path, [])
-        for part, table in read_parts(path, self._parts[name], COLUMNS):
-            self.rows.put(f"{name}/{part}", table)
+        self._parts[name] = []
+        for step in table["step"].unique().to_pylist():
+            self._parts[name].append(part := f"{name}/{step}")
+            self.rows.put(part, table.filter(pc.field("step") == step))
 
     def _forget(self, name: str) -> None:
         self.rows.drop(name)
         for part in self._parts.pop(name, ()):
-            self.rows.drop(f"{name}/{part}")
+            self.rows.drop(part)
         self.damaged.pop(name, None)
 
 

@@ -17,11 +17,10 @@ import yaml
 from experiments import analyze, run
 from experiments.collect import collect
 from experiments.figures import FIGURES
-from experiments.materials import Materials, train_tokenizer
+from experiments.materials import Materials
 from experiments.plan import Plan
 from experiments.train import PROGRESS, newest_checkpoint, train
 from repdyn import open_store
-from repdyn.text.source import load_corpus
 
 ROOT = Path(__file__).parents[3]
 
@@ -77,26 +76,6 @@ def test_both_objectives_see_the_same_windows_in_the_same_order(materials):
     assert (labels[:, 0] == -100).all()
     for probe in materials.probes().values():
         assert (probe.tokens[probe.lengths.cumsum(0) - probe.lengths] == bos).all()
-
-
-def test_the_tokenizer_returns_the_text_and_is_the_same_every_time():
-    text = load_corpus("builtin").data[:100_000].decode()
-    first, second = (train_tokenizer(text, 400) for _ in range(2))
-    assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
-    ids = first("Zoë said: def f(x)\n\treturn x").input_ids
-    assert first.decode(ids[1:]) == "Zoë said: def f(x)\n\treturn x"
-    with pytest.raises(ValueError, match="expected a text with 4096 tokens, got"):
-        train_tokenizer("short", 4096)
-
-
-def test_another_plan_or_text_is_not_mixed_in(materials, tmp_path):
-    other = Plan.read(write(tmp_path / "other.yaml", schedule={"every": 4}))
-    with pytest.raises(ValueError, match=r"expected .* to be of the same plan_digest, got .*; choose another --output"):
-        Materials(other, "builtin", materials.folder).prepare()
-    other = Plan.read(write(tmp_path / "other.yaml", text={"sha256": "0" * 64}))
-    with pytest.raises(ValueError, match="expected the text with sha256 0000"):
-        Materials(other, "builtin", tmp_path / "new").prepare()
-    assert not (tmp_path / "new").exists() or not any((tmp_path / "new").glob("probes/*"))
 
 
 @pytest.mark.once

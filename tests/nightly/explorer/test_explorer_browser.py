@@ -11,7 +11,7 @@ from saved_models import MARKUP
 from repdyn.explorer.app import build
 from repdyn.explorer.server import launch
 
-pytestmark = [pytest.mark.slow, pytest.mark.process]
+pytestmark = pytest.mark.process
 
 
 SENTENCE, OTHER = f"The coin {MARKUP[0]}{MARKUP[1]}{MARKUP[2]}.", "The note."
@@ -76,49 +76,6 @@ def test_a_choice_updates_every_tab_without_errors_or_other_hosts(opened):
     page.get_by_label("after the attention").check()
     page.locator("#nearest tr:first-child th").get_by_text("0", exact=True).first.wait_for(state="detached")
     assert [head.split() for head in page.locator("#nearest thead").all_inner_texts()] == [["layer", "1", "2"]] * 2
-    assert (opened.errors, opened.strangers) == ([], [])
-
-
-def test_the_logit_lens_comes_first_and_follows_clicks_checkpoints_and_sentences(opened):
-    page = opened.page
-    page.get_by_role("tab").first.click()
-    assert page.get_by_role("tab").first.inner_text() == "Logit lens"
-    cell = page.locator('#lens button[data-layer="1"][data-place="2"]')
-    cell.click()
-    page.locator("#top caption").get_by_text("Layer 1, at e", exact=True).wait_for()
-    assert cell.get_attribute("aria-pressed") == "true"
-    assert page.locator("#lens button[aria-pressed=true]").count() == 1
-    assert page.locator("#top tbody tr").count() == 10
-    shade = cell.get_attribute("style")
-    page.get_by_label("KL from the final prediction").check()
-    page.wait_for_function(
-        "shade => document.querySelector('#lens [data-layer=\"1\"][data-place=\"2\"]').getAttribute('style') != shade",
-        arg=shade,
-    )
-    page.locator("#at input[type=number]").fill("0")
-    page.locator("#at input[type=number]").press("Enter")
-    page.locator("#lens caption", has_text="an encoder: the token itself").wait_for()
-    page.locator("#top caption", has_text="Layer 1, instead of e").wait_for()
-    field = page.get_by_role("textbox", name="Sentence", exact=True)
-    field.fill("xyz")
-    field.press("Enter")
-    page.locator("#lens thead").get_by_text("x", exact=True).wait_for()
-    page.locator("#top caption").get_by_text("Layer 2, instead of z", exact=True).wait_for()
-    assert (opened.errors, opened.strangers) == ([], [])
-
-
-def test_a_sentence_is_typed_and_one_that_is_too_long_is_refused_in_the_page(opened):
-    page = opened.page
-    field = page.get_by_role("textbox", name="Sentence", exact=True)
-    field.fill("a" * 41)
-    field.press("Enter")
-    page.get_by_role("alert").get_by_text("expected a sentence of at most 40 tokens for an encoder, got 41").wait_for()
-    captions(page, "h")
-    field.fill("xyz")
-    page.get_by_role("button", name="Show its tokens").click()
-    captions(page, "y")
-    assert [chip.strip() for chip in page.locator("#tokens label").all_inner_texts()] == ["x", "y", "z"]
-    assert page.get_by_role("alert").count() == 0
     assert (opened.errors, opened.strangers) == ([], [])
 
 

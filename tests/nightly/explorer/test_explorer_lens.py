@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from saved_models import MARKUP, load_folders
-from transformers import BertConfig, BertModel
+from saved_models import MARKUP
 
-from repdyn.checkpoints.errors import CheckpointError
-from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.explorer.app import Page
-from repdyn.explorer.session import LISTED, Session
-from repdyn.studies.models import LoadedModel
+from repdyn.explorer.session import LISTED
 
 SENTENCE = f"The £ {MARKUP[0]}"
 
@@ -43,35 +36,3 @@ def test_an_encoder_predicts_each_token_without_seeing_it(session):
         read = [mask if at == place and at in ordinary else token for at, token in enumerate(found.ids)]
         expected = logits(loaded, read)[place].softmax(0).topk(LISTED)
         assert torch.allclose(found.layers[-1].probabilities[place], expected.values, atol=1e-6)
-
-
-def test_a_model_without_a_head_has_a_reason(session):
-    config = BertConfig(
-        vocab_size=260, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
-    )
-    bare = Session([LoadedModel("bare", BertModel(config).eval(), byte_tokenizer())], nearest=3, max_tokens=40)
-    with pytest.raises(ValueError, match="expected a model with a language-modelling head .* got bare"):
-        bare.lens(SENTENCE, 0)
-    refused, grid, top = Page(bare).lens(SENTENCE, 0, "kl", None)
-    assert "language-modelling head" in refused
-    assert (grid, top) == ("", "")
-    # a head that is not reproduced is no lens either
-    broken = session.models[DECODER]
-    broken.with_head.base_model.final_layer_norm.register_forward_hook(lambda _m, _a, output: output.cumsum(1))
-    with pytest.raises((ValueError, CheckpointError), match="do not reproduce the model's logits"):
-        session.lens("another", DECODER)
-
-
-def test_a_checkpoint_whose_head_is_missing_is_loaded_without_it(save_model):
-    """Untied: the weights of the unembedding would be random."""
-    folder = save_model("decoder", "gpt_neox")
-    with_head = load_folders(folder)[0]
-    assert with_head.with_head.base_model is with_head.model
-    weights = load_file(folder / "model.safetensors")
-    save_file(
-        {k: v for k, v in weights.items() if k != "embed_out.weight"}, folder / "model.safetensors", {"format": "pt"}
-    )
-    bare = load_folders(folder)[0]
-    assert bare.with_head is None
-    for name, value in with_head.model.state_dict().items():
-        assert torch.equal(bare.model.state_dict()[name], value)

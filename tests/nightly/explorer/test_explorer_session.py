@@ -9,14 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from transformers import T5Config, T5Model
 
-from repdyn.data.byte_tokenizer import byte_tokenizer
 from repdyn.explorer import session as session_module
-from repdyn.explorer.session import Session
 from repdyn.studies.anatomy.trajectories import fit_plane, sentence_trajectories
-from repdyn.studies.models import LoadedModel
 from repdyn.studies.tokens.sentences import capture_sentence, compare_sentence, encode_sentence
 from repdyn.studies.tokens.vocabulary_comparison import token_names
 
@@ -30,10 +25,6 @@ def looked_at(session, place=3, **settings):
     return session.token(SENTENCE, place, **settings)[0]
 
 
-def of_family(model, name="other"):
-    return Session([LoadedModel(name, model.eval(), byte_tokenizer())], nearest=3, max_tokens=40)
-
-
 @pytest.mark.parametrize("with_positions", [False, True], ids=["", "positions"])
 def test_each_token_has_the_numbers_of_the_study(session, with_positions):
     subject = session.models[0]
@@ -43,26 +34,6 @@ def test_each_token_has_the_numbers_of_the_study(session, with_positions):
         for ours, theirs in ((seen.table, study.table), (seen.nearest, study.nearest)):
             expected = theirs[theirs["position"] == place].reset_index(drop=True).drop(columns="position")
             pd.testing.assert_frame_equal(ours.reset_index(drop=True).drop(columns="position"), expected, rtol=1e-12)
-
-
-def test_positions_that_a_model_does_not_look_up_are_a_remark_and_the_other_model_is_shown(session):
-    found, remarks = session.token(SENTENCE, 3, with_positions=True)
-    assert [one.name for one in found] == ["an encoder"]
-    assert remarks == [
-        "expected one table of positions with 16 dimensions, got none in a decoder; take the position embeddings off"
-    ]
-
-
-def test_each_stack_of_an_encoder_decoder_is_one_of_its_own():
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 260, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_heads": 2}
-    config = T5Config(**sizes, num_layers=2, num_decoder_layers=1, decoder_start_token_id=0)
-    session = of_family(T5Model(config), "t5")
-    found, _ = session.token(SENTENCE, 3)
-    assert [one.name for one in found] == ["t5 (encoder)", "t5 (decoder)"]
-    assert [one.table["layer"].max() for one in found] == [2, 1]
-    assert [one.name for one in session.paths(SENTENCE, OTHER, 3)[0]] == ["t5 (encoder)", "t5 (decoder)"]
-    assert session.n_layers == 2
 
 
 def test_paths_are_those_of_the_study_of_anatomy(session):
@@ -78,27 +49,6 @@ def test_paths_are_those_of_the_study_of_anatomy(session):
         # an axis has no sign of its own
         for ours, theirs in zip(seen.plane.paths, expected.paths, strict=True):
             assert np.allclose(np.abs(ours), np.abs(theirs), atol=1e-4)
-
-
-def test_tokens_with_massive_states_are_left_out_of_the_plane_and_named(session):
-    first = session.models[1].model.get_input_embeddings().weight
-    with torch.no_grad():
-        first[encode_sentence(session.models[1], SENTENCE)[0]] *= 1000
-    encoder, decoder = session.paths(SENTENCE, OTHER, 3)[0]
-    assert encoder.left_out == []
-    assert decoder.left_out == ["T"]
-
-
-def test_a_sentence_is_read_once_and_forgotten_after_four_others(session, monkeypatch):
-    read, whole = [], session_module.capture_sentence
-    monkeypatch.setattr(session_module, "capture_sentence", lambda *given: read.append(given[1]) or whole(*given))
-    for place in range(3):
-        session.token(SENTENCE, place)
-    assert read == [SENTENCE] * 2  # by either model
-    for number in range(4):
-        session.token(f"{SENTENCE} {number}", 0)
-    session.token(SENTENCE, 4)
-    assert read.count(SENTENCE) == 4
 
 
 def test_readers_take_turns(session, monkeypatch):

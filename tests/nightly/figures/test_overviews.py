@@ -1,15 +1,9 @@
 """x"""
 
-import math
-
-import numpy as np
 import pytest
 from synthetic_families import make_everything
 
 from repdyn.figures.overviews import depth_overview, steps_overview
-from repdyn.tables.frames import by_stack
-
-NAN = math.nan
 
 
 @pytest.fixture
@@ -18,63 +12,6 @@ def everything(frame_of):
         return frame_of(make_everything(**({"n_blocks": 4, "steps": (0, 8, 64)} | given)))
 
     return make
-
-
-def legend_of(axes):
-    legend = axes.get_legend()
-    assert legend is not None
-    return [text.get_text() for text in legend.get_texts()]
-
-
-def solid(axes):
-    """The lines of values: no zero line, none of the first step."""
-    return [line for line in axes.lines if line.get_linestyle() == "-" and len(np.asarray(line.get_xdata())) > 2]
-
-
-def test_shares_start_at_zero_and_differences_have_a_zero_line(everything):
-    kept = depth_overview(everything(metrics=("token_top1_match",), classes=()), "tokens").axes[0]
-    assert kept.get_ylim()[0] == 0
-    gap = steps_overview(everything(metrics=("topic_gap",)), "topics").axes[0]
-    assert [list(map(float, line.get_ydata())) for line in gap.lines if len(np.asarray(line.get_xdata())) == 2] == [
-        [0, 0]
-    ]
-
-
-def test_topics_against_step_show_the_embedding_output_by_itself(everything):
-    frame = everything(metrics=("topic_gap", "attention_topic_gap"))
-    gap, attention = steps_overview(frame, "topics").axes
-    assert legend_of(gap) == ["mean over layers", "layer 0"]
-    at_zero = frame.query("metric == 'topic_gap' and layer == 0")["value"]
-    np.testing.assert_array_equal(solid(gap)[1].get_ydata(), at_zero)
-    of_layers = frame[(frame["metric"] == "attention_topic_gap") & frame["head"].isna()]
-    means = of_layers.groupby("step")["value"].mean()
-    np.testing.assert_allclose(np.asarray(solid(attention)[0].get_ydata(), float), means)
-
-
-@pytest.mark.parametrize("draw", [depth_overview, steps_overview], ids=["depth", "steps"])
-def test_a_family_without_a_value_is_an_error_that_says_why(everything, draw):
-    frame = everything(metrics=("isoscore",))
-    frame[["value", "reason"]] = [NAN, "batch 0: infinite"]
-    expected = "^expected a value of the family 'similarity' at some layer and step, got none; isoscore: infinite$"
-    with pytest.raises(ValueError, match=expected):
-        draw(frame, "similarity")
-    with pytest.raises(
-        ValueError, match="^expected a family of measured metrics, got 'topics'; measured were similarity$"
-    ):
-        draw(frame, "topics")
-
-
-def test_each_stack_has_overviews_of_its_own(frame_of):
-    rows = [
-        row
-        for stack, n_blocks in (("encoder", 2), ("decoder", 3))
-        for row in make_everything(n_blocks=n_blocks, steps=(0, 8), metrics=("isoscore",), stack=stack, loss=False)
-    ]
-    drawn = {stack: depth_overview(rows, "similarity") for stack, rows in by_stack(frame_of(rows)).items()}
-    assert [figure.get_suptitle().split(":")[0] for figure in drawn.values()] == ["encoder", "decoder"]
-    assert [len(np.asarray(figure.axes[0].lines[0].get_xdata())) for figure in drawn.values()] == [3, 4]
-    with pytest.raises(ValueError, match="^expected the rows of one stack of blocks, got 2"):
-        depth_overview(frame_of(rows), "similarity")
 
 
 @pytest.mark.parametrize("n_blocks", [2, 32])

@@ -11,14 +11,11 @@ from pathlib import Path
 import pytest
 import wandb
 import yaml
-from lightning.pytorch.loggers import CSVLogger
-from synthetic_families import make_everything
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from repdyn.figures.run import all_figures, heatmap
 from repdyn.publish.description import provenance
-from repdyn.publish.export import export_run, export_store
-from repdyn.publish.keys import logged_values
+from repdyn.publish.export import export_store
 
 NAN = math.nan
 
@@ -57,19 +54,6 @@ def records(run: Path) -> list[dict]:
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(log)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=env)
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def test_single_heads_and_comparisons_are_emitted_as_a_live_run_logs_them(filled, tmp_path):
-    metrics = ("anisotropy", "attention_topic_gap", "cka_previous")
-    rows = make_everything(n_blocks=2, steps=(0, 8), metrics=metrics, n_heads=3, loss=False)
-    logger = CSVLogger(tmp_path / "log", name="", version="")
-    assert export_run(filled(tmp_path / "store", rows), "decoder-quickstart", [logger], log_layers="all") == 2
-    logger.save()
-    last, logged = table(tmp_path / "log")[-1], logged_values([row for row in rows if row.step == 8], "all")
-    assert {name: float(last[name]) for name in logged} == logged
-    assert "attention_topic_gap_heads/layer_02_head_02" in logged
-    assert "attention_topic_gap_heads/mean" not in last
-    assert table(tmp_path / "log")[0]["cka_previous/layer_01"] == "nan"
 
 
 def test_every_destination_a_complete_run_each_time(store, tmp_path, two_figures):
@@ -130,24 +114,6 @@ def test_wandb_holds_a_complete_run_each_time(store, tmp_path, two_figures):
         assert {name for name, axis in axes.items() if axis != "repdyn/step"} == {"repdyn/step"}
 
 
-def test_several_runs_and_probes_have_a_run_each(published, finished, failures, filled, tmp_path):
-    store = filled(
-        tmp_path,
-        published("lab/a", steps=(0, 8), probe="one"),
-        published("lab/a", steps=(0,), probe="two"),
-        finished("lab/bert", probe="one"),
-        failures(0, run="lab/gone", probe="one"),
-    )
-    assert list(export_store(store, to=["csv"])) == [
-        f"lab/a: 2 checkpoints in {tmp_path}/exports/csv/lab/a/version_0",
-        f"lab/a: 1 checkpoint in {tmp_path}/exports/csv/lab/a/version_1",
-        f"lab/bert: 1 checkpoint in {tmp_path}/exports/csv/lab/bert/version_0",
-        "lab/gone: nothing measured",
-    ]
-    with pytest.raises(ValueError, match="^expected the rows of one probe, got 2: 'one', 'two'"):
-        export_run(store, "lab/a", [])
-
-
 def test_a_figure_that_fails_keeps_nothing_else_from_being_emitted(published, filled, tmp_path, monkeypatch):
     def draw(frame, metric, subset, alerts):
         if (frame["run"] == "lab/a").all():
@@ -168,30 +134,3 @@ def test_a_figure_that_fails_keeps_nothing_else_from_being_emitted(published, fi
         assert [event.step for event in events.Scalars("two_nn/mean")] == [0, 8]
         n_images[name] = len(events.Tags()["images"])
     assert n_images == {"a": 3, "b": 6}
-
-
-def test_a_run_that_is_emitted_in_part_says_so(published, filled, tmp_path, monkeypatch):
-    def broken(*_, **__):
-        raise RuntimeError("no figure today")
-
-    monkeypatch.setattr("repdyn.publish.export.all_figures", broken)
-    lines = export_store(filled(tmp_path, published("lab/a", steps=(0, 8))), to=["csv"])
-    assert next(lines) == f"lab/a: not everything in {tmp_path}/exports/csv/lab/a/version_0"
-    with pytest.raises(RuntimeError, match="^no figure today$"):
-        next(lines)
-
-
-def test_a_logger_that_fails_keeps_the_others_from_nothing(store, tmp_path):
-    class Broken(CSVLogger):
-        def log_hyperparams(self, params=None):
-            raise OSError("full")
-
-        def log_metrics(self, metrics, step=None):
-            raise ConnectionError("gone")
-
-    logger = CSVLogger(tmp_path / "log", name="", version="")
-    with pytest.raises(OSError, match="^full$"):
-        export_run(store, "lab/model-70m", [Broken(tmp_path / "broken"), logger])
-    logger.save()
-    assert [line["step"] for line in table(tmp_path / "log")] == ["0", "1", "8"]
-    assert yaml.safe_load((tmp_path / "log" / "hparams.yaml").read_text())["probe"] == "abc123"

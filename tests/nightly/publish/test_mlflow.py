@@ -14,9 +14,6 @@ from repdyn.publish.loggers import log_alerts, log_figures, log_rows
 mlflow = pytest.importorskip("mlflow")
 
 
-pytestmark = pytest.mark.slow
-
-
 @pytest.fixture(scope="module")
 def tracking(tmp_path_factory):
     """The address of a database; making one takes MLflow seconds."""

@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from synthetic_runs import fill, make_finished, make_published, make_two_stacks
+from synthetic_runs import fill, make_finished, make_published
 
-from repdyn import Probe, open_store
-from repdyn.data.byte_tokenizer import byte_tokenizer
-from repdyn.probe.design import MAX_VECTORS
 from repdyn.recipes import evaluate, read_recipe
 from repdyn.recipes.figure import draw_recipe
-from repdyn.text.corpus import builtin_corpus
 
 RECIPE = """
 title: A paper
@@ -66,56 +62,6 @@ def test_the_control_of_a_cloud(tmp_path):
     assert draw_recipe(recipe, outcomes, measured) is not None
 
 
-def saved_probe(store, text, sequence_length=80, max_vectors=MAX_VECTORS):
-    """Save a probe of the builtin text under the name of a text, and return its hash."""
-    settings = {"sequence_length": sequence_length, "max_vectors": max_vectors}
-    probe = Probe.from_texts([builtin_corpus().data.decode()], byte_tokenizer(), name=text, **settings)
-    store.save_probe(probe)
-    return probe.hash
-
-
-AS_ASKED = {"window_tokens": 80, "n_batches": 1}
-
-
-def test_the_probe_that_was_asked_for_is_found_among_several(recipe, tmp_path):
-    store = open_store(tmp_path / "store")
-    as_asked, other = saved_probe(store, "enwik8, cleaned"), saved_probe(store, builtin_corpus().name, 40)
-    fill(store.path, *(make_published("lab/a", probe=probe, **AS_ASKED) for probe in (as_asked, other)))
-    (found,) = evaluate(recipe, store)[1]
-    assert found.rows["probe"].unique().tolist() == [as_asked]
-    outcomes, (found,) = evaluate(recipe, store, cloud=replace(recipe.cloud, text="builtin"))
-    assert found.rows["probe"].unique().tolist() == [other]
-    assert outcomes[0].deviations == (f"text {builtin_corpus().name}, not enwik8",)
-
-
-def test_other_models_stand_in(recipe, store):
-    found = verdicts(evaluate(recipe, store, ["lab/a"])[0])
-    assert found["flat", ""] == ("not run", "no model among lab/bert")
-    assert found["bell", "lab/a"][0] == "reproduced"
-
-
-def test_a_panel_has_the_models_that_were_judged_and_no_others(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text(
-        RECIPE.partition("models:")[0] + "models: [lab/a, lab/stage-0, lab/stage-1]\nmetrics: [anisotropy]\n"
-        "differs: [nothing]\npublished:\n"
-        "  - {claim: grows, source: a, models: [lab/a], metric: anisotropy, criterion: {kind: finding, finding: growth}}\n"
-        "  - {claim: from base to chat, source: b, models: [lab/stage-*], metric: anisotropy, "
-        "criterion: {kind: stages, phases: [rise], more: [0]}}\n"
-    )
-    recipe = read_recipe(path)
-    store = fill(tmp_path / "store", make_published("lab/a"), *(make_published(f"lab/stage-{n}") for n in (0, 1)))
-    figure = draw_recipe(recipe, *evaluate(recipe, store))
-    training, stages = figure.axes
-    assert training.get_title(loc="left").splitlines()[0] == "1. grows"
-    assert stages.get_title(loc="left").startswith("2. from base to chat\n1 ")
-    assert [label.get_text() for label in stages.get_xticklabels()] == ["stage-0", "stage-1"]
-    assert sorted({round(float(x)) for line in stages.get_lines() for x in line.get_xdata()}) == [0, 1]
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["lab/a"]
-    assert not any(axes.get_legend() for axes in figure.axes), "no legend over curves"
-
-
 def test_no_label_of_a_figure_is_cut_off(tmp_path):
     path = tmp_path / "mine.yaml"
     long = "alpha_req[first=12]@last_token.normed"
@@ -135,11 +81,3 @@ def test_no_label_of_a_figure_is_cut_off(tmp_path):
         box = text.get_window_extent()
         assert figure.bbox.x0 <= box.x0, text.get_text()
         assert box.x1 <= figure.bbox.x1, text.get_text()
-
-
-def test_a_model_of_two_stacks(recipe, tmp_path):
-    store = fill(tmp_path / "store", make_two_stacks("lab/a"))
-    assert verdicts(evaluate(recipe, store)[0])["bell", "lab/a"] == (
-        "not run",
-        "has 2 stacks of blocks, and a recipe is about one",
-    )

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from hub_fixtures import save_again
-from huggingface_hub import constants
 
 from repdyn import open_store
 from repdyn.cli import sweep
@@ -145,42 +144,3 @@ def test_checkpoints_in_doubt(hub, family, recipe, command, tmp_path):
     page = (tmp_path / "reproductions" / "small" / "small.html").read_text()
     assert "Checkpoints in doubt" in page
     assert doubt in page
-
-
-def test_other_text_is_a_deviation(published, recipe, command, tmp_path):
-    text = tmp_path / "words.txt"
-    text.write_text("all the words of a text that is read again and again, and once more. " * 4000)
-    given = ("--text", text, "--sequence-length", 10, "--max-vectors", 4096)
-    status, out, _ = command(recipe, *given, "--downloads", tmp_path / "downloads", "--device", "cpu")
-    assert status == 1
-    otherwise = (
-        r"measured otherwise: text words\.txt \(sha256 \w+\), not builtin; windows of 10 tokens, not 12; 4 batches of"
-    )
-    assert re.search(otherwise, " ".join(out.split()))
-    page = (tmp_path / "reproductions" / "small" / "small.html").read_text()
-    assert re.search(r"4 batches of [\d,-]+ vectors, .* of 10 tokens.*; text words\.txt", page)
-    # nor is it forgotten where nothing of the kind is given
-    _, again, _ = command(recipe, "--evaluate-only", "--json")
-    assert json.loads(again)[0]["deviations"][1:] == [
-        "windows of 10 tokens, not 12",
-        "4 batches of 1,024 vectors, not 4 of 2,048",
-    ]
-
-
-def test_a_sweep_that_cannot_go_on(published, recipe, command, monkeypatch):
-    status, out, err = command(recipe, "--revisions", "step5")
-    assert (status, out) == (2, "")
-    assert err.startswith("error: ")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    status, out, err = command(recipe)
-    assert (status, out) == (3, "")
-    assert err.startswith("stopped: ")
-
-
-def test_a_shard_is_not_judged(hub, published, recipe, command, tmp_path):
-    shard = (recipe, "--shard", "1/3", "--downloads", tmp_path / "downloads", "--device", "cpu")
-    status, out, err = command(*shard)
-    assert status == 0
-    assert "page:" not in out
-    assert not (tmp_path / "reproductions" / "small" / "small.html").exists()
-    assert "--evaluate-only" in err

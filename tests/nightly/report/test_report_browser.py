@@ -10,15 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import Watched
-from report_browser import STEPS, ready, state, until
+from report_browser import STEPS, ready, state
 from synthetic_families import make_everything
 from synthetic_runs import fill, make_finished, make_rows
 
 from repdyn.report import write_report
 from repdyn.tables.frames import grid, measurements
-
-pytestmark = pytest.mark.slow
-
 
 TRAINING_RUNS = "[...new Set(document.getElementById('training').data.map((t) => t.meta.run))]"
 
@@ -121,32 +118,6 @@ def test_the_slider_moves_the_profile_and_says_where_it_is(opened, store):
     assert watched.page.evaluate("document.getElementById('heatmap').layout.shapes[0].x0") == 1.5
 
 
-def test_a_click_on_the_heatmap_chooses_its_step(opened):
-    watched = opened()
-    cells = watched.page.locator("#heatmap .nsewdrag")
-    box = cells.bounding_box()
-    cells.click(position={"x": box["width"] * 0.3, "y": box["height"] / 2})
-    until(watched, "#step[aria-valuetext*='(2 of 5)']")
-    assert state(watched)["step"] == "1"
-
-
-def test_play_goes_through_the_steps_and_stops_at_the_last(opened):
-    watched = opened("step=16")
-    watched.page.locator("#step").focus()
-    watched.page.keyboard.press("Home")
-    button = watched.page.locator("#play")
-    watched.page.evaluate(
-        "window.shown = []; const step = document.getElementById('step');"
-        "new MutationObserver(() => shown.push(step.value)).observe(step, { attributeFilter: ['aria-valuetext'] })"
-    )
-    button.click()
-    assert button.get_attribute("aria-pressed") == "true"
-    until(watched, "#play[aria-pressed=false]")
-    assert watched.page.evaluate("shown") == ["1", "2", "3", "4"]
-    assert watched.page.locator("#step").input_value() == "4"
-    assert button.inner_text().strip().endswith("Play")
-
-
 def test_metric_and_tokens_can_be_chosen(opened, store):
     watched = opened("metric=two_nn&subset=all")
     run_of(watched, "wide")
@@ -188,16 +159,6 @@ def test_the_course_counts_steps_or_tokens_on_a_log_or_linear_axis(opened):
     assert watched.page.locator("#axis-tokens").is_checked()
 
 
-def test_runs_can_be_taken_out_of_the_comparison(opened):
-    watched = opened("metric=two_nn&subset=all")
-    count = "new Set(document.getElementById('profiles').data.map((t) => t.meta.run)).size"
-    assert watched.page.evaluate(count) == 4
-    watched.page.locator("#run-selection summary").click()
-    watched.page.locator("#compared-runs input").first.uncheck()
-    assert watched.page.evaluate(count) == 3
-    assert state(watched)["without"] == watched.page.locator("#compared-runs label").first.inner_text()
-
-
 def test_everything_is_reached_by_keyboard_in_the_order_of_the_page(opened):
     watched = opened()
     watched.page.reload()
@@ -215,11 +176,3 @@ def test_everything_is_reached_by_keyboard_in_the_order_of_the_page(opened):
     watched.page.locator("#play").focus()
     watched.page.keyboard.press("Space")
     assert watched.page.locator("#play").get_attribute("aria-pressed") == "true"
-
-
-def test_what_is_chosen_is_in_the_address(opened):
-    watched = opened("metric=two_nn&subset=all&step=4&theme=dark&scale=linear&alerts=no")
-    assert watched.page.locator("#metric").input_value() == "two_nn"
-    assert watched.page.locator("#step").input_value() == "2"
-    assert watched.page.locator("#scale-linear").is_checked()
-    assert not watched.page.locator("#alerts").is_checked()

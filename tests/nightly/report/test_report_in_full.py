@@ -8,21 +8,17 @@ import numpy as np
 import pytest
 from pages import read_page
 from synthetic_runs import (
-    DENSE,
     fill,
     make_published,
     make_rows,
     make_scalar,
     make_two_stacks,
-    to_frame,
 )
 
-from repdyn.cli.report import main
 from repdyn.report import write_report
-from repdyn.report.plots import course_plot
-from repdyn.report.runs import report_data, report_runs
+from repdyn.report.runs import report_data
 from repdyn.report.sections import alerts_and_findings
-from repdyn.tables.frames import by_stack, grid, layer_mean, measurements
+from repdyn.tables.frames import by_stack, grid, measurements
 
 STEPS = (0, 1, 8, 64)
 
@@ -36,27 +32,6 @@ def test_each_stack_of_a_model_is_there_for_itself(tmp_path):
     encoder = next(run for run in page.tree["runs"] if "encoder" in run["label"])
     values = page.array(encoder["metrics"]["two_nn"]["all"]["values"])
     np.testing.assert_array_equal(values, grid(rows, "two_nn", "all").to_numpy(np.float32))
-
-
-def test_a_run_on_two_probes_is_there_once_for_each(tmp_path):
-    store = fill(tmp_path, *(make_rows(run="quick", probe=probe * 8, steps=STEPS) for probe in ("ab", "cd")))
-    page = read_page(write_report(store, tmp_path / "page.html"))
-    labels = sorted(run["label"] for run in page.tree["runs"])
-    assert labels == ["quick (probe abababab)", "quick (probe cdcdcdcd)"]
-    one = read_page(write_report(store, tmp_path / "page.html", probe="cd"))
-    assert [run["label"] for run in one.tree["runs"]] == ["quick"]
-
-
-def test_bands_are_intervals_or_said_to_be_missing(tmp_path):
-    store = fill(tmp_path, make_rows(run="a", steps=STEPS), make_rows(run="b", steps=STEPS, **DENSE, probe="d" * 16))
-    page = read_page(write_report(store, tmp_path / "page.html"))
-    told = {run["label"]: run["metrics"]["two_nn"]["all"] for run in page.tree["runs"]}
-    assert told["a"]["interval"] == "band: 95 % interval over probes"
-    assert told["b"]["interval"] == "no interval: batches share windows"
-    assert np.isnan(page.array(told["b"]["margins"])).all()
-    low = next(trace for trace in told["a"]["course"]["data"] if trace["meta"].get("role") == "low")
-    wanted = layer_mean(measurements(store.to_pandas("a")), "two_nn", "all")
-    np.testing.assert_allclose(page.array(low["y"]), wanted.mean - wanted.margin, rtol=1e-5)
 
 
 def test_only_a_run_that_goes_on_refreshes(tmp_path):
@@ -94,18 +69,6 @@ def text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-STEPS_OF_REPORT_LOSS = (0, 8, 64)
-
-
-def course(*scalars):
-    """Return the title and the lines of the row of losses in the course of a run that has these scalars."""
-    rows = [make_scalar(step, 5.0 - step / 100, name) for name in scalars for step in STEPS_OF_REPORT_LOSS]
-    (run,) = report_runs(to_frame([*make_rows(steps=STEPS_OF_REPORT_LOSS, n_blocks=2, loss=False), *rows]))
-    plot = course_plot(run, run.series["two_nn", "all"])
-    lines = [trace for trace in plot["data"] if trace["yaxis"] == "y" and "dash" in trace["line"]]
-    return plot["layout"]["annotations"][0]["text"], lines
-
-
 def rows(name, dimension, **given):
     fields = {"steps": (0, 1, 8, 64), "n_blocks": 2, "probe": "0" * 16} | given
     return make_published(name, dimension=lambda step, depth: float(dimension), **fields)
@@ -125,17 +88,6 @@ def test_verdicts_have_a_line_for_the_seeds(stores):
     assert "seeds" not in str(alerts_and_findings(report_data(stores, seeds=())))
 
 
-def asked(*arguments: str) -> None:
-    main([str(argument) for argument in arguments])
-
-
 @pytest.fixture
 def store(tmp_path):
     return fill(tmp_path / "store", *(make_rows(run=name, steps=(0, 8)) for name in ("a", "b")))
-
-
-def test_runs_place_and_title_can_be_chosen(store, tmp_path):
-    asked(store.path, "-o", tmp_path / "new" / "page.html", "--run", "b", "--title", "Two & two")
-    page = read_page(tmp_path / "new" / "page.html")
-    assert [run["label"] for run in page.tree["runs"]] == ["b"]
-    assert "<h1>Two &amp; two</h1>" in page.text

@@ -11,8 +11,6 @@ from synthetic_runs import fill, make_rows
 
 from repdyn.report import write_report
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_live_page_shows_the_next_step_and_keeps_what_was_chosen(browser, tmp_path):
     rows = make_rows(run="live", steps=STEPS, n_blocks=2)

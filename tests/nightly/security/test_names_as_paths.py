@@ -57,12 +57,7 @@ def test_every_part_of_a_key_stays_in_the_store(outside, name, part):
     assert store.read(key) == [row(run=key.run, measured_at=store.read(key)[0].measured_at)]
     assert store.runs() == [key.run]
     assert store.to_pandas(key.run)["run"].tolist() == [key.run]
-    store.write(key.failed, [row(run=key.run, reason="no")])
-    store.discard_failures(key)
     assert key.failed not in store
-    claim = store.claim(key)
-    assert claim is not None
-    claim.release()
 
 
 def test_long_names_that_begin_alike_have_folders_of_their_own():
@@ -95,15 +90,6 @@ def test_a_name_that_no_file_can_have(act):
 def test_a_step_below_zero_is_no_name():
     with pytest.raises(ValueError, match="expected a step >= 0, got -8"):
         _ = MeasurementKey("run", -8, "p", "m").filename
-
-
-def test_files_that_look_like_measurements_are_named(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "steps.parquet").touch()
-    with pytest.raises(
-        ValueError, match=r"expected file names such as step000000008-... in a store, got .*steps.parquet; move"
-    ):
-        open_store(tmp_path).steps("run")
 
 
 @pytest.mark.parametrize(

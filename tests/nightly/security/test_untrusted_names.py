@@ -51,7 +51,6 @@ def test_every_view_writes_inside_the_folder_asked_for(tmp_path, command, field)
         (["figures"], "figures/comparison"),
         (["export", "--to", "csv"], "exports"),
         (["export", "--to", "csv"], "exports/csv"),
-        (["compact"], ".claims"),
     ],
     ids=str,
 )
@@ -126,7 +125,6 @@ FORGED = "run\nFORGED: all checkpoints measured\tand more"
         ["figures"],
         ["insights"],
         ["alerts"],
-        ["compact"],
         ["query", "select run, metric, subset from rows"],
         ["query", "select run, metric, subset from rows", "--csv"],
     ],

@@ -6,19 +6,12 @@ import math
 
 import numpy as np
 import pandas as pd
-import pytest
 import torch
 
-from repdyn.studies.anatomy import geometry
 from repdyn.studies.anatomy.geometry import (
     closest_pairs,
-    explained_variance,
     sample_pairs,
 )
-
-
-def drawn(n: int, dim: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, dim))).to(dtype)
 
 
 def test_drawn_pairs_are_of_different_rows_each_as_likely():
@@ -32,13 +25,6 @@ def test_drawn_pairs_are_of_different_rows_each_as_likely():
     assert abs(counts - 700).max() < 5 * math.sqrt(700)
 
 
-def test_the_curve_against_singular_values():
-    rows = drawn(200, 20) * torch.arange(1, 21)
-    squares = np.linalg.svd(rows.numpy() - rows.numpy().mean(0), compute_uv=False) ** 2
-    np.testing.assert_allclose(explained_variance(rows), np.cumsum(squares) / squares.sum(), rtol=1e-9)
-    np.testing.assert_allclose(explained_variance(rows.float()), np.cumsum(squares) / squares.sum(), rtol=1e-5)
-
-
 def numbers(pairs: pd.DataFrame) -> list[tuple[int, int]]:
     return list(zip(pairs["first"], pairs["second"], strict=True))
 
@@ -50,14 +36,3 @@ def test_differences_below_float32_are_told_apart():
         rows[2 * pair + 1, (pair + 1) % 4] = angle
     found = closest_pairs(rows, k=4).pairs
     assert numbers(found) == [(2, 3), (6, 7), (0, 1), (4, 5)]
-
-
-@pytest.mark.parametrize("tile", [4096, 16])
-def test_closest_pairs_across_two_tables(tile, monkeypatch):
-    monkeypatch.setattr(geometry, "_TILE", tile)
-    one, other = drawn(40, 6), drawn(30, 6, seed=1)
-    cosines = torch.nn.functional.normalize(one, dim=1) @ torch.nn.functional.normalize(other, dim=1).T
-    order = cosines.flatten().argsort(descending=True)[:10]
-    found = closest_pairs(one, other, k=10)
-    assert numbers(found.pairs) == [(int(i) // 30, int(i) % 30) for i in order]
-    torch.testing.assert_close(found.nearest.double(), cosines.amax(1), rtol=0, atol=1e-6)

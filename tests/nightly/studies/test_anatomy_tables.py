@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models
 from transformers import (
     AlbertConfig,
     AlbertModel,
@@ -25,14 +22,12 @@ from transformers import (
     LlamaModel,
     OPTConfig,
     OPTModel,
-    PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaModel,
     T5Config,
     T5Model,
 )
 
-from repdyn.studies.anatomy.measurements import UNUSED_TOKEN, embedding_tables
 from repdyn.studies.lookups import find_lookups
 
 IDS = np.random.default_rng(0).permutation(np.arange(5, 90))[:16].tolist()
@@ -117,45 +112,3 @@ def test_the_tables_of_each_family(model, config, expected):
     assert [(lookup.kind, lookup.parameter, lookup.first_row) for lookup in found] == expected
     for lookup in found:
         assert torch.equal(lookup.weight, built.get_parameter(lookup.parameter))
-
-
-def test_looking_changes_nothing():
-    torch.manual_seed(0)
-    model = BertModel(BertConfig(**BASE)).train()
-    before, state = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
-    find_lookups(model, IDS)
-    assert model.training
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_a_model_without_an_input_table(monkeypatch):
-    model = LlamaModel(LlamaConfig(**BASE))
-    weight = model.embed_tokens.weight
-    monkeypatch.setattr(
-        model.embed_tokens, "forward", lambda ids: torch.nn.functional.one_hot(ids, 100).float() @ weight
-    )
-    message = "expected a model that looks its tokens up in a table, but LlamaModel looks up none at their ids; "
-    with pytest.raises(ValueError, match="^" + re.escape(message)):
-        find_lookups(model, IDS)
-
-
-def tokenizer_of(*tokens: str) -> PreTrainedTokenizerFast:
-    words = {token: number for number, token in enumerate(tokens)}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="[UNK]")), unk_token="[UNK]", cls_token="[CLS]"
-    )
-
-
-@pytest.mark.parametrize(
-    "token",
-    ["[unused17]", "<unused3>", "<unused_3>", "<|unused_3|>", "<|reserved_special_token_8|>", "madeupword0002"],
-)
-def test_names_of_unused_tokens(token):
-    used = [f"word{n}" for n in range(20)]
-    words, *_ = embedding_tables(
-        LlamaModel(LlamaConfig(**BASE)), tokenizer_of("[UNK]", "[CLS]", token, "unused1", *used)
-    )
-    assert words.left_out[UNUSED_TOKEN] == 1
-    assert token not in words.labels
-    assert "unused1" in words.labels

@@ -7,13 +7,9 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from synthetic_runs import fill, make_row, make_scalar
-from transformers import T5Config, T5Model
 
-from repdyn import measure
 from repdyn.cli.main import main
-from repdyn.studies.convergence.profiles import token_cosines
 
 LONG = {"context_length": 256}
 
@@ -36,35 +32,6 @@ def ran(*arguments):
 def short(text, output, *more):
     given = ["--text", text, "--sequence-length", 32, "--max-vectors", 512, "--resamples", 50, "-o", output]
     return [*given, *more] if "--sentences" in more else [*given, "--sentences", 20, *more]
-
-
-def test_sums_are_by_sequence(hand_written, small_probe):
-    [found] = token_cosines(hand_written, small_probe, ["all"])
-    tokens = small_probe.sample("all").ravel()
-    sums = found.sum_by_sequence(tokens)
-    for sequence in range(24):
-        members = [token for token in tokens if token // 12 == sequence]
-        assert sums.counts[sequence] == len(members)
-        expected = found.cosines[:, found.rows[members]].sum(1)
-        np.testing.assert_allclose(sums.sums[sequence], expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("subset", ["all", "no_sink"])
-def test_the_alignment_is_the_metric(subset, hand_written, small_probe):
-    [found] = token_cosines(hand_written, small_probe, ["all", "no_sink"])
-    rows = measure(hand_written, small_probe, [f"alignment@{subset}"]).to_pandas()
-    np.testing.assert_allclose(found.sum_by_sequence(small_probe.sample(subset)).alignment, rows["value"], rtol=1e-12)
-
-
-def test_each_stack_has_a_last_layer_of_its_own(small_probe):
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 50, "d_model": 16, "d_kv": 8, "num_heads": 2, "d_ff": 32}
-    model = T5Model(T5Config(**sizes, num_layers=2, num_decoder_layers=3, decoder_start_token_id=0)).eval()
-    found = {one.stack: one for one in token_cosines(model, small_probe, ["all"])}
-    assert {stack: len(one.cosines) for stack, one in found.items()} == {"encoder": 3, "decoder": 4}
-    for one in found.values():
-        np.testing.assert_allclose(one.cosines[-1], 1, atol=1e-12)
-        assert one.cosines[0].max() < 0.999
 
 
 def test_two_models(save_model, text, tmp_path, capsys):
@@ -123,42 +90,3 @@ def test_a_store(tmp_path, capsys):
     assert table["step"].tolist() == [0, 1, 2, 4, 8]
     assert table["loss"].tolist() == [6, 5, 4, 3, 2]
     assert (tmp_path / "out" / "lab%2Fa" / "loss_3f2ab1c0.png").exists()
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (
-            checkpoints(steps=(0, 1, 2)),
-            "lab/a on the probe 3f2ab1c0: expected at least 4 checkpoints with both an align",
-        ),
-        (
-            checkpoints(loss=False),
-            "lab/a on the probe 3f2ab1c0: expected at least 4 checkpoints with both an alignment",
-        ),
-        (checkpoints(metric="two_nn"), "lab/a on the probe 3f2ab1c0: expected a measured metric, got 'alignment'"),
-    ],
-    ids=["three", "no loss", "no alignment"],
-)
-def test_stores_that_do_not_tell(rows, message, tmp_path, capsys):
-    store = fill(tmp_path / "store", rows)
-    with pytest.raises(SystemExit) as stopped:
-        ran("--store", store.path, "-o", tmp_path / "out")
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: {message}")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ([], "expected a model or --store RUN, got neither; see --help"),
-        (["a", "--before-after"], "expected two models with --before-after, got 1; name first and second"),
-        (["a", "--run", "x"], "expected --run with --store, got it alone; name the store that holds the run"),
-    ],
-    ids=["nothing", "one model", "a run"],
-)
-def test_contradictions(given, message, capsys, tmp_path):
-    with pytest.raises(SystemExit):
-        ran(*given, "-o", tmp_path / "out")
-    assert capsys.readouterr().err == f"error: {message}\n"

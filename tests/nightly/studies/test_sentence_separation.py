@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
-import pytest
 from scipy import stats
 
 from repdyn.studies.anatomy.geometry import cosine_matrix
 from repdyn.studies.sentences import tables
-from repdyn.studies.sentences.examples import CHANGES, PARAPHRASES
 from repdyn.studies.sentences.tables import consistency, separation
 
 
@@ -45,29 +41,6 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
     assert 48 <= held <= 60
 
 
-@pytest.mark.parametrize(
-    ("groups", "got"),
-    [([0, 0, 1, 1], "2 of [2] sentences"), ([0, 0, 1, 1, 2], "3 of [1, 2] sentences")],
-    ids=["groups", "sentences"],
-)
-def test_too_little_to_tell_groups_apart(groups, got):
-    message = f"expected at least 3 groups of two sentences or more, got {got}; give more groups, or paraphrases of "
-    with pytest.raises(ValueError, match="^" + re.escape(message) + "each sentence$"):
-        separation(cosine_matrix(np.random.default_rng(0).normal(size=(len(groups), 4))), groups)
-
-
-def changed(n_each=8, dim=30, noise=0.2, seed=0, kinds=("plural", "past", "negated"), shared=False):
-    """Each kind moves sentences along a direction of its own, more or less."""
-    random = np.random.default_rng(seed)
-    directions = np.linalg.qr(random.normal(size=(dim, len(kinds))))[0].T
-    labels = [kind for kind in kinds for _ in range(n_each)]
-    sources = [f"sentence {n if shared else (kind, n)}" for kind in kinds for n in range(n_each)]
-    starts = {source: random.normal(size=dim) for source in sources}
-    before = np.stack([starts[source] for source in sources])
-    moves = np.repeat(directions, n_each, axis=0) + noise * random.normal(size=before.shape)
-    return before, before + moves, labels, sources
-
-
 def test_p_is_uniform_where_kinds_mean_nothing(monkeypatch):
     monkeypatch.setattr(tables, "N_PERMUTATIONS", 199)
     random = np.random.default_rng(0)
@@ -78,28 +51,3 @@ def test_p_is_uniform_where_kinds_mean_nothing(monkeypatch):
         p.append(found["p"][0])
     assert stats.kstest(p, "uniform").pvalue > 0.01
     assert min(p) >= 1 / 200
-
-
-def test_a_change_that_moves_nothing():
-    before, after, kinds, sources = changed()
-    after[5] = before[5]
-    with pytest.raises(ValueError, match=r"^expected changes that move the vector, got 1 of 24 that do not; the "):
-        consistency(before, after, kinds, sources)
-
-
-def test_paraphrases_are_all_different():
-    assert len(PARAPHRASES) == 12
-    sentences = [sentence for group in PARAPHRASES.values() for sentence in group]
-    assert len(set(sentences)) == len(sentences) == 60
-    assert {len(group) for group in PARAPHRASES.values()} == {5}
-
-
-def test_every_change_is_made_to_the_same_sentences():
-    assert list(CHANGES) == ["singular to plural", "negated", "present to past", "he to she"]
-    befores = [[before for before, _ in pairs] for pairs in CHANGES.values()]
-    assert all(sentences == befores[0] for sentences in befores)
-    assert len(set(befores[0])) == 12
-    afters = [after for pairs in CHANGES.values() for _, after in pairs]
-    assert len(set(afters)) == 48
-    assert set(afters).isdisjoint(befores[0])
-    assert all(" not " in after for _, after in CHANGES["negated"])

@@ -13,7 +13,7 @@ from hub_fixtures import save_again
 from hub_server import HubServer
 from transformers import AutoModel, AutoModelForCausalLM
 
-from repdyn import open_store
+from repdyn import insights, open_store, query
 from repdyn.cli import sweep as cli
 from repdyn.cli.sweep import main
 from repdyn.data.byte_tokenizer import byte_tokenizer
@@ -168,7 +168,7 @@ def test_a_mixture_is_measured_and_named(hub, family, command, tmp_path):
     status, _, err = command()
     assert status == 0
     assert f"lab/model: the final weights, those of step16, in 1 of {1 + len(others)} weight files" in err
-    (found,) = open_store("sweeps").insights()
+    (found,) = insights(open_store("sweeps"))
     (statement,) = [each for each in found.statements if each.kind == "repeated embeddings"]
     assert statement.steps == (8, 16)
 
@@ -222,9 +222,6 @@ def test_a_mixture_of_two_checkpoints_has_no_values(hub, family, command, tmp_pa
     assert sorted(measurements(frame)["step"].unique()) == [0, 12, 16]
     assert failure_line(frame) is None
     assert copies_line(frame) == "1 checkpoint has single files of another one and no values: step 8 of step16"
-    (run,) = (
-        open_store("sweeps")
-        .sql("select failed_checkpoints, mixed_checkpoints, checkpoints from runs")
-        .to_dict("records")
-    )
+    counts = query(open_store("sweeps"), "select failed_checkpoints, mixed_checkpoints, checkpoints from runs")
+    (run,) = counts.to_dict("records")
     assert run == {"failed_checkpoints": 0, "mixed_checkpoints": 1, "checkpoints": 3}

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import curve_fit
 from scipy.stats import f as f_distribution
 
-from repdyn.tables.activation_fits import fit_activations, fit_layers
+from repdyn.tables.activation_fits import fit_activations
 
 STEPS = np.array([0, *(2**k for k in range(10)), *range(1000, 143_001, 1000)], float)
 
@@ -58,12 +58,3 @@ def test_how_often_a_random_walk_is_reported(steps, n_walks, most):
     share = np.mean([fit_activations(steps, walk).is_reported for walk in walks])
     print(f"{share:.1%} of {n_walks} random walks of {len(steps)} steps")
     assert share <= most
-
-
-def test_layers_fitted_together_have_the_fits_that_each_has_alone():
-    layers = [noisy(curve(STEPS, *KNOWN[name]), 0.02, seed) for seed, name in enumerate(KNOWN)]
-    layers[1][3], layers[2][5] = np.nan, np.inf
-    layers += [np.ones_like(STEPS), np.full_like(STEPS, np.nan)]
-    together = fit_layers(STEPS, np.stack(layers))
-    assert together == [fit_activations(STEPS, values) for values in layers]
-    assert [fit is None for fit in together] == [False] * len(KNOWN) + [True, True]

@@ -7,25 +7,12 @@ from judged_runs import (
     NOT_SHOWN,
     SHOWN,
     UNJUDGED,
-    by_block,
     course,
     judged,
     with_error,
 )
 
 from repdyn.tables.findings import findings
-
-
-@pytest.mark.parametrize("causal", [True, False, None], ids=["decoder", "encoder", "unknown"])
-def test_every_kind_of_model_is_judged_on_both_shapes_and_the_growth(run, causal):
-    assert [finding.verdict for finding in findings(run(causal=causal))] == [
-        *(SHOWN, SHOWN, NOT_SHOWN, NOT_SHOWN, SHOWN, SHOWN, SHOWN)
-    ]
-    flat = {"anisotropy": lambda step, depth: 0.3, "no_sink": lambda step, depth: 0.2}
-    assert [finding.verdict for finding in findings(run(causal=causal, **flat))] == [
-        *(NOT_SHOWN, NOT_SHOWN, SHOWN, SHOWN, NOT_SHOWN, NOT_SHOWN, SHOWN)
-    ]
-
 
 GROWTHS = {
     "grows and settles": ({0: 0.1, 10: 0.4, 50: 0.5, 100: 0.5}, NARROW, SHOWN),
@@ -60,13 +47,6 @@ def test_growth(run, values, error, verdict, metric, subset):
     assert judged(course(run, metric, values, error=error), "growth", subset).verdict == verdict
 
 
-def test_a_block_without_a_value_somewhere_is_left_out_everywhere(run):
-    blocks = {0: [1.0, 1.0, 1.0], 50: [2.0, 2.0, NAN], 100: [2.0, 2.0, 90.0]}
-    finding = judged(by_block(run, "anisotropy", blocks), "growth")
-    assert finding.verdict == SHOWN
-    assert finding.evidence.endswith("; over 2 of 3 blocks")
-
-
 RISES = {
     "rises and falls": ({0: 10, 10: 20, 50: 16, 100: 15}, NARROW, SHOWN),
     "highest at half": ({0: 10, 50: 20, 100: 15}, NARROW, SHOWN),
@@ -97,24 +77,6 @@ RISES = {
 @pytest.mark.parametrize(("values", "error", "verdict"), RISES.values(), ids=RISES)
 def test_dimension(run, values, error, verdict, causal):
     assert judged(course(run, "dimension", values, error=error, causal=causal), "dimension").verdict == verdict
-
-
-LATE = {
-    # the mean falls by a tenth or more in each
-    "all blocks fall": ([20, 20, 20, 20], [18, 18, 18, 18], SHOWN, "4 of 4 blocks fall"),
-    "three of four fall": ([20, 20, 20, 20], [16, 16, 16, 21], SHOWN, "3 of 4 blocks fall"),
-    "half of them fall": ([20, 20, 20, 20], [10, 10, 21, 21], NOT_SHOWN, "2 of 4 blocks fall"),
-    "the mean alone falls": ([50, 20, 20, 20], [10, 21, 21, 21], NOT_SHOWN, "1 of 4 blocks fall"),
-    "one falls, the others stay": ([50, 20, 20, 20], [10, 20, 20, 20], UNJUDGED, "1 of 4 blocks fall, 3 may"),
-}
-
-
-@pytest.mark.parametrize(("half", "last", "verdict", "told"), LATE.values(), ids=LATE)
-def test_a_late_decline_is_one_of_most_blocks(run, half, last, verdict, told):
-    blocks = {0: [8.0] * 4, 10: [60.0] * 4, 50: half, 100: last}
-    finding = judged(by_block(run, "dimension", blocks), "dimension")
-    assert finding.verdict == verdict
-    assert f"; {told};" in finding.evidence
 
 
 def test_reasons_for_no_verdict(run):

@@ -4,7 +4,6 @@ import io
 import math
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -55,28 +54,3 @@ def test_one_screen_of_a_sweep_that_failed_in_many_ways(published, failures, fra
     lines = printed(frame, **EVERYTHING).splitlines()
     assert len(lines) <= MAX_LINES
     assert max(map(len, lines)) <= 80
-
-
-def test_few_distinct_embeddings_are_no_warning(run):
-    frame = run(steps=(0, 1))
-    embeddings = (frame["metric"] == "two_nn") & (frame["layer"] == 0)
-    reason = "fewer than half of the vectors are distinct: 71 of 4096"
-    few = [NAN, reason, 71, 4096, True]
-    frame.loc[embeddings, ["value", "reason", "n_unique", "n_vectors", "on_distinct"]] = few
-    text = printed(frame)
-    assert "warning" not in text
-    assert "layer 0, the embeddings, has no two_nn: 71 of 4,096 vectors are distinct" in text
-    frame.loc[frame["layer"] == 1, ["value", "reason"]] = [NAN, reason]
-    assert "warning: 6 of 42 values are left out, mostly: fewer than half of the" in printed(frame)
-
-
-def test_more_than_the_default_metrics_have_a_line_each_below_the_screen(run):
-    frame = run(steps=(0, 8))
-    more = frame[frame["metric"] == "two_nn"].assign(metric="zeta")
-    lines = printed(pd.concat([frame, more]), **EVERYTHING).splitlines()
-    screen = lines[: lines.index("figures: runs/first/figures (2 files)") + 1]
-    assert len(screen) <= MAX_LINES
-    assert not any("also measured" in line for line in lines)
-    assert lines[len(screen) + 1].startswith("family    metric")
-    assert any(line.startswith("own       zeta") for line in lines)
-    assert "s: seconds per checkpoint" in " ".join(line.strip() for line in lines[-3:])

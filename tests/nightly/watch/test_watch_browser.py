@@ -6,7 +6,7 @@ import pytest
 from browser import watched_page  # noqa: F401
 from synthetic_runs import fill, make_finished, make_rows, make_scalar
 
-pytestmark = [pytest.mark.slow, pytest.mark.process]
+pytestmark = pytest.mark.process
 
 
 STEPS = (0, 10, 20, 30, 40, 50, 60, 70)

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from repdyn.figures.drawing import entitle
-from repdyn.studies.convergence.gaps import THRESHOLD
 from repdyn.studies.convergence.profiles import SUMMARIES, ProfileEstimate
+from repdyn.studies.convergence.resampling import THRESHOLD
 from repdyn.studies.output import layer_axis, line_with_band, series_colour
 from repdyn.tables.style import LOSS_COLOUR, SEQUENTIAL, SUBSET_COLOURS, styled
 
@@ -73,7 +73,7 @@ def gap_figure(name: str, gaps: Mapping[tuple[str, str], pd.DataFrame]) -> Figur
 
     Args:
         name: of the model.
-        gaps: from :func:`repdyn.studies.convergence.gaps.class_gaps`.
+        gaps: from :func:`repdyn.studies.convergence.resampling.class_gaps`.
     """
     figure = Figure(figsize=(7.5, 1.2 + 2.4 * len(gaps)))
     panels = figure.subplots(len(gaps), sharex=True, squeeze=False)[:, 0]

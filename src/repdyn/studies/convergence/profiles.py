@@ -20,8 +20,8 @@ from repdyn.kernels import Cloud, Undefined, full_precision
 from repdyn.kernels.matched import cosines
 from repdyn.probe import Probe
 from repdyn.probe.class_names import class_names
-from repdyn.studies.convergence.bootstrap import SequenceSums, percentile_interval, resample_profiles
 from repdyn.studies.convergence.generated_sentences import sentence_probe
+from repdyn.studies.convergence.resampling import SequenceSums, percentile_interval, resample_profiles
 from repdyn.studies.driver import text_probe
 from repdyn.studies.models import LoadedModel
 from repdyn.studies.output import join_tables, progress_bar

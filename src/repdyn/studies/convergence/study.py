@@ -11,7 +11,6 @@ import pandas as pd
 from repdyn.probe.class_names import CLASS_OPTIONS, CLASSES
 from repdyn.store import find_store
 from repdyn.studies.convergence import figures
-from repdyn.studies.convergence.gaps import THRESHOLD, class_gaps
 from repdyn.studies.convergence.profiles import (
     ConvergenceMeasurements,
     ProfileEstimate,
@@ -22,6 +21,7 @@ from repdyn.studies.convergence.profiles import (
     measure_convergence,
     summaries_with_loss,
 )
+from repdyn.studies.convergence.resampling import THRESHOLD, class_gaps
 from repdyn.studies.driver import Study, add_layers_option, add_number
 from repdyn.studies.models import LoadedModel, file_name
 from repdyn.studies.output import Output, join_tables, print_line, print_table, print_title
@@ -134,7 +134,7 @@ class ConvergenceStudy(Study):
 
     def _report_correlations(self) -> None:
         frames = []
-        for (name, probe), run in select(find_store(self.options.store, self.options.run), self.options.run).items():
+        for (name, probe), run in select(find_store(self.options.store), self.options.run).items():
             for stack, rows in by_stack(run).items():
                 title, loss = of_stack(name, stack), loss_of_run(rows).title
                 try:

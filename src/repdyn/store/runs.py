@@ -1,0 +1,267 @@
+"""Runs that only ever grow, and the histories that views show of them.
+
+Each start of a training is a run of its own, in a folder of its own with a ``run.json``. A resumed training, a branch
+or a notebook cell that runs twice is another run, perhaps with a parent. What a curve shows is a path: a run and its
+ancestors, each up to the step at which the next one left it. A folder without ``run.json`` is a run without a parent.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from repdyn.store.files import has_row_files, read_tables, row_files
+from repdyn.store.keys import folder_name, is_failure, run_of, step_of
+from repdyn.utils.addresses import is_url
+from repdyn.utils.files import write_atomically
+
+RUN_FILE = "run.json"
+_ID_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Run:
+    """One start of a training, or the checkpoints that a sweep has measured."""
+
+    id: str
+    """``NAME--`` and random digits; the name alone for a folder without :data:`RUN_FILE`."""
+    name: str
+    started: str = ""
+    """UTC time, ISO 8601; "" if unknown."""
+    parent: str | None = None
+    """Id of the run that it goes on from."""
+    parent_step: int | None = None
+    """Step at which it left its parent."""
+    parent_store: str | None = None
+    """Store of the parent if that is another one: a URL, or a path relative to the folder of this store."""
+    configuration: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The share of one run in a path."""
+
+    folder: Path
+    last_step: int | None
+    """The step at which the next run left it; None for the last run of a path."""
+
+    def files(self) -> list[Path]:
+        """Return the files that may have rows of this part, in ascending order of their names."""
+        names = row_files(self.folder)
+        return [self.folder / name for name in names if self.has_step(step_of(name))]
+
+    def until(self, step: int | None) -> Part:
+        """Return the share up to a step."""
+        steps = [each for each in (self.last_step, step) if each is not None]
+        return Part(self.folder, min(steps, default=None))
+
+    def has_step(self, step: int | None) -> bool:
+        """Return whether a step belongs to the part; True for a step that is unknown."""
+        return step is None or self.last_step is None or step <= self.last_step
+
+
+@dataclass(frozen=True)
+class RunPath:
+    """A history: a run and its ancestors, the first of them first."""
+
+    name: str
+    """The name under which views show it."""
+    run: Run
+    parts: Sequence[Part]
+    missing: str | None = None
+    """What is missing of the history, if anything."""
+
+    def steps(self) -> list[int]:
+        """Return the measured steps in ascending order, without those at which measuring failed."""
+        found: set[int] = set()
+        for part in self.parts:
+            for path in part.files():
+                step = step_of(path.name)
+                if step is None:
+                    table = read_tables([path], ["step", "layer"])
+                    found.update(filter(part.has_step, table.filter(table["layer"].is_valid())["step"].to_pylist()))
+                elif not is_failure(path.name):
+                    found.add(step)
+        return sorted(found)
+
+
+def new_run(
+    store: Path,
+    name: str,
+    configuration: Mapping[str, Any],
+    parent: str | None,
+    parent_step: int | None,
+    parent_store: str | None,
+) -> Run:
+    """Return a new run with its folder in a store; its id is random whatever seeds are set."""
+    started = datetime.now(UTC).isoformat(timespec="milliseconds")
+    run_id = f"{name}--{secrets.token_hex(_ID_BYTES)}"
+    run = Run(run_id, name, started, parent, parent_step, parent_store, configuration)
+    folder = store / folder_name(run_id)
+    folder.mkdir(parents=True)
+    content = json.dumps(asdict(run), indent=2, ensure_ascii=False, default=str) + "\n"
+    write_atomically(folder / RUN_FILE, lambda path: path.write_text(content, encoding="utf-8"))
+    return run
+
+
+def find_run(store: Path, run_id: str) -> Run | None:
+    """Return the run of an id that has a :data:`RUN_FILE` or rows; None if there is none."""
+    folder = store / folder_name(run_id)
+    return _run_in(folder) if (folder / RUN_FILE).exists() or has_row_files(folder) else None
+
+
+class History:
+    """The runs of a store as they are at one moment, and the paths through them.
+
+    Args:
+        store: folder of the store.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        folders = (folder for folder in sorted(store.glob("*/")) if not folder.name.startswith("."))
+        runs = (_run_in(folder) for folder in folders if has_row_files(folder) or (folder / RUN_FILE).exists())
+        self.runs = {run.id: run for run in runs}
+        """All runs by id, also those without rows."""
+        self._children: dict[str, list[Run]] = {}
+        for run in sorted(self.runs.values(), key=lambda run: (run.started, run.id)):
+            if run.parent is not None:
+                self._children.setdefault(run.parent, []).append(run)
+
+    def paths(self) -> list[RunPath]:
+        """Return the paths that views show, by name and then in the order in which they began.
+
+        These end in runs that no other one continues, and in those that have measured more steps than the point at
+        which each other one left them, unless that one has measured the same steps with the same weights.
+        """
+        shown = [run for run in self.runs.values() if self._is_shown(run)]
+        ends = {run.id for run in shown}
+        began = {run.id: self._began(run, ends) for run in shown}
+        found, numbers = [], dict.fromkeys((run.name for run in shown), 0)
+        for run in sorted(shown, key=lambda run: (run.name, began[run.id], run.id)):
+            numbers[run.name] += 1
+            when = f", {began[run.id][:16].replace('T', ' ')}" if began[run.id] else ""
+            is_first = numbers[run.name] == 1
+            found.append(self.path_to(run, run.name if is_first else f"{run.name} ({numbers[run.name]}{when})"))
+        return found
+
+    def path_to(self, run: Run, name: str) -> RunPath:
+        """Return the path that ends in a run, under a name."""
+        parts, missing = self._ancestors(run, frozenset({run.id}))
+        return RunPath(name, run, (*parts, Part(self.folder(run), None)), missing)
+
+    def family(self, run: Run) -> Iterator[Path]:
+        """Yield the folders of a run, of its ancestors and of all that descend from one of these."""
+        yield self.folder(run)
+        for part in reversed(self.path_to(run, run.name).parts[:-1]):
+            yield part.folder
+        root = run
+        seen = {run.id}
+        while (parent := self.runs.get(root.parent or "")) is not None and parent.id not in seen:
+            seen.add(parent.id)
+            root = parent
+        yield from (self.folder(each) for each in self._descendants(root))
+
+    def folder(self, run: Run) -> Path:
+        """Return the folder of a run."""
+        return self._store / folder_name(run.id)
+
+    def _ancestors(self, run: Run, seen: frozenset[str]) -> tuple[list[Part], str | None]:
+        """Return the parts of a run's ancestors, and what is missing of them."""
+        if run.parent is None or run.parent in seen:
+            return [], None
+        history, parent = self, self.runs.get(run.parent)
+        if parent is None and (elsewhere := self._parent_store(run)) is not None:
+            history = History(elsewhere)
+            parent = history.runs.get(run.parent)
+        if parent is None:
+            place = run.parent_store or self._store
+            return (
+                [],
+                f"the run {run.parent}, which {run.name} goes on from, is not in {place}; its steps are not shown",
+            )
+        parts, missing = history._ancestors(parent, seen | {parent.id})
+        return [part.until(run.parent_step) for part in [*parts, Part(history.folder(parent), None)]], missing
+
+    def _parent_store(self, run: Run) -> Path | None:
+        """Return the folder of another store that a run's parent is in; of a remote one the copy, if there is one."""
+        if run.parent_store is None:
+            return None
+        if is_url(run.parent_store):
+            from repdyn.store.remote import RemoteStore  # with the packages of remote filesystems
+
+            return RemoteStore(run.parent_store).path
+        return self._store / run.parent_store
+
+    def _began(self, run: Run, ends: Collection[str]) -> str:
+        """Return when the first run of a path began that is part of no path before it."""
+        parent = self.runs.get(run.parent or "")
+        if parent is None or parent.id in ends or self._children[parent.id][0] != run:
+            return run.started
+        return self._began(parent, ends)
+
+    def _is_shown(self, run: Run) -> bool:
+        return has_row_files(self.folder(run)) and not any(
+            self._is_continued(run, child) for child in self._children.get(run.id, ())
+        )
+
+    def _is_continued(self, run: Run, child: Run) -> bool:
+        """Return whether a child, or one that descends from it, has the steps that a run measured after it left."""
+        folders = [self.folder(each) for each in self._descendants(child) if has_row_files(self.folder(each))]
+        if not folders:
+            return False
+        left = Part(self.folder(run), child.parent_step)
+        for name in row_files(left.folder):
+            step = step_of(name)
+            if is_failure(name) or step is None or left.has_step(step):
+                continue
+            weights = weights_of(left.folder / name)
+            if weights is None or all(weights_of(folder / name) != weights for folder in folders):
+                return False
+        return True
+
+    def _descendants(self, run: Run) -> Iterator[Run]:
+        """Yield a run and all that go on from it."""
+        waiting, seen = [run], {run.id}
+        while waiting:
+            yield (each := waiting.pop(0))
+            children = [child for child in self._children.get(each.id, ()) if child.id not in seen]
+            seen.update(child.id for child in children)
+            waiting += children
+
+
+def weights_of(path: Path) -> str | None:
+    """Return the fingerprint of the weights that a file was measured on; None if unknown, or if there is no file."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return _weights(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _weights(path: Path, mtime_ns: int, size: int) -> str | None:
+    try:
+        return read_tables([path], ["weights"])["weights"][0].as_py()
+    except ValueError:  # damaged: it is named where its rows are read
+        return None
+
+
+def _run_in(folder: Path) -> Run:
+    """Return the run in a folder, whose name says which it is, also if it is a copy of another one."""
+    run_id = run_of(folder.name)
+    try:
+        known = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        run = Run(**{each.name: known[each.name] for each in fields(Run) if each.name in known})
+        return run if run_id is None else replace(run, id=run_id)
+    except (OSError, ValueError, TypeError):
+        # of a sweep, or damaged: its rows are shown nevertheless
+        names = row_files(folder) if run_id is None else ()
+        name = run_id or (read_tables([folder / names[0]], ["run"])["run"][0].as_py() if names else folder.name)
+        return Run(name, name)

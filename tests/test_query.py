@@ -1,0 +1,217 @@
+"""Queries in SQL: the views contain what the store says, and a mistake is answered."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from stored_rows import KEY, row
+from synthetic_runs import fill, make_failures, make_published
+
+import repdyn
+from repdyn import insights, open_store, query
+from repdyn.cli.main import main
+from repdyn.report.runs import report_data
+from repdyn.store import MeasurementKey
+from repdyn.store.schema import COLUMNS
+from repdyn.tables.findings import findings
+from repdyn.tables.frames import measurements
+from repdyn.tables.series import metric_series
+from repdyn.tables.sql import VIEWS
+
+pytest.importorskip("duckdb")
+
+
+@pytest.fixture
+def store(tmp_path):
+    rows = make_published("lab/a", steps=(0, 8)) + make_published("lab/b", steps=(0, 8, 16))
+    return fill(tmp_path / "store", rows)
+
+
+def test_rows_are_those_of_the_store(store):
+    frame, expected = query(store, "select * from rows"), store.to_pandas()
+    assert list(frame.columns) == ["store", *COLUMNS]
+    assert set(frame["store"]) == {str(store.path)}
+    assert len(frame) == len(expected)
+    for name in ("run", "step", "layer", "metric", "subset", "value", "probe"):
+        # NULL for what is missing, of any type
+        given, wanted = frame[name].astype(object), expected[name].astype(object)
+        assert [None if pd.isna(one) else one for one in given] == [None if pd.isna(one) else one for one in wanted]
+
+
+def test_aggregates_are_those_of_pandas(store):
+    found = query(store, "select step, avg(value) as mean from rows where metric = 'two_nn' group by 1 order by 1")
+    expected = store.to_pandas(metrics=["two_nn"]).astype({"value": float}).groupby("step")["value"].mean()
+    assert found["step"].tolist() == expected.index.tolist()
+    np.testing.assert_allclose(found["mean"], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "run = 'lab/a' and step = 8",
+        "step in (0, 32) and run <> 'lab/b'",
+        "run like 'lab/a%' and step between 8 and 20",
+        "metric in ('two_nn', 'anisotropy') and head is null and subset = 'all'",
+        "value < 1e5 and step = 8 and metric = 'two_nn'",
+        "layer is null",
+        "store = 'elsewhere'",
+        "step = (select max(step) from rows)",
+    ],
+)
+def test_conditions_select_from_the_rows(store, condition):
+    """Columns that are in a condition alone must be read too."""
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.register("rows", query(store, "select * from rows"))
+        expected = connection.execute(f"select count(*) as n, sum(value) as total from rows where {condition}").df()
+    found = query(store, f"select count(*) as n, sum(value) as total from rows where {condition}")
+    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+
+
+def test_undefined_values_are_null_and_do_not_spoil_a_mean(tmp_path):
+    store = open_store(tmp_path)
+    store.write(KEY, [row(layer=1, value=4.0), row(layer=2, value=math.nan, reason="constant cloud")])
+    assert query(store, "select avg(value) as mean, count(value) as n from rows").to_dict("records") == [
+        {"mean": 4.0, "n": 1}
+    ]
+    assert query(store, "select reason from rows where value is null")["reason"].tolist() == ["constant cloud"]
+
+
+def test_runs(store):
+    fill(store.path, make_failures(run="lab/b", step=32, probe=store.to_pandas("lab/b")["probe"][0]))
+    found = query(store, "select * from runs").set_index("run")
+    assert found["checkpoints"].to_dict() == {"lab/a": 2, "lab/b": 3}
+    assert found["last_step"].to_dict() == {"lab/a": 8, "lab/b": 16}
+    assert found["failed_checkpoints"].to_dict() == {"lab/a": 0, "lab/b": 1}
+    frame = store.to_pandas("lab/a")
+    assert list(found["metrics"]["lab/a"]) == sorted(frame.loc[frame["layer"].notna(), "metric"].unique())
+
+
+def test_profiles_have_a_column_for_each_metric_of_whole_layers(store, tmp_path):
+    found = query(store, "select * from profiles where run = 'lab/b' and step = 16 and subset = 'all' order by layer")
+    frame = store.to_pandas("lab/b").query("step == 16 and subset == 'all'")
+    for metric in ("two_nn", "anisotropy"):
+        values = frame.loc[frame["metric"] == metric].set_index("layer")["value"].sort_index()
+        np.testing.assert_array_equal(found.set_index("layer")[metric].loc[values.index], values)
+    odd = open_store(tmp_path / "odd")
+    settings = row(value=2.0, settings='{"discard": 0.5}')
+    odd.write(KEY, [row(value=1.0), settings, row(metric='it\'s "odd"', value=3.0), row(metric="sink", head=0)])
+    (profile,) = query(odd, "select * from profiles").to_dict("records")
+    assert pd.isna(profile["two_nn"])  # which of the two settings is meant is not known
+    assert profile['it\'s "odd"'] == 3.0
+    assert "sink" not in profile
+
+
+def test_several_stores(store, tmp_path):
+    other = fill(tmp_path / "other", make_published("lab/a", steps=(0, 8, 16)))
+    found = query([store, other], "select store, run, checkpoints from runs order by 1 desc, 2")
+    assert found["checkpoints"].tolist() == [2, 3, 3]
+    assert found["store"].tolist() == [str(store.path)] * 2 + [str(other.path)]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_column_of_a_view_can_be_selected_alone(store, view):
+    for name in query(store, f"select * from {view}").columns:
+        assert list(query(store, f'select "{name}" from {view} limit 1').columns) == [name]
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("selec", "syntax error"),
+        ("select * from runz", "Did you mean runs?"),
+        ("select * from qqqqqq", "Table with name qqqqqq does not exist!"),
+        ("select valu from rows", "Did you mean value?"),
+        ("", "got 0"),
+        ("select 1; select 2", "got 2"),
+    ],
+)
+def test_mistakes(store, sql, said):
+    with pytest.raises(ValueError, match="query|statement") as raised:
+        query(store, sql)
+    assert said in str(raised.value)
+    assert "duckdb_" not in str(raised.value)
+
+
+def test_what_cannot_be_read(store, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="found none"):
+        query(open_store(tmp_path / "none"), "select * from rows")
+    path = next(store.path.glob("*/step000000008-*.parquet"))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match=f"cannot read {path}"):
+        query(store, "select * from rows")
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ValueError, match=r"repdyn\[query\]"):
+        repdyn.query(store, "select * from rows")
+
+
+# the command
+
+SQL = "select run, last_step, metrics, null as nothing, 1.5 as half from runs order by run"
+
+
+def test_the_command_prints_a_table_json_and_csv(store, capsys):
+    main(["query", SQL, str(store.path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["run", "last_step", "metrics", "nothing", "half"]
+    assert (lines[2].split()[:2], lines[3].split()[-1]) == (["lab/a", "8"], "1.5")
+    main(["query", SQL, str(store.path), "--json"])
+    records = json.loads(capsys.readouterr().out)
+    assert [(each["last_step"], each["nothing"]) for each in records] == [(8, None), (16, None)]
+    main(["query", SQL, str(store.path), "--csv"])
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [each["run"] for each in rows] == ["lab/a", "lab/b"]
+    assert (rows[0]["nothing"], json.loads(rows[0]["metrics"])) == ("", records[0]["metrics"])
+
+
+def test_names_in_a_store_cannot_steer_the_terminal(tmp_path, capsys):
+    open_store(tmp_path).write(MeasurementKey("a\x1b[2J", 1, "p", "m"), [row(run="a\x1b[2J", step=1)])
+    main(["query", "select run from runs", str(tmp_path)])
+    assert "a\\x1b[2J" in capsys.readouterr().out
+
+
+def test_all_stores_below_a_folder_or_none(store, tmp_path, capsys, monkeypatch):
+    fill(tmp_path / "deeper" / "other", make_published("lab/c", steps=(0,)))
+    monkeypatch.chdir(tmp_path)
+    main(["query", "select run from runs order by run", "--csv"])
+    assert capsys.readouterr().out.split() == ["run", "lab/a", "lab/b", "lab/c"]
+    for arguments in (["select * from runs", "nowhere"], [str(store.path), "select run from runs"]):
+        with pytest.raises(SystemExit, match="^2$"):
+            main(["query", *arguments])
+
+
+# copies of other checkpoints
+
+
+@pytest.mark.parametrize("is_measured_before", [False, True])
+def test_no_view_shows_checkpoints_with_the_weights_of_another_one(tmp_path, is_measured_before):
+    steps, copies, run = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512), (4, 64), "lab/model-70m"
+    genuine = [step for step in steps if step not in copies]
+    wrong = {"anisotropy": lambda step, depth: 0.9 if step in copies else 0.3, "noise": 0.001}
+    measured = steps if is_measured_before else genuine
+    store = fill(tmp_path / "store", make_published(run, steps=measured, **wrong))
+    probe = store.to_pandas()["probe"].iloc[0]
+    later = {"probe": probe, "checkpoint": f"{run}@0123abcd", "measured_at": "2025-01-02T00:00:00+00:00"}
+    for step in copies:
+        rows = make_failures(step, "a copy: it has the weights of step512", same_as="step512", **later)
+        store.write(
+            MeasurementKey(run, step, probe, "0123abcd").failed, [each for each in rows if math.isnan(each.value)]
+        )
+    clean = fill(tmp_path / "clean", make_published(run, steps=genuine, **wrong))
+    found, expected = store.to_pandas(), clean.to_pandas()
+    assert all(not set(copies) & set(each.steps) for each in metric_series(measurements(found)).values())
+    assert findings(found) == findings(expected)
+    assert insights(store)[0].statements == insights(clean)[0].statements
+    (shown,), (other,) = (report_data([each]).runs for each in (store, clean))
+    assert (shown.measured.steps, shown.measured.n_failed) == (other.measured.steps, 0)
+    (runs,) = query(store, "select failed_checkpoints, copied_checkpoints, checkpoints from runs").to_dict("records")
+    assert runs == {"failed_checkpoints": 0, "copied_checkpoints": 2, "checkpoints": len(genuine)}
+    assert not set(query(store, "select * from profiles")["step"]) & set(copies)

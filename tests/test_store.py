@@ -1,0 +1,313 @@
+"""The store: atomic files, every column read as it was written, and a frame of the rows that count."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from stored_rows import KEY, row
+from synthetic_runs import fill, make_published, make_row, make_rows
+
+from repdyn import Probe, open_store
+from repdyn.store import MeasurementKey, find_store, find_stores
+from repdyn.store.schema import COLUMNS, SCHEMA, Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.unfinished import remove_unfinished_files
+from repdyn.utils.files import locked_file
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+# one measurement
+
+
+def test_rows_are_read_as_written(tmp_path):
+    """A column that is left out, or NaN that becomes null, shows here."""
+    store = open_store(tmp_path / "store")
+    undefined = row(layer=2, value=math.nan, reason="constant cloud", causal=None, tokens_seen=None)
+    loss = scalar_row(Checkpoint("run", "GPT", 8, trainer_step=16, rank=1), "train/loss", 2.5, probe="probehash")
+    store.write(KEY, [row(weights_kind="averaged", way="shadow"), undefined, loss])
+    frame = store.to_pandas()
+    assert list(frame.columns) == list(COLUMNS) == SCHEMA.names == [field.name for field in dataclasses.fields(Row)]
+    by_metric = frame.set_index(["metric", "layer"])
+    first = by_metric.loc[("two_nn", 1)]
+    given = row(weights_kind="averaged", way="shadow")
+    for name in set(COLUMNS) - {"metric", "layer", "measured_at"}:
+        assert first[name] == getattr(given, name) or (getattr(given, name) is None and pd.isna(first[name])), name
+    second = by_metric.loc[("two_nn", 2)]
+    assert math.isnan(second["value"])
+    assert pd.isna(second["tokens_seen"])
+    assert second["reason"] == "constant cloud"
+    scalar = frame[frame.metric == "train/loss"]
+    assert scalar[["layer", "trainer_step", "rank"]].isna().to_numpy().tolist() == [[True, False, False]]
+    assert store.read(KEY)[1].reason == "constant cloud"
+
+
+def test_the_same_key_replaces_and_a_failure_is_no_step(tmp_path):
+    store = open_store(tmp_path)
+    store.write(KEY.failed, [row(layer=None, value=math.nan, reason="out of memory")])
+    assert (store.steps("run"), KEY in store, KEY.failed in store) == ([], False, True)
+    store.write(KEY, [row(value=1.0)])
+    store.write(KEY, [row(value=2.0), row(layer=2)])
+    assert (store.steps("run"), store.to_pandas()["value"].tolist()) == ([8], [2.0, 7.25])
+
+
+def test_a_step_that_is_published_again_has_a_file_of_its_own(tmp_path):
+    store = open_store(tmp_path)
+    older, newer = (dataclasses.replace(KEY, checkpoint=digit * 40) for digit in "ab")
+    store.write(older, [row(value=1.0, measured_at="2025-01-01T00:00:00.000+00:00")])
+    assert newer not in store
+    store.write(newer, [row(value=2.0, measured_at="2025-01-02T00:00:00.000+00:00")])
+    assert (store.to_pandas()["value"].tolist(), store.steps("run"), older in store) == ([2.0], [8], True)
+
+
+@pytest.mark.parametrize("run", ["../../x", "..", "/etc", ".hidden", "a/b", "a\\b", "nul\0", "é ü", "x" * 300])
+def test_a_run_is_stored_inside_the_store_whatever_its_name(tmp_path, run):
+    store = open_store(tmp_path / "store")
+    written = store.write(MeasurementKey(run, 8, "p", "m"), [row(run=run)])
+    assert written.resolve().parent.parent == (tmp_path / "store").resolve()
+    assert store.to_pandas(run)["run"].tolist() == [run] == store.runs()
+
+
+def test_distinct_runs_have_distinct_folders():
+    names = ["a/b", "a%2Fb", "a b", ".a", "%2Ea", "a--b"]
+    assert len({MeasurementKey(name, 0, "p", "m").filename for name in names}) == len(names)
+
+
+def test_a_failed_write_leaves_no_file(tmp_path):
+    with pytest.raises((pa.ArrowException, TypeError)):
+        open_store(tmp_path).write(KEY, [row(step="eight")])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_file_permissions_follow_the_umask(tmp_path):
+    """A file made by ``tempfile`` would be readable by its owner alone."""
+    before = os.umask(0o027)
+    try:
+        path = open_store(tmp_path).write(KEY, [row()])
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    store = open_store(tmp_path / "store")
+    store.write(KEY, [row()])
+    store.folder_of("run").rename(tmp_path / "elsewhere")
+    store.folder_of("run").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="symbolic link"):
+        store.write(dataclasses.replace(KEY, step=9), [row(step=9)])
+    assert store.steps("run") == [8]  # reading follows it
+
+
+def test_unfinished_files_of_killed_processes_are_removed_but_not_those_being_written(tmp_path):
+    store = open_store(tmp_path)
+    folder = store.write(KEY, [row()]).parent
+    abandoned, open_one = (folder / f".repdyn-{digit * 32}.parquet" for digit in "ab")
+    abandoned.write_bytes(b"half")
+    with locked_file(open_one):
+        assert len(remove_unfinished_files(store)) == 1
+        assert (abandoned.exists(), open_one.exists()) == (False, True)
+    assert store.to_pandas()["value"].tolist() == [7.25]
+
+
+def test_a_probe_is_saved_once(tmp_path):
+    probe = Probe.from_tokens([[1, 2, 3, 4], [5, 6, 7, 8]], max_vectors=6)
+    store = open_store(tmp_path)
+    assert store.save_probe(probe) == store.save_probe(probe)
+    assert Probe.load(store.probe_path(probe.hash)).hash == probe.hash
+
+
+# files of others
+
+
+def damaged(content: bytes) -> bytes:
+    middle = len(content) // 3
+    return content[:middle] + bytes(byte ^ 0xFF for byte in content[middle : middle + 8]) + content[middle + 8 :]
+
+
+@pytest.mark.parametrize(
+    "change", [lambda content: content[:-20], lambda content: b"", lambda content: b"x" * 1000, damaged]
+)
+def test_a_damaged_file_is_named_and_measured_again(tmp_path, change):
+    store = open_store(tmp_path)
+    for step in (0, 8):
+        path = store.write(dataclasses.replace(KEY, step=step), [row(step=step, layer=layer) for layer in range(50)])
+    path.write_bytes(change(path.read_bytes()))
+    assert KEY not in store
+    with pytest.raises(ValueError, match="step000000008"):
+        store.to_pandas()
+    with pytest.raises(ValueError, match="step000000008"):
+        store.read(KEY)
+
+
+def test_a_table_of_something_else_is_refused(tmp_path):
+    path = open_store(tmp_path).write(KEY, [row()])
+    whole = pq.ParquetFile(path).read()
+    for table in (pa.table({"a": [1]}), whole.slice(0, 0), whole.drop(["run"])):
+        pq.write_table(table, path)
+        with pytest.raises(ValueError, match="step000000008"):
+            open_store(tmp_path).to_pandas()
+
+
+def test_nullable_columns_that_a_file_lacks_are_null(tmp_path):
+    store = open_store(tmp_path)
+    path = store.write(KEY, [row(revision="step8")])
+    pq.write_table(pq.ParquetFile(path).read().drop(["revision", "parameters", "run_id"]), path)
+    frame = store.to_pandas()
+    assert list(frame.columns) == list(COLUMNS)
+    assert frame[["revision", "parameters", "run_id"]].isna().all().all()
+    assert store.read(KEY)[0].value == 7.25
+
+
+def test_files_of_other_programs_are_read(tmp_path):
+    """Pandas writes large strings; a file may hold the rows of many checkpoints."""
+    store = open_store(tmp_path / "one")
+    for step in (0, 8, 16):
+        store.write(dataclasses.replace(KEY, step=step), [row(step=step), row(step=step, metric="norm", layer=None)])
+    copy = open_store(tmp_path / "two")
+    copy.folder_of("run").mkdir(parents=True)
+    store.to_pandas().to_parquet(copy.folder_of("run") / "rows.parquet")
+    pd.testing.assert_frame_equal(copy.to_pandas(), store.to_pandas())
+    assert copy.steps("run") == [0, 8, 16]
+
+
+def test_the_committed_rows_of_the_experiment_are_there():
+    store = open_store(DOCS / "experiment" / "rows")
+    assert (len(store.runs()), len(store.to_pandas(columns=["value"]))) == (30, 35745)
+
+
+def test_distinct_values_are_those_of_measured_rows_in_readable_files(tmp_path):
+    store = open_store(tmp_path)
+    for step, dtype in ((0, "float32"), (1, "bfloat16"), (2, "float32")):
+        loss = scalar_row(Checkpoint(KEY.run, "GPT2", step), "train/loss", 2.0, probe=KEY.probe)
+        store.write(dataclasses.replace(KEY, step=step), [row(step=step, dtype=dtype), loss])
+    (tmp_path / dataclasses.replace(KEY, step=1).filename).write_bytes(b"damaged")
+    assert store.distinct(KEY.run, ["dtype", "probe"]) == [{"dtype": "float32", "probe": KEY.probe}]
+    assert store.distinct("no such run", ["dtype"]) == []
+
+
+# the frame
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A step measured twice, one that failed first and was measured later, one that failed, and one that is a copy."""
+    store = open_store(tmp_path)
+
+    def measured(step, value, layer=1, at="2026-01-02", **given):
+        return make_row(run="r", step=step, layer=layer, value=value, probe="p", measured_at=at, **given)
+
+    def failed(step, at, metrics=("anisotropy", "two_nn"), same_as=None):
+        rows = failure_rows(Checkpoint("r", "m", step), metrics, "lost", probe="p", same_as=same_as)
+        key = MeasurementKey("r", step, "p", "new").failed
+        store.write(key, [dataclasses.replace(one, measured_at=at) for one in rows])
+
+    for step in (0, 1, 2, 3):
+        store.write(
+            MeasurementKey("r", step, "p", "old"), [measured(step, 1.0, metric="two_nn"), measured(step, 5.0, 2)]
+        )
+    store.write(MeasurementKey("r", 1, "p", "new"), [measured(1, 2.0, metric="two_nn", at="2026-01-03")])
+    failed(0, "2026-01-01")
+    failed(2, "2026-01-03")
+    failed(3, "2026-01-03", same_as="step2")
+    return store
+
+
+def test_the_newest_counts_and_replaced_failures_and_values_of_copies_are_left_out(store):
+    frame = store.to_pandas()
+    found = [tuple(each) for each in frame[["step", "metric", "layer", "value"]].fillna(-1).to_numpy()]
+    assert found == [
+        (0, "anisotropy", 2, 5.0), (0, "two_nn", 1, 1.0),
+        (1, "anisotropy", 2, 5.0), (1, "two_nn", 1, 2.0),
+        (2, "anisotropy", 2, 5.0), (2, "anisotropy", -1, -1), (2, "two_nn", 1, 1.0), (2, "two_nn", -1, -1),
+        (3, "anisotropy", -1, -1), (3, "two_nn", -1, -1),
+    ]  # fmt: skip
+
+
+def test_rows_of_different_layer_selections_are_distinct(tmp_path):
+    store = open_store(tmp_path)
+    store.write(MeasurementKey("run", 8, "p", "one"), [row()])
+    store.write(MeasurementKey("run", 8, "p", "two"), [row(layers='["blocks.1"]', value=1.0)])
+    assert sorted(store.to_pandas()["value"]) == [1.0, 7.25]
+
+
+@pytest.mark.parametrize("columns", [["value"], ["metric", "reason", "step"], ["same_as"], ["depth", "std"]])
+@pytest.mark.parametrize("metrics", [None, ["two_nn"], ["norm"]])
+def test_columns_and_metrics_select_from_the_whole(store, columns, metrics):
+    whole = store.to_pandas()
+    rows = whole if metrics is None else whole.loc[whole["metric"].isin(metrics)]
+    found = store.to_pandas("r", columns=columns, metrics=metrics)
+    pd.testing.assert_frame_equal(found, rows[columns].reset_index(drop=True), check_dtype=False)
+    with pytest.raises(ValueError, match="valu"):
+        store.to_pandas(columns=["valu"])
+
+
+def test_texts_are_sorted_categoricals_and_numbers_can_be_written_to(store):
+    frame = store.to_pandas(categorical=True)
+    for name in ("run", "metric", "stack", "reason", "probe", "measured_at"):
+        assert frame[name].cat.ordered
+        assert frame[name].cat.categories.is_monotonic_increasing
+    assert frame["stack"].isna().all()
+    frame.loc[0, ["value", "step"]] = 7
+    assert frame.loc[0, ["value", "step"]].tolist() == [7, 7]
+
+
+def test_rows_are_in_the_order_in_which_views_are_drawn(tmp_path):
+    store = fill(tmp_path, [*make_rows(steps=(16, 0)), *make_rows(steps=(8,), run="a")])
+    frame = store.to_pandas(categorical=True)
+    kinds = frame["layer"].isna().astype(int) * 2 + frame["head"].notna()
+    keys = list(zip(frame["run"], kinds, frame["step"], frame["layer"].fillna(-1), frame["metric"], strict=True))
+    assert keys == sorted(keys)
+    as_texts = store.to_pandas()
+    keys = list(zip(as_texts["run"], as_texts["step"], as_texts["metric"], as_texts["subset"].fillna("~"), strict=True))
+    assert keys == sorted(keys)
+
+
+# where a store is
+
+
+@pytest.mark.parametrize("given", ["", "repdyn", "..", "../.."], ids=["run", "store", "parent", "grandparent"])
+def test_a_store_is_found_in_a_run_and_from_the_folders_above_it(given, tmp_path):
+    run = tmp_path / "runs" / "quickstart" / "2026-01-02"
+    store = fill(run / "repdyn", make_published("lab/a", steps=(0,)))
+    (run / "checkpoints").mkdir()
+    found = find_store(run / given)
+    assert found.path.resolve() == store.path
+    assert found.runs() == ["lab/a"]
+
+
+def test_several_stores_are_listed_and_hidden_linked_and_deep_ones_are_not(tmp_path):
+    for name in ("b/repdyn", "a", "a/deeper", ".hidden", "1/2/3/4/5"):
+        fill(tmp_path / name, make_published("lab/a", steps=(0,)))
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert [store.path for store in find_stores(tmp_path)] == [tmp_path / "a", tmp_path / "b" / "repdyn"]
+    with pytest.raises(ValueError, match=r"got 2; name one of .*/a, .*/b/repdyn"):
+        find_store(tmp_path)
+
+
+def test_no_store(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
+        with pytest.raises(ValueError, match=f"found none in {path}$"):
+            find_store(path)
+    store = fill(tmp_path / "store", make_published("lab/a", steps=(0,)))
+    with pytest.raises(ValueError, match=f"did you mean {store.path}"):
+        find_store(store.folder_of("lab/a"))
+    with pytest.raises(ValueError, match="of the run 'other'"):
+        store.to_pandas("other")
+    with pytest.raises(NotADirectoryError):
+        open_store(tmp_path / "file")
+
+
+def test_a_local_store_loads_no_package_of_remote_ones(tmp_path):
+    code = "import sys, repdyn; repdyn.open_store(sys.argv[1]).runs(); print({'fsspec', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
