@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from repdyn.alerts import RulesLike, resolve_rules
-from repdyn.alerts.rules import DEFAULT
 from repdyn.capture.blocks import LayerPatterns, unwrapped
-from repdyn.capture.forward import Forward
-from repdyn.capture.token_states import TokenPositions
+from repdyn.measurement.type_checks import check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
-from repdyn.publish.keys import LogLayers
+from repdyn.publish.keys import monitored_values
 from repdyn.store import Store, open_store
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
-from repdyn.tracking.config import MeasurementConfig, OnFailure
-from repdyn.tracking.overhead import Overhead, validate_max_overhead
+from repdyn.tracking.cost import known_steps
+from repdyn.tracking.moment import Moment, by_schedule_free, learning_rate_of
+from repdyn.tracking.options import TrackingArguments, TrackingOptions
+from repdyn.tracking.run import Origin, TrackedRun
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
-from repdyn.tracking.tracked_run import TrackedRun
-from repdyn.tracking.training_state import learning_rate_of
-from repdyn.utils.distributed import Ranks
+from repdyn.utils.addresses import is_url
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
+
+_STATE = "repdyn"
+"""Where the checkpoints of the Trainer keep what trackers remember, by the name of the tracker."""
 
 
 class HuggingFaceTracker(TrainerCallback):
@@ -38,28 +38,26 @@ class HuggingFaceTracker(TrainerCallback):
 
     Schedule, store, figures and guarantees are those of :class:`repdyn.callbacks.RepresentationDynamics`. The loss of a
     measured step is stored if the Trainer logs at that step (``logging_steps``), the number of tokens if it counts them
-    (``include_num_input_tokens_seen``). The Trainer does not notify callbacks of errors and Ctrl-C; measurements are
-    stored nevertheless, and ``repdyn figures`` draws them.
+    (``include_num_input_tokens_seen``). The last values are among the metrics of each evaluation, as
+    ``eval_anisotropy/mean`` and so on, for ``metric_for_best_model`` and ``EarlyStoppingCallback``. The Trainer does
+    not notify callbacks of errors and Ctrl-C; measurements are stored nevertheless, and ``repdyn figures`` draws them.
 
     Args:
         probe: the probe to measure on.
         schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; "checkpoints" means whenever the Trainer
             saves.
-        metrics, layers, probe_loss, forward, token_positions, tokens_per_forward: as for :func:`repdyn.measure`.
+        metrics, layers: as for :func:`repdyn.measure`.
         store: folder of the store, or its URL such as ``s3://bucket/prefix``; by default ``repdyn`` in ``output_dir``.
-        on_error: "warn" logs a failing measurement once and continues the training; "raise" stops it.
-        run: name of the run in the rows; by default the Trainer's ``run_name``, or else the name of ``output_dir``; in
-            a hyperparameter search, the name of the trial is appended.
         name: distinguishes several trackers of one Trainer: a suffix of the run's name and a prefix of the names in the
             loggers ("teacher_anisotropy/layer_00").
         loggers: Lightning loggers to log to; by default the open W&B run and a TensorBoard folder in ``output_dir``,
             according to ``report_to``.
-        log_layers: as for :class:`repdyn.callbacks.RepresentationDynamics`.
-        alerts, report, max_overhead: as for :class:`repdyn.callbacks.RepresentationDynamics`.
+        options: as in :class:`repdyn.tracking.options.TrackingArguments`; the run is called by the Trainer's
+            ``run_name``, or else the name of ``output_dir``, unless ``run`` is given; in a hyperparameter search, the
+            name of the trial is appended.
 
     Raises:
-        ValueError: at the start of training, if the configuration is invalid: unidentifiable blocks, or a store with
-            another run of the same name.
+        ValueError: at the start of training, if the configuration is invalid, such as unidentifiable blocks.
     """
 
     def __init__(
@@ -69,45 +67,29 @@ class HuggingFaceTracker(TrainerCallback):
         metrics: str | Sequence[MetricLike] = DEFAULT_METRICS,
         layers: LayerPatterns = None,
         store: str | Path | None = None,
-        on_error: OnFailure = "warn",
         *,
-        run: str | None = None,
         name: str = "",
         loggers: Iterable[Logger] | None = None,
-        log_layers: LogLayers = "default",
-        probe_loss: bool = False,
-        forward: Forward | None = None,
-        token_positions: TokenPositions | None = None,
-        tokens_per_forward: int = 8192,
-        alerts: RulesLike = DEFAULT,
-        report: bool = True,
-        max_overhead: float | None = None,
+        **options: Unpack[TrackingArguments],
     ) -> None:
-        validate_max_overhead(max_overhead)
-        self._config = MeasurementConfig(
-            probe=probe,
-            metrics=metrics,
-            layers=layers,
-            forward=forward,
-            token_positions=token_positions,
-            tokens_per_forward=tokens_per_forward,
-            on_error=on_error,
-            log_layers=log_layers,
-            probe_loss=probe_loss,
-        )
+        check_probe(probe)
+        self.options = TrackingOptions(metrics=metrics, layers=layers, **options)
+        self._probe = probe
         self._schedule = ScheduleState(schedule)
-        self._requested_store = store
-        self._requested_run = run
+        self._requested_store = store if store is None or is_url(store) else Path(store).absolute()
         self._name = name
         self._requested_loggers = None if loggers is None else tuple(loggers)
-        self._rules = resolve_rules(alerts)
-        self._report = report
-        self._max_overhead = max_overhead
+        self._reset()
+
+    def _reset(self) -> None:
         self._tracked: TrackedRun | None = None
-        self._named = ""
         self._logged: tuple[int, float] | None = None
         self._validation_loss: float | None = None
         self._measured_at: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy for another trial takes over: the configuration, but no training."""
+        return {**self.__dict__, "_tracked": None}
 
     @property
     def store(self) -> Store | None:
@@ -117,39 +99,39 @@ class HuggingFaceTracker(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
     ) -> None:
-        folder = Path(args.output_dir or "trainer_output")
-        trial = state.trial_name if state.is_hyper_param_search else None
-        run = ".".join(filter(None, (self._requested_run or args.run_name or folder.resolve().name, trial, self._name)))
-        defaults = _DefaultLoggers(args, folder, self._name)
-        # the Trainer restarts if a batch does not fit into memory, and train() may be called again
-        before = self._tracked if self._named == run else None
-        self._named = run
-        tracked = TrackedRun(
-            config=self._config,
-            run=run if before is None else before.run,
-            store=open_store(self._requested_store or folder / "repdyn", refresh=False),
-            loggers=lambda: defaults.loggers if self._requested_loggers is None else self._requested_loggers,
-            name=self._name,
-            rules=self._rules,
-            report=self._report,
-            overhead=Overhead(self._max_overhead),
-        )
+        self._reset()
         self._schedule = ScheduleState(self._schedule.schedule)
-        resumed = before is not None or state.global_step > 0
-        tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed, unwrapped(model), model)
-        tracked.start(state.global_step, self._schedule.schedule, state.max_steps)
+        folder = Path(args.output_dir or "trainer_output").absolute()
+        trial = state.trial_name if state.is_hyper_param_search else None
+        run = ".".join(filter(None, (self.options.run or args.run_name or folder.name, trial, self._name)))
+        defaults = _DefaultLoggers(args, folder, self._name)
+        tracked = TrackedRun(
+            self.options,
+            self._probe,
+            run,
+            open_store(self._requested_store or folder / "repdyn", refresh=False),
+            loggers=lambda: defaults.loggers if self._requested_loggers is None else self._requested_loggers,
+            label=self._name,
+        )
+        tracked.begin(
+            unwrapped(model),
+            state.global_step,
+            self._schedule.schedule,
+            n_steps=known_steps(state.max_steps),
+            root_module=model,
+            origin=self._origin(state),
+        )
         self._tracked = tracked
-        self._logged = self._measured_at = self._validation_loss = None
-        if self._schedule.start(state.global_step):
+        if self._schedule.advance(state.global_step):
             self._measure(args, state, control, model, others.get("optimizer"))
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
     ) -> None:
-        if self._tracked is not None:
-            self._tracked.overhead.count_step(state.global_step, self._schedule.schedule, state.max_steps)
         if self._schedule.advance(state.global_step) and self._has_time(state.global_step):
             self._measure(args, state, control, model, others.get("optimizer"))
+        if self._tracked is not None:
+            self._tracked.cost.count_step(state.global_step)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **others: Any
@@ -179,15 +161,25 @@ class HuggingFaceTracker(TrainerCallback):
             self._measure(args, state, control, model, others.get("optimizer"))
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
-        self._validation_loss = others.get("metrics", {}).get("eval_loss")
+        metrics = others.get("metrics", {})
+        self._validation_loss = metrics.get("eval_loss")
+        if self._tracked is not None:
+            for run in filter(None, (self._tracked, self._tracked.averaged)):
+                metrics.update(monitored_values(run.latest, f"eval_{run.prefix}"))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._tracked is not None:
             self._tracked.finish()
 
+    def _origin(self, state: TrainerState) -> Origin | None:
+        """Return the run of the checkpoint that the training goes on from."""
+        known = (state.stateful_callbacks or {}).get(_STATE, {})
+        found = known.get(self._name) if state.global_step and isinstance(known, dict) else None
+        return Origin(found["run"], found["store"], found.get("averaged")) if found and found.get("run") else None
+
     def _has_time(self, step: int) -> bool:
         """Return whether the budget has time to measure a scheduled step, which else may still turn out the last."""
-        has_time = self._tracked is None or self._tracked.overhead.allows(step)
+        has_time = self._tracked is None or self._tracked.cost.allows(step)
         if not has_time:
             self._schedule.release()
         return has_time
@@ -195,23 +187,31 @@ class HuggingFaceTracker(TrainerCallback):
     def _measure(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, optimizer: Any
     ) -> None:
+        if self._tracked is None:
+            return
         counts_tokens = str(args.include_num_input_tokens_seen) != "no"
-        if self._tracked is not None:
-            step, loss = self._logged or (None, None)
-            self._measured_at = state.global_step
-            self._tracked.measure(
-                unwrapped(model),
-                state.global_step,
-                tokens_seen=int(state.num_input_tokens_seen) if counts_tokens else None,
-                scalars={
-                    LOSS: loss if step == state.global_step else None,
-                    LEARNING_RATE: learning_rate_of(optimizer),
-                    VALIDATION_LOSS: self._validation_loss,
-                },
-                root_module=model,
-            )
-            self._validation_loss = None
-            control.should_training_stop |= self._tracked.should_stop
+        step, loss = self._logged or (None, None)
+        self._measured_at = state.global_step
+        module = unwrapped(model)
+        trained, averaged = by_schedule_free(module, [getattr(optimizer, "optimizer", optimizer)])
+        moment = Moment(
+            step=state.global_step,
+            trainer_step=state.global_step,
+            tokens_seen=int(state.num_input_tokens_seen) if counts_tokens else None,
+            scalars={
+                LOSS: loss if step == state.global_step else None,
+                LEARNING_RATE: learning_rate_of(optimizer),
+                VALIDATION_LOSS: self._validation_loss,
+            },
+            weights=trained,
+            averaged=averaged,
+        )
+        self._tracked.measure(module, moment, model)
+        self._validation_loss = None
+        control.should_training_stop |= self._tracked.should_stop
+        # saved with each checkpoint of the Trainer
+        if isinstance(state.stateful_callbacks, dict):
+            state.stateful_callbacks.setdefault(_STATE, {})[self._name] = self._tracked.state()
 
 
 class _DefaultLoggers:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 
-from repdyn.alerts import Rule, resolve_rules
-from repdyn.alerts.rules import DEFAULT
 from repdyn.callbacks.progress import mean_dimension
 from repdyn.callbacks.scheduled import (
     ScheduledCallback,
-    is_fresh,
     run_folder,
     run_name,
     tracked_module,
@@ -23,58 +22,72 @@ from repdyn.callbacks.scheduled import (
     validate_strategy,
     validation_loss,
 )
-from repdyn.callbacks.views_last import ViewsLast
 from repdyn.capture.blocks import LayerPatterns
-from repdyn.capture.token_states import TokenPositions
-from repdyn.measurement.identity import metric_set
-from repdyn.metrics import DEFAULT_METRICS, Metric, as_tuple
-from repdyn.probe import Probe, ProbeBatch
-from repdyn.publish.keys import LogLayers
+from repdyn.measurement.type_checks import check_probe
+from repdyn.metrics import DEFAULT_METRICS, Metric
+from repdyn.probe import Probe
+from repdyn.publish.keys import monitored_values
 from repdyn.store import Store, open_store
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
-from repdyn.tracking.config import MeasurementConfig, OnFailure, validate_measurement
-from repdyn.tracking.overhead import Overhead, validate_max_overhead
+from repdyn.tracking.cost import known_steps
+from repdyn.tracking.moment import (
+    Moment,
+    Weights,
+    add_tokens,
+    averages_of,
+    by_schedule_free,
+    learning_rate_of,
+    weights_of,
+)
+from repdyn.tracking.options import TrackingArguments, TrackingOptions
+from repdyn.tracking.run import Origin, TrackedRun
 from repdyn.tracking.schedule import ScheduleLike
-from repdyn.tracking.tracked_run import TrackedRun
-from repdyn.tracking.training_state import add_tokens, learning_rate_of
+from repdyn.utils.addresses import is_url
 from repdyn.utils.distributed import Ranks
+
+
+@dataclass
+class _Fit:
+    """What belongs to one training: a callback may serve several in turn."""
+
+    tracked: TrackedRun
+    tokens_seen: int | Tensor | None
+    loss: Tensor | None = None
+    validation_loss: Tensor | None = None
+    has_acted: bool = False
+    is_finished: bool = False
 
 
 class RepresentationDynamics(ScheduledCallback):
     """Measure every layer's anisotropy and intrinsic dimension at scheduled steps of a training run.
 
     The callback does not affect the training: losses, weights, RNG state and each module's train/eval flag are bit for
-    bit those of a run without it. Rows are written to the store first, then to every logger of the trainer. At the end
-    (and on Ctrl-C or an error, once the checkpoint callbacks have saved) figures are saved next to the rows and a
-    summary is printed; after SIGTERM the log names the commands for that.
+    bit those of a run without it. Rows are written to the store first, then to every logger of the trainer. The last
+    values are in ``trainer.callback_metrics`` as ``anisotropy/mean``, ``two_nn/layer_03`` and so on, for
+    ``ModelCheckpoint(monitor=...)`` and ``EarlyStopping``. At the end (and on Ctrl-C or an error, once the checkpoint
+    callbacks have saved) figures are saved next to the rows and a summary is printed; after SIGTERM the log names the
+    commands for that.
+
+    Each training is a run of its own in the store. One that goes on from a checkpoint has the checkpoint's run as its
+    parent, and views show both as one curve. Averaged weights (``WeightAveraging``, ``StochasticWeightAveraging``, an
+    ``AveragedModel`` in the module, schedule-free optimizers) are a second run, "NAME (averaged)".
 
     Args:
         probe: the probe to measure on; None for that of the datamodule's method ``probe()``.
         schedule: a number of steps, a list of steps, "pythia" (0, 1, 2, 4 ... 512, then every 1000), "checkpoints"
             (whenever the trainer saves one), or a :class:`repdyn.Schedule`. Step 0 and the end are always measured.
-        metrics: names in :data:`repdyn.metrics.METRICS`, with settings and a token subset other than the default
-            ("two_nn", "two_nn@no_sink", "two_nn[discard=0.8]"), or Metric objects; "all" for every metric that the
-            probe supports.
-        layers: name pattern of the blocks ("model.layers.*"), or several; None to detect them.
-        store: folder of the store, or a URL such as ``s3://bucket/prefix``; by default ``repdyn`` in the run's folder.
-        on_error: "warn" logs a failing measurement once and continues the training; "raise" stops it.
+        metrics, layers: as for :func:`repdyn.measure`.
+        store: folder of the store, or a URL such as ``s3://bucket/prefix``; by default ``repdyn`` in the run's folder,
+            or the store of the checkpoint that a training goes on from, if that is in the trainer's root folder.
         model: attribute of the LightningModule that holds the model; by default the only Hugging Face model in it,
             or else the LightningModule itself.
-        probe_loss, forward, token_positions, tokens_per_forward: as for :func:`repdyn.measure`.
-        run: name of the run in the rows; by default the first logger's name and version.
         name: distinguishes several trackers of one trainer: a suffix of the run's name and a prefix of the names in the
             loggers ("teacher_anisotropy/layer_00").
-        log_layers: the metrics of which the loggers get every layer: "default" (anisotropy and TwoNN on all tokens),
-            "all", "none" (no layers at all), or patterns ("two_nn", "cka_*", "anisotropy@no_sink"). Of the others they
-            get the first, the middle and the last layer, of each the mean, minimum and maximum. The store has all.
-        alerts: rules whose alerts are logged as warnings: a YAML file, :class:`repdyn.alerts.Rule` objects, or None
-            for none. Only a rule with ``stop: true`` ends the training.
-        report: whether ``report.html`` in the store is updated during the run.
-        max_overhead: as for :class:`repdyn.Tracker`: 0.02 leaves out scheduled steps beyond 2 % of the time.
+        options: as in :class:`repdyn.tracking.options.TrackingArguments`; the run is called by the first logger's name
+            and version unless ``run`` is given.
 
     Raises:
-        ValueError: at the start of training, if the configuration is invalid, such as a store with another run of the
-            same name.
+        ValueError: at the start of training, if the configuration is invalid.
     """
 
     def __init__(
@@ -84,212 +97,184 @@ class RepresentationDynamics(ScheduledCallback):
         metrics: str | Sequence[str | Metric] = DEFAULT_METRICS,
         layers: LayerPatterns = None,
         store: str | Path | None = None,
-        on_error: OnFailure = "warn",
         *,
         model: str | None = None,
-        probe_loss: bool = False,
-        forward: Callable[[nn.Module, ProbeBatch], Any] | None = None,
-        token_positions: TokenPositions | None = None,
-        tokens_per_forward: int = 8192,
-        run: str | None = None,
         name: str = "",
-        log_layers: LogLayers = "default",
-        alerts: Sequence[Rule] | str | Path | None = DEFAULT,
-        report: bool = True,
-        max_overhead: float | None = None,
+        **options: Unpack[TrackingArguments],
     ) -> None:
         super().__init__(schedule)
-        validate_max_overhead(max_overhead)
-        validate_measurement(metrics, on_error, token_positions, log_layers, probe)
+        if probe is not None:
+            check_probe(probe)
+        self.options = TrackingOptions(metrics=metrics, layers=layers, **options)
         self.probe = probe
-        self.metrics = as_tuple(metrics)
-        self.layers = layers
-        self.on_error: OnFailure = on_error
         self.model = model
-        self.probe_loss = probe_loss
-        self.forward = forward
-        self.token_positions = token_positions
-        self.tokens_per_forward = tokens_per_forward
         self.name = name
-        self.log_layers = log_layers
-        self.rules = resolve_rules(alerts)
-        self.report = report
-        self.max_overhead = max_overhead
-        self._requested_store = store
-        self._requested_run = run
-        self._reset()
+        self._requested_store = store if store is None or is_url(store) else Path(store).absolute()
+        self._fit: _Fit | None = None
+        self._restored: dict[str, Any] | None = None
 
     @property
     def store(self) -> Store | None:
         """The store of the current run; None before training starts and under ``fast_dev_run``."""
-        return self._store
+        return self._fit.tracked.store if self._fit else None
 
     @property
     def tracking_seconds(self) -> float:
         """Wall-clock time this process has spent on measuring, storing and logging in the current run."""
-        return self._tracked.overhead.seconds if self._tracked else 0.0
+        return self._fit.tracked.cost.seconds if self._fit else 0.0
 
     @property
     def state_key(self) -> str:
-        metrics = metric_set(
-            self.metrics, self.layers, token_positions=self.token_positions, probe_loss=self.probe_loss
-        )
-        return self._generate_state_key(name=self.name, metrics=metrics, model=self.model, run=self._requested_run)
+        return self._generate_state_key(name=self.name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy for another trial takes over: the configuration, but no training."""
+        return {**self.__dict__, "_fit": None, "_restored": None, "_is_training": False}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit" and not any(isinstance(c, ViewsLast) and c.tracker is self for c in trainer.callbacks):  # type: ignore[attr-defined]
-            trainer.callbacks.append(ViewsLast(self))  # type: ignore[attr-defined]
+        super().setup(trainer, pl_module, stage)
+        if stage == "fit":
+            self._restored = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
-        if is_fresh(trainer):
-            self._reset()
         validate_strategy(trainer)
         validate_names([c.name for c in trainer.callbacks if isinstance(c, RepresentationDynamics)])  # type: ignore[attr-defined]
-        found = tracked_module(pl_module, self.model)
-        self._resolve_probe(trainer)
-        tracked = self._track(trainer)
-        resumed = not is_fresh(trainer)
-        tracked.begin(Ranks.of_job(), self._schedule.schedule, resumed, found, trainer.strategy.model)
-        self._run = self._run and tracked.run  # another process may have had the name
-        self._tracked = tracked
+        make_probe = getattr(getattr(trainer, "datamodule", None), "probe", None)
+        if self.probe is None and callable(make_probe):
+            self.probe = make_probe()
+        self._required_probe()
 
-    def start(self, trainer: Trainer) -> None:
-        self._required_run.start(trainer.global_step, self._schedule.schedule, trainer.estimated_stepping_batches)
+    def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # called on all ranks, because the folder is broadcast
+        folder = run_folder(trainer)
+        state = (self._restored or {}) if trainer.ckpt_path is not None else self._state() if self.step else {}
+        origin = Origin(state["run"], state["store"], state.get("averaged")) if state.get("run") else None
+        store = self._requested_store or _store_of(origin, trainer) or folder / "repdyn"
+        name = self.options.run or run_name(trainer)
+        tracked = TrackedRun(
+            self.options,
+            self._required_probe(),
+            f"{name}.{self.name}" if self.name else name,
+            None if trainer.fast_dev_run else open_store(store, refresh=False),
+            loggers=lambda: trainer.loggers,
+            label=self.name,
+        )
+        tracked.begin(
+            tracked_module(pl_module, self.model),
+            self.step,
+            self._schedule.schedule,
+            n_steps=known_steps(trainer.estimated_stepping_batches),
+            root_module=trainer.strategy.model,
+            origin=origin,
+        )
+        self._fit = _Fit(tracked, tokens_seen=state.get("tokens_seen") if self.step else 0)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._tokens_seen = add_tokens(self._tokens_seen, batch, trainer.world_size)
+        fit = self._required_fit
+        fit.tokens_seen = add_tokens(fit.tokens_seen, batch, trainer.world_size)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         # Lightning divides the loss that it passes here by the number of batches in a step
         n_batches = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
-        self._loss = loss * n_batches if isinstance(loss, Tensor) else None
-        self._required_run.overhead.count_step(
-            trainer.global_step, self._schedule.schedule, trainer.estimated_stepping_batches
-        )
+        fit.loss = loss * n_batches if isinstance(loss, Tensor) else None
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        fit.tracked.cost.count_step(self.step)
 
     def allows(self, trainer: Trainer) -> bool:
-        return self._required_run.overhead.allows(trainer.global_step)
+        return self._required_fit.tracked.cost.allows(self.step)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self._validation_loss = validation_loss(trainer)
+        if self._is_training and self._fit is not None:
+            self._fit.validation_loss = validation_loss(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._required_run.finish()
+        if self._fit is not None and not self._fit.is_finished:
+            self._fit.is_finished = True
+            self._fit.tracked.finish()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if self._tracked is not None:
-            self._tracked.flush()
+        if self._is_training and self._fit is not None:
+            self._fit.tracked.flush()
 
-    def show_interrupted(self, exception: BaseException) -> None:
-        """Draw what was measured before an exception; after SIGTERM, which leaves no time for that, name the commands.
-
-        Called after all other callbacks have dealt with the exception.
-        """
-        if self._tracked is None:
+    def interrupted(self, exception: BaseException) -> None:
+        """Draw what was measured before an exception; after SIGTERM, which leaves no time, name the commands."""
+        if not self._is_training or self._fit is None:
             return
+        self._is_training, self._fit.is_finished = False, True
         if isinstance(exception, SIGTERMException):
-            self._tracked.name_commands()
+            self._fit.tracked.name_commands()
         else:
-            self._tracked.finish(interrupted=True)
+            self._fit.tracked.finish(interrupted=True)
 
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if (trainer.fast_dev_run and self._has_acted) or trainer.received_sigterm:
+        fit = self._required_fit
+        if (trainer.fast_dev_run and fit.has_acted) or trainer.received_sigterm:
             return  # a single measurement is enough; after SIGTERM the trainer saves next
-        self._has_acted = True
-        self._required_run.measure(
-            tracked_module(pl_module, self.model),
-            trainer.global_step,
-            tokens_seen=None if self._tokens_seen is None else int(self._tokens_seen),
+        fit.has_acted = True
+        module = tracked_module(pl_module, self.model)
+        trained, averaged = by_schedule_free(module, trainer.optimizers)
+        moment = Moment(
+            step=self.step,
+            trainer_step=trainer.global_step,
+            tokens_seen=None if fit.tokens_seen is None else int(fit.tokens_seen),
             scalars={
-                LOSS: self._loss,
+                LOSS: fit.loss,
                 LEARNING_RATE: learning_rate_of(next(iter(trainer.optimizers), None)),
-                VALIDATION_LOSS: self._validation_loss,
+                VALIDATION_LOSS: fit.validation_loss,
             },
-            root_module=trainer.strategy.model,
+            weights=trained,
+            averaged=averaged or next(_averages(trainer, pl_module, module), None),
         )
-        self._validation_loss = None
-        trainer.should_stop |= self._required_run.should_stop
+        fit.tracked.measure(module, moment, trainer.strategy.model)
+        fit.validation_loss = None
+        self._share(trainer, fit.tracked)
+
+    def _share(self, trainer: Trainer, tracked: TrackedRun) -> None:
+        """Give what was measured to other callbacks, on all ranks where they need it there."""
+        values = monitored_values(tracked.latest, tracked.prefix)
+        if tracked.averaged is not None:
+            values |= monitored_values(tracked.averaged.latest, tracked.averaged.prefix)
+        stops = tracked.should_stop
+        if trainer.world_size > 1 and (self._is_monitored(trainer) or any(rule.stop for rule in self.options.rules)):
+            values, stops = Ranks.of_job().all_gather([values, stops])[0]
+        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
+        trainer.should_stop |= stops
+
+    def _is_monitored(self, trainer: Trainer) -> bool:
+        """Return whether another callback reads a value of this tracker; the same on all ranks."""
+        names = {f"{metric.rpartition('@')[0] or metric}" for metric, _ in self.options.pairs()}
+        monitors = (getattr(callback, "monitor", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+        return any(isinstance(monitor, str) and any(name in monitor for name in names) for monitor in monitors)
 
     def progress(self) -> dict[str, float]:
-        return mean_dimension(self._required_run.latest)
+        return mean_dimension(self._required_fit.tracked.latest)
 
-    def state_dict(self) -> dict[str, Any]:
-        # built-in types only, so that the checkpoint can be loaded with weights_only=True
-        return {
-            "store": self.store.location if self.store else None,
-            "run": self._run,
-            "probe": self.probe.hash if self.probe else None,
-            "tokens_seen": None if self._tokens_seen is None else int(self._tokens_seen),
-        }
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        # not by state_dict(): Lightning would refuse a second tracker before this one can say what to do about it
+        if state := self._state():
+            checkpoint.setdefault("callbacks", {})[self.state_key] = state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._store = open_store(state_dict["store"], refresh=False) if state_dict["store"] else None
-        self._run = state_dict["run"]
-        self._probe_hash = state_dict["probe"]
-        self._tokens_seen = state_dict["tokens_seen"]
+        self._restored = state_dict
 
-    def _reset(self) -> None:
-        """Reset the state, since a tracker may be used for several trainings in turn."""
-        self._tracked: TrackedRun | None = None
-        self._store: Store | None = None
-        self._run: str | None = None
-        self._probe_hash: str | None = None
-        self._tokens_seen: int | Tensor | None = 0
-        self._loss: Tensor | None = None
-        self._validation_loss: Tensor | None = None
-        self._has_acted = False
-
-    def _resolve_probe(self, trainer: Trainer) -> None:
-        make_probe = getattr(getattr(trainer, "datamodule", None), "probe", None)
-        if self.probe is None and callable(make_probe):
-            self.probe = make_probe()
-        probe = self._required_probe()
-        if self._probe_hash not in {None, probe.hash}:
-            raise ValueError(
-                f"expected the probe that the resumed run was measured on, {self._probe_hash}, got {probe.hash} "
-                f"({probe.name}); resume with the run's own configuration, or load its probe with Probe.load"
-            )
-
-    def _track(self, trainer: Trainer) -> TrackedRun:
-        """Return the tracked run of this fit; a resumed one keeps its name and its store."""
-        # called on all ranks, because the folder is broadcast
-        folder, name = run_folder(trainer), self._requested_run or run_name(trainer)
-        if not trainer.fast_dev_run:
-            self._store = self._store or open_store(self._requested_store or folder / "repdyn", refresh=False)
-            self._run = self._run or (f"{name}.{self.name}" if self.name else name)
-        return TrackedRun(
-            config=MeasurementConfig(
-                probe=self._required_probe(),
-                metrics=self.metrics,
-                layers=self.layers,
-                probe_loss=self.probe_loss,
-                forward=self.forward,
-                token_positions=self.token_positions,
-                tokens_per_forward=self.tokens_per_forward,
-                on_error=self.on_error,
-                log_layers=self.log_layers,
-            ),
-            run=self._run or "fast_dev_run",
-            store=self._store,
-            loggers=lambda: trainer.loggers,
-            name=self.name,
-            rules=self.rules,
-            report=self.report,
-            overhead=Overhead(self.max_overhead),
-        )
+    def _state(self) -> dict[str, Any]:
+        """Return the run and where it is, in built-in types only: a checkpoint is loaded with weights_only=True."""
+        if self._fit is None or (self._restored is not None and not self._is_training):
+            return self._restored or {}
+        tokens = self._fit.tokens_seen
+        return {**self._fit.tracked.state(), "tokens_seen": None if tokens is None else int(tokens)}
 
     @property
-    def _required_run(self) -> TrackedRun:
-        if self._tracked is None:
+    def _required_fit(self) -> _Fit:
+        if self._fit is None:
             raise RuntimeError(
-                "expected on_fit_start to be called before the training; attach the tracker to a Trainer with "
+                "expected on_train_start to be called before the training; attach the tracker to a Trainer with "
                 "callbacks=[...] and call trainer.fit"
             )
-        return self._tracked
+        return self._fit
 
     def _required_probe(self) -> Probe:
         if self.probe is None:
@@ -298,3 +283,27 @@ class RepresentationDynamics(ScheduledCallback):
                 "give the datamodule a method probe() that returns one"
             )
         return self.probe
+
+
+def _store_of(origin: Origin | None, trainer: Trainer) -> str | Path | None:
+    """Return the store of the run that a training goes on from, unless it goes on in another root folder."""
+    if origin is None or origin.store is None:
+        return None
+    if is_url(origin.store):
+        return origin.store
+    root = Path(trainer.default_root_dir).absolute()
+    folders = [root, *(Path(logger.save_dir).absolute() for logger in trainer.loggers if logger.save_dir)]
+    path = Path(origin.store)
+    return path if path.is_dir() and any(path.is_relative_to(folder) for folder in folders) else None
+
+
+def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) -> Iterator[Weights]:
+    """Yield the averaged weights of a model that callbacks or the LightningModule hold."""
+    place = next(name for name, module in pl_module.named_modules() if module is model)
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        average = getattr(callback, "_average_model", None)  # WeightAveraging and StochasticWeightAveraging
+        n_averaged = getattr(average, "n_averaged", getattr(callback, "n_averaged", None))
+        if isinstance(average, nn.Module) and n_averaged is not None and int(n_averaged):
+            root = average.module if isinstance(average, torch.optim.swa_utils.AveragedModel) else average
+            yield weights_of(root.get_submodule(place))
+    yield from map(weights_of, averages_of(model, [pl_module]))

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from transformers import PreTrainedModel
 
-from repdyn.callbacks.scheduled import (
-    ScheduledCallback,
-    is_fresh,
-    run_folder,
-    tracked_module,
-    validate_not_sharded,
-)
+from repdyn.callbacks.scheduled import ScheduledCallback, run_folder, tracked_module, validate_not_sharded
 from repdyn.tracking.schedule import ScheduleLike
-from repdyn.utils.distributed import Ranks
 from repdyn.utils.quiet import without_progress_bars
 from repdyn.utils.random_state import isolated_rng
 
@@ -27,7 +21,8 @@ class SavePretrainedCheckpoint(ScheduledCallback):
     """Save folders ``step0``, ``step1``, ... that ``AutoModel.from_pretrained`` can load.
 
     Each folder is written atomically. The tokenizer is saved with the weights if the datamodule has one. A resumed run
-    continues in its folder and does not overwrite existing checkpoints.
+    continues in its folder and does not overwrite existing checkpoints; a new one takes a folder of its own,
+    ``hf_checkpoints-2``, where there are checkpoints of another.
 
     Args:
         schedule: the steps to save, as for :class:`RepresentationDynamics`.
@@ -35,8 +30,7 @@ class SavePretrainedCheckpoint(ScheduledCallback):
         model: attribute of the LightningModule that holds the model; by default the only Hugging Face model in it.
 
     Raises:
-        ValueError: at the start of training, if there is no Hugging Face model to save, the folder contains
-            checkpoints of another run, or the strategy shards the model.
+        ValueError: at the start of training, if there is no Hugging Face model to save, or the strategy shards it.
     """
 
     activity = "saving"
@@ -49,13 +43,13 @@ class SavePretrainedCheckpoint(ScheduledCallback):
         self._requested_dirpath = dirpath
         self.dirpath: Path | None = None
         """The folder of the current run; None before training starts."""
+        self._restored: dict[str, Any] | None = None
 
     @property
     def state_key(self) -> str:
         return self._generate_state_key(dirpath=str(self._requested_dirpath), model=self.model)
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_fit_start(trainer, pl_module)
+    def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         validate_not_sharded(trainer)
         module = tracked_module(pl_module, self.model)
         if not isinstance(module, PreTrainedModel):
@@ -63,29 +57,23 @@ class SavePretrainedCheckpoint(ScheduledCallback):
                 f"expected a Hugging Face model to save, got {type(module).__name__}; give its attribute as model=, "
                 "or use Lightning's ModelCheckpoint"
             )
-        default = run_folder(trainer) / "hf_checkpoints"
-        if is_fresh(trainer) or self.dirpath is None:
-            self.dirpath = Path(self._requested_dirpath or default)
-        if is_fresh(trainer):
-            Ranks.of_job().on_rank_zero(self._check_folder_is_empty)
-
-    def _check_folder_is_empty(self) -> None:
-        if self.dirpath is not None and any(self.dirpath.glob("step*")):
-            raise ValueError(
-                f"expected a folder without checkpoints, got {self.dirpath} with those of another run; choose another "
-                "dirpath=, or resume that run with ckpt_path="
-            )
+        folder = Path(self._requested_dirpath or run_folder(trainer) / "hf_checkpoints").absolute()
+        if self.step == 0:
+            self.dirpath = _new_folder(folder)
+        elif self._restored is not None or self.dirpath is None:
+            self.dirpath = Path(self._restored["dirpath"]) if self._restored else folder
+        self._restored = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"dirpath": str(self.dirpath)}
+        return {"dirpath": str(self.dirpath)} if self.dirpath is not None else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.dirpath = Path(state_dict["dirpath"])
+        self._restored = state_dict
 
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.dirpath is None or not trainer.is_global_zero or trainer.fast_dev_run:
             return
-        target = self.dirpath / f"step{trainer.global_step}"
+        target = self.dirpath / f"step{self.step}"
         if target.exists():
             return
         partial = target.with_name(f".{target.name}.partial")
@@ -96,3 +84,9 @@ class SavePretrainedCheckpoint(ScheduledCallback):
             for part in filter(None, (model, tokenizer)):
                 part.save_pretrained(partial)
         os.replace(partial, target)
+
+
+def _new_folder(folder: Path) -> Path:
+    """Return a folder without checkpoints: this one, or one with a number behind its name."""
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(path for path in chain([folder], numbered) if not any(path.glob("step*")))

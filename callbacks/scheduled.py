@@ -1,16 +1,19 @@
-"""Base class of the Lightning callbacks, which act once at each scheduled step, and checks of the trainer."""
+"""Base class of the Lightning callbacks, which act once at each scheduled step, and what they read of a trainer."""
 
 from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from repdyn.callbacks.progress import RunProgressBar
@@ -20,21 +23,27 @@ from repdyn.tracking.schedule import ScheduleLike, ScheduleState
 
 
 class ScheduledCallback(Callback, ABC):
-    """A callback that calls :meth:`act` once at step 0, at each scheduled step and at the end of training."""
+    """A callback that calls :meth:`act` once at step 0, at each scheduled step and at the end of training.
+
+    It acts between ``on_train_start`` and ``on_train_end`` alone: hooks that fire in a search for a learning rate or a
+    batch size, a validation or a test do nothing.
+    """
 
     activity = "measuring"
     """What a progress bar says meanwhile."""
 
     def __init__(self, schedule: ScheduleLike) -> None:
         self._schedule = ScheduleState(schedule)
+        self._is_training = False
+        self.step = 0
+        """Optimizer steps taken, as the trainer's loggers count them."""
 
     @abstractmethod
     def act(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Perform the action at ``trainer.global_step``; not called again for a step that a resumed run has done
-        before."""
+        """Perform the action at :attr:`step`."""
 
-    def start(self, trainer: Trainer) -> None:
-        """Called before the first action, where the training starts or goes on."""
+    def begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called where the training starts or goes on, when everything is restored, before the first action."""
 
     def allows(self, trainer: Trainer) -> bool:
         """Return whether to act at a scheduled step; the first and the last are not asked about."""
@@ -45,29 +54,40 @@ class ScheduledCallback(Callback, ABC):
         return {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if is_fresh(trainer):
-            self._schedule = ScheduleState(self._schedule.schedule)
-        if self._schedule.schedule.at_checkpoints:
-            validate_checkpointing(trainer)
+        self._is_training = False
+        if self._schedule.schedule.at_checkpoints and not trainer.fast_dev_run:
+            warn_of_checkpointing(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.start(trainer)
-        if self._schedule.start(trainer.global_step):
+        self._schedule = ScheduleState(self._schedule.schedule)
+        self.step = steps_at_start(trainer)
+        self.begin(trainer, pl_module)
+        self._is_training = True
+        if self._schedule.advance(self.step):
             self._act(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._schedule.advance(trainer.global_step):
+        if self._schedule.advance(self.step):
             self._act_if_allowed(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self._schedule.save(trainer.global_step):
+        if self._is_training and self._schedule.save(self.step):
             self._act_if_allowed(trainer, pl_module)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._schedule.claim(trainer.global_step):
+    def end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Act at the last step, before any other callback changes the weights."""
+        if self._is_training and self._schedule.claim(self.step):
             self._act(trainer, pl_module)
+        self._is_training = False
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            take_places(trainer, self)
+
+    def interrupted(self, exception: BaseException) -> None:
+        """Deal with an exception that ends the training, after all other callbacks have."""
 
     def _act_if_allowed(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.allows(trainer):
@@ -80,9 +100,59 @@ class ScheduledCallback(Callback, ABC):
         if not isinstance(bar, RunProgressBar):
             self.act(trainer, pl_module)
             return
-        with bar.doing(f"{self.activity} step {trainer.global_step}"):
+        with bar.doing(f"{self.activity} step {self.step}"):
             self.act(trainer, pl_module)
         bar.show(self.progress())
+
+
+class _First(Callback):
+    """Counts steps before another callback saves a checkpoint, and lets the owner act at the end of the training before
+    weight averaging puts the average into the model."""
+
+    def __init__(self, owner: ScheduledCallback) -> None:
+        self.owner = owner
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        loop = trainer.fit_loop.epoch_loop
+        # counted after this hook, once a batch whatever the number of optimizers
+        self.owner.step = loop._batches_that_stepped + (not loop._should_accumulate())
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.owner.end(trainer, pl_module)
+
+
+class _Last(Callback):
+    """Lets a callback deal with an exception after all others: one that saves does not wait for figures."""
+
+    def __init__(self, owner: ScheduledCallback) -> None:
+        self.owner = owner
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.owner.interrupted(exception)
+
+
+def take_places(trainer: Trainer, owner: ScheduledCallback) -> None:
+    """Put a callback behind all others but those that save checkpoints, so that it sees averages of the same step and
+    they see its values; and its companions first and last."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    if any(isinstance(one, _First) and one.owner is owner for one in callbacks):
+        return
+    saving = [one for one in callbacks if one in trainer.checkpoint_callbacks]
+    ends = [one for one in callbacks if isinstance(one, _Last)]
+    others = [one for one in callbacks if one not in [*saving, *ends] and one is not owner]
+    # another list: Lightning is going through this one
+    trainer.callbacks = [_First(owner), *others, owner, *saving, *ends, _Last(owner)]  # type: ignore[attr-defined]
+
+
+def steps_at_start(trainer: Trainer) -> int:
+    """Return how many steps have been taken, before the first batch.
+
+    A checkpoint that was saved at the end of a batch holds a count without this batch, which is added with the next.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    batches = loop.batch_progress.total
+    was_saved_within = loop.restarting and batches.completed < batches.processed and not loop._should_accumulate()
+    return loop._batches_that_stepped + was_saved_within
 
 
 _VALIDATION_LOSSES = ("val/loss", "val_loss", "validation/loss", "validation_loss", "valid_loss", "eval_loss")
@@ -95,24 +165,29 @@ def validation_loss(trainer: Trainer) -> Tensor | None:
     return next((logged[name] for name in _VALIDATION_LOSSES if name in logged), None)
 
 
-def is_fresh(trainer: Trainer) -> bool:
-    """Return whether a training starts, rather than continues from a checkpoint or an earlier call of ``fit``."""
-    return trainer.ckpt_path is None and trainer.global_step == 0
-
-
 def run_folder(trainer: Trainer) -> Path:
-    """Return the folder of this run's files: the first logger's, or the trainer's root without one.
+    """Return the folder of this run's files, an absolute path: the first logger's, or the trainer's root without one.
 
     All ranks must call it, because the result is broadcast from rank zero.
     """
-    return Path(trainer.log_dir or trainer.default_root_dir)
+    return Path(trainer.log_dir or trainer.default_root_dir).absolute()
 
 
 def run_name(trainer: Trainer) -> str:
     """Return the name and version of the first logger, or the name of the run's folder without one."""
     if trainer.logger is None or not trainer.logger.name:
         return run_folder(trainer).resolve().name
-    return f"{trainer.logger.name}/{trainer.logger.version}"
+    version = _wandb_name(trainer.logger) if isinstance(trainer.logger, WandbLogger) else trainer.logger.version
+    return f"{trainer.logger.name}/{version}"
+
+
+def _wandb_name(logger: Logger) -> str:
+    """Return the name of a run of W&B that a person recognises; W&B itself makes one up only online."""
+    experiment: Any = logger.experiment
+    for name in (getattr(logger, "_wandb_init", {}).get("name"), getattr(experiment, "name", None)):
+        if isinstance(name, str) and name:
+            return name
+    return datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
 
 
 def tracked_module(pl_module: nn.Module, model: str | None) -> nn.Module:
@@ -145,9 +220,10 @@ def validate_names(names: Sequence[str]) -> None:
         ValueError: two are equal.
     """
     if repeated := sorted({name for name in names if names.count(name) > 1}):
+        which = f"several called {repeated[0]!r}" if repeated[0] else "several without one"
         raise ValueError(
-            f"expected trackers of different names in one trainer, got several called {repeated[0]!r}; give each "
-            "its own name="
+            f"expected trackers of different names in one trainer, got {which}; name all but one, as in "
+            'RepresentationDynamics(probe, name="second")'
         )
 
 
@@ -185,21 +261,17 @@ def validate_not_sharded(trainer: Trainer) -> None:
         )
 
 
-def validate_checkpointing(trainer: Trainer) -> None:
-    """Check that callbacks are notified when the trainer saves a checkpoint.
-
-    Raises:
-        ValueError: the trainer saves no checkpoints, or saves them without trainer state.
-    """
+def warn_of_checkpointing(trainer: Trainer) -> None:
+    """Warn where a trainer does not notify callbacks of checkpoints, or saves them without being called."""
     checkpointing = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
     if not checkpointing:
-        raise ValueError(
-            'expected a ModelCheckpoint for schedule="checkpoints", got a trainer without one; add one, or measure '
-            "at fixed steps with schedule=1000"
+        rank_zero_warn(
+            'schedule="checkpoints", but the trainer has no ModelCheckpoint: steps are measured where '
+            "trainer.save_checkpoint() is called, and at the start and the end"
         )
-    if all(c.save_weights_only for c in checkpointing):
-        raise ValueError(
-            'expected checkpoints with trainer state for schedule="checkpoints", got '
-            "ModelCheckpoint(save_weights_only=True), of which Lightning does not notify callbacks; save complete "
-            "checkpoints, or measure at fixed steps with schedule=1000"
+    elif all(c.save_weights_only for c in checkpointing):
+        rank_zero_warn(
+            'schedule="checkpoints", but Lightning does not notify callbacks of '
+            "ModelCheckpoint(save_weights_only=True): the start and the end are measured; save complete checkpoints, "
+            "or measure at fixed steps with schedule=1000"
         )

@@ -9,11 +9,11 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from small import HandWritten, random_tokens
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from repdyn import Probe
+from repdyn import Probe, Tracker
 from repdyn.callbacks import RepresentationDynamics
 from repdyn.models import LanguageModel
 
@@ -86,3 +86,31 @@ def trainer(root: Path, *callbacks: pl.Callback, **changes: Any) -> pl.Trainer:
 
 def tracker(probe: Probe, schedule: Any = 4, **changes: Any) -> RepresentationDynamics:
     return RepresentationDynamics(probe, schedule, **{"on_error": "raise"} | changes)
+
+
+class Loop:
+    """A training as one writes it, which remembers its losses."""
+
+    def __init__(self, model: nn.Module | None = None, precision: torch.dtype | None = None) -> None:
+        torch.manual_seed(0)
+        self.model = HandWritten() if model is None else model
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.precision = precision
+        self.losses: list[float] = []
+
+    def step(self) -> Tensor:
+        tokens = torch.randint(3, 50, (4, 12))
+        with torch.autocast("cpu", self.precision, enabled=self.precision is not None):
+            loss = cross_entropy(self.model(tokens)[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+        return loss
+
+
+def run(loop: Loop, tracker: Tracker, n_steps: int) -> None:
+    """Train some steps with a tracker."""
+    with tracker:
+        for _ in range(n_steps):
+            tracker.step(loss=loop.step(), tokens=48)

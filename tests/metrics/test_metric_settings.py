@@ -17,7 +17,7 @@ from repdyn.metrics import METRICS, Metric, resolve
 from repdyn.metrics.metric import resolved
 from repdyn.metrics.settings import _try_out
 from repdyn.probe.design import PAPER
-from repdyn.tracking.config import validate_measurement
+from repdyn.tracking.options import TrackingOptions
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_whole_numbers_are_numbers_too():
 )
 def test_mistyped_settings_are_refused_before_there_is_a_model(name, told):
     with pytest.raises(ValueError, match=re.escape(told)) as refused:
-        validate_measurement(["anisotropy", name], "warn")
+        TrackingOptions(metrics=["anisotropy", name])
     assert "\n" not in str(refused.value)
 
 

@@ -93,7 +93,8 @@ def _is_unusual(now: Course, past: Past) -> np.ndarray:
     if now.layers != (None,):
         return np.full(now.values.shape, True)
     # a relative change c = 1 - 1 / ratio is that of a ratio whose logarithm is -log(1 - c)
-    largest = [max(before) if len(before) >= MIN_HISTORY else 0.0 for before in past.changes]
+    # the first change has nothing to be compared with
+    largest = [max(before, default=math.inf) for before in past.changes]
     with np.errstate(divide="ignore", invalid="ignore"):
         usual = -np.log1p(-np.minimum(largest, 1.0))
         change = np.abs(np.log(now.values / past.values))

@@ -33,7 +33,7 @@ from repdyn.checkpoints.errors import CheckpointError
 from repdyn.checkpoints.hub import Hub, map_concurrently
 from repdyn.checkpoints.targets import Selection, Target
 from repdyn.tables.continuity import losses_out_of_line
-from repdyn.tables.texts import number_text
+from repdyn.tables.numbers import number_text
 from repdyn.utils.files import write_atomically
 from repdyn.utils.names import shorten_list
 

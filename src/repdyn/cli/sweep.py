@@ -24,11 +24,12 @@ from repdyn.checkpoints.options import Shard, SweepOptions
 from repdyn.metrics import DEFAULT_METRICS, METRICS
 from repdyn.probe.class_names import CLASS_OPTIONS, CLASSES
 from repdyn.probe.design import DESIGNS, INDEPENDENT, MAX_VECTORS
+from repdyn.tables.numbers import gigabytes
 from repdyn.text.source import DEFAULT_TEXT
 from repdyn.utils.addresses import path_or_url
 from repdyn.utils.arguments import SuggestingParser, at_least
 from repdyn.utils.console import PrintableConsole
-from repdyn.utils.names import gigabytes, printable, shorten_list
+from repdyn.utils.names import printable, shorten_list
 from repdyn.utils.records import add_record_options, print_records, wants_records
 from repdyn.utils.redaction import redacted
 

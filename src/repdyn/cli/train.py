@@ -24,7 +24,8 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from repdyn.alerts import Rule, RulesLike, resolve_rules
+from repdyn.alerts import Rule, RulesLike
+from repdyn.alerts.rules import DEFAULT
 from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
 from repdyn.callbacks.progress import RunProgressBar
 from repdyn.cli.saved_config import SaveConfig
@@ -32,8 +33,8 @@ from repdyn.cli.train_help import HelpAction
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.models import LanguageModel, objective_of
-from repdyn.tables.texts import short_count
-from repdyn.tracking.config import validate_measurement
+from repdyn.tables.numbers import short_count
+from repdyn.tracking.options import TrackingOptions
 from repdyn.utils.arguments import closest
 from repdyn.utils.console import PrintableConsole
 from repdyn.utils.notices import silence_notices
@@ -51,6 +52,8 @@ _EXAMPLES = """examples:
 _LONGEST_NAME = 255
 _RUN_FOLDER = "REPDYN_RUN_FOLDER"
 _CONFIG = {"-c", "--config"}
+_CHECKED = ("metrics", "on_error", "log_layers", "ranks", "max_overhead")
+"""Options of the tracker that are checked before anything is loaded."""
 
 
 @dataclass
@@ -188,8 +191,8 @@ class TrainCLI(LightningCLI):
         super().parse_arguments(parser, args)
         fit = self.config[self.config.subcommand]
         try:
-            validate_measurement(fit.tracker.metrics, fit.tracker.on_error, log_layers=fit.tracker.log_layers)
-            resolve_rules(_rules(fit.tracker.alerts))
+            given = {name: fit.tracker.get(name) for name in _CHECKED if fit.tracker.get(name) is not None}
+            TrackingOptions(**given, alerts=_rules(fit.tracker.get("alerts", DEFAULT)))
         except (ValueError, OSError) as error:
             parser.error(f"tracker: {error}")
         # a checkpoint that somebody else made may hold code, which Lightning would run where nothing is said

@@ -141,3 +141,16 @@ def _statistics(section: str, values: Sequence[float]) -> dict[str, float]:
 def _width(numbers: Iterable[int | None]) -> int:
     """Return the number of digits of the largest number, at least two."""
     return max(2, len(str(max((number for number in numbers if number is not None), default=0))))
+
+
+def monitored_values(rows: Sequence[Row], prefix: str = "") -> dict[str, float]:
+    """Return what other callbacks may monitor of one step: means, minima, maxima and every layer, where defined.
+
+    The names are those of :func:`logged_values`; values of heads are left out.
+
+    Args:
+        rows: of one run and one step.
+        prefix: put before each name.
+    """
+    values = logged_values([row for row in rows if row.head is None], "all") if rows else {}
+    return {f"{prefix}{name}": value for name, value in values.items() if not math.isnan(value)}

@@ -92,8 +92,10 @@ class WandbTarget(Target):
         """Log values or objects of W&B, such as images and tables, on the axis of steps."""
         if media:
             run = self._logger.experiment
-            _define(run, media)
-            run.log({STEP_KEY: step, **media})
+            # W&B takes an asterisk for a pattern of names
+            named = {name.replace("*", "-"): value for name, value in media.items()}
+            _define(run, named)
+            run.log({STEP_KEY: step, **named})
 
     def log_config(self, config: Mapping[str, Any]) -> None:
         self._logger.experiment.config.update(dict(config), allow_val_change=True)
@@ -181,13 +183,16 @@ def target_of(logger: Logger) -> Target:
 
 
 def _define(run: Any, names: Iterable[str]) -> None:
-    """Put each name on the axis of steps; only an exact name overrides the "*" that WandbLogger defines."""
+    """Put each name on the axis of steps; only an exact name overrides the "*" that WandbLogger defines.
+
+    A dot that is not escaped would lead into a nested value.
+    """
     defined = _defined.setdefault(run, set())
     if not defined:
         run.define_metric(STEP_KEY)
     for name in names:
         if name not in defined:
-            run.define_metric(name, step_metric=STEP_KEY)
+            run.define_metric(name.replace(".", "\\."), step_metric=STEP_KEY)
             defined.add(name)
 
 

@@ -73,13 +73,6 @@ class Schedule:
         is_power_of_two = step & (step - 1) == 0
         return self.doubling_until is not None and step <= self.doubling_until and is_power_of_two
 
-    def between(self, last: int, now: int) -> bool:
-        """Return whether a step after ``last``, up to and including ``now``, is scheduled.
-
-        Several optimizers that step in one batch make the count skip steps.
-        """
-        return any(step in self for step in range(last + 1, now + 1))
-
     def count(self, last: int) -> int:
         """Return how many steps from 0 to ``last`` are scheduled.
 
@@ -158,32 +151,17 @@ class ScheduleState:
     Every method records a step and returns whether it is due now.
 
     >>> state = ScheduleState(Schedule(every=10))
-    >>> state.start(0), state.advance(9), state.advance(11), state.advance(11), state.claim(11)
-    (True, False, True, False, False)
+    >>> state.advance(0), state.advance(9), state.advance(10), state.advance(10), state.claim(11)
+    (True, False, True, False, True)
     """
 
     def __init__(self, schedule: ScheduleLike) -> None:
         self.schedule = Schedule.parse(schedule)
-        self._last = 0
         self._claimed: int | None = None
 
-    def start(self, step: int) -> bool:
-        """Start at a step, which is due if scheduled; a resumed training may have been stopped in the middle of it."""
-        self._last = step
-        return step in self.schedule and self.claim(step)
-
     def advance(self, step: int) -> bool:
-        """Advance to a step, which is due if one since the last is scheduled.
-
-        Under gradient accumulation the same step is reached several times.
-        """
-        scheduled = self.schedule.between(self._last, step)
-        self._last = step
-        return scheduled and self.claim(step)
-
-    def release(self) -> None:
-        """Give a claimed step back, which was left out: it is due again if it turns out to be the last."""
-        self._claimed = None
+        """Advance to a step, which is due if scheduled; under gradient accumulation it is reached several times."""
+        return step in self.schedule and self.claim(step)
 
     def save(self, step: int) -> bool:
         """Save a checkpoint at a step, which is due if the schedule follows checkpoints."""
@@ -194,3 +172,7 @@ class ScheduleState:
         new = step != self._claimed
         self._claimed = step
         return new
+
+    def release(self) -> None:
+        """Give a claimed step back, which was left out: it is due again if it turns out to be the last."""
+        self._claimed = None

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
-from repdyn.alerts import RulesLike, resolve_rules
-from repdyn.alerts.rules import DEFAULT
 from repdyn.capture.blocks import LayerPatterns, find_blocks, unwrapped
-from repdyn.capture.forward import Forward
-from repdyn.capture.token_states import TokenPositions
-from repdyn.measurement.type_checks import check_model
+from repdyn.measurement.type_checks import check_model, check_probe
 from repdyn.metrics import DEFAULT_METRICS, MetricLike
 from repdyn.probe import Probe
-from repdyn.publish.keys import LogLayers
 from repdyn.store import Store, open_store
 from repdyn.store.scalars import LEARNING_RATE, LOSS, VALIDATION_LOSS
-from repdyn.tracking.config import MeasurementConfig, OnFailure
-from repdyn.tracking.overhead import Overhead, validate_max_overhead
-from repdyn.tracking.row_buffer import Existing, refresh
+from repdyn.tracking.moment import Moment, Scalar, weights_of
+from repdyn.tracking.options import TrackingArguments, TrackingOptions
+from repdyn.tracking.run import Origin, TrackedRun
 from repdyn.tracking.schedule import ScheduleLike, ScheduleState
-from repdyn.tracking.tracked_run import TrackedRun
-from repdyn.tracking.training_state import Scalar
 from repdyn.utils.addresses import is_url
-from repdyn.utils.distributed import Ranks
+from repdyn.utils.notices import warn
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
+
+log = logging.getLogger(__name__)
 
 
 class Tracker:
@@ -44,37 +41,33 @@ class Tracker:
 
     It measures on entering (step 0), at the scheduled steps and on leaving (the end), and changes nothing in the
     training. On leaving, figures are written beside the store and a summary is printed; after an error or Ctrl-C the
-    log names the commands that make them. In a job of several processes all of them do the same; they share the
-    probe and the layers among them.
+    log names the commands that make them. In a job of several processes it may be on all of them, or on the first.
+
+    Each start is a run of its own in the store. A training that goes on passes the state that was saved with its
+    checkpoint, ``Tracker(..., resume=checkpoint["tracker"])`` of ``tracker.state_dict()``, or its first step,
+    ``Tracker(..., start=5000)``: then it goes on from the newest run of this name that has come so far.
 
     Args:
         model: what is trained, as it is called: bare, compiled, or wrapped by DistributedDataParallel or FSDP.
         probe: the tokens to measure on.
         schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; with "checkpoints", call :meth:`measure`
             where you save one.
-        metrics, layers, probe_loss, forward, token_positions, tokens_per_forward: as for :func:`repdyn.measure`.
+        metrics, layers: as for :func:`repdyn.measure`.
         store: folder for the rows, or the URL of a remote store, to which they are uploaded in the background.
-        on_error: "warn" logs a failing measurement once and lets the training go on; "raise" stops it.
-        start: optimizer steps taken before, in a resumed training: its store is continued, and stored steps are not
-            measured again.
-        tokens_seen: tokens consumed before, in a resumed training.
-        run: name of the run in the rows; by default the name of the store's folder.
+        start: optimizer steps taken before, in a resumed training.
+        tokens_seen: tokens consumed before, in a resumed training; unknown unless given.
+        resume: what :meth:`state_dict` returned when the checkpoint was saved that the training goes on from.
+        averaged: a module of the same structure with averaged weights, such as an ``AveragedModel``, whose values are
+            a second run, "NAME (averaged)".
         loggers: Lightning's loggers, which work without Lightning's Trainer; ``WandbLogger(experiment=wandb.run)``
             joins a W&B run that is open already.
-        log_layers: as for :class:`repdyn.callbacks.RepresentationDynamics`.
-        alerts, report: as for :class:`repdyn.callbacks.RepresentationDynamics`; the loop itself must check
-            :attr:`should_stop`.
-        existing: what to do where the store has a run of this name and ``start`` is 0: "refuse" raises an error,
-            "continue" starts at its last step, "replace" sets it aside in the folder ``abandoned`` of the run, and
-            "number" calls the new one "NAME-2".
-        max_overhead: largest share of the training's time that tracking may take, 0.02 for 2 %: scheduled steps without
-            time for a measurement are left out, except the first and the last; None for no limit.
         n_steps: optimizer steps of the whole training, if known: the forecast of what measurements cost is then of it.
+        options: as in :class:`repdyn.tracking.options.TrackingArguments`; the run is called by the name of the store's
+            folder unless ``run`` is given; the loop itself must check :attr:`should_stop`.
 
     Raises:
         TypeError: the model is no ``nn.Module``, or the probe no :class:`repdyn.Probe`.
-        ValueError: at once, where the configuration cannot work: an unknown metric, unidentifiable blocks. On entering,
-            where the store holds another run of this name.
+        ValueError: the configuration cannot work: an unknown metric, unidentifiable blocks.
     """
 
     def __init__(
@@ -85,63 +78,40 @@ class Tracker:
         metrics: str | Sequence[MetricLike] = DEFAULT_METRICS,
         layers: LayerPatterns = None,
         store: str | Path = "repdyn",
-        on_error: OnFailure = "warn",
         *,
         start: int = 0,
-        tokens_seen: int = 0,
-        run: str | None = None,
+        tokens_seen: int | None = None,
+        resume: Mapping[str, Any] | None = None,
+        averaged: nn.Module | None = None,
         loggers: Iterable[Logger] = (),
-        log_layers: LogLayers = "default",
-        probe_loss: bool = False,
-        forward: Forward | None = None,
-        token_positions: TokenPositions | None = None,
-        tokens_per_forward: int = 8192,
-        alerts: RulesLike = DEFAULT,
-        report: bool = True,
-        existing: Existing = "refuse",
-        max_overhead: float | None = None,
         n_steps: int | None = None,
+        **options: Unpack[TrackingArguments],
     ) -> None:
         check_model(model)
-        config = MeasurementConfig(
-            probe=probe,
-            metrics=metrics,
-            layers=layers,
-            forward=forward,
-            token_positions=token_positions,
-            tokens_per_forward=tokens_per_forward,
-            on_error=on_error,
-            log_layers=log_layers,
-            probe_loss=probe_loss,
-        )
+        check_probe(probe)
+        settings = TrackingOptions(metrics=metrics, layers=layers, **options)
+        state = dict(resume or {})
+        start = state.get("step", start)
         if start < 0:
             raise ValueError(f"expected start >= 0, the optimizer steps taken before, got {start}")
-        if existing not in get_args(Existing):
-            raise ValueError(f"expected existing to be one of {', '.join(get_args(Existing))}, got {existing!r}")
         if n_steps is not None and n_steps < 1:
             raise ValueError(f"expected n_steps >= 1, the optimizer steps of the whole training, got {n_steps}")
-        validate_max_overhead(max_overhead)
         self._is_started = False
         self._n_steps = n_steps
         self._root_module = model
         self._model = unwrapped(model)
+        self._averaged = averaged
         find_blocks(self._model, layers)
         self._schedule = ScheduleState(schedule)
-        self._now = start
-        self._tokens_seen: int | None = tokens_seen
+        self._start = self._now = start
+        self._tokens_seen: int | None = state.get("tokens_seen", tokens_seen if start else tokens_seen or 0)
         self._scalars: dict[str, Scalar] = {}
-        self._store = open_store(store, refresh=False)
+        self._origin = Origin(state["run"], state["store"], state.get("averaged")) if state.get("run") else None
+        place = store if is_url(store) else Path(store).absolute()
+        self._store = open_store(place, refresh=False)
         given_loggers = tuple(loggers)
-        self._tracked = TrackedRun(
-            config=config,
-            run=run or (self._store.path if is_url(store) else Path(store)).resolve().name,
-            store=self._store,
-            loggers=lambda: given_loggers,
-            rules=resolve_rules(alerts),
-            report=report,
-            existing=existing,
-            overhead=Overhead(max_overhead),
-        )
+        name = settings.run or (self._store.path if is_url(store) else Path(place)).resolve().name
+        self._tracked = TrackedRun(settings, probe, name, self._store, loggers=lambda: given_loggers)
 
     @property
     def store(self) -> Store:
@@ -155,8 +125,12 @@ class Tracker:
 
     @property
     def should_stop(self) -> bool:
-        """Return whether an alert whose rule has ``stop=True`` was raised; the same in all processes."""
+        """Return whether an alert whose rule has ``stop=True`` was raised, in a process that measures."""
         return self._tracked.should_stop
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what to save with a checkpoint, of built-in types, for ``Tracker(..., resume=...)``."""
+        return {**self._tracked.state(), "step": self._now, "tokens_seen": self._tokens_seen}
 
     def start(self) -> Tracker:
         """Start as ``with`` does on entering, for a loop that a ``with`` statement does not fit around.
@@ -173,16 +147,19 @@ class Tracker:
     def __enter__(self) -> Tracker:
         if self._is_started:
             raise RuntimeError("expected a tracker that is not started, got one that is already; call start() once")
-        ranks = Ranks.of_job()
-        continued = self._tracked.existing == "continue"
-        if continued and self._now == 0:
-            self._now, self._tokens_seen = ranks.on_rank_zero(self._last_stored)
-        resumed = continued or self._now > 0
-        self._tracked.begin(ranks, self._schedule.schedule, resumed, self._model, self._root_module)
-        self._tracked.start(self._now, self._schedule.schedule, self._n_steps)
+        if self._origin is None and self._now > 0:
+            self._origin = self._newest_run()
+        self._tracked.begin(
+            self._model,
+            self._now,
+            self._schedule.schedule,
+            n_steps=self._n_steps,
+            root_module=self._root_module,
+            origin=self._origin,
+        )
         self._is_started = True
         try:
-            if self._schedule.start(self._now):
+            if self._schedule.advance(self._now):
                 self._measure()
         except BaseException:
             self._interrupt()
@@ -216,12 +193,12 @@ class Tracker:
         self._scalars |= {LOSS: loss, LEARNING_RATE: learning_rate}
         if validation_loss is not None:
             self._scalars[VALIDATION_LOSS] = validation_loss
-        self._tracked.overhead.count_step(self._now, self._schedule.schedule, self._n_steps)
         if self._schedule.advance(self._now):
-            if self._tracked.overhead.allows(self._now):
+            if self._tracked.cost.allows(self._now):
                 self._measure()
             else:
                 self._schedule.release()
+        self._tracked.cost.count_step(self._now)
 
     def measure(self) -> None:
         """Measure now, whatever the schedule, unless this step has been measured.
@@ -244,29 +221,29 @@ class Tracker:
         except BaseException:
             self._interrupt()
             raise
-        if kind is None:
-            self._is_started = False
-            self._tracked.finish()
-        else:
+        if kind is not None:
             self._interrupt()
+            return
+        self._is_started = False
+        if self._now == self._start and self._tracked.is_measuring:
+            text = f"only step {self._now} is measured: tracker.step() was never called"
+            warn(log, f"{text}; call it after each optimizer.step()")
+        self._tracked.finish()
 
     def _require_started(self, method: str) -> None:
-        """Raise RuntimeError where a run has not begun, of which the store may hold one of the same name."""
+        """Raise RuntimeError where a run has not begun."""
         if not self._is_started:
             raise RuntimeError(
                 f"expected a started tracker for {method}(), got one that is not started or has finished; call start() "
                 "or use with"
             )
 
-    def _last_stored(self) -> tuple[int, int | None]:
-        """Return the last step of the run in the store and the tokens seen until then; both 0 where it has none."""
-        run = self._tracked.run
-        refresh(self._store)
-        if not (steps := self._store.steps(run)):
-            return 0, 0
-        rows = self._store.to_pandas(run, columns=["step", "tokens_seen"])
-        tokens = rows.loc[rows["step"] == steps[-1], "tokens_seen"].dropna()
-        return steps[-1], None if tokens.empty else int(tokens.max())
+    def _newest_run(self) -> Origin | None:
+        """Return the newest run of this name in the store that was measured, if any."""
+        store, name = self._store, self._tracked.name
+        paths = [path for path in store.paths() if path.run.name == name and min(store.steps(path.run.id)) <= self._now]
+        newest = max(paths, key=lambda path: path.run.started, default=None)
+        return None if newest is None else Origin(newest.run.id)
 
     def _interrupt(self) -> None:
         """Leave the views to a command: whoever saves a checkpoint on an error must not wait for them."""
@@ -275,11 +252,14 @@ class Tracker:
         self._tracked.name_commands()
 
     def _measure(self) -> None:
-        self._tracked.measure(
-            self._model,
-            self._now,
+        own, average = self._model, self._averaged
+        if isinstance(average, AveragedModel):
+            average = unwrapped(average.module)
+        moment = Moment(
+            step=self._now,
             tokens_seen=self._tokens_seen,
             scalars=self._scalars,
-            root_module=self._root_module,
+            averaged=None if average is None else weights_of(average if average is own else unwrapped(average)),
         )
+        self._tracked.measure(own, moment, self._root_module)
         self._scalars.pop(VALIDATION_LOSS, None)

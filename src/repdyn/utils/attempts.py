@@ -86,3 +86,8 @@ class TimeoutRunner:
         if "error" in outcome:
             raise outcome["error"]
         return outcome["value"]
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a call that took too long."""
+        if self._running is not None:
+            self._running[1].wait(seconds)

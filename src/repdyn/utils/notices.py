@@ -3,6 +3,7 @@
 import logging
 import sys
 import warnings
+from contextlib import suppress
 
 _LOGGERS = (
     "lightning.pytorch",
@@ -32,10 +33,20 @@ def print_above_bars(text: str) -> None:
     """Print a line to standard error, above the bars of tqdm that are drawn there or on standard output.
 
     Printed directly, it would go on where a bar ends, on the same line. While rich draws, it has a stream of its own in
-    the place of standard error, which does the same for its bars.
+    the place of standard error, which does the same for its bars. Where standard error is closed or full, the line is
+    lost: what is said of a training must not end it.
     """
+    if sys.stderr is None:  # closed before Python started
+        return
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # nobody draws a bar of what is not imported
-    if tqdm is not None and len(tqdm._instances) > 0:
-        tqdm.write(text, file=sys.stderr)
-    else:
-        print(text, file=sys.stderr)
+    with suppress(OSError, ValueError):
+        if tqdm is not None and len(tqdm._instances) > 0:
+            tqdm.write(text, file=sys.stderr)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def warn(log: logging.Logger, text: str) -> None:
+    """Log a warning, unless the streams that it would go to are closed or full."""
+    with suppress(OSError, ValueError):
+        log.warning("%s", text)

@@ -1,0 +1,77 @@
+"""The options of a tracker, declared once for all ways to attach one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from repdyn.alerts import Rule, resolve_rules
+from repdyn.alerts.rules import DEFAULT
+from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
+from repdyn.publish.keys import LogLayers, validate_log_layers
+
+OnFailure: TypeAlias = Literal["warn", "raise"]
+WhichRanks: TypeAlias = Literal["zero", "all"]
+
+
+class TrackingArguments(MeasurementArguments, total=False):
+    """Keyword arguments that all trackers take."""
+
+    on_error: OnFailure
+    """"warn" logs a failing measurement once and lets the training go on, which is the default; "raise" stops it."""
+    run: str | None
+    """Name of the run in the rows, which other runs of the store may have too."""
+    log_layers: LogLayers
+    """The metrics of which the loggers get every layer: "default" (anisotropy and TwoNN on all tokens), "all", "none"
+    (no layers at all), or patterns ("two_nn", "cka_*", "anisotropy@no_sink"). Of the others they get the first, the
+    middle and the last layer, of each the mean, minimum and maximum. The store has all."""
+    alerts: Sequence[Rule] | str | Path | None
+    """Rules whose alerts are logged as warnings: a YAML file, :class:`repdyn.alerts.Rule` objects, or None for none.
+    Only a rule with ``stop: true`` ends the training."""
+    report: bool
+    """Whether ``report.html`` in the store is updated during the run, which is the default."""
+    max_overhead: float | None
+    """Largest share of the training's time that tracking may take, 0.02 for 2 %: scheduled steps without time for a
+    measurement are left out, except the first and the last; None for no limit."""
+    ranks: WhichRanks
+    """Which processes measure a model that each of them holds whole: "zero", the first alone, without a word to the
+    others; "all" shares layers and forward passes out. A sharded model is measured by all of them together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingOptions(MeasurementOptions):
+    """What is measured, and what becomes of it; fields as in :class:`TrackingArguments`.
+
+    Raises:
+        ValueError: as :class:`MeasurementOptions`; a word or share that does not exist, ``log_layers`` that match no
+            metric, or rules that cannot be read.
+        OSError: the file of the rules cannot be read.
+    """
+
+    on_error: OnFailure = "warn"
+    run: str | None = None
+    log_layers: LogLayers = "default"
+    alerts: Sequence[Rule] | str | Path | None = DEFAULT
+    report: bool = True
+    max_overhead: float | None = None
+    ranks: WhichRanks = "zero"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in (("on_error", get_args(OnFailure)), ("ranks", get_args(WhichRanks))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"expected {name} as one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if self.max_overhead is not None and not 0 < self.max_overhead < 1:
+            raise ValueError(
+                "expected max_overhead as a share of the training's time above 0 and below 1, such as 0.02, got "
+                f"{self.max_overhead!r}; leave it out for no limit"
+            )
+        validate_log_layers(self.log_layers, self.pairs())
+        object.__setattr__(self, "alerts", tuple(resolve_rules(self.alerts)))
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of the alerts."""
+        return self.alerts  # type: ignore[return-value]  # resolved on creation

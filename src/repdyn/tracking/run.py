@@ -1,0 +1,501 @@
+"""One tracked run: ``rows = measured(step)``, then ``deliver(rows)``; what fails stops no training.
+
+Adapters, such as the callback for Lightning, decide when; this module does the rest in the same way for all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from repdyn.capture.fsdp import class_name, is_sharded
+from repdyn.capture.prepared_model import prepare
+from repdyn.capture.trial import expect, try_model
+from repdyn.measurement.measure import measure_with
+from repdyn.measurement.memory import working_bytes
+from repdyn.metrics import resolve
+from repdyn.probe import Probe
+from repdyn.store import MeasurementKey, Store
+from repdyn.store.remote import RefusedError, RemoteError
+from repdyn.store.scalars import LOSS
+from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
+from repdyn.store.state_cache import STATES_FOLDER, StateCache
+from repdyn.tracking.cost import Cost, ExpectedCost, Work, progress_of
+from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, Alerts, Loggers, Writer
+from repdyn.tracking.moment import Moment, Weights, fingerprint, scalar_rows
+from repdyn.tracking.notices import Interrupted, Notices, describe, watching_signals
+from repdyn.tracking.options import TrackingOptions, WhichRanks
+from repdyn.tracking.schedule import Schedule
+from repdyn.tracking.views import Views
+from repdyn.utils.attempts import attempts
+from repdyn.utils.distributed import ALONE, Ranks
+from repdyn.utils.random_state import isolated_rng
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+AVERAGED = "averaged"
+"""Kind of the weights, and what the name of their run and their names in the loggers say."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The run that a training goes on from, as a checkpoint remembers it."""
+
+    run_id: str
+    store: str | None = None
+    """Where its rows are; None for the store of the run that goes on."""
+    averaged: str | None = None
+    """Id of the run of its averaged weights, if it has one."""
+
+
+class TrackedRun:
+    """The tracking of one start of a training.
+
+    All processes of a job may make one, and call its methods at the same steps; those that have nothing to measure
+    return at once, without a word to the others.
+
+    Args:
+        options: what is measured, and what becomes of it.
+        probe: the tokens.
+        name: of the run, which others in the store may have too.
+        store: where the rows go; None stores nothing.
+        loggers: returns the loggers that get the rows once they are stored.
+        label: distinguishes several trackers of one training: it leads the names in the loggers.
+        weights_kind: of the weights that are measured.
+    """
+
+    def __init__(
+        self,
+        options: TrackingOptions,
+        probe: Probe,
+        name: str,
+        store: Store | None,
+        loggers: Callable[[], Iterable[Logger]] = tuple,
+        label: str = "",
+        weights_kind: str = "raw",
+    ) -> None:
+        self.options, self.probe, self.name, self.store = options, probe, name, store
+        self.label, self.weights_kind = label, weights_kind
+        self.id: str | None = None
+        """Id of the run in the store."""
+        self.should_stop = False
+        """Whether an alert has requested to stop the training."""
+        self.latest: Sequence[Row] = ()
+        """Rows of the last measurement of this process."""
+        self.kernel_seconds = 0.0
+        """How much time the metrics themselves took."""
+        self.averaged: TrackedRun | None = None
+        """The run of the averaged weights, once there are any."""
+        self._of_training = loggers
+        self._loggers = Loggers(loggers)
+        self.prefix = f"{label}_" if label else ""
+        """Leads the names in the loggers."""
+        self._ranks: Ranks | None = None
+        self._trial_error: Exception | None = None
+        self._causal_by_stack: Mapping[str | None, bool | None] | None = None
+        self._state_cache: StateCache | None = None
+        self._comparing: set[str] = set()
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether this process has a part in the measurements, once they have begun."""
+        return self._ranks is not None
+
+    def begin(
+        self,
+        model: nn.Module,
+        step: int,
+        schedule: Schedule,
+        *,
+        n_steps: int | None = None,
+        root_module: nn.Module | None = None,
+        origin: Origin | None = None,
+    ) -> None:
+        """Try the model, and begin a run in the store.
+
+        Args:
+            model: what will be measured; it is tried on a window of the probe, and left as it was.
+            step: optimizer steps taken.
+            schedule: by which :meth:`measure` will be called.
+            n_steps: of the whole training, if known.
+            root_module: the module that the model is a part of, where that is sharded as a whole.
+            origin: the run that the training goes on from, if any.
+
+        Raises:
+            ValueError: a metric needs something the probe lacks, the model does not run on the probe, or ranks differ.
+            OSError: the store cannot be written.
+            RuntimeError: on ranks other than the first, when it failed there.
+        """
+        options = self.options
+        pairs = resolve(options.metrics, self.probe)
+        self._ranks = ranks = measuring_ranks(model if root_module is None else root_module, options.ranks)
+        self.cost = Cost(options.max_overhead, schedule, n_steps, ranks or ALONE)
+        self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
+        self._beginning = (schedule, n_steps)
+        self._averaged_origin = Origin(origin.averaged, origin.store) if origin and origin.averaged else None
+        if ranks is None:
+            return
+        ranks.require_same("what a run is tracked by", {"schedule": repr(schedule), "probe": self.probe.hash})
+        with self.cost.counted():
+            with isolated_rng(), ranks.sync_errors():
+                expected = self._try(model, root_module, ranks)
+            self._comparing = {metric.name for metric, _ in pairs if "previous_checkpoint" in metric.captures}
+            self._writer = Writer(self.store, self.probe)
+            self._alerts = Alerts(self.options.rules, self.label)
+            self._views: Views | None = None
+            if self.store is not None:
+                self.id = ranks.on_rank_zero(partial(self._begin_run, self.store, step, origin, schedule))
+                if self._comparing:
+                    self._state_cache = self._states(self.store, self.id, step, origin)
+        if self.weights_kind != AVERAGED:
+            self.cost.announce(expected)
+
+    def measure(
+        self, model: nn.Module, moment: Moment, root_module: nn.Module | None = None, known: Sequence[Row] = ()
+    ) -> None:
+        """Measure the model as it is now, unless its weights have been measured at this step.
+
+        Args:
+            model: what is measured; left as it was found.
+            moment: what is known of the training.
+            root_module: as for :meth:`begin`.
+            known: rows of this step that are taken over if they are of the same weights.
+
+        Raises:
+            Exception: what went wrong, under ``on_error="raise"``. Under "warn" it is logged once and stored as the
+                reason for the missing rows, and the training goes on.
+        """
+        if self._ranks is None:
+            return
+        ranks, step, rows = self._ranks, moment.step, []
+        with self.cost.counted() as work, watching_signals() as check_signals, self.notices.errors(step):
+            rows = self._measured(model, moment, root_module, known, work, check_signals)
+            if rows is not None:
+                self.should_stop |= ranks.on_rank_zero(partial(self._deliver, step, rows, check_signals))
+        if moment.averaged is not None:
+            self._measure_averaged(model, moment, moment.averaged, root_module, rows or ())
+
+    def _measured(
+        self,
+        model: nn.Module,
+        moment: Moment,
+        root_module: nn.Module | None,
+        known: Sequence[Row],
+        work: Work,
+        check_signals: Callable[[], None],
+    ) -> list[Row] | None:
+        """Return the rows of a step, on the first of the ranks; None where the measurement was abandoned."""
+        ranks, options, step = self._ranks or ALONE, self.options, moment.step
+        key = self._key(step)
+        checkpoint = Checkpoint(
+            run=self.name,
+            model=class_name(model),
+            step=step,
+            tokens_seen=moment.tokens_seen,
+            run_id=self.id,
+            weights_kind=self.weights_kind,
+            trainer_step=moment.trainer_step,
+            rank=dist.get_rank() if ranks.size == 1 and _n_processes() > 1 else None,
+        )
+        try:
+            ranks.require_same("the optimizer step", step)
+            with ranks.sync_errors():
+                checkpoint = replace(checkpoint, weights=fingerprint(model, moment.weights))
+                if (error := self._trial_error) is not None:
+                    self._trial_error = None
+                    raise error
+            if ranks.size > 1 and not is_sharded(model):
+                ranks.require_same("the weights of the model", fingerprint(model, moment.weights, with_buffers=True))
+            if ranks.on_rank_zero(partial(self._find, key, checkpoint.weights, known)):
+                self.notices.n_measured += 1
+                return self._found if ranks.is_rank_zero else []
+            work.is_attempt = True
+            others = {} if moment.weights is None else {"parameters": moment.weights}
+            profile = measure_with(
+                model,
+                self.probe,
+                options,
+                checkpoint=checkpoint,
+                on_error="raise" if options.on_error == "raise" else "record",
+                progress=progress_of(step, check_signals, ranks),
+                root_module=root_module,
+                ranks=ranks,
+                state_cache=self._state_cache,
+                causal_by_stack=self._causal_by_stack,
+                **others,
+            )
+        except Interrupted as interrupted:
+            self.notices.failed(step, str(interrupted))
+            self.notices.once(f"abandoned {step}", f"step {step} is not measured: {interrupted}")
+            return None
+        except Exception as error:
+            self.notices.failed(step, describe(error))
+            if ranks.is_rank_zero:
+                names = [metric.name for metric, _ in resolve(options.metrics, self.probe)]
+                self._writer.store_failure(key, failure_rows(checkpoint, names, describe(error), probe=key.probe))
+            raise
+        self.notices.n_measured += 1
+        work.is_measurement = True
+        if None not in profile.causal_by_stack.values():  # undecidable at first: blocks initialised as the identity
+            self._causal_by_stack = profile.causal_by_stack
+        self.kernel_seconds += profile.kernel_seconds
+        if not ranks.is_rank_zero:
+            return []
+        self.notices.of_measurement(profile.rows, checkpoint.weights, self._comparing)
+        on_error = partial(self.notices.error, step=step)
+        return [*profile.rows, *profile.scalars, *scalar_rows(profile.checkpoint, key.probe, moment.scalars, on_error)]
+
+    def _deliver(self, step: int, rows: list[Row], check_signals: Callable[[], None]) -> bool:
+        """Store the rows of a step, then log and draw them; return whether an alert requests to stop.
+
+        Raises:
+            Exception: what the first failing part raised, once all have been tried.
+        """
+        self.latest = rows
+        self._writer.add(self._key(step), rows)
+        lines: list[str] = []
+        stops = False
+        with attempts() as attempt:
+            with attempt():
+                self._flush()
+                if self._state_cache is not None:
+                    self._state_cache.delete_before(step)
+            with attempt():
+                lines, stops = self._alerts.check(rows)
+                self._log_alerts(lines, step)
+            with attempt(), self.notices.errors(step, "drawing"):
+                if self._views is not None and not _has_arrived(check_signals):
+                    self._views.refresh()
+        return stops
+
+    def add_loss(self, step: int, loss: float) -> None:
+        """Store the training loss of a step that was measured before it was known."""
+        if self._ranks is None:
+            return
+        with self.cost.counted(), self.notices.errors(step):
+            self.should_stop |= self._ranks.on_rank_zero(partial(self._store_loss, step, loss))
+
+    def flush(self) -> None:
+        """Store what has been measured before an error ends the training, in a few seconds; nothing is raised."""
+        if self._ranks is not None and self._ranks.is_rank_zero:
+            with self.notices.errors(None, never_raise=True):
+                self._log(self._writer.flush_at_end(INTERRUPTED_SECONDS))
+        if self.averaged is not None:
+            self.averaged.flush()
+
+    def finish(self, *, interrupted: bool = False) -> None:
+        """Draw figures beside the store and in the loggers, and print a summary.
+
+        Args:
+            interrupted: an error or Ctrl-C ends the training and must reach its user: nothing is raised here.
+        """
+        if self.averaged is not None:
+            self.averaged.finish(interrupted=interrupted)
+        if self._ranks is None or not self._ranks.is_rank_zero:
+            return
+        self.notices.report()
+        self.cost.report()
+        if self.store is None or self.id is None:
+            return
+        seconds = INTERRUPTED_SECONDS if interrupted else END_SECONDS
+        with self.notices.errors(None, never_raise=interrupted), attempts() as attempt:
+            with attempt():
+                self._log(self._writer.flush_at_end(seconds))
+            with attempt():
+                self._loggers.wait(seconds)
+            with attempt(), self.notices.errors(None, "drawing", never_raise=interrupted):
+                if self._views is not None and self._writer.call("reading", lambda store: store.steps(self.id or "")):
+                    self._views.finish(
+                        tracking_seconds=self.cost.seconds,
+                        kernel_seconds=self.kernel_seconds,
+                        total_seconds=self.cost.total_seconds,
+                        exit_start=time.perf_counter(),
+                    )
+
+    def name_commands(self) -> None:
+        """Log the commands that make the views of a training that had no time for them."""
+        if self._ranks is not None and self._ranks.is_rank_zero:
+            self.notices.report()
+            if self._views is not None:
+                self._views.name_commands()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs to remember, of built-in types: which run it belongs to, and where that is."""
+        averaged = self.averaged.id if self.averaged is not None else None
+        return {"run": self.id, "store": self.store.location if self.store else None, AVERAGED: averaged}
+
+    def _states(self, store: Store, run_id: str, step: int, origin: Origin | None) -> StateCache:
+        """Return the states of the last checkpoint, which before the first one of this run are those of its parent."""
+        states = partial(StateCache, probe=self.probe.hash, layers=self.options.choice)
+        path = store.path_of(run_id) if origin is not None else None
+        earlier = None
+        if origin is not None and path is not None and len(path.parts) > 1:
+            folder = path.parts[-2].folder / STATES_FOLDER
+            earlier = states(folder, run=origin.run_id, last_step=step)
+        return states(store.folder_of(run_id) / STATES_FOLDER, run=run_id, earlier=earlier)
+
+    def _key(self, step: int) -> MeasurementKey:
+        return MeasurementKey(self.id or self.name, step, self.probe.hash, self.options.identity(self.probe))
+
+    def _begin_run(self, store: Store, step: int, origin: Origin | None, schedule: Schedule) -> str:
+        """Begin the run in the store, on the first of the ranks, and return its id."""
+        try:
+            self._writer.call("reading", lambda store: store.refresh())
+        except RefusedError:
+            raise
+        except (RemoteError, TimeoutError) as error:
+            self.notices.once("remote", f"{error}; rows are stored in {store.path} and uploaded when it answers")
+        parent = {}
+        if origin is not None:
+            parent = {"parent": origin.run_id, "parent_step": step, "parent_store": origin.store}
+        known = {
+            "metrics": [f"{metric.name}@{subset}" for metric, subset in resolve(self.options.metrics, self.probe)],
+            "layers": self.options.choice,
+            "schedule": str(schedule),
+            "probe": self.probe.hash,
+            "weights_kind": self.weights_kind,
+        }
+        run = self._writer.call("writing to", lambda store: store.begin_run(self.name, known, **parent))
+        self._writer.call("writing the probe to", lambda store: store.save_probe(self.probe))
+        self._alerts.begin(self._writer, run.id, self.probe.hash, has_history=origin is not None)
+        self._views = Views(
+            store,
+            run.id,
+            self.probe.hash,
+            self._loggers,
+            live=self.options.report,
+            prefix=self.prefix,
+            schedule=repr(schedule),
+        )
+        return run.id
+
+    def _find(self, key: MeasurementKey, weights: str | None, known: Sequence[Row]) -> bool:
+        """Return whether a step has been measured on these weights, here or by a relative of this run."""
+        self._found: list[Row] = []
+        if known and weights == known[0].weights:
+            self._found = [replace(row, run=self.name, weights_kind=self.weights_kind) for row in known]
+        if self.store is None or self._found:
+            return bool(self._found)
+        try:
+            self._found = self._writer.call("reading", lambda store: store.find_measurement(key, weights)) or []
+        except OSError as error:
+            self.notices.error(error, key.step)
+        return bool(self._found)
+
+    def _try(self, model: nn.Module, root_module: nn.Module | None, ranks: Ranks) -> ExpectedCost | None:
+        """Run the model on a few windows of the probe, and leave it as it was; return what a measurement will cost.
+
+        Too little memory and a failed connection are no fault of the configuration: the first measurement reports them.
+
+        Raises:
+            ValueError: its forward pass fails, or its blocks cannot be identified; with what to do.
+            RuntimeError: the blocks do not pass on states of the tokens.
+        """
+        options, found = self.options, None
+        choices = {"forward": options.forward, "token_positions": options.token_positions, "root_module": root_module}
+        try:
+            try_model(prepare(model, options.layers, **choices), self.probe)
+        except Exception as error:
+            found = error
+        is_refused = found is not None and not isinstance(found, OSError | MemoryError | torch.OutOfMemoryError)
+        if all(ranks.all_gather(is_refused)) and found is not None:
+            raise found  # what fails on some ranks alone is left to the first measurement
+        self._trial_error = None if is_refused else found
+        # a sharded model runs on all ranks or on none
+        if any(ranks.all_gather(self._trial_error is not None)):
+            return None
+        try:
+            expected = expect(prepare(model, options.layers, **choices), self.probe, options.tokens_per_forward)
+            return ExpectedCost(expected.forward_seconds, working_bytes(expected.vectors, self.probe, options.metrics))
+        except Exception:  # too little memory for a whole batch, say: the measurement itself reports it
+            return None
+
+    def _measure_averaged(
+        self, model: nn.Module, moment: Moment, averaged: Weights, root_module: nn.Module | None, rows: Sequence[Row]
+    ) -> None:
+        """Measure the averaged weights as a run of their own, beside this one."""
+        schedule, n_steps = self._beginning
+        if self._ranks is None or self._ranks.size > 1:
+            self.notices.once(AVERAGED, "the averaged weights of a model on several ranks are not measured")
+            return
+        with self.notices.errors(moment.step):
+            if self.averaged is None:
+                options = replace(self.options, report=False, ranks="zero")
+                label = f"{self.prefix}{AVERAGED}"
+                run = TrackedRun(
+                    options, self.probe, f"{self.name} ({AVERAGED})", self.store, self._of_training, label, AVERAGED
+                )
+                origin = self._averaged_origin
+                run.begin(model, moment.step, schedule, n_steps=n_steps, root_module=root_module, origin=origin)
+                self.averaged = run
+            of_average = replace(moment, averaged=None, weights=averaged)
+            self.averaged.measure(model, of_average, root_module, known=rows)
+            self.should_stop |= self.averaged.should_stop
+
+    def _store_loss(self, step: int, loss: float) -> bool:
+        """Store the loss of a step and return whether an alert requests a stop."""
+        key = self._key(step)
+        rows = self._writer.waiting(key)
+        if not rows and self.store is not None:
+            rows = self._writer.call("reading", lambda store: store.read(key) if key in store else [])
+        if not rows or any(row.metric == LOSS for row in rows):
+            return False
+        of_step = {name: getattr(rows[0], name) for name in Checkpoint.__dataclass_fields__}
+        rows = [*rows, scalar_row(Checkpoint(**of_step), LOSS, loss, probe=key.probe)]
+        self._writer.add(key, rows)
+        lines, stops = self._alerts.check(rows)
+        self._writer.flush()  # the loggers have the loss from the training itself
+        self._log_alerts(lines, step)
+        self._writer.raise_failure()
+        return stops
+
+    def _flush(self) -> None:
+        self._log(self._writer.flush())
+        self._writer.raise_failure()
+
+    def _log(self, written: Iterable[list[Row]]) -> None:
+        from repdyn.publish.loggers import log_rows
+
+        options = {"prefix": self.prefix, "log_layers": self.options.log_layers}
+        with attempts() as attempt:
+            for rows in written:
+                with attempt():
+                    self._loggers.each(lambda logger, rows=rows: log_rows(rows, [logger], rows[0].step, **options))
+
+    def _log_alerts(self, lines: Sequence[str], step: int) -> None:
+        if lines:
+            from repdyn.publish.loggers import log_alerts
+
+            self._loggers.each(lambda logger: log_alerts(lines, [logger], step))
+
+
+def measuring_ranks(model: nn.Module, which: WhichRanks) -> Ranks | None:
+    """Return the processes that measure a model together with this one; None where this one has nothing to do.
+
+    Decided without communication: the tracker may be on one rank alone.
+    """
+    if _n_processes() == 1:
+        return ALONE
+    if which == "all" or is_sharded(model):
+        return Ranks.of_job()
+    return ALONE if dist.get_rank() == 0 else None
+
+
+def _n_processes() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _has_arrived(check_signals: Callable[[], None]) -> bool:
+    try:
+        check_signals()
+    except Interrupted:
+        return True
+    return False

@@ -1,0 +1,205 @@
+"""How the tracker fails: loudly before training, gently during it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from jobs import Job, batches, tracker, trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from small import HandWritten
+
+from repdyn import measure
+from repdyn.alerts import Rule
+from repdyn.callbacks import RepresentationDynamics, SavePretrainedCheckpoint
+from repdyn.callbacks.scheduled import validate_not_sharded, validate_strategy
+from repdyn.metrics import METRICS, Metric
+
+
+class _BrokenError(Exception):
+    pass
+
+
+@pytest.fixture
+def broken_measure(monkeypatch):
+    def broken(*args, **kwargs):
+        raise _BrokenError("no such luck")
+
+    monkeypatch.setattr("repdyn.tracking.run.measure_with", broken)
+
+
+def test_warn_lets_the_training_go_on(tmp_path, probe, broken_measure, caplog):
+    attached, job = tracker(probe, 4, on_error="warn"), Job()
+    with caplog.at_level(logging.WARNING):
+        trainer(tmp_path, attached).fit(job, batches())
+    assert len(job.losses) == 8
+    complaints = [record for record in caplog.records if "no such luck" in record.message]
+    assert len(complaints) == 1
+    assert "tracking at step 0 failed, training goes on: _BrokenError: no such luck" in complaints[0].message
+    frame = attached.store.to_pandas()
+    assert set(frame["reason"].dropna()) == {"_BrokenError: no such luck"}
+    assert set(frame["step"]) == {0, 4, 8}
+
+
+def test_raise_stops_it(tmp_path, probe, broken_measure):
+    with pytest.raises(_BrokenError, match="no such luck"):
+        trainer(tmp_path, tracker(probe, 4)).fit(Job(), batches())
+
+
+@pytest.mark.slow
+def test_a_logger_that_fails_costs_no_measurement(tmp_path, probe, caplog):
+    class Failing(CSVLogger):
+        def log_metrics(self, metrics, step=None):
+            if any(key.startswith("two_nn") for key in metrics):
+                raise OSError("disk full")
+            super().log_metrics(metrics, step)
+
+    attached, job = tracker(probe, 4, on_error="warn"), Job()
+    trainer(tmp_path, attached, logger=Failing(tmp_path, name="job", version="0")).fit(job, batches())
+    assert len(job.losses) == 8
+    frame = attached.store.to_pandas()
+    assert set(frame.loc[frame.metric.eq("two_nn") & frame["value"].notna(), "step"]) == {0, 4, 8}
+    assert any("disk full" in record.message for record in caplog.records)
+
+
+@pytest.mark.slow
+def test_nan_weights_are_rows_with_a_reason(tmp_path, probe):
+    attached = tracker(probe, 4, on_error="warn")
+    trainer(tmp_path, attached).fit(Job(learning_rate=math.inf), batches())
+    frame = attached.store.to_pandas()
+    late = frame[(frame.step == 8) & frame.layer.notna()]
+    assert late["value"].isna().all()
+    assert set(late["reason"]) == {"batch 0: the points contain NaN"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (
+            lambda probe: RepresentationDynamics(None),
+            {},
+            r"expected a probe, got none: pass RepresentationDynamics\(probe=",
+        ),
+        (lambda probe: tracker(probe, layers="layers.*"), {}, r"'layers.\*' matches none; .* \"network.blocks.\*\""),
+        (lambda probe: tracker(probe, model="netwrk"), {}, "to name a module inside Job, got 'netwrk'; it has network"),
+        (lambda probe: SavePretrainedCheckpoint(3), {}, "expected a Hugging Face model to save, got Job"),
+    ],
+    ids=["no probe", "no layers", "no model", "nothing to save"],
+)
+def test_configuration_that_cannot_work_is_refused_before_training(tmp_path, probe, make, settings, message):
+    job = Job()
+    with pytest.raises(ValueError, match=message):
+        trainer(tmp_path, make(probe), **settings).fit(job, batches())
+    assert job.losses == []
+
+
+@pytest.mark.parametrize("weights_only", [None, True])
+def test_checkpoints_that_are_not_announced_are_warned_of(tmp_path, probe, weights_only):
+    silent = [] if weights_only is None else [ModelCheckpoint(tmp_path, save_weights_only=True)]
+    attached = tracker(probe, "checkpoints")
+    with pytest.warns(UserWarning, match='schedule="checkpoints"'):
+        trainer(tmp_path, attached, *silent).fit(Job(), batches())
+    assert attached.store.steps("job/0") == [0, 8]
+
+
+def test_bad_arguments_are_refused_at_once(probe):
+    with pytest.raises(ValueError, match='expected on_error "warn" or "raise", got \'ignore\''):
+        RepresentationDynamics(probe, on_error="ignore")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected the name of a metric, got 'twonn'; did you mean 'two_nn'"):
+        RepresentationDynamics(probe, metrics=["twonn"])
+
+
+class _TwoByTwo:
+    """A device mesh of which two devices share each layer."""
+
+    def __getitem__(self, dimension: str) -> _TwoByTwo:
+        return self
+
+    def size(self) -> int:
+        return 2
+
+
+def strategy(kind: type, **attributes: object) -> SimpleNamespace:
+    """A trainer under a strategy that could not be set up here."""
+    made = object.__new__(kind)
+    vars(made).update(attributes)
+    return SimpleNamespace(strategy=made)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        (
+            strategy(DeepSpeedStrategy),
+            "run the model outside of the training step, got DeepSpeedStrategy; use DDP or FSDP, or save",
+        ),
+        (
+            strategy(ModelParallelStrategy, _device_mesh=_TwoByTwo()),
+            r"expected each layer on one device, got ModelParallelStrategy\(tensor_parallel_size=2\); shard with data_parallel_size alone",
+        ),
+    ],
+    ids=["DeepSpeed", "tensor parallelism"],
+)
+def test_strategies_that_cannot_be_tracked_are_refused(trainer, message):
+    with pytest.raises(ValueError, match=message):
+        validate_strategy(trainer)
+
+
+def test_shards_are_not_saved_as_checkpoints_of_hugging_face():
+    with pytest.raises(ValueError, match="keeps the whole model on each device, got FSDPStrategy; save checkpoints"):
+        validate_not_sharded(strategy(FSDPStrategy))  # type: ignore[arg-type]
+
+
+def test_two_metrics_of_one_name_are_refused(probe):
+    own = [
+        Metric("mine", METRICS["anisotropy"].kernel, "", (0, 1), "", subsets=("all",), settings={"a": n})
+        for n in (1, 2)
+    ]
+    with pytest.raises(
+        ValueError, match="expected metrics of different names, got several called mine on all; give each"
+    ):
+        tracker(probe, metrics=own)
+
+
+@pytest.mark.slow
+def test_one_failing_logger_keeps_the_others_served(tmp_path, probe):
+    class Failing(CSVLogger):
+        def log_metrics(self, metrics, step=None):
+            raise OSError("disk full")
+
+    loggers = [Failing(tmp_path, name="a", version="0"), CSVLogger(tmp_path, name="b", version="0")]
+    attached = tracker(probe, 4, on_error="warn")
+    with pytest.raises(OSError, match="disk full"):  # Lightning's own logging of the loss is not ours to guard
+        trainer(tmp_path, attached, logger=loggers).fit(Job(), batches())
+    assert attached.store.to_pandas()["reason"].isna().all()  # the measurement did not fail
+    from repdyn.publish.loggers import log_rows
+
+    with pytest.raises(OSError, match="disk full"):
+        log_rows(measure(HandWritten(), probe).rows, loggers, 0)
+    loggers[1].save()
+    assert "two_nn/mean" in pd.read_csv(tmp_path / "b" / "0" / "metrics.csv").columns
+
+
+@pytest.mark.slow
+def test_an_alert_that_asks_for_it_stops_the_training(tmp_path, probe, caplog):
+    rule = Rule(name="high", when="above", bound=0.0, metrics=("train/loss",), stop=True)
+    attached, job = tracker(probe, 4, alerts=[rule]), Job()
+    trainer(tmp_path, attached).fit(job, batches())
+    assert attached.store.steps(attached.store.runs()[0]) == [0, 4]
+    assert len(job.losses) == 4
+    assert "the training is to stop at step 4, as requested by: high" in caplog.text
+
+
+@pytest.mark.slow
+def test_an_alert_that_does_not_ask_for_it_stops_nothing(tmp_path, probe, caplog):
+    rule = Rule(name="any", when="above", bound=0.0, metrics=("anisotropy",))
+    attached, job = tracker(probe, 4, alerts=[rule]), Job()
+    trainer(tmp_path, attached).fit(job, batches())
+    assert len(job.losses) == 8
+    assert "alert at step 0, any: anisotropy" in caplog.text

@@ -1,0 +1,90 @@
+"""What tracking costs a training: said before, corrected, bounded."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from repdyn.tracking import cost
+from repdyn.tracking.cost import Cost, ExpectedCost, LongMeasurement
+from repdyn.tracking.schedule import Schedule
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """The time, which tests move."""
+    now = [0.0]
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(cost.time, "monotonic", lambda: now[0])
+    return now
+
+
+def measured(costs: Cost, clock: list[float], seconds: float) -> None:
+    with costs.counted() as work:
+        work.is_attempt = work.is_measurement = True
+        clock[0] += seconds
+
+
+def test_a_budget_leaves_out_what_would_exceed_it(clock, caplog, capsys):
+    costs = Cost(0.1, Schedule(every=1))
+    assert costs.allows(0)  # the first always
+    measured(costs, clock, 1.0)
+    allowed = []
+    for step in range(1, 41):
+        clock[0] += 1.0
+        with caplog.at_level(logging.WARNING):
+            if costs.allows(step):
+                allowed.append(step)
+                measured(costs, clock, 1.0)
+    assert allowed == [18, 27, 36]
+    assert costs.seconds <= 0.1 * costs.total_seconds
+    assert caplog.text.count("max_overhead=0.1") == 1
+    costs.report()
+    assert "37 scheduled measurements were left out" in capsys.readouterr().err
+
+
+def test_the_forecast_is_said_once_and_again_where_it_was_wrong(clock, capsys):
+    costs = Cost(None, Schedule(every=10), n_steps=100)
+    measured(costs, clock, 2.0)
+    for step in range(1, 12):
+        clock[0] += 0.1
+        costs.count_step(step)
+        costs.count_step(step)  # of a second batch under accumulation
+    assert capsys.readouterr().err.count("a measurement takes 2 s, as long as 20 training steps") == 1
+    measured(costs, clock, 2.1)
+    for step in range(12, 16):
+        clock[0] += 0.1
+        costs.count_step(step)
+    assert capsys.readouterr().err == ""
+    measured(costs, clock, 8.0)
+    clock[0] += 0.1
+    costs.count_step(16)
+    assert "a measurement now takes 8 s, as long as 80 training steps" in capsys.readouterr().err
+
+
+def test_work_inside_work_is_counted_once(clock):
+    costs = Cost(None, Schedule(every=1))
+    with costs.counted():
+        clock[0] += 1.0
+        measured(costs, clock, 2.0)
+    assert costs.seconds == 3.0
+
+
+@pytest.mark.parametrize(("n_steps", "said"), [(None, "every 10 steps\n"), (100, "11 times in 100 steps\n")])
+def test_what_is_known_before_the_first_measurement(n_steps, said, capsys):
+    Cost(None, Schedule(every=10), n_steps).announce(ExpectedCost(2.0, 2**30))
+    assert capsys.readouterr().err.endswith(said)
+
+
+def test_a_long_measurement_says_what_it_is_doing(clock, capsys):
+    progress = LongMeasurement(7)
+    for share in (0.0, 0.1, 0.5):
+        progress("forward", share)
+        clock[0] += 20.0
+    progress("kernels", 0.5)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[2][:40] for line in lines] == [
+        "measuring step 7: running the model on t",
+        "measuring step 7: computing metrics, 50%",
+    ]

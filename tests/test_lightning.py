@@ -1,0 +1,207 @@
+"""When the tracker measures, what it stores, and how it fails."""
+
+import re
+from pathlib import Path
+
+import lightning.pytorch as pl
+import pandas as pd
+import pytest
+import torch
+from jobs import Job, batches, tracker, trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
+
+from repdyn import Schedule, measure
+from repdyn.store.schema import Checkpoint
+
+pytestmark = pytest.mark.usefixtures("without_figures")
+
+
+class SavedWeights(pl.Callback):
+    """The weights at every step, to be measured afterwards."""
+
+    def __init__(self) -> None:
+        self.at: dict[int, dict] = {}
+
+    def on_train_start(self, trainer, pl_module):
+        self.keep(trainer, pl_module)
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.keep(trainer, pl_module)
+
+    def keep(self, trainer, pl_module):
+        self.at[trainer.global_step] = {k: v.clone() for k, v in pl_module.state_dict().items()}
+
+
+def values(frame: pd.DataFrame) -> pd.Series:
+    layers = frame[frame["layer"].notna()]
+    return layers.set_index(["step", "layer", "metric", "subset"])["value"].sort_index()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "settings", "expected"),
+    [
+        pytest.param(3, {}, [0, 3, 6, 8], id="every 3, and the end"),
+        pytest.param(3, {"accumulate_grad_batches": 4, "max_steps": 4}, [0, 3, 4], id="accumulation"),
+        pytest.param([5], {}, [0, 5, 8], id="explicit"),
+        pytest.param(Schedule(doubling_until=4), {}, [0, 1, 2, 4, 8], id="doubling"),
+        pytest.param("pythia", {}, [0, 1, 2, 4, 8], id="pythia"),
+        pytest.param(3, {"max_steps": -1, "max_epochs": 1}, [0, 3, 6, 9, 12], id="an epoch"),
+    ],
+)
+def test_steps(tmp_path, small_probe, schedule, settings, expected):
+    attached = tracker(small_probe, schedule)
+    trainer(tmp_path, attached, **settings).fit(Job(), batches())
+    assert attached.store.steps("job/0") == expected
+
+
+def test_values_are_those_of_measure_on_the_weights_of_that_step(tmp_path, small_probe):
+    attached, saved = tracker(small_probe, 3), SavedWeights()
+    trainer(tmp_path, attached, saved, precision="bf16-mixed").fit(Job(), batches())
+    frame = attached.store.to_pandas()
+    assert set(frame["step"]) == {0, 3, 6, 8}
+    for step in (0, 3, 6, 8):
+        job = Job()
+        job.load_state_dict(saved.at[step])
+        expected = values(measure(job, small_probe, checkpoint=Checkpoint(step=step)).to_pandas())
+        pd.testing.assert_series_equal(
+            values(frame[frame.step == step]), expected, check_exact=True, check_dtype=False, check_index_type=False
+        )
+
+
+def test_scalars_and_tokens_are_stored_beside(tmp_path, small_probe):
+    attached, job = tracker(small_probe, 3), Job()
+    trainer(tmp_path, attached).fit(job, batches())
+    frame = attached.store.to_pandas()
+    losses = frame[frame.metric == "train/loss"].set_index("step")["value"]
+    assert losses.to_dict() == pytest.approx({3: job.losses[2], 6: job.losses[5], 8: job.losses[7]})
+    tokens = frame.groupby("step")["tokens_seen"].unique().map(list).to_dict()
+    assert tokens == {0: [0], 3: [3 * 48], 6: [6 * 48], 8: [8 * 48]}
+    assert set(frame["run"]) == {"job/0"}
+    assert set(frame.loc[frame.layer.notna(), "model"]) == {"Job"}
+
+
+class WarmedUp(Job):
+    """With a learning rate that rises for four steps and falls for four."""
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(step / 4, 2 - step / 4))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def learning_rates(frame: pd.DataFrame) -> dict[int, float]:
+    return frame[frame["metric"] == "train/learning_rate"].set_index("step")["value"].to_dict()
+
+
+def test_the_learning_rate_is_stored_as_it_is_when_measured(tmp_path, small_probe):
+    attached = tracker(small_probe, 2)
+    trainer(tmp_path, attached).fit(WarmedUp(), batches())
+    assert learning_rates(attached.store.to_pandas()) == {0: 0.0, 2: 5e-3, 4: 1e-2, 6: 5e-3, 8: 0.0}
+
+
+def test_a_module_without_an_optimizer_has_no_learning_rate(tmp_path, small_probe):
+    class Frozen(Job):
+        def configure_optimizers(self):
+            return None
+
+    attached = tracker(small_probe, 4)
+    trainer(tmp_path, attached, max_steps=-1, max_epochs=1, limit_train_batches=2).fit(Frozen(), batches())
+    assert not learning_rates(attached.store.to_pandas())
+
+
+def test_every_logger_is_served_after_the_store(tmp_path, small_probe):
+    loggers = [CSVLogger(tmp_path, name="a", version="0"), CSVLogger(tmp_path, name="b", version="0")]
+    trainer(tmp_path, tracker(small_probe, 4), logger=loggers).fit(Job(), batches())
+    for logger in loggers:
+        logged = pd.read_csv(Path(logger.log_dir) / "metrics.csv")
+        assert logged.loc[logged["anisotropy/layer_00"].notna(), "step"].tolist() == [0, 4, 8]
+        assert {"two_nn/mean", "anisotropy_no_sink/layer_03", "train/loss"} <= set(logged.columns)
+
+
+def test_works_without_any_logger(tmp_path, small_probe):
+    attached = tracker(small_probe, 4)
+    trainer(tmp_path, attached, logger=False).fit(Job(), batches())
+    assert attached.store.path == tmp_path / "repdyn"
+    assert attached.store.runs() == [tmp_path.name]
+
+
+@pytest.mark.parametrize("save_last", [True, False])
+def test_at_checkpoints(tmp_path, small_probe, save_last):
+    attached = tracker(small_probe, "checkpoints")
+    saving = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=3, save_top_k=-1, save_last=save_last)
+    trainer(tmp_path, attached, saving).fit(Job(), batches())
+    assert attached.store.steps("job/0") == [0, 3, 6, 8]
+
+
+def test_early_stopping_measures_the_end(tmp_path, small_probe):
+    attached = tracker(small_probe, 100)
+    stop = EarlyStopping("train/loss", stopping_threshold=100.0, check_on_train_epoch_end=True)
+    trainer(tmp_path, attached, stop, max_steps=-1, max_epochs=5).fit(Job(), batches())
+    assert attached.store.steps("job/0") == [0, 12]
+
+
+def test_validation_losses_are_stored_with_the_next_measurement(tmp_path, small_probe):
+    class Validated(Job):
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", torch.tensor(float(self.global_step)))
+
+    attached = tracker(small_probe, 3)
+    trainer(tmp_path, attached, val_check_interval=2, max_steps=7).fit(Validated(), batches(), batches(shuffle=False))
+    frame = attached.store.to_pandas()
+    losses = frame[frame["metric"] == "validation/loss"].set_index("step")["value"].to_dict()
+    assert losses == {3: 2.0, 6: 4.0, 7: 6.0}  # that of step 6 came after the measurement of step 6
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"accumulate_grad_batches": 2},
+        {"precision": "bf16-mixed"},
+        {"gradient_clip_val": 0.1, "val_check_interval": 3},
+    ],
+    ids=["plain", "accumulation", "bf16-mixed", "clipping and validation"],
+)
+def test_training_is_bit_identical(tmp_path, small_probe, settings):
+    """Losses, weights, random numbers and each module's flag; all else is in tests/nightly."""
+    found = []
+    for name, callbacks in (("plain", []), ("tracked", [tracker(small_probe, 2)])):
+        pl.seed_everything(3)
+        job = Job()
+        job.network.blocks[0].norm.eval()  # frozen on purpose
+        trainer(tmp_path / name, *callbacks, **settings).fit(job, batches(), batches(shuffle=False, n=8))
+        flags = [module.training for module in job.modules()]
+        found.append((job.losses, [w.tolist() for w in job.parameters()], flags, torch.rand(1).item()))
+    assert found[0] == found[1]
+    assert len(found[0][0]) >= 8
+
+
+@pytest.mark.parametrize("monitor", ["anisotropy/mean", "two_nn/layer_03"])
+def test_other_callbacks_may_monitor_what_was_measured(tmp_path, small_probe, monitor):
+    best = ModelCheckpoint(tmp_path / "best", monitor=monitor, every_n_train_steps=4, filename="{step}")
+    stop = EarlyStopping(monitor, stopping_threshold=1e9, check_on_train_epoch_end=True)
+    attached = tracker(small_probe, 4)
+    running = trainer(tmp_path, best, stop, attached)
+    running.fit(Job(), batches())
+    metric, _, which = monitor.partition("/")
+    frame = attached.store.to_pandas().query(f"metric == '{metric}' and subset == 'all'")
+    frame = frame if which == "mean" else frame.query("layer == 3")
+    expected = frame.groupby("step")["value"].mean()
+    assert float(running.callback_metrics[monitor]) == pytest.approx(expected[8])
+    assert float(best.best_model_score) == pytest.approx(expected[[4, 8]].min())
+
+
+def test_two_trackers_without_names_are_told_what_to_write(tmp_path, small_probe):
+    with pytest.raises(ValueError, match='name="second"'):
+        trainer(tmp_path, tracker(small_probe), tracker(small_probe)).fit(Job(), batches())
+    named = tracker(small_probe), tracker(small_probe, 3, name="second")
+    trainer(tmp_path, *named).fit(Job(), batches())
+    assert named[0].store.runs() == ["job/0", "job/0.second"]
+
+
+def test_a_run_of_wandb_has_a_name_that_a_person_recognises(tmp_path, small_probe):
+    logger = WandbLogger(project="geometry", save_dir=tmp_path, offline=True)
+    attached = tracker(small_probe)
+    trainer(tmp_path, attached, logger=logger).fit(Job(), batches())
+    assert re.fullmatch(r"geometry/20\d\d-\d\d-\d\d_.*", attached.store.runs()[0])

@@ -1,0 +1,206 @@
+import csv
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import wandb
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from matplotlib.figure import Figure
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from repdyn.figures.run import heatmap
+from repdyn.publish.loggers import log_alerts, log_figures, log_rows
+
+NAN = math.nan
+
+
+def checkpoint(row, step, n_layers=3):
+    """One measured step; layer 1 has no value."""
+    return [
+        row(step=step, layer=layer, subset=subset, value=NAN if layer == 1 else step + layer + shift)
+        for subset, shift in (("all", 0.0), ("no_sink", 0.5))
+        for layer in range(n_layers)
+    ]
+
+
+def test_scalars_alone_log_nothing(scalar_row, tmp_path):
+    logger = CSVLogger(tmp_path, name="", version="")
+    log_rows([scalar_row(0, 1.0)], [logger], 0)
+    logger.save()
+    assert not (tmp_path / "metrics.csv").exists()
+
+
+def test_more_values_of_a_step_are_in_its_row(row, tmp_path):
+    logger = CSVLogger(tmp_path, name="", version="")
+    log_rows(checkpoint(row, 4), [logger], 4, "student_", also={"train/loss": 5.5})
+    log_rows([], [logger], 5, also={"train/loss": 4.5})
+    logger.save()
+    lines = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    assert [(line["step"], line["student_anisotropy/layer_02"], line["train/loss"]) for line in lines] == [
+        ("4", "6.0", "5.5"),
+        ("5", "", "4.5"),
+    ]
+
+
+def test_csv_keeps_the_columns_of_the_training(row, tmp_path):
+    logger = CSVLogger(tmp_path, name="", version="")
+    logger.log_metrics({"train/loss": 5.5}, step=0)
+    logger.save()
+    for step, n_layers in ((0, 2), (4, 3)):
+        log_rows(checkpoint(row, step, n_layers), [logger], step)
+        logger.save()
+    logger.log_metrics({"train/loss": 4.5}, step=5)
+    logger.save()
+    lines = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    assert [(line["step"], line["train/loss"]) for line in lines] == [("0", "5.5"), ("0", ""), ("4", ""), ("5", "4.5")]
+    assert [line["anisotropy/layer_00"] for line in lines] == ["", "0.0", "4.0", ""]
+    assert [line["anisotropy/layer_01"] for line in lines] == ["", "nan", "nan", ""]
+    assert [line["anisotropy_no_sink/layer_02"] for line in lines] == ["", "", "6.5", ""]
+
+
+def test_tensorboard_scalars_and_figures(row, run, tmp_path):
+    logger = TensorBoardLogger(tmp_path, name="", version="")
+    for step in (0, 4):
+        log_rows(checkpoint(row, step), [logger], step)
+    log_figures({"map": heatmap(run(steps=(0, 4)), "anisotropy", "all")}, [logger], 4)
+    logger.finalize("success")
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("anisotropy/layer_02")] == [(0, 2.0), (4, 6.0)]
+    assert [math.isnan(event.value) for event in events.Scalars("anisotropy/layer_01")] == [True, True]
+    assert [event.value for event in events.Scalars("anisotropy_no_sink/mean")] == [1.5, 5.5]
+    (image,) = events.Images("figures/map")
+    assert (image.step, image.width, image.height) == (4, 720, 430)
+
+
+@pytest.fixture
+def wandb_logger(tmp_path, monkeypatch):
+    for name, value in {"MODE": "offline", "SILENT": "true", "CONSOLE": "off", "DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    yield WandbLogger(project="tests", save_dir=tmp_path, offline=True)
+    wandb.finish()
+
+
+def read_back(folder: Path) -> list[dict]:
+    """All records of the one offline run in ``folder``, as W&B's own reader prints them."""
+    wandb.finish()
+    (log,) = folder.glob("wandb/offline-run-*/*.wandb")
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(log)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.process
+def test_wandb_keeps_alerts_for_its_alerts(wandb_logger, tmp_path):
+    log_alerts([], [wandb_logger], 4)
+    log_alerts(["step 8, no value: two_nn (all) has none", "step 8, mine: more"], [wandb_logger], 8)
+    (alert,) = [record["alert"] for record in read_back(tmp_path) if record["type"] == "alert"]
+    assert (alert["title"], alert["level"]) == ("step 8, no value and 1 more", "WARN")
+    assert alert["text"] == "step 8, no value: two_nn (all) has none\nstep 8, mine: more"
+
+
+@pytest.mark.process
+def test_wandb_offline_run_holds_every_row(row, run, wandb_logger, tmp_path):
+    wandb_logger.log_metrics({"train/loss": 5.5}, step=100)
+    # step 4 before step 2: W&B's own counter goes on, ours need not
+    for step in (0, 4, 2):
+        log_rows(checkpoint(row, step), [wandb_logger], step)
+        wandb_logger.log_metrics({"train/loss": 4.5}, step=100)
+    log_figures({"map": heatmap(run(steps=(0, 4)), "anisotropy", "all")}, [wandb_logger], 4)
+    records = read_back(tmp_path)
+
+    history = [record["history"]["item"] for record in records if record["type"] == "history"]
+    ours = [item for item in history if "anisotropy/mean" in item]
+    assert [item["repdyn/step"] for item in ours] == [0, 4, 2]
+    assert [item["anisotropy/layer_02"] for item in ours] == [2, 6, 4]
+    assert [item["anisotropy_no_sink/mean"] for item in ours] == [1.5, 5.5, 3.5]
+    assert [item["anisotropy/layer_01"] for item in ours] == ["NaN"] * 3
+    assert [item["train/loss"] for item in history if "train/loss" in item] == [5.5, 4.5, 4.5, 4.5]
+    (picture,) = [item for item in history if "figures/map.path" in item]
+    assert picture["repdyn/step"] == 4
+
+    axes = [record["metric"] for record in records if record["type"] == "metric" and "name" in record["metric"]]
+    on_ours = [axis["name"] for axis in axes if axis.get("step_metric") == "repdyn/step"]
+    sections, keys = ("anisotropy", "anisotropy_no_sink"), ("layer_00", "layer_01", "layer_02", "mean", "min", "max")
+    # sorted lists, not sets: each name is defined once, whatever the number of steps
+    assert sorted(on_ours) == sorted(["figures/map", *(f"{section}/{key}" for section in sections for key in keys)])
+
+
+@pytest.mark.process
+def test_every_logger_is_served(row, wandb_logger, tmp_path):
+    table, board = CSVLogger(tmp_path, name="", version="csv"), TensorBoardLogger(tmp_path, name="", version="tb")
+    log_rows(checkpoint(row, 4), [table, wandb_logger, board], 4)
+    table.save()
+    board.finalize("success")
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert events.Scalars("anisotropy/mean")[0].value == 5.0
+    assert "anisotropy/mean" in (tmp_path / "csv" / "metrics.csv").read_text()
+    assert any(record.get("history", {}).get("item", {}).get("anisotropy/mean") == 5 for record in read_back(tmp_path))
+
+
+def test_figures_pass_over_loggers_without_pictures(run, tmp_path):
+    logger = CSVLogger(tmp_path, name="", version="")
+    log_figures({"map": heatmap(run(steps=(0,)), "anisotropy", "all")}, [logger], 0)
+    logger.save()
+    assert list(tmp_path.iterdir()) == []
+
+
+def unpaintable() -> Figure:
+    def draw(*_, **__):
+        raise RuntimeError("no picture today")
+
+    figure = Figure((1, 1))
+    figure.draw = draw
+    return figure
+
+
+@pytest.mark.process
+def test_one_picture_that_fails_keeps_none_of_the_others_from_any_logger(row, wandb_logger, tmp_path):
+    board = TensorBoardLogger(tmp_path, name="", version="tb")
+    figures = {"a": Figure((1, 1)), "b": unpaintable(), "c": Figure((1, 1))}
+    with pytest.raises(RuntimeError, match="^no picture today$"):
+        log_figures(figures, [wandb_logger, board], 4, "decoder")
+    board.finalize("success")
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert set(events.Tags()["images"]) == {"figures/decoder/a", "figures/decoder/c"}
+    history = [record["history"]["item"] for record in read_back(tmp_path) if record["type"] == "history"]
+    (pictures,) = [item for item in history if "figures/decoder/a.path" in item]
+    assert pictures["repdyn/step"] == 4
+    assert "figures/decoder/c.path" in pictures
+    assert not any("/b." in name for name in pictures)
+
+
+class BrokenBoard(TensorBoardLogger):
+    @property
+    def experiment(self):
+        raise ConnectionError("the board is gone")
+
+
+def test_a_logger_that_fails_keeps_the_others_from_nothing(row, tmp_path):
+    broken, board = BrokenBoard(tmp_path / "broken"), TensorBoardLogger(tmp_path, name="", version="tb")
+    with pytest.raises(ValueError, match="you tried to log"):  # what Lightning makes of it
+        log_rows(checkpoint(row, 4), [broken, board], 4)
+    with pytest.raises(ConnectionError, match="^the board is gone$"):
+        log_figures({"a": Figure((1, 1))}, [broken, board], 4)
+    board.finalize("success")
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert events.Scalars("anisotropy/mean")[0].value == 5.0
+    assert events.Tags()["images"] == ["figures/a"]
+
+
+def test_names_with_dots_and_asterisks_are_on_the_axis_of_steps_in_wandb(row):
+    """A dot led into a nested value, and an asterisk made W&B refuse the whole row."""
+    run = mock.MagicMock()
+    logger = WandbLogger(experiment=run)
+    log_rows([row(step=4, layer=0, metric="my.metric", value=1.0)], [logger], 4, prefix="a*b_")
+    axes = {call.args[0]: call.kwargs.get("step_metric") for call in run.define_metric.call_args_list}
+    logged = {name for call in run.log.call_args_list for name in call.args[0]} - {"repdyn/step"}
+    assert "a-b_my.metric/layer_00" in logged
+    assert all(axes[name.replace(".", "\\.")] == "repdyn/step" for name in logged)

@@ -1,0 +1,197 @@
+"""A run only ever grows: trainings that stop and go on, branch off, start again, or move."""
+
+import copy
+import hashlib
+import pickle
+import shutil
+from pathlib import Path
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+from jobs import Job, Repeatable, batches, tiny_language_model, tracker, trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from small import HandWritten, random_tokens
+
+from repdyn import Probe, Tracker, measure, open_store
+from repdyn.callbacks import SavePretrainedCheckpoint
+
+pytestmark = pytest.mark.usefixtures("without_figures")
+
+
+def saving(folder: Path, every: int = 2) -> ModelCheckpoint:
+    return ModelCheckpoint(folder, every_n_train_steps=every, save_top_k=-1, filename="{step}")
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*.parquet")}
+
+
+def values(frame, step: int) -> list[float]:
+    rows = frame[(frame["step"] == step) & frame["layer"].notna()]
+    return rows.sort_values(["metric", "subset", "layer"])["value"].tolist()
+
+
+class RestoresLate(SingleDeviceStrategy):
+    """Restores after its setup, as FSDP does: at on_fit_start nobody knows yet that a run goes on."""
+
+    restore_checkpoint_after_setup = True
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["early", "late"])
+def test_resume_goes_on_in_its_history_and_measures_nothing_again(tmp_path, small_probe, is_late):
+    pl.seed_everything(1)
+    settings = {"logger": False, "overfit_batches": 1}
+    first, second = tracker(small_probe, 2), tracker(small_probe, 2)
+    trainer(tmp_path / "job", first, saving(tmp_path / "saved"), max_steps=6, **settings).fit(
+        Repeatable(), batches(shuffle=False)
+    )
+    before = files(tmp_path)
+    if is_late:
+        settings["strategy"] = RestoresLate(torch.device("cpu"))
+    trainer(tmp_path / "job", second, **settings).fit(
+        Repeatable(), batches(shuffle=False), ckpt_path=tmp_path / "saved" / "step=4.ckpt"
+    )
+    assert second.store.path == first.store.path
+    assert second.store.runs() == ["job"]
+    assert second.store.steps("job") == [0, 2, 4, 6, 8]
+    frame = second.store.to_pandas()
+    assert frame.groupby("run_id")["step"].unique().map(list).tolist() in ([[0, 2, 4, 6], [8]], [[8], [0, 2, 4, 6]])
+    assert frame.groupby("step")["tokens_seen"].first()[8] == 8 * 48
+    assert before.items() <= files(tmp_path).items()
+
+
+def test_the_first_comparison_of_a_resumed_run_is_with_the_last_step_of_its_parent(tmp_path, small_probe):
+    settings = {"logger": False, "overfit_batches": 1}
+    for n_steps, checkpoint in ((4, None), (8, tmp_path / "saved" / "step=4.ckpt")):
+        tracked = tracker(small_probe, 2, metrics=["cka_previous"])
+        fit = trainer(tmp_path / "job", tracked, saving(tmp_path / "saved"), max_steps=n_steps, **settings).fit
+        fit(Repeatable(), batches(shuffle=False), ckpt_path=checkpoint)
+    frame = tracked.store.to_pandas(metrics=["cka_previous"])
+    compared = frame[frame["layer"].notna() & (frame["step"] > 0)].groupby("step")["compared_to"].unique()
+    assert compared.map(list).to_dict() == {2: [0], 4: [2], 6: [4], 8: [6]}
+
+
+def test_a_branch_leaves_the_run_that_it_left_untouched(tmp_path, small_probe):
+    """From a checkpoint in the middle, with another learning rate, in the same place."""
+    settings = {"logger": False}
+    first, second = tracker(small_probe, 2), tracker(small_probe, 2)
+    trainer(tmp_path / "job", first, saving(tmp_path / "saved"), **settings).fit(Job(), batches())
+    before, trunk = files(tmp_path), first.store.to_pandas()
+    job = Job(learning_rate=1e-4)
+    trainer(tmp_path / "job", second, **settings).fit(job, batches(), ckpt_path=tmp_path / "saved" / "step=4.ckpt")
+    assert before.items() <= files(tmp_path).items()
+    frame = second.store.to_pandas()
+    runs = second.store.runs()
+    assert len(runs) == 2
+    assert all(second.store.steps(name) == [0, 2, 4, 6, 8] for name in runs)
+    assert values(frame[frame["run"] == "job"], 8) == values(trunk, 8)
+    expected = measure(job, small_probe).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()
+    np.testing.assert_array_equal(values(frame[frame["run"] != "job"], 8), expected)
+
+
+def test_a_branch_in_another_root_folder_has_its_own_store(tmp_path, small_probe):
+    trainer(tmp_path / "a", tracker(small_probe), saving(tmp_path / "a" / "saved"), max_steps=4).fit(Job(), batches())
+    before, branch = files(tmp_path / "a"), tracker(small_probe)
+    trainer(tmp_path / "b", branch).fit(Job(1e-3), batches(), ckpt_path=tmp_path / "a" / "saved" / "step=4.ckpt")
+    assert branch.store.path == tmp_path / "b" / "job" / "0" / "repdyn"
+    assert files(tmp_path / "a") == before
+    assert branch.store.steps("job/0") == [0, 4, 8]  # with the common part, which is in the other store
+
+
+def test_what_the_user_gives_wins_over_what_a_checkpoint_remembers(tmp_path, small_probe):
+    """The folder was moved; and another probe, schedule and metric are no reason to refuse."""
+    trainer(tmp_path / "a", tracker(small_probe), saving(tmp_path / "a" / "saved"), max_steps=4).fit(Job(), batches())
+    shutil.move(tmp_path / "a", tmp_path / "moved")
+    other = Probe.from_tokens(random_tokens(24, 12, seed=5), max_vectors=192, batch_vectors=96)
+    given = tracker(other, 3, store=tmp_path / "given", metrics=["two_nn"])
+    trainer(tmp_path / "b", given).fit(Job(), batches(), ckpt_path=tmp_path / "moved" / "saved" / "step=4.ckpt")
+    assert given.store.path == tmp_path / "given"
+    assert set(given.store.to_pandas()["probe"]) == {other.hash}
+    assert given.store.steps("job/0")[-2:] == [6, 8]
+
+
+def test_the_checkpoint_remembers_built_in_types_alone(tmp_path, small_probe):
+    other = tracker(small_probe, 3, metrics=["two_nn"], name="other")
+    trainer(tmp_path, tracker(small_probe), saving(tmp_path), other).fit(Job(), batches())
+    loaded = torch.load(tmp_path / "step=8.ckpt", weights_only=True)
+    states = [state for key, state in loaded["callbacks"].items() if key.startswith("RepresentationDynamics")]
+    assert [state["run"].partition("--")[0] for state in states] == ["job/0", "job/0.other"]
+    assert {state["tokens_seen"] for state in states} == {8 * 48}
+
+
+def test_a_cell_that_runs_twice_makes_two_runs(tmp_path, small_probe):
+    jobs = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        jobs.append(Job())
+        trainer(tmp_path, tracker(small_probe), logger=False).fit(jobs[-1], batches())
+    store = open_store(tmp_path / "repdyn")
+    frame = store.to_pandas()
+    assert len(store.runs()) == 2
+    for run, job in zip(store.runs(), jobs, strict=True):
+        expected = measure(job, small_probe).to_pandas().sort_values(["metric", "subset", "layer"])["value"].tolist()
+        np.testing.assert_array_equal(values(frame[frame["run"] == run], 8), expected)
+
+
+def test_one_callback_serves_folds_and_copies_serve_trials(tmp_path, small_probe):
+    attached = tracker(small_probe)
+    trackers = [attached, attached]
+    for number, one in enumerate(trackers):
+        trainer(tmp_path / str(number), one).fit(Job(), batches())
+        assert one.store.path == tmp_path / str(number) / "job" / "0" / "repdyn"
+        assert one.store.to_pandas()["tokens_seen"].max() == 8 * 48
+    for number, one in enumerate((copy.deepcopy(attached), pickle.loads(pickle.dumps(attached))), 2):
+        trainer(tmp_path / str(number), one).fit(Job(), batches())
+        assert one.store.steps("job/0") == [0, 4, 8]
+
+
+def test_fit_twice_with_one_trainer_is_one_curve(tmp_path, small_probe):
+    attached, job = tracker(small_probe), Job()
+    fitting = trainer(tmp_path, attached, max_steps=4)
+    fitting.fit(job, batches())
+    fitting.fit_loop.epoch_loop.max_steps = 8
+    fitting.fit(job, batches())
+    assert attached.store.runs() == ["job/0"]
+    assert attached.store.steps("job/0") == [0, 4, 8]
+
+
+def test_a_measurement_that_failed_is_made_up_for_on_resume(tmp_path, small_probe, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr("repdyn.tracking.run.measure_with", lambda *a, **k: 1 / 0)
+        first = tracker(small_probe, on_error="warn")
+        trainer(tmp_path / "run", first, saving(tmp_path / "saved"), max_steps=4).fit(Job(), batches())
+    second = tracker(small_probe)
+    trainer(tmp_path / "run", second).fit(Job(), batches(), ckpt_path=tmp_path / "saved" / "step=4.ckpt")
+    frame = second.store.to_pandas()
+    assert set(frame.loc[frame["layer"].notna(), "step"]) == {4, 8}
+    assert set(frame.loc[frame["reason"].notna(), "step"]) == {0}
+
+
+def test_saved_folders_of_two_runs_keep_apart(tmp_path):
+    for run in ("a", "b"):
+        trainer(tmp_path / run, SavePretrainedCheckpoint(4, tmp_path / "saved")).fit(tiny_language_model(), batches())
+    assert {path.name for path in tmp_path.glob("saved*")} == {"saved", "saved-2"}
+    assert len(list((tmp_path / "saved-2").glob("step*"))) == 3
+
+
+def train(model, probe, n_steps: int, **settings) -> Tracker:
+    with Tracker(model, probe, schedule=2, on_error="raise", report=False, **settings) as tracked:
+        for _ in range(n_steps):
+            torch.nn.init.constant_(model.head.bias, tracked.now + 1.0)
+            tracked.step(tokens=10)
+    return tracked
+
+
+def test_a_loop_of_ones_own_goes_on_by_its_state_or_by_its_first_step(tmp_path, small_probe):
+    model = HandWritten()
+    first = train(model, small_probe, 3, store=tmp_path / "mine")
+    state = first.state_dict()
+    second = train(model, small_probe, 3, store=tmp_path / "mine", resume=state)
+    third = train(model, small_probe, 2, store=tmp_path / "mine", start=6)
+    assert second.now == 6
+    assert third.store.runs() == ["mine"]
+    assert third.store.steps("mine") == [0, 2, 3, 4, 6, 8]
+    assert second.store.to_pandas()["tokens_seen"].max() == 60

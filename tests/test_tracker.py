@@ -1,0 +1,297 @@
+"""The tracker in a loop of one's own: when it measures, that the loop is what it was, and that nothing ends it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+import threading
+
+import pytest
+import torch
+from jobs import Loop
+from lightning.pytorch.loggers import CSVLogger
+from small import HandWritten, random_tokens
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from repdyn import Tracker, measure, open_store
+from repdyn.callbacks import HuggingFaceTracker, RepresentationDynamics
+from repdyn.metrics import Metric
+from repdyn.store import Store
+
+pytestmark = pytest.mark.usefixtures("without_figures")
+
+
+@pytest.fixture
+def attach(tmp_path, small_probe):
+    def make(model: nn.Module, **settings) -> Tracker:
+        given = {"schedule": 2, "store": tmp_path / "mine", "on_error": "raise", "report": False}
+        return Tracker(model, small_probe, **given | settings)
+
+    return make
+
+
+def values(frame, step, metric="anisotropy"):
+    rows = frame[(frame["step"] == step) & (frame["metric"] == metric) & frame["layer"].notna()]
+    return rows.set_index(["subset", "layer"])["value"].sort_index().tolist()
+
+
+def test_steps_scalars_and_tokens_are_stored(attach):
+    loop = Loop()
+    with attach(loop.model) as tracker:
+        for step in range(1, 6):
+            validation = 2.5 if step == 3 else None
+            tracker.step(loss=loop.step(), tokens=48, learning_rate=step / 4, validation_loss=validation)
+    frame = tracker.store.to_pandas()
+    assert tracker.store.runs() == ["mine"]
+    assert tracker.store.steps("mine") == [0, 2, 4, 5]
+    scalars = {name: rows.set_index("step")["value"].to_dict() for name, rows in frame.groupby("metric")}
+    assert scalars["train/loss"] == {step: pytest.approx(loop.losses[step - 1]) for step in (2, 4, 5)}
+    assert scalars["train/learning_rate"] == {2: 0.5, 4: 1.0, 5: 1.25}
+    assert scalars["validation/loss"] == {4: 2.5}  # once, with the next measurement
+    assert frame.groupby("step")["tokens_seen"].first().to_dict() == {0: 0, 2: 96, 4: 192, 5: 240}
+    assert set(frame["weights_kind"].dropna()) == {"raw"}
+
+
+def test_tokens_that_nobody_counts_are_unknown_and_not_none(attach):
+    loop = Loop()
+    with attach(loop.model, start=4) as tracker:
+        tracker.step(loss=loop.step())
+    assert tracker.store.to_pandas()["tokens_seen"].isna().all()
+
+
+@pytest.mark.parametrize("precision", [None, torch.bfloat16], ids=["fp32", "bf16"])
+def test_the_loop_is_bit_identical(attach, precision):
+    plain, tracked = Loop(precision=precision), Loop(precision=precision)
+    torch.manual_seed(2)
+    for _ in range(3):
+        plain.step()
+    drawn = torch.rand(1)
+    torch.manual_seed(2)
+    with attach(tracked.model, schedule=1) as tracker:
+        for _ in range(3):
+            tracker.step(loss=tracked.step())
+    assert tracked.losses == plain.losses
+    assert torch.equal(torch.rand(1), drawn)
+    for expected, found in zip(plain.model.parameters(), tracked.model.parameters(), strict=True):
+        assert torch.equal(expected, found)
+
+
+def test_measured_where_a_checkpoint_is_saved(attach):
+    loop = Loop()
+    with attach(loop.model, schedule="checkpoints") as tracker:
+        for _ in range(4):
+            tracker.step(loss=loop.step())
+            if tracker.now == 3:
+                tracker.measure()
+                tracker.measure()
+    assert tracker.store.steps("mine") == [0, 3, 4]
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, ZeroDivisionError])
+def test_what_was_measured_is_kept_when_a_training_breaks_off(attach, ends, caplog):
+    loop = Loop()
+    tracker = attach(loop.model)
+
+    def break_off() -> None:
+        with tracker:
+            for _ in range(3):
+                tracker.step(loss=loop.step())
+            raise ends
+
+    with pytest.raises(ends):
+        break_off()
+    assert tracker.store.steps("mine") == [0, 2]
+    assert "repdyn figures " in caplog.text
+
+
+def test_a_loop_that_never_counts_a_step_is_told_so(attach, caplog):
+    loop = Loop()
+    with attach(loop.model):
+        loop.step()
+    assert "tracker.step() was never called" in caplog.text
+
+
+def test_weights_that_stay_the_same_are_mentioned_once(attach, caplog):
+    """The tracker was given another model than the one that is trained."""
+    with attach(HandWritten(), schedule=1) as tracker:
+        for _ in range(4):
+            tracker.step(loss=1.0)
+    assert caplog.text.count("the weights are those of step 0") == 1
+
+
+@pytest.mark.parametrize("method", ["step", "measure", "finish"])
+def test_a_tracker_that_is_not_started_says_so(attach, method):
+    with pytest.raises(RuntimeError, match="started"):
+        getattr(attach(HandWritten()), method)()
+
+
+def test_averaged_weights_are_a_run_of_their_own(attach, small_probe):
+    loop = Loop()
+    average = AveragedModel(loop.model)
+    with attach(loop.model, averaged=average) as tracker:
+        for _ in range(4):
+            loss = loop.step()
+            average.update_parameters(loop.model)
+            tracker.step(loss=loss)
+    frame = tracker.store.to_pandas()
+    kinds = frame.dropna(subset="layer").groupby("run")["weights_kind"].unique().map(list).to_dict()
+    assert kinds == {"mine": ["raw"], "mine (averaged)": ["averaged"]}
+    for run, model in (("mine", loop.model), ("mine (averaged)", average.module)):
+        expected = measure(model, small_probe).to_pandas()
+        assert values(frame[frame["run"] == run], 4) == values(expected.assign(step=4), 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"metrics": ["twonn"]}, "two_nn"),
+        ({"on_error": "ignore"}, "warn"),
+        ({"layers": "layers.*"}, "matches none"),
+        ({"schedule": "hourly"}, "schedule"),
+        ({"start": -1}, "start"),
+        ({"max_overhead": 2.0}, "max_overhead"),
+        ({"log_layers": ["tow_nn"]}, "log_layers"),
+        ({"ranks": "some"}, "ranks"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(attach, settings, word):
+    with pytest.raises(ValueError, match=word):
+        attach(HandWritten(), **settings)
+
+
+def test_what_is_no_probe_or_model_is_refused(attach, small_probe):
+    for make in (
+        lambda: Tracker(HandWritten(), "text"),  # type: ignore[arg-type]
+        lambda: HuggingFaceTracker(random_tokens(8, 12)),  # type: ignore[arg-type]
+        lambda: RepresentationDynamics("text"),  # type: ignore[arg-type]
+        lambda: Tracker(print, small_probe),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError, match="expected"):
+            make()
+
+
+def test_a_metric_that_raises_costs_its_own_rows(attach, caplog):
+    def fails(cloud) -> Tensor:
+        raise ZeroDivisionError("no such luck")
+
+    loop = Loop()
+    with attach(loop.model, metrics=["anisotropy", Metric("broken", fails)], on_error="warn") as tracker:
+        for _ in range(2):
+            tracker.step(loss=loop.step())
+    frame = tracker.store.to_pandas().dropna(subset="layer")
+    failed = frame["metric"] == "broken"
+    assert set(frame.loc[failed, "reason"]) == {"ZeroDivisionError: no such luck"}
+    assert frame.loc[~failed, "value"].notna().all()
+    assert caplog.text.count("broken of layer 0 is undefined") == 1
+    with pytest.raises(ZeroDivisionError), attach(HandWritten(), metrics=[Metric("broken", fails)], run="strict"):
+        pass
+
+
+@pytest.mark.parametrize("loss", [torch.ones(3), "none"], ids=["vector", "text"])
+def test_a_loss_that_is_no_number_costs_its_own_row(attach, caplog, loss):
+    with attach(HandWritten(), schedule=1, on_error="warn") as tracker:
+        tracker.step(loss=loss)
+    assert tracker.store.steps("mine") == [0, 1]
+    assert "loss as one number" in caplog.text
+
+
+class FullDisk:
+    """Refuses to write until there is room."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        write = Store.write
+
+        def guarded(store, key, rows):
+            if self.full and "rescued" not in str(store.path):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write(store, key, rows)
+
+        monkeypatch.setattr(Store, "write", guarded)
+
+
+def test_a_full_disk_loses_nothing_once_there_is_room_again(attach, monkeypatch, caplog, tmp_path):
+    logger, disk, loop = CSVLogger(tmp_path, name="logs", version="0"), FullDisk(monkeypatch), Loop()
+    with attach(loop.model, schedule=1, on_error="warn", loggers=[logger]) as tracker:
+        disk.full = True
+        for _ in range(2):
+            tracker.step(loss=loop.step())
+        assert tracker.store.steps("mine") == [0]
+        disk.full = False
+        tracker.step(loss=loop.step())
+    assert tracker.store.steps("mine") == [0, 1, 2, 3]
+    assert caplog.text.count("training goes on: OSError") == 1
+    logger.save()
+    assert len((tmp_path / "logs" / "0" / "metrics.csv").read_text().splitlines()) == 1 + 4  # late, but in order
+
+
+def test_a_disk_that_stays_full_leaves_the_rows_elsewhere_and_says_where(attach, monkeypatch, caplog):
+    disk, loop = FullDisk(monkeypatch), Loop()
+    with attach(loop.model, schedule=1, on_error="warn") as tracker:
+        disk.full = True
+        tracker.step(loss=loop.step())
+        place = re.compile(r"they are in (\S+), from where")
+    rescued = open_store(place.search(caplog.text)[1])  # type: ignore[index]
+    assert [step for run in rescued.runs() for step in rescued.steps(run)] == [1]
+
+
+class Stuck(CSVLogger):
+    """Does not return from a call for as long as a tracking server does not answer."""
+
+    answer = threading.Event()
+
+    def log_metrics(self, metrics, step=None):
+        self.answer.wait(60)
+        super().log_metrics(metrics, step)
+
+
+def test_a_logger_that_hangs_delays_neither_training_nor_other_loggers(attach, tmp_path, monkeypatch):
+    monkeypatch.setattr("repdyn.tracking.delivery.LOGGER_SECONDS", 0.1)
+    stuck, quick = Stuck(tmp_path, name="stuck", version="0"), CSVLogger(tmp_path, name="quick", version="0")
+    loop, steps = Loop(), []
+    quick.log_metrics = lambda metrics, step=None: steps.append(step)  # type: ignore[method-assign]
+    tracker = attach(loop.model, schedule=1, loggers=[stuck, quick], on_error="warn").start()
+    for _ in range(3):
+        tracker.step(loss=loop.step())
+    assert steps == [0, 1, 2, 3]
+    stuck.answer.set()
+    tracker.finish()
+    stuck.save()
+    assert len((tmp_path / "stuck" / "0" / "metrics.csv").read_text().splitlines()) == 1 + 4
+
+
+class FullStream:
+    """Standard error on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("stream", [FullStream(), None], ids=["full", "closed"])
+def test_a_standard_error_that_takes_nothing_ends_no_training(attach, monkeypatch, stream):
+    """The line on the cost of a measurement raised, after some steps."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    loop = Loop()
+    with attach(loop.model, metrics=["anisotropy"]) as tracker:
+        for _ in range(8):
+            tracker.step(loss=loop.step())
+    assert tracker.store.steps("mine") == [0, 2, 4, 6, 8]
+
+
+def test_a_script_that_changes_its_folder_keeps_one_store(attach, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    loop = Loop()
+    with attach(loop.model, store="mine") as tracker:
+        monkeypatch.chdir(tmp_path / "other")
+        for _ in range(2):
+            tracker.step(loss=loop.step())
+    assert not list((tmp_path / "other").iterdir())
+    assert open_store(tmp_path / "mine").steps("mine") == [0, 2]
+    assert tracker.store.path == tmp_path / "mine"
