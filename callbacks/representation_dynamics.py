@@ -299,7 +299,7 @@ def _store_of(origin: Origin | None, trainer: Trainer) -> str | Path | None:
 
 def _averages(trainer: Trainer, pl_module: LightningModule, model: nn.Module) -> Iterator[Weights]:
     """Yield the averaged weights of a model that callbacks or the LightningModule hold."""
-    place = next(name for name, module in pl_module.named_modules() if module is model)
+    place = next((name for name, module in pl_module.named_modules() if module is model), "")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         average = getattr(callback, "_average_model", None)  # WeightAveraging and StochasticWeightAveraging
         n_averaged = getattr(average, "n_averaged", getattr(callback, "n_averaged", None))

@@ -29,7 +29,7 @@ from repdyn.store.schema import Checkpoint, Row, failure_rows, scalar_row
 from repdyn.store.state_cache import STATES_FOLDER, StateCache
 from repdyn.tracking.cost import Cost, ExpectedCost, Work, progress_of
 from repdyn.tracking.delivery import END_SECONDS, INTERRUPTED_SECONDS, Alerts, Loggers, Writer
-from repdyn.tracking.moment import Moment, Weights, fingerprint, scalar_rows
+from repdyn.tracking.moment import Moment, Weights, fingerprint, scalar_rows, weights_of
 from repdyn.tracking.notices import Interrupted, Notices, describe, watching_signals
 from repdyn.tracking.options import TrackingOptions, WhichRanks
 from repdyn.tracking.schedule import Schedule
@@ -140,6 +140,7 @@ class TrackedRun:
         self.cost = Cost(options.max_overhead, schedule, n_steps, ranks or ALONE)
         self.notices = Notices(options.on_error, is_silent=ranks is None or not ranks.is_rank_zero)
         self._beginning = (schedule, n_steps)
+        self._has_relatives = origin is not None
         self._averaged_origin = Origin(origin.averaged, origin.store) if origin and origin.averaged else None
         if ranks is None:
             return
@@ -373,7 +374,7 @@ class TrackedRun:
         self._found: list[Row] = []
         if known and weights == known[0].weights:
             self._found = [replace(row, run=self.name, weights_kind=self.weights_kind) for row in known]
-        if self.store is None or self._found:
+        if self.store is None or self._found or not self._has_relatives:
             return bool(self._found)
         try:
             self._found = self._writer.call("reading", lambda store: store.find_measurement(key, weights)) or []
@@ -427,7 +428,9 @@ class TrackedRun:
                 origin = self._averaged_origin
                 run.begin(model, moment.step, schedule, n_steps=n_steps, root_module=root_module, origin=origin)
                 self.averaged = run
-            of_average = replace(moment, averaged=None, weights=averaged)
+            own = weights_of(model)
+            placed = {name: value.to(own[name].device) for name, value in averaged.items() if name in own}
+            of_average = replace(moment, averaged=None, weights=placed)
             self.averaged.measure(model, of_average, root_module, known=rows)
             self.should_stop |= self.averaged.should_stop
 
