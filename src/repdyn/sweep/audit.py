@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from repdyn.hub.client import Files, total_bytes
 from repdyn.sweep.suites import KnownFault
-from repdyn.tables.texts import gigabytes
+from repdyn.tables.numbers import gigabytes
 from repdyn.utils.names import shorten_list
 
 Severity: TypeAlias = Literal["fault", "remark"]

@@ -23,7 +23,7 @@ from repdyn.hub.transfer import map_concurrently
 from repdyn.sweep.audit import CheckpointFiles, Finding, History, find_copies
 from repdyn.sweep.targets import Selection, Target
 from repdyn.tables.continuity import losses_out_of_line
-from repdyn.tables.texts import number_text
+from repdyn.tables.numbers import number_text
 from repdyn.utils.names import shorten_list
 
 

@@ -15,7 +15,7 @@ from repdyn.sweep.estimate import Assumptions, Estimate, dollars_text, hours_tex
 from repdyn.sweep.planned_files import PlannedFiles, list_files
 from repdyn.sweep.targets import Selection, Target
 from repdyn.sweep.tasks import ForeignWeights
-from repdyn.tables.texts import gigabytes
+from repdyn.tables.numbers import gigabytes
 from repdyn.utils.names import shorten_list
 from repdyn.utils.redaction import redacted
 
