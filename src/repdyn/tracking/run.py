@@ -22,6 +22,7 @@ from repdyn.measurement.measure import measure_with
 from repdyn.measurement.memory import working_bytes
 from repdyn.metrics import resolve
 from repdyn.probe import Probe
+from repdyn.publish.keys import monitored_values
 from repdyn.store import MeasurementKey, Store
 from repdyn.store.remote import RefusedError, RemoteError
 from repdyn.store.scalars import LOSS
@@ -328,6 +329,25 @@ class TrackedRun:
             self.notices.report()
             if self._views is not None:
                 self._views.name_commands()
+
+    def shared(self, prefix: str, monitors: Iterable[object]) -> tuple[dict[str, float], bool]:
+        """Return what was measured last by its names in the loggers, and whether to stop.
+
+        Where a rule may stop the training, or what decides about checkpoints reads a value, all ranks get those of the
+        first, which all of them must call; else no rank waits for another.
+
+        Args:
+            prefix: put before each name.
+            monitors: names that other callbacks read, the same on all ranks.
+        """
+        values = monitored_values(self.latest, f"{prefix}{self.prefix}")
+        if self.averaged is not None:
+            values |= monitored_values(self.averaged.latest, f"{prefix}{self.averaged.prefix}")
+        names = [metric for metric, _ in self.options.pairs()]
+        is_read = any(isinstance(each, str) and name in each for each in monitors for name in names)
+        if _n_processes() > 1 and (is_read or any(rule.stop for rule in self.options.rules)):
+            values, self.should_stop = Ranks.of_job().all_gather([values, self.should_stop])[0]
+        return values, self.should_stop
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs to remember, of built-in types: which run it belongs to, and where that is."""
