@@ -25,7 +25,7 @@ from repdyn.store.scalars import (
     PROBE_CALIBRATION_ERROR,
     PROBE_LOSS,
 )
-from repdyn.tables import families, series, style, texts
+from repdyn.tables import families, numbers, series, style
 from repdyn.tables.designs import design_names, intervals, own_window_warning, sampling
 from repdyn.tables.families import undefined
 from repdyn.tables.frames import (
@@ -228,7 +228,7 @@ def test_two_stacks_are_not_mixed(two_stacks, frame_of, names, listed):
 
 
 @pytest.mark.parametrize(
-    "module", [axes, convergence, families, insight, series, style, texts], ids=lambda module: module.__name__
+    "module", [axes, convergence, families, insight, numbers, series, style], ids=lambda module: module.__name__
 )
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(module)

@@ -33,7 +33,7 @@ from repdyn.cli.train_help import HelpAction
 from repdyn.data.datamodule import TextDataModule
 from repdyn.data.topic_datamodule import TopicDataModule
 from repdyn.models import LanguageModel, objective_of
-from repdyn.tables.texts import short_count
+from repdyn.tables.numbers import short_count
 from repdyn.tracking.options import TrackingOptions
 from repdyn.utils.arguments import closest
 from repdyn.utils.console import PrintableConsole

@@ -15,10 +15,10 @@ from repdyn.tables.activation_fits import METRIC, fits_of
 from repdyn.tables.effects import rank_correlation
 from repdyn.tables.frames import LayerMean, is_finished
 from repdyn.tables.losses import RunLoss, loss_of_run
+from repdyn.tables.numbers import number_text
 from repdyn.tables.runs import spans
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title, short_subset_title
-from repdyn.tables.texts import number_text
 
 MIN_STEPS = 5
 """Least number of measured steps for a statement about a course."""

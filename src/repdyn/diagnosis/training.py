@@ -24,9 +24,10 @@ from repdyn.tables.continuity import (
 )
 from repdyn.tables.frames import failures, scalar
 from repdyn.tables.lines import alert_text
+from repdyn.tables.numbers import number_text
 from repdyn.tables.series import MetricSeries
 from repdyn.tables.style import metric_title
-from repdyn.tables.texts import counted, number_text
+from repdyn.tables.texts import counted
 
 DIVERGED = 1.25
 """The loss has diverged at this multiple of its lowest level: the bound of the default alert on the loss."""

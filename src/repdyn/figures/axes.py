@@ -10,8 +10,8 @@ import numpy as np
 from repdyn.figures.charts import ZERO_SHARE, Axis, Line
 from repdyn.metrics import metric_info
 from repdyn.tables.families import is_between
+from repdyn.tables.numbers import short_count
 from repdyn.tables.style import metric_unit
-from repdyn.tables.texts import short_count
 
 WIDE_RATIO = 50.0
 """Ratio of largest to smallest value above which lengths are shown logarithmically."""

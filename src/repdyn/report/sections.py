@@ -21,9 +21,9 @@ from repdyn.tables.families import drop_first_comparison, family_of, most_common
 from repdyn.tables.findings import JUDGED, Finding, findings_over_seeds
 from repdyn.tables.frames import failures, metrics_of
 from repdyn.tables.lines import alert_events, copies_line, cost_line, failure_line, seconds_by_metric
+from repdyn.tables.numbers import NO_VALUE, number_text, short_count
 from repdyn.tables.runs import differences
 from repdyn.tables.style import KINDS, family_title, metric_title, subset_title
-from repdyn.tables.texts import NO_VALUE, number_text, short_count
 
 ICONS: dict[Verdict, tuple[str, str]] = {
     "shown": ("+", "shown"),

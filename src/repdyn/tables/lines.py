@@ -11,8 +11,8 @@ import pandas as pd
 
 from repdyn.alerts import Alert
 from repdyn.tables.frames import copies, failures, is_finished, mixtures, scalar
+from repdyn.tables.numbers import gigabytes
 from repdyn.tables.runs import spans
-from repdyn.tables.texts import gigabytes
 
 PHASES = ("download", "load", "forward", "kernels")
 """Phases of the measurement of a swept checkpoint, stored as the scalars "seconds/PHASE"."""

@@ -15,7 +15,7 @@ from repdyn.store.scalars import (
     VALIDATION_LOSS,
 )
 from repdyn.tables.frames import is_finished, scalar
-from repdyn.tables.texts import number_text
+from repdyn.tables.numbers import number_text
 
 LOSS_TITLES = {LOSS: "training loss", VALIDATION_LOSS: "validation loss", PROBE_LOSS: "loss on the probe"}
 """Titles of the stored losses, by the names of their scalars."""

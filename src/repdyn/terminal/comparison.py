@@ -19,10 +19,10 @@ from repdyn.tables.designs import sampling_of_runs
 from repdyn.tables.effects import Verdict
 from repdyn.tables.findings import COLOURS, Finding, findings, findings_over_seeds
 from repdyn.tables.frames import LayerMean, by_stack, layer_mean, of_metric
+from repdyn.tables.numbers import short_count, short_value
 from repdyn.tables.runs import MeasuredRun, differences, listed, measured_runs, never_measured
 from repdyn.tables.seeds import Compared, SeedGroup
 from repdyn.tables.style import plain, subset_title
-from repdyn.tables.texts import short_count, short_value
 from repdyn.utils.console import PrintableConsole
 
 MAX_WIDTH = 100

@@ -17,9 +17,9 @@ from repdyn.metrics.names import base_name
 from repdyn.tables.families import defined_subsets, family_of, undefined
 from repdyn.tables.frames import grid, in_order, is_finished, layer_mean, metrics_of, of_metric, subsets_of
 from repdyn.tables.lines import seconds_by_metric
+from repdyn.tables.numbers import NO_VALUE, number_text, short_value
 from repdyn.tables.series import thin
 from repdyn.tables.style import plain, short_subset_title
-from repdyn.tables.texts import NO_VALUE, number_text, short_value
 
 WIDTH = 7
 _BARS = "▁▂▃▄▅▆▇█"

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from repdyn.store.schema import Row, too_few_distinct
-from repdyn.tables.designs import BELOW_ONE, is_below_one
+from repdyn.tables.numbers import BELOW_ONE, is_below_one
 from repdyn.tracking.options import OnFailure
 from repdyn.utils.extras import MissingPackageError
 from repdyn.utils.notices import print_above_bars, warn
