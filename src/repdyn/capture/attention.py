@@ -87,17 +87,20 @@ def attention_weights(
     Returns:
         The weights; for a layer without any, or a model that does not compute them, the reason.
     """
+    model = model.on(probe)
     batches = list(_first_sequences(probe, n_tokens))
     sizes, buffers = [len(batch.positions) for batch in batches], Buffers(states_bytes, len(model.blocks))
-    recorder = _WeightRecorder(model.blocks, sizes, buffers, TokenStates(model.token_positions))
     reason = ""
-    with model.evaluating() as run, eager_attention(model.module), recorder.attached():
-        try:
-            for batch in batches:
-                with recorder.next_sequence(batch):
-                    run(batch)
-        except Exception as error:  # errors outside its attention appear in capture
-            reason = f"the model does not run with eager attention: {type(error).__name__}: {error}"
+    with model.evaluating() as run:
+        recorder = _WeightRecorder(run.model.blocks, sizes, buffers, TokenStates(model.token_positions))
+        with eager_attention(run.model.module), recorder.attached():
+            try:
+                for batch in batches:
+                    with recorder.next_sequence(batch):
+                        run(batch)
+            except Exception as error:  # errors outside its attention appear in capture
+                cause = error.__cause__ or error
+                reason = f"the model does not run with eager attention: {type(cause).__name__}: {cause}"
     return AttentionWeights([batch.tokens for batch in batches], recorder.layers, reason)
 
 

@@ -96,6 +96,35 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
+def find_network(model: nn.Module) -> nn.Module:
+    """Return a module, or the network in it where its own class has no ``forward``.
+
+    So it is in a LightningModule whose ``training_step`` calls ``self.net(x)``.
+
+    Raises:
+        ValueError: it has no ``forward``, and several of the modules in it, or none, could be the network.
+    """
+    if not _lacks_forward(model):
+        return model
+    children = dict(model.named_children())
+    parts = {name: child for name, child in children.items() if any(_candidates(unwrapped(child), unwrapped(child)))}
+    if len(parts or children) == 1:
+        return find_network(unwrapped(next(iter((parts or children).values()))))
+    names = list(parts or children)
+    choice = " or ".join(f'model="{name}"' for name in names) or "a module that has one"
+    example = f".{names[0]}" if names else ""
+    raise ValueError(
+        f"expected {type(model).__name__} to have a forward or a single network in it, got {len(names)}; choose with "
+        f"{choice} in a callback, or give that module itself, as in repdyn.measure(module{example}, probe)"
+    )
+
+
+def _lacks_forward(model: nn.Module) -> bool:
+    own = type(model).forward
+    is_missing = own is nn.Module.forward or own.__module__.endswith("lightning.pytorch.core.module")
+    return (is_missing or own.__module__ == "pytorch_lightning.core.module") and "forward" not in vars(model)
+
+
 def hugging_face_model(model: nn.Module) -> PreTrainedModel | None:
     """Return the Hugging Face model that a module is, or wraps as the only one (an adapter, a LightningModule)."""
     outermost: list[PreTrainedModel] = []

@@ -19,8 +19,6 @@ import numpy as np
 from torch import Tensor
 
 from repdyn.capture import model_checks
-from repdyn.capture.autocast import AutocastWatch
-from repdyn.capture.blocks import Block
 from repdyn.capture.branches import find_branches
 from repdyn.capture.embeddings import EmbeddingSearch
 from repdyn.capture.exchange import exchange_layers, rows_of_batches
@@ -77,6 +75,7 @@ def capture(
             pass states from one to the next; or another rank failed.
         OSError: the temporary folder has too little space.
     """
+    model = model.on(probe)
     whole_windows = chain.from_iterable(probe.whole_windows if "whole_windows" in captures else ())
     of_subsets = [probe.tokens_of(subset) for subset in subsets]
     sampled = list(dict.fromkeys(np.concatenate([*of_subsets, *whole_windows]).tolist()))
@@ -127,12 +126,12 @@ def causality(model: PreparedModel, probe: Probe, *, states_bytes: int = STATES_
         for an encoder, None where it is undecidable (states that are not finite, a probe of one repeated token, blocks
         that do not mix positions).
     """
+    model = model.on(probe)
     if probe.inputs is not None:
         return {stack: probe.inputs.is_causal(stack) for stack in model.stacks}
     found: dict[str | None, bool | None] = {}
     for stack in model.stacks:
-        others = [block for block in model.blocks if block.stack != stack]
-        states = _run_trial(model, model_checks.causality_trials(probe), states_bytes, others)
+        states = _run_trial(model, model_checks.causality_trials(probe), states_bytes, of_stack=stack)
         found[stack] = None if states is None else model_checks.is_causal(states[stack])
     return found
 
@@ -164,20 +163,19 @@ def _runs_shorter_windows(model: PreparedModel, probe: Probe, states_bytes: int)
 
 
 def _run_trial(
-    model: PreparedModel, trials: Iterable[Trial], states_bytes: int, frozen: Sequence[Block] = ()
+    model: PreparedModel, trials: Iterable[Trial], states_bytes: int, *, of_stack: str | None = None
 ) -> dict[str | None, Tensor] | None:
     """Return the last states of each stack, (2, n_sequences, n_tokens, dim), in the first trial that the model can run.
 
     Args:
-        frozen: blocks whose outputs are those of the first batch.
+        of_stack: a stack, so that the blocks of the others put out the same for the second batch as for the first.
     """
     remaining = list(trials)
     for trial in remaining:
         shape = len(trial), *trial[0].input_ids.shape[:1], -1
         rows = np.arange(sum(len(batch.positions) for batch in trial))
         try:
-            with frozen_outputs(list(frozen)) as each:
-                states = record(model, each(trial), rows, states_bytes)
+            states = record(model, trial, rows, states_bytes, only_changing=of_stack)
         except Exception:  # a model may need the probe's own length; any other error appears there again
             if trial is remaining[-1]:
                 raise
@@ -194,26 +192,30 @@ def record(
     states_bytes: int,
     captures: Collection[CaptureKind] = (),
     first: ProbeBatch | None = None,
+    *,
+    only_changing: str | None = None,
 ) -> States:
     """Run batches through the model and return the recorded states.
 
     Args:
         rows: (n_tokens,) the row of each token in the states, -1 where it is not sampled.
         first: one sequence, on which to learn where each block adds its attention's output, if that is captured.
+        only_changing: the stack whose states may change from the first batch to the others; None for all.
     """
     n_layers = len(model.blocks) + len(model.stacks)
-    search = EmbeddingSearch(model.module, len(model.stacks)) if "embeddings" in captures else None
-    with model.evaluating() as run, AutocastWatch(model.device) as watch:
+    with model.evaluating() as run:
+        search = EmbeddingSearch(run.model.module, len(model.stacks)) if "embeddings" in captures else None
         branches = {}
         if first is not None:
-            learning = Recorder(model, np.arange(len(first.positions)), Buffers(states_bytes, n_layers))
-            branches = find_branches(model.blocks, learning, first, run)
-        recorder = Recorder(model, rows, Buffers(states_bytes, n_layers + len(branches)), branches)
-        with recorder.attached(), search.attached() if search else nullcontext():
-            for batch in batches:
+            learning = Recorder(run.model, np.arange(len(first.positions)), Buffers(states_bytes, n_layers))
+            branches = find_branches(run.model.blocks, learning, first, run)
+        recorder = Recorder(run.model, rows, Buffers(states_bytes, n_layers + len(branches)), branches)
+        others = [block for block in run.model.blocks if only_changing not in {None, block.stack}]
+        with recorder.attached(), search.attached() if search else nullcontext(), frozen_outputs(others) as each:
+            for batch in each(batches):
                 with recorder.recording(batch), search.watching(batch) if search else nullcontext():
                     run(batch)
-    states = recorder.states(watch.dtype)
+    states = recorder.states(model.learned.autocast)
     return states if search is None else replace(states, embeddings=search.table())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -23,10 +23,14 @@ class EmbeddingSearch:
     Args:
         model: the model without wrappers.
         n_stacks: stacks of blocks in the model; several may have several embeddings.
+        check: called with each that is found, before it runs.
     """
 
-    def __init__(self, model: nn.Module, n_stacks: int = 1) -> None:
+    def __init__(
+        self, model: nn.Module, n_stacks: int = 1, *, check: Callable[[nn.Embedding], None] | None = None
+    ) -> None:
         self._several_stacks = n_stacks > 1
+        self._check = check
         self._several = False
         self._candidates = [module for module in model.modules() if isinstance(module, nn.Embedding)]
         self._ids: Tensor | None = None
@@ -67,9 +71,11 @@ class EmbeddingSearch:
         if wanted and isinstance(module, nn.Embedding) and self._ids is not None:
             tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
             if any(_same(ids, self._ids) or _same(ids.mT, self._ids) for ids in tensors if ids.ndim == 2):
-                self.found = module if self.found is None else self.found
                 # BART's position embedding gets the ids too, for their shape
                 is_of_positions = "position" in type(module).__name__.lower()
+                if self._check is not None and not is_of_positions:
+                    self._check(module)
+                self.found = module if self.found is None else self.found
                 self._several |= module.weight is not self.found.weight and not is_of_positions
 
 

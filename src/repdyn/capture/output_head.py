@@ -8,10 +8,9 @@ states in another order, give the model's own logits up to rounding.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +19,9 @@ from torch import Tensor, nn
 
 from repdyn.capture.after_attention import inputs_by_slot, outputs_by_slot
 from repdyn.capture.blocks import hugging_face_model
-from repdyn.capture.forward import Forward, evaluation_mode
+from repdyn.capture.forward import restoring, settings
 from repdyn.capture.fsdp import is_sharded
-from repdyn.capture.prepared_model import PreparedModel
+from repdyn.capture.prepared_model import PreparedModel, Run, Way
 from repdyn.probe import ProbeBatch
 
 NO_LOGITS = "the model returns no logits: it has no output head, or was loaded without it"
@@ -57,10 +56,12 @@ class OutputHead:
     """Applied in turn: usually a final norm and the unembedding."""
     scale: OutputScale
     device: torch.device
+    way: Way = "shadow"
+    """Whether the modules are a shadow's, or the model's own, which are restored."""
 
     def __call__(self, states: Tensor) -> Tensor:
         """Return the logits (n, vocabulary) of states (n, dim), on the model's device and without gradients."""
-        with evaluation_mode(self.modules, self.device):
+        with settings(self.device) if self.way == "shadow" else restoring(self.modules, self.device):
             values = states.to(self.device).unsqueeze(0)
             for module in self.modules:
                 values = module(values)
@@ -82,11 +83,7 @@ def find_output_head(model: PreparedModel, input_ids: Tensor) -> OutputHead | st
     """
     if reason := _unsupported(model):
         return reason
-    last, calls, output = _run(model, input_ids, model.module, model.forward)
-    logits = _logits(output, model.module, {part.shape[-1] for part in last})
-    if logits is None:
-        return NO_LOGITS
-    return _head_between(last, calls, logits, _soft_cap(model.module), model.device)
+    return _run(model, input_ids, _head)
 
 
 def find_final_norm(model: PreparedModel, input_ids: Tensor) -> OutputHead | str:
@@ -100,18 +97,12 @@ def find_final_norm(model: PreparedModel, input_ids: Tensor) -> OutputHead | str
     """
     if reason := _unsupported(model):
         return reason
-    if (whole := hugging_face_model(model.module)) is None:
+    if hugging_face_model(model.module) is None:
         head = find_output_head(model, input_ids)
         if isinstance(head, str):
             return head
         return replace(head, modules=head.modules[:-1], scale=OutputScale()) if len(head.modules) > 1 else NO_NORM
-    last, calls, output = _run(model, input_ids, whole.base_model, None)
-    states = getattr(output, "last_hidden_state", None)
-    if not isinstance(states, Tensor):
-        return NO_LAST_STATE
-    if any(_equal(part, states.reshape(-1, states.shape[-1])) for part in last):
-        return NO_NORM
-    return _head_between(last, calls, states, None, model.device)
+    return _run(model, input_ids, _norm)
 
 
 def _unsupported(model: PreparedModel) -> str | None:
@@ -120,52 +111,69 @@ def _unsupported(model: PreparedModel) -> str | None:
     return SHARDED if is_sharded(model.root_module) else None
 
 
-def _head_between(
-    last: list[Tensor], calls: list[_Call], wanted: Tensor, cap: float | None, device: torch.device
-) -> OutputHead | str:
-    """Return the head that maps the output of the last block to the wanted tensor, or the reason why there is none."""
-    if not bool(wanted.isfinite().all()):
-        return NOT_FINITE
-    for start in last:
-        if (found := _chain(start, calls, wanted, cap)) is not None:
-            head = OutputHead(nn.ModuleList(found[0]), found[1], device)
-            return head if _reproduces(head, start, wanted) else NOT_REPRODUCED
-    return NOT_A_CHAIN
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """What one forward pass shows."""
+
+    model: PreparedModel
+    """The model that ran."""
+    last: list[Tensor]
+    """Outputs of the last block, as rows."""
+    calls: list[_Call]
+    """Calls of modules outside the blocks."""
+
+    def head_to(self, wanted: Tensor, cap: float | None = None) -> OutputHead | str:
+        """Return the head that maps the output of the last block to the wanted tensor, or why there is none."""
+        if not bool(wanted.isfinite().all()):
+            return NOT_FINITE
+        for start in self.last:
+            if (found := _chain(start, self.calls, wanted, cap)) is not None:
+                head = OutputHead(nn.ModuleList(found[0]), found[1], self.model.device, self.model.way)
+                return head if _reproduces(head, start, wanted) else NOT_REPRODUCED
+        return NOT_A_CHAIN
 
 
 def _run(
-    model: PreparedModel, input_ids: Tensor, module: nn.Module, forward: Forward | None
-) -> tuple[list[Tensor], list[_Call], Any]:
-    """Run a module; return the outputs of the last block, the calls of modules outside the blocks, and its output.
+    model: PreparedModel, input_ids: Tensor, find: Callable[[_Pass, Run, ProbeBatch], OutputHead | str]
+) -> OutputHead | str:
+    """Run a model on tokens, watched by hooks, and return what a function finds of the pass."""
+    numbers = np.arange(input_ids.numel())
+    batch = ProbeBatch(input_ids, torch.ones_like(input_ids), numbers, numbers)
+    with model.on(batch).evaluating() as run, ExitStack() as hooks:
+        blocks = [block.module for block in run.model.blocks]
+        inside = {module for block in blocks for module in block.modules()}
+        outside = [m for m in run.model.module.modules() if m not in inside and not set(blocks) & set(m.modules())]
+        seen = _Pass(run.model, [], [])
 
-    Args:
-        module: the module to run: the model, or a part of it that contains all blocks.
-        forward: function that runs it on a batch; None to call it with the tokens.
-    """
-    blocks = [block.module for block in model.blocks]
-    inside = {module for block in blocks for module in block.modules()}
-    outside = [m for m in model.module.modules() if m not in inside and not set(blocks) & set(m.modules())]
-    last: list[Tensor] = []
-    calls: list[_Call] = []
+        def keep_last(_module: nn.Module, _args: tuple, output: Any) -> None:
+            seen.last[:] = _states(outputs_by_slot(output))
 
-    def keep_last(_module: nn.Module, _args: tuple, output: Any) -> None:
-        last[:] = _states(outputs_by_slot(output))
+        def keep_call(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+            taken, returned = _states(inputs_by_slot(args, kwargs)), _states(outputs_by_slot(output))
+            if len(taken) == len(returned) == 1:
+                seen.calls.append(_Call(module, taken[0], returned[0]))
 
-    def keep_call(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        taken, returned = _states(inputs_by_slot(args, kwargs)), _states(outputs_by_slot(output))
-        if len(taken) == len(returned) == 1:
-            calls.append(_Call(module, taken[0], returned[0]))
+        kept = [blocks[-1].register_forward_hook(keep_last)]
+        kept += [each.register_forward_hook(keep_call, with_kwargs=True) for each in outside]
+        for handle in kept:
+            hooks.enter_context(handle)
+        return find(seen, run, batch)
 
-    n_tokens = np.arange(input_ids.numel())
-    ids = input_ids.to(model.device)
-    batch = ProbeBatch(ids, torch.ones_like(ids), n_tokens, n_tokens)
-    forward = forward or partial(model.way, logits=True)
-    with ExitStack() as hooks, evaluation_mode(model.module, model.device):
-        hooks.enter_context(blocks[-1].register_forward_hook(keep_last))
-        for each in outside:
-            hooks.enter_context(each.register_forward_hook(keep_call, with_kwargs=True))
-        output = forward(module, batch)
-    return last, calls, output
+
+def _head(seen: _Pass, run: Run, batch: ProbeBatch) -> OutputHead | str:
+    module = seen.model.module
+    logits = _logits(run(batch, logits=True), module, {part.shape[-1] for part in seen.last})
+    return NO_LOGITS if logits is None else seen.head_to(logits, _soft_cap(module))
+
+
+def _norm(seen: _Pass, run: Run, batch: ProbeBatch) -> OutputHead | str:
+    whole = hugging_face_model(seen.model.module)
+    states = getattr(run(batch, whole and whole.base_model, logits=True), "last_hidden_state", None)
+    if not isinstance(states, Tensor):
+        return NO_LAST_STATE
+    if any(_equal(part, states.reshape(-1, states.shape[-1])) for part in seen.last):
+        return NO_NORM
+    return seen.head_to(states)
 
 
 def _logits(output: Any, model: nn.Module, dims: Collection[int]) -> Tensor | None:

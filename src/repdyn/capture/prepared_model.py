@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from repdyn.capture.blocks import Blocks, LayerPatterns, find_blocks, hugging_face_model, unwrapped
-from repdyn.capture.forward import Forward, call_with_tokens, evaluation_mode
-from repdyn.capture.fsdp import inside_fsdp_root, own_class
+from repdyn.capture.after_attention import Slot, outputs_by_slot
+from repdyn.capture.blocks import Block, Blocks, LayerPatterns, find_blocks, find_network, hugging_face_model, unwrapped
+from repdyn.capture.embeddings import EmbeddingSearch
+from repdyn.capture.forward import (
+    Forward,
+    call_with_dict,
+    call_with_ids,
+    call_with_inputs,
+    call_with_tokens,
+    evaluating,
+    parameters_of,
+    restoring,
+)
+from repdyn.capture.fsdp import class_name, inside_fsdp_root, own_class
 from repdyn.capture.library_classes import is_pretrained_model
-from repdyn.capture.token_states import TokenPositions
-from repdyn.probe import ProbeBatch
+from repdyn.capture.recorder import Links
+from repdyn.capture.shadow import Learned, NoShadow, Shadow, replacements
+from repdyn.capture.token_states import InputStates, TokenPositions, TokenStates
+from repdyn.probe import Probe, ProbeBatch
+from repdyn.probe.input_batches import first_input
 from repdyn.probe.inputs import moved
+
+_SHORT = 64
+"""Tokens of the sequence on which a model shows how it is run; one that needs a certain length gets all."""
+_VALUES = {
+    "attention_mask": "batch.attention_mask",
+    "mask": "batch.attention_mask",
+    "labels": "batch.input_ids",
+    "targets": "batch.input_ids",
+}
+
+
+Way: TypeAlias = Literal["shadow", "restored"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,20 +65,38 @@ class PreparedModel:
     device: torch.device
     forward: Forward | None
     token_positions: TokenPositions | None
-    way: Callable[..., Any] = call_with_tokens
-    """How the model is called where ``forward`` is None; see :func:`repdyn.capture.trial.choose_way`."""
+    way: Way
+    """Whether a shadow runs in the model's place, or the model itself, which is then restored."""
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+    """By name, what stands in for the model's own parameters."""
+    call: Callable[..., Any] = call_with_tokens
+    """How the model is called where ``forward`` is None."""
     takes_inputs: bool = False
     """Whether it is run on a probe of inputs, rather than of tokens."""
     positions_first: bool = False
     """Whether its states of inputs have the positions in the first dimension, and the inputs in the second."""
+    reports_states: bool = False
+    """Whether the layers are the hidden states that a Hugging Face model reports, rather than outputs of blocks."""
+    slots: Mapping[str | None, tuple[Slot, Slot]] = field(default_factory=dict)
+    """By stack, which part of what its blocks take and which of what they return the states are, where it is known."""
+    unfound: str = ""
+    """Why no blocks were found."""
+    learned: Learned = field(default_factory=Learned)
+    """What a first pass has shown of the model, once :meth:`on` has run one."""
 
     @property
     def stacks(self) -> list[str | None]:
         """The names of the stacks, (None,) in a model that has one."""
         return list(dict.fromkeys(block.stack for block in self.blocks))
 
+    def token_states(self) -> TokenStates:
+        """Return a search for the states of a batch's tokens, or of what is sampled of a batch of inputs."""
+        if self.takes_inputs:
+            return InputStates(positions_first=self.positions_first)
+        return TokenStates(self.token_positions, pads_right=self._pads_right)
+
     @property
-    def pads_right(self) -> bool:
+    def _pads_right(self) -> bool:
         """Return whether it is a Hugging Face model that itself pads sequences on the right.
 
         Longformer and similar ones do, to whole windows, blocks or chunks; ProphetNet adds predicting streams there.
@@ -66,21 +114,178 @@ class PreparedModel:
         return next((dtype for dtype in dtypes if dtype in {torch.float32, torch.float16, torch.bfloat16}), None)
 
     @contextmanager
-    def evaluating(self) -> Iterator[Callable[[ProbeBatch], None]]:
-        """Yield a function that runs the model on a batch, in evaluation mode and with FSDP's weights gathered.
+    def evaluating(self) -> Iterator[Run]:
+        """Yield what runs the model on batches, in evaluation mode and with FSDP's weights gathered.
 
-        See :func:`repdyn.capture.forward.evaluation_mode`.
+        Raises:
+            RuntimeError: the weights were overwritten by code invisible to PyTorch.
         """
-        body = self.module if self.forward or self.takes_inputs else _without_head(self.blocks, self.module)
-        call = self.forward or partial(self.way, logits=not _all_in_base(self.blocks, self.module))
-        with evaluation_mode(self.module, self.device), inside_fsdp_root(self.root_module, body) as run:
+        with ExitStack() as stack:
+            if self.way == "restored":
+                watch = stack.enter_context(restoring(self.module, self.device))
+                yield Run(self, stack.enter_context(inside_fsdp_root(self.root_module, _body(self))))
+                self.learned.autocast, self.learned.is_complete = watch.autocast or self.learned.autocast, True
+                return
+            settings = {"parameters": self.parameters, "learned": self.learned}
+            shadow = stack.enter_context(evaluating(self.module, self.device, **settings))
+            blocks = [b if self.reports_states else b._replace(module=shadow.of(b.module)) for b in self.blocks]
+            yield Run(replace(self, module=shadow.module, root_module=shadow.module, blocks=blocks))
 
-            def run_batch(batch: ProbeBatch) -> None:
-                ids, mask = batch.input_ids.to(self.device), batch.attention_mask.to(self.device)
-                inputs = None if batch.inputs is None else moved(batch.inputs, self.device, self._precision)
-                run(partial(call, body, replace(batch, input_ids=ids, attention_mask=mask, inputs=inputs)))
+    def on(self, probe: Probe | ProbeBatch) -> PreparedModel:
+        """Return the model as it is run on a probe, which one pass over one of its sequences shows.
 
-            yield run_batch
+        It shows how the model is called where its signature leaves that open (with ``input_ids`` and what else the
+        forward names, with the ids alone, with one dictionary of both); whether the blocks pass states from one to the
+        next; which of its weights it writes to; which of its hooks only look on. Where a Hugging Face model has no
+        blocks that pass states on, its layers are the hidden states that it reports.
+
+        Raises:
+            ValueError: the forward pass fails, with the ``forward=`` to write; token ids that the model does not know;
+                or no blocks were found.
+            RuntimeError: the blocks that were found do not pass states from one to the next.
+            OSError, MemoryError, torch.OutOfMemoryError: what the machine lacks.
+        """
+        if self.learned.is_complete:
+            return self
+        if isinstance(probe, Probe) and probe.inputs is not None:
+            return self._on_inputs(first_input(next(probe.batches(1))))
+        tokens = _longest(probe) if isinstance(probe, Probe) else probe.input_ids[0].cpu()
+        largest = int(probe.tokens.max() if isinstance(probe, Probe) else probe.input_ids.max())
+        calls = (call_with_tokens, call_with_ids, call_with_dict) if self._leaves_open() else (call_with_tokens,)
+        errors: list[ForwardFailed] = []
+        for length in sorted({min(_SHORT, len(tokens)), len(tokens)}):
+            errors.clear()
+            for call in calls:
+                try:
+                    return replace(self, call=call, learned=Learned())._watched(_one_sequence(tokens[:length]), largest)
+                except ForwardFailed as error:
+                    errors.append(error)
+        raise errors[0]
+
+    def _on_inputs(self, batch: ProbeBatch) -> PreparedModel:
+        if self.token_positions is not None:
+            raise ValueError(
+                "expected token_positions= of a probe of tokens, got a probe of inputs; use its positions="
+            )
+        if self.unfound:
+            raise ValueError(self.unfound)
+        model = replace(self, call=call_with_inputs, takes_inputs=True, learned=Learned())
+        shapes: list[torch.Size] = []
+        with ExitStack() as hooks, model.evaluating() as run:
+            for block in run.model.blocks:
+                hooks.enter_context(block.module.register_forward_hook(partial(_keep_shapes, shapes)))
+            run(batch)
+        first = any(s[1] == 1 < s[0] for s in shapes) and not any(s[0] == 1 < s[1] for s in shapes)
+        return replace(model, positions_first=first)
+
+    def _watched(self, batch: ProbeBatch, largest: int) -> PreparedModel:
+        """Return the model as a pass over one sequence shows it; ``largest`` is the largest id of the probe."""
+        with self.evaluating() as run:
+            search = EmbeddingSearch(run.model.module, check=partial(_check_known, largest, self.module))
+            links = Links(run.model, batch)
+            with search.attached(), search.watching(batch), links.attached():
+                try:
+                    run(batch)
+                except ForwardFailed:
+                    if links.failure and not self.blocks_named:
+                        raise RuntimeError(links.failure) from None
+                    raise
+        reason = self.unfound or ("" if self.blocks_named else links.reason)
+        if reason and self.forward is None and self.way == "shadow" and hugging_face_model(self.module) is not None:
+            model = replace(self, reports_states=True, blocks=[])
+            with model.evaluating() as run:
+                names = list(run.reported_states(run(batch), batch))[1:]
+            if names:
+                return replace(model, blocks=[Block(name, _ReportedState()) for name in names])
+        if reason:
+            raise ValueError(reason) if self.unfound else RuntimeError(reason)
+        return replace(self, slots=links.slots)
+
+    def _leaves_open(self) -> bool:
+        """Return whether a forward could take the tokens in several ways: any keywords, or one of no known type."""
+        if self.forward is not None or is_pretrained_model(self.module):
+            return False
+        parameters = list(parameters_of(self.module).values())
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+            return True
+        required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+        return len(required) == 1 and "Tensor" not in str(required[0].annotation) and required[0].name != "input_ids"
+
+
+class ForwardFailed(ValueError):
+    """A forward pass that failed in code of the model, with what to do."""
+
+
+class Run:
+    """A function that runs a model on batches, made by :meth:`PreparedModel.evaluating`.
+
+    Args:
+        model: the model that runs, the shadow if there is one; hooks belong on its blocks.
+        inside: calls a function where the weights are gathered.
+    """
+
+    def __init__(self, model: PreparedModel, inside: Callable[[Callable[[], Any]], Any] | None = None) -> None:
+        self.model = model
+        self._inside = inside or (lambda function: function())
+        self._body = _body(model)
+        if model.reports_states:  # in the configuration, which is the shadow's own
+            for module in filter(is_pretrained_model, model.module.modules()):
+                module.config.output_hidden_states = True
+
+    def __call__(self, batch: ProbeBatch, module: nn.Module | None = None, *, logits: bool = False) -> Any:
+        """Return what the model returns for a batch.
+
+        Args:
+            module: a part of the model that is called in its place.
+            logits: whether they are needed.
+
+        Raises:
+            ForwardFailed: the forward pass fails.
+            OSError, MemoryError, torch.OutOfMemoryError: what the machine lacks.
+        """
+        model = self.model
+        ids, mask = batch.input_ids.to(model.device), batch.attention_mask.to(model.device)
+        inputs = None if batch.inputs is None else moved(batch.inputs, model.device, model._precision)
+        there = replace(batch, input_ids=ids, attention_mask=mask, inputs=inputs)
+        if model.forward is not None and module is None:
+            call = model.forward
+        else:
+            call = partial(model.call, logits=logits or not _all_in_base(model))
+        if model.forward is None and module is None:
+            body = model.module if logits else self._body
+        else:
+            body = module or model.module
+        try:
+            output = self._inside(partial(call, body, there))
+        except (OSError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if _is_own(error):
+                raise
+            raise ForwardFailed(_explain(model, batch, error)) from error
+        if model.reports_states and model.blocks:
+            states = list(self.reported_states(output, batch).values())
+            for block, entered, left in zip(model.blocks, states[:-1], states[1:], strict=True):
+                block.module(entered, left)
+        return output
+
+    def reported_states(self, output: Any, batch: ProbeBatch) -> dict[str, Tensor]:
+        """Return the hidden states in a model's output that have one vector for each token, by name."""
+        reported = getattr(output, "hidden_states", None) or ()
+        search = self.model.token_states()
+        search.begin(batch)
+        return {
+            f"hidden_states.{index}": states
+            for index, states in enumerate(reported)
+            if isinstance(states, Tensor) and search.rows_of(states) is not None
+        }
+
+
+class _ReportedState(nn.Module):
+    """A block that a hidden state which a model reports passes through."""
+
+    def forward(self, entered: Tensor, left: Tensor) -> Tensor:
+        return left
 
 
 def prepare(
@@ -90,11 +295,13 @@ def prepare(
     forward: Forward | None = None,
     token_positions: TokenPositions | None = None,
     root_module: nn.Module | None = None,
+    parameters: Mapping[str, Tensor] | None = None,
 ) -> PreparedModel:
     """Resolve once what every pass over a probe needs to know of a model.
 
     Args:
-        model: a Hugging Face model or any module built of a list of blocks, wrapped or not.
+        model: a Hugging Face model or any module built of a list of blocks, wrapped or not; a module whose class has no
+            ``forward`` stands for the one network in it.
         layers: name pattern of the blocks, ``*`` standing for one part of a dotted name ("model.layers.*"), or
             several; patterns by name of the stack where there are several stacks; None finds them. See
             :func:`repdyn.capture.blocks.find_blocks`.
@@ -105,21 +312,47 @@ def prepare(
             sequence; see :data:`repdyn.capture.token_states.TokenPositions`.
         root_module: the module that the model is a part of, where that is sharded as a whole; None for the model
             itself.
+        parameters: by their names in the model, what to take in place of its own parameters and buffers, such as
+            averages of them.
 
     Raises:
-        ValueError: the blocks cannot be identified (the message lists the candidates), or a prompt-tuning adapter adds
-            positions and ``token_positions`` is None.
+        ValueError: the blocks cannot be identified (the message lists the candidates), a prompt-tuning adapter adds
+            positions and ``token_positions`` is None; or ``parameters`` have unknown names or other shapes, or the
+            model has no shadow for them.
     """
     root_module, model = model if root_module is None else root_module, unwrapped(model)
+    if forward is None:
+        model = find_network(model)
     check_no_prompt_tuning(model, token_positions)
+    way: Way = "shadow"
+    unfound, blocks = "", []
+    try:
+        Shadow(model)
+    except NoShadow as reason:
+        if parameters:
+            raise ValueError(
+                f"expected a model that parameters= can stand in for, got a {class_name(model)}: {reason}; "
+                "measure a copy of the model that has them"
+            ) from reason
+        way = "restored"
+    try:
+        blocks = find_blocks(model, layers)
+    except ValueError as error:
+        if layers is not None or hugging_face_model(model) is None:
+            raise
+        unfound = str(error)
+    own = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
     return PreparedModel(
         module=model,
         root_module=root_module,
-        blocks=find_blocks(model, layers),
+        blocks=blocks,
         blocks_named=layers is not None,
         device=device_of(model, root_module),
         forward=forward,
         token_positions=token_positions,
+        way=way,
+        parameters={own[id(tensor)]: new for tensor, new in replacements(model, parameters or {})},
+        unfound=unfound,
     )
 
 
@@ -160,22 +393,25 @@ def has_prompt(module: nn.Module) -> bool:
     return getattr(getattr(module, "active_peft_config", None), "is_prompt_learning", False)
 
 
-def _without_head(blocks: Blocks, model: nn.Module) -> nn.Module:
-    """Return a Hugging Face model without its head, whose logits are not needed.
+def _body(model: PreparedModel) -> nn.Module:
+    """Return the module that is called: without a Hugging Face model's head, whose logits are not needed.
 
     The model itself where a measured block is in the head, and where its forward pass is not the library's own: in a
     class of the user's, or in a function or hooks attached to it.
     """
-    if not is_pretrained_model(model) or not _all_in_base(blocks, model):
-        return model
-    return model.base_model if _has_library_forward(model) else model
+    module = model.module
+    if model.forward is not None or not is_pretrained_model(module) or not _all_in_base(model):
+        return module
+    return module.base_model if _has_library_forward(module) else module
 
 
-def _all_in_base(blocks: Blocks, model: nn.Module) -> bool:
+def _all_in_base(model: PreparedModel) -> bool:
     """Return whether no block is in the head of a Hugging Face model, alone or wrapped; False for other models."""
-    whole = hugging_face_model(model)
-    inside = set(whole.base_model.modules()) if whole is not None else set()
-    return all(block.module in inside for block in blocks)
+    whole = hugging_face_model(model.module)
+    if whole is None or model.reports_states:
+        return whole is not None
+    inside = set(whole.base_model.modules())
+    return all(block.module in inside for block in model.blocks)
 
 
 def _has_library_forward(model: nn.Module) -> bool:
@@ -186,3 +422,73 @@ def _has_library_forward(model: nn.Module) -> bool:
         and ("forward" not in vars(model) or bool({"_original_forward", "_old_forward"} & set(vars(model))))
         and all(getattr(hook, "__module__", "").startswith("torch.distributed.") for hook in hooks)
     )
+
+
+def _longest(probe: Probe) -> Tensor:
+    return probe.tokens.split(probe.lengths.tolist())[int(probe.lengths.argmax())]
+
+
+def _one_sequence(tokens: Tensor) -> ProbeBatch:
+    ids, numbers = tokens[None], np.arange(len(tokens))
+    return ProbeBatch(ids, torch.ones_like(ids), numbers, numbers)
+
+
+def _keep_shapes(shapes: list[torch.Size], _module: nn.Module, _args: tuple, output: Any) -> None:
+    parts = outputs_by_slot(output).values()
+    shapes += [part.shape for part in parts if isinstance(part, Tensor) and part.ndim == 3]
+
+
+def _check_known(largest: int, model: nn.Module, embedding: nn.Embedding) -> None:
+    """Check that the input embedding has a row for every token of a probe.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if largest >= embedding.num_embeddings:
+        raise ValueError(
+            f"expected token ids below {embedding.num_embeddings}, the vocabulary of {class_name(model)}, got a "
+            f"probe whose ids go up to {largest}; make the probe with the model's own tokenizer"
+        )
+
+
+def _is_own(error: Exception) -> bool:
+    """Return whether an error was raised by this package, whose messages say what to do, rather than by the model."""
+    # operations of the model pass through a mode of this package
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.name != "__torch_function__"]
+    return Path(__file__).parent in Path(frames[-1].filename).resolve().parents if frames else False
+
+
+def _explain(model: PreparedModel, batch: ProbeBatch, error: Exception) -> str:
+    """Return what to do about an error of a model's forward pass."""
+    name, shape = class_name(model.module), tuple(batch.input_ids.shape)
+    failure = f"{type(error).__name__}: {error}"
+    signature = f"({', '.join(parameters_of(model.module))})"
+    if model.takes_inputs:
+        how = "forward= to run" if model.forward is not None else "the inputs to run"
+        return (
+            f"expected {how} {name}.forward{signature}, got {failure}; name the inputs as the forward does, "
+            "give them as a tuple in its order, or run the model with forward=lambda model, batch: model(batch.inputs)"
+        )
+    if model.forward is not None:
+        return f"expected forward= to run {name} on a ProbeBatch of shape {shape}, got {failure}"
+    whole = hugging_face_model(model.module)
+    longest = None if whole is None else getattr(whole.config.get_text_config(), "max_position_embeddings", None)
+    if isinstance(longest, int) and 0 < longest < shape[1]:
+        return (
+            f"expected windows of at most {longest} tokens, which {name} can read, got {shape[1]} ({failure}); "
+            f"make the probe with sequence_length={longest}"
+        )
+    return (
+        f"expected {name}.forward{signature} to run on token ids up to {int(batch.input_ids.max())} of shape {shape}, "
+        f"got {failure}; where it takes something else, say how to run it: forward={_example(model)}"
+    )
+
+
+def _example(model: PreparedModel) -> str:
+    """Return a function for ``forward=`` as source, with a value for each argument that the forward requires."""
+    required = [p.name for p in parameters_of(model.module).values() if p.default is p.empty and p.kind < p.VAR_KEYWORD]
+    first, *others = required or ["input_ids"]
+    if not others and first in {"batch", "inputs", "features", "sample"}:
+        return 'lambda model, batch: model({"input_ids": batch.input_ids, "attention_mask": batch.attention_mask})'
+    values = ["batch.input_ids", *(f"{name}={_VALUES.get(name, '...')}" for name in others)]
+    return f"lambda model, batch: model({', '.join(values)})"

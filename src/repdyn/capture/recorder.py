@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,18 +16,18 @@ from torch import Tensor, nn
 
 from repdyn.capture.after_attention import AfterAttention, Branches, Slot, inputs_by_slot, outputs_by_slot
 from repdyn.capture.blocks import Block, list_candidates
-from repdyn.capture.input_states import InputStates
-from repdyn.capture.prepared_model import PreparedModel
 from repdyn.capture.states import Buffers, LayerStates, States
-from repdyn.capture.token_states import TokenStates
 from repdyn.probe import ProbeBatch
+
+if TYPE_CHECKING:
+    from repdyn.capture.prepared_model import PreparedModel
 
 
 class Recorder:
     """Hooks that copy the inputs of the first block and the outputs of every block, stack by stack, as the blocks run.
 
-    Blocks may take and return more than the states. Which part is the states is learned from the first batch: what one
-    block returns and the next takes. Where there is no such part, it is the first with one vector for each token.
+    Blocks may take and return more than the states. The states are what one block returns and the next takes, as the
+    model's first pass has shown; else the first part with one vector for each token.
 
     Args:
         model: whose blocks' outputs are layers.
@@ -45,11 +45,7 @@ class Recorder:
         self._rows = rows
         self._n_rows = int(rows.max()) + 1
         self._buffers = buffers
-        self._token_states = (
-            InputStates(positions_first=model.positions_first)
-            if model.takes_inputs
-            else TokenStates(model.token_positions, pads_right=model.pads_right)
-        )
+        self._token_states = model.token_states()
         self._stacks = {stack: _Stack() for stack in model.stacks}
         self._after_attention = AfterAttention(branches or {}, self._n_rows, buffers)
 
@@ -81,19 +77,11 @@ class Recorder:
             stack.calls, stack.n_entered = [], 0
         self._after_attention.begin(self._target)
         yield
-        blocks = self._model.blocks
         called = {name for stack in self._stacks.values() for name in stack.calls}
-        silent = [block.name for block in blocks if block.name not in called]
-        if silent:
-            raise RuntimeError(
-                f"expected every block to run, but {len(silent)} of {len(blocks)} did not: {_few(silent)}; the forward "
-                "pass does not go through them. Name the blocks it does go through with layers=; the model has "
-                f"{list_candidates(self._model.module)}"
-            )
+        if reason := _silent_blocks(self._model, called):
+            raise RuntimeError(reason)
         for stack in self._stacks.values():
-            for layer in list(stack.pending):
-                self._settle(stack, layer, stack.linked if layer > 0 else None)
-            stack.order, stack.inputs = stack.order or stack.calls, {}
+            stack.order = stack.order or stack.calls
             if stack.calls != stack.order:
                 raise RuntimeError(
                     "expected the same blocks to run in the same order for every batch, got "
@@ -120,13 +108,10 @@ class Recorder:
 
     def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
         stack, self._token_states.stack = self._stacks[block.stack], block.stack
-        inputs = inputs_by_slot(args, kwargs)
         stack.n_entered += 1
         stack.n_calls.clear()
         if stack.n_entered == 1:
-            self._pass(stack, 0, block, inputs)
-        elif stack.order is None and stack.calls:
-            self._link(stack, block, inputs)
+            self._pass(stack, 0, block, inputs_by_slot(args, kwargs))
 
     def _leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
         stack, self._token_states.stack = self._stacks[block.stack], block.stack
@@ -143,54 +128,20 @@ class Recorder:
                 self._after_attention.keep(place, self._select(rows)[: len(self._target)])
 
     def _pass(self, stack: _Stack, layer: int, block: Block, parts: Mapping[Slot, Any]) -> None:
-        """Keep a layer's states where it is known which part they are, else all parts until the next block runs."""
-        if stack.order is None:
-            for earlier in [number for number in stack.pending if number > 0]:
-                self._settle(stack, earlier)
-            stack.pending[layer] = block.name, self._sampled(self._rows_by_slot(block.name, parts))
-            if layer == 0:
-                stack.inputs = stack.pending[0][1]
-        elif layer in stack.kept:  # an extra call is an error when the batch has passed
+        """Keep a layer's states."""
+        if layer in stack.kept:
             slot = stack.slots[layer]
-            rows = self._rows_by_slot(block.name, {slot: parts.get(slot)})
-            self._keep(stack, layer, self._select(rows[slot])[: len(self._target)])
-
-    def _link(self, stack: _Stack, block: Block, inputs: Mapping[Slot, Any]) -> None:
-        """Learn from a block's inputs which part of the previous block's outputs the states are."""
-        layer = len(stack.calls)
-        if layer not in stack.pending:
+            states = self._select(self._rows_by_slot(block.name, {slot: parts.get(slot)})[slot])
+        elif stack.order is None:
+            found = self._rows_by_slot(block.name, parts)
+            linked = self._model.slots.get(block.stack, (None, None))[layer > 0]
+            stack.slots[layer] = linked if linked in found else next(iter(found))
+            states = self._select(found[stack.slots[layer]])
+            stack.kept[layer] = block.name, self._buffers.new(self._n_rows, states), states.device
+        else:  # an extra call is an error when the batch has passed
             return
-        chained = not self._model.blocks_named
-        previous, outputs = stack.pending[layer]
-        received = self._sampled(self._rows_by_slot(block.name, inputs) if chained else self.all_rows(inputs))
-        out, into = _passed_on(outputs, received, stack.inputs)
-        stack.inputs = received
-        if out is None and chained:
-            raise RuntimeError(
-                f"expected blocks that each take the output of the one before, but {block.name!r} does not take the "
-                f"output of {previous!r}, so that these are not the layers of one stream; name the blocks that are "
-                "with layers=, or run the model once with forward=; the model has "
-                f"{list_candidates(self._model.module)}"
-            )
-        if 0 in stack.pending:
-            self._settle(stack, 0, into)
-        stack.linked = out if out is not None else stack.linked
-        self._settle(stack, layer, out)
-
-    def _settle(self, stack: _Stack, layer: int, slot: Slot | None = None) -> None:
-        """Keep the part of a pending layer at ``slot`` where there is one, else the first part."""
-        name, samples = stack.pending.pop(layer)
-        stack.slots[layer] = slot if slot is not None and slot in samples else next(iter(samples))
-        states = samples[stack.slots[layer]]
-        stack.kept[layer] = name, self._buffers.new(self._n_rows, states), states.device
-        self._keep(stack, layer, states[: len(self._target)])
-
-    def _keep(self, stack: _Stack, layer: int, states: Tensor) -> None:
         buffer = stack.kept[layer][1]
-        buffer[self._target] = states.to(buffer)
-
-    def _sampled(self, rows: Mapping[Slot, Tensor]) -> dict[Slot, Tensor]:
-        return {slot: self._select(states) for slot, states in rows.items()}
+        buffer[self._target] = states[: len(self._target)].to(buffer)
 
     def _select(self, rows: Tensor) -> Tensor:
         """Return the sampled rows of (n_sequences * length, dim), then the means over sequences that are kept."""
@@ -239,26 +190,83 @@ class _Stack:
     """How many blocks the current batch has entered."""
     n_calls: Counter[nn.Module] = field(default_factory=Counter)
     """Calls of each attention module since the current block was entered."""
-    pending: dict[int, tuple[str, dict[Slot, Tensor]]] = field(default_factory=dict)
-    """Layers of the first batch whose states are not identified yet, with all candidates."""
-    inputs: dict[Slot, Tensor] = field(default_factory=dict)
-    """The inputs of the last block that could be states, in the first batch."""
-    linked: Slot | None = None
-    """Which part of the last linked output entered the next block."""
 
 
-def _passed_on(
-    outputs: Mapping[Slot, Tensor], received: Mapping[Slot, Tensor], inputs: Mapping[Slot, Tensor]
-) -> tuple[Slot, Slot] | tuple[None, None]:
-    """Return the slots of the states in one block's outputs and in what the next received; None where there are none.
+class Links:
+    """Hooks that compare what each block takes with what the one before returned, in a pass over one batch.
 
     Args:
-        inputs: those of the first of the two. What it only passed on, such as positions, is not its states.
+        model: whose blocks pass states from one to the next, or do not.
+        batch: the batch.
     """
-    pairs = [(out, into) for out in outputs for into in received if _same(outputs[out], received[into])]
-    if len(pairs) > 1:
-        pairs.sort(key=lambda pair: any(_same(before, outputs[pair[0]]) for before in inputs.values()))
-    return pairs[0] if pairs else (None, None)
+
+    def __init__(self, model: PreparedModel, batch: ProbeBatch) -> None:
+        self._model = model
+        self._states = model.token_states()
+        self._states.begin(batch)
+        self._entered: dict[str | None, dict[Slot, Tensor]] = {}
+        self._left: dict[str | None, tuple[str, dict[Slot, Tensor]]] = {}
+        self.slots: dict[str | None, tuple[Slot, Slot]] = {}
+        """By stack, which part of what blocks take and which of what they return the states are."""
+        self._called: set[str] = set()
+        self.failure = ""
+        """What was wrong with the blocks that ran."""
+
+    @property
+    def reason(self) -> str:
+        """Why the blocks are not the layers of one stream; "" where they are."""
+        return self.failure or _silent_blocks(self._model, self._called)
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        with ExitStack() as hooks:
+            for block in self._model.blocks:
+                enter, leave = partial(self._enter, block), partial(self._leave, block)
+                hooks.enter_context(block.module.register_forward_pre_hook(enter, with_kwargs=True))
+                hooks.enter_context(block.module.register_forward_hook(leave))
+            yield
+
+    def _enter(self, block: Block, _module: nn.Module, args: tuple, kwargs: dict) -> None:
+        entered = self._rows(block, inputs_by_slot(args, kwargs))
+        previous, left = self._left.get(block.stack, ("", {}))
+        before = self._entered.get(block.stack, {}).values()
+        self._entered[block.stack] = entered
+        if not left or self.failure:
+            return
+        pairs = [(into, out) for out in left for into in entered if _same(left[out], entered[into])]
+        # what a block only passes on, such as positions, is not its states
+        pairs.sort(key=lambda pair: any(_same(states, left[pair[1]]) for states in before))
+        if pairs:
+            self.slots.setdefault(block.stack, pairs[0])
+            return
+        self.failure = (
+            f"expected blocks that each take the output of the one before, but {block.name!r} does not take the output "
+            f"of {previous!r}, so that these are not the layers of one stream; name the blocks that are with layers=, "
+            f"or run the model once with forward=; the model has {list_candidates(self._model.module)}"
+        )
+
+    def _leave(self, block: Block, _module: nn.Module, _args: tuple, output: Any) -> None:
+        self._called.add(block.name)
+        self._left[block.stack] = block.name, self._rows(block, outputs_by_slot(output))
+
+    def _rows(self, block: Block, parts: Mapping[Slot, Any]) -> dict[Slot, Tensor]:
+        self._states.stack = block.stack
+        tensors = {k: part for k, part in parts.items() if isinstance(part, Tensor) and part.is_floating_point()}
+        found = {slot: rows for slot, part in tensors.items() if (rows := self._states.rows_of(part)) is not None}
+        if not found and not self.failure:
+            self.failure = self._states.explain_mismatch(block.name, parts)
+        return found
+
+
+def _silent_blocks(model: PreparedModel, called: set[str]) -> str:
+    silent = [block.name for block in model.blocks if block.name not in called]
+    if not silent:
+        return ""
+    return (
+        f"expected every block to run, but {len(silent)} of {len(model.blocks)} did not: {_few(silent)}; the forward "
+        "pass does not go through them. Name the blocks it does go through with layers=; the model has "
+        f"{list_candidates(model.module)}"
+    )
 
 
 def _same(states: Tensor, others: Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from repdyn.capture.attention import attention_weights
 from repdyn.capture.blocks import LayerPatterns, unwrapped
@@ -19,7 +19,6 @@ from repdyn.capture.fsdp import check_no_tensor_parallelism, class_name, count_p
 from repdyn.capture.output_head import find_final_norm, find_output_head
 from repdyn.capture.prepared_model import PreparedModel, prepare
 from repdyn.capture.states import CaptureKind
-from repdyn.capture.trial import choose_way
 from repdyn.measurement.options import MeasurementArguments, MeasurementOptions
 from repdyn.measurement.probe_loss import ProbeLoss
 from repdyn.measurement.rows import OnError, part_of, rows_of_layer
@@ -29,6 +28,7 @@ from repdyn.probe import Probe
 from repdyn.probe.views import view_of
 from repdyn.store.schema import Checkpoint, Row, to_table
 from repdyn.store.state_cache import StateCache
+from repdyn.utils.caller_state import plain_state
 from repdyn.utils.distributed import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def measure(
     )
 
 
+@plain_state()
 def measure_with(
     model: nn.Module,
     probe: Probe,
@@ -143,6 +144,7 @@ def measure_with(
     on_error: OnError = "raise",
     progress: Progress = no_progress,
     root_module: nn.Module | None = None,
+    parameters: Mapping[str, Tensor] | None = None,
     ranks: Ranks = ALONE,
     state_cache: StateCache | None = None,
     causal_by_stack: Mapping[str | None, bool | None] | None = None,
@@ -153,6 +155,8 @@ def measure_with(
         model, probe, checkpoint, on_error, progress, ranks, state_cache: as for :func:`measure`.
         options: what is measured, and how.
         root_module: the module that the model is a part of, if that is sharded as a whole (FSDP); None for the model.
+        parameters: by name, what to measure in place of the model's own parameters and buffers, such as averages of
+            them; the model keeps its own.
         causal_by_stack: what a former profile of the same model states; None tries it out.
     """
     check_model(model)
@@ -171,9 +175,14 @@ def measure_with(
     )
     start = time.perf_counter()
     with ranks.sync_errors():
-        settings = {"forward": options.forward, "token_positions": options.token_positions, "root_module": root_module}
-        prepared = prepare(model, options.layers, **settings)
-        prepared = choose_way(prepared, probe)
+        prepared = prepare(
+            model,
+            options.layers,
+            forward=options.forward,
+            token_positions=options.token_positions,
+            root_module=root_module,
+            parameters=parameters,
+        ).on(probe)
         if causal_by_stack is None:
             causal_by_stack = causality(prepared, probe, states_bytes=states_bytes)
     checkpoint = _describe(checkpoint or Checkpoint(), prepared, causal_by_stack)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from repdyn.capture.forward import evaluation_mode
+from repdyn.capture.forward import evaluating
 from repdyn.capture.prepared_model import device_of
 
 TableKind: TypeAlias = Literal["input", "position", "segment"]
@@ -63,9 +63,9 @@ def find_lookups(model: PreTrainedModel, token_ids: Sequence[int]) -> list[Looku
         raise ValueError(f"expected at least {2 * _LENGTH} token ids, got {len(token_ids)}; give ordinary tokens")
     ids = torch.tensor(token_ids[: 2 * _LENGTH]).view(2, _LENGTH)
     segments = (torch.arange(_LENGTH) * _n_segments(model) // _LENGTH).expand(2, _LENGTH)
-    names = {_memory(tensor): name for name, tensor in chain(model.named_buffers(), model.named_parameters())}
     found: dict[_Memory, Lookup] = {}
-    for weight, rows in _record_lookups(model, ids, segments):
+    names, lookups = _record_lookups(model, ids, segments)
+    for weight, rows in lookups:
         kind = _kind(weight, rows.reshape(-1, _LENGTH), ids, segments) if rows.shape[-1:] == (_LENGTH,) else None
         memory = _memory(weight)
         # GPT-2 looks up segments in its token table
@@ -98,7 +98,10 @@ class _LookupRecorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _record_lookups(model: PreTrainedModel, ids: Tensor, segments: Tensor) -> list[tuple[Tensor, Tensor]]:
+def _record_lookups(
+    model: PreTrainedModel, ids: Tensor, segments: Tensor
+) -> tuple[dict[_Memory, str], list[tuple[Tensor, Tensor]]]:
+    """Return the names of the tables by their memory, and each table that is looked up with the rows."""
     device, parameters = device_of(model), inspect.signature(model.forward).parameters
     available = {
         "input_ids": ids,
@@ -108,9 +111,10 @@ def _record_lookups(model: PreTrainedModel, ids: Tensor, segments: Tensor) -> li
     }
     accepted = {name: value.to(device) for name, value in available.items() if name in parameters}
     cache = {"use_cache": False} if "use_cache" in parameters else {}
-    with evaluation_mode(model, device), _LookupRecorder() as recorder:
-        model(**accepted, **cache)
-    return recorder.lookups
+    with evaluating(model, device) as shadow, _LookupRecorder() as recorder:
+        shadow.module(**accepted, **cache)
+        tensors = chain(shadow.module.named_buffers(), shadow.module.named_parameters())
+        return {_memory(tensor): name for name, tensor in tensors}, recorder.lookups
 
 
 def _kind(weight: Tensor, rows: Tensor, ids: Tensor, segments: Tensor) -> TableKind | None:

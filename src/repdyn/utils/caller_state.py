@@ -1,0 +1,108 @@
+"""Settings of torch and numpy that a caller made: they neither matter to a measurement nor change."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
+
+import numpy as np
+import torch
+from torch._C import _len_torch_function_stack
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import _disable_current_modes
+
+_DEFAULTS: ContextVar[tuple[torch.device, torch.dtype] | None] = ContextVar("defaults", default=None)
+"""The caller's default device and dtype, inside :func:`plain_state`."""
+
+
+@contextmanager
+def plain_state() -> Iterator[None]:
+    """Run under torch's and numpy's own defaults, and restore the caller's settings on leaving.
+
+    These are the default device and dtype, gradient and inference mode, anomaly detection, deterministic algorithms,
+    autocast, modes that see or change operations (flop counters, default devices), and what numpy does at an overflow.
+    A mode whose Python module also defines a class of tensors stays, since these tensors may need it.
+    """
+    caller = _DEFAULTS.get() or (torch.get_default_device(), torch.get_default_dtype())
+    token = _DEFAULTS.set(caller)
+    dtype, is_strict = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    with ExitStack() as stack:
+        stack.callback(_DEFAULTS.reset, token)
+        stack.enter_context(_without_modes())
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(_without_autocast())
+        stack.enter_context(_without_anomaly_detection())
+        stack.enter_context(np.errstate(all="warn", under="ignore"))
+        if is_strict:
+            stack.callback(torch.use_deterministic_algorithms, True, warn_only=only_warns)
+            torch.use_deterministic_algorithms(False)
+        if dtype != torch.float32:
+            stack.callback(torch.set_default_dtype, dtype)
+            torch.set_default_dtype(torch.float32)
+        yield
+
+
+@contextmanager
+def defaults_of_model(device: torch.device, dtype: torch.dtype | None) -> Iterator[None]:
+    """Give a model's own code the caller's default device and dtype where the model's are these.
+
+    Code that was written for them may depend on them, as that of a model on CUDA that makes its positions without a
+    device.
+    """
+    wanted_device, wanted_dtype = _DEFAULTS.get() or (torch.device("cpu"), torch.float32)
+    has_device = device.type == wanted_device.type and device.type != "cpu"
+    before = torch.get_default_dtype()
+    with wanted_device if has_device else nullcontext():
+        if dtype == wanted_dtype:
+            torch.set_default_dtype(wanted_dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    with _disable_current_modes():
+        modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
+        kept = [mode for mode in reversed(modes) if _has_tensors(mode)]
+        for mode in kept:
+            _push_mode(mode)
+        try:
+            yield
+        finally:
+            for _ in kept:
+                _pop_mode()
+            for mode in reversed(modes):
+                _push_mode(mode)
+
+
+def _has_tensors(mode: TorchFunctionMode) -> bool:
+    name = type(mode).__module__
+    defined = vars(sys.modules[name]).values() if name in sys.modules and not name.startswith("torch.") else ()
+    return any(
+        isinstance(each, type) and issubclass(each, torch.Tensor) and each.__module__ == name for each in defined
+    )
+
+
+@contextmanager
+def _without_autocast() -> Iterator[None]:
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    with ExitStack() as stack:
+        for kind in {"cpu", accelerator.type if accelerator else "cpu"}:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+@contextmanager
+def _without_anomaly_detection() -> Iterator[None]:
+    if not torch.is_anomaly_enabled():
+        yield
+        return
+    with torch.autograd.set_detect_anomaly(False):
+        yield
