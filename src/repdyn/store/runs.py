@@ -259,7 +259,13 @@ def _run_in(folder: Path) -> Run:
         run = Run(**{each.name: known[each.name] for each in fields(Run) if each.name in known})
         return run if run_id is None else replace(run, id=run_id)
     except (OSError, ValueError, TypeError):
-        # of a sweep, or damaged: its rows are shown nevertheless
-        names = row_files(folder) if run_id is None else ()
-        name = run_id or (read_tables([folder / names[0]], ["run"])["run"][0].as_py() if names else folder.name)
+        name = run_id or _name_in_rows(folder)  # of a sweep, or damaged: its rows are shown nevertheless
         return Run(name, name)
+
+
+def _name_in_rows(folder: Path) -> str:
+    """Return the name of a run that was too long for that of its folder."""
+    try:
+        return read_tables([folder / row_files(folder)[0]], ["run"])["run"][0].as_py()
+    except (IndexError, ValueError):
+        return folder.name

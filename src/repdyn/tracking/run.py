@@ -153,9 +153,8 @@ class TrackedRun:
             self._views: Views | None = None
             if self.store is not None:
                 self.id = ranks.on_rank_zero(partial(self._begin_run, self.store, step, origin, schedule))
-                folder = self.store.folder_of(self.id) / STATES_FOLDER
                 if self._comparing:
-                    self._state_cache = StateCache(folder, run=self.id, probe=self.probe.hash, layers=options.choice)
+                    self._state_cache = self._states(self.store, self.id, step, origin)
         if self.weights_kind != AVERAGED:
             self.cost.announce(expected)
 
@@ -332,6 +331,16 @@ class TrackedRun:
         """Return what a checkpoint needs to remember, of built-in types: which run it belongs to, and where that is."""
         averaged = self.averaged.id if self.averaged is not None else None
         return {"run": self.id, "store": self.store.location if self.store else None, AVERAGED: averaged}
+
+    def _states(self, store: Store, run_id: str, step: int, origin: Origin | None) -> StateCache:
+        """Return the states of the last checkpoint, which before the first one of this run are those of its parent."""
+        states = partial(StateCache, probe=self.probe.hash, layers=self.options.choice)
+        path = store.path_of(run_id) if origin is not None else None
+        earlier = None
+        if origin is not None and path is not None and len(path.parts) > 1:
+            folder = path.parts[-2].folder / STATES_FOLDER
+            earlier = states(folder, run=origin.run_id, last_step=step)
+        return states(store.folder_of(run_id) / STATES_FOLDER, run=run_id, earlier=earlier)
 
     def _key(self, step: int) -> MeasurementKey:
         return MeasurementKey(self.id or self.name, step, self.probe.hash, self.options.identity(self.probe))
