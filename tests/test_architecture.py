@@ -38,11 +38,10 @@ ALLOWED = {
     "publish": "alerts diagnosis figures metrics report store tables terminal utils",
     "tracking": "alerts capture measurement metrics probe publish report store tables utils",
     "callbacks": "capture measurement metrics probe publish store tracking utils",
-    "hub": "models utils",
-    "sweep": "capture hub measurement metrics probe store tables text utils",
-    "recipes": "figures metrics probe report store sweep tables text utils",
-    "studies": "capture hub figures kernels probe store tables text utils",
-    "explorer": "capture hub kernels studies tables utils",
+    "checkpoints": "capture measurement metrics models probe store tables text utils",
+    "recipes": "checkpoints figures metrics probe report store tables text utils",
+    "studies": "capture checkpoints figures kernels probe store tables text utils",
+    "explorer": "capture checkpoints kernels studies tables utils",
 }
 PUBLIC_FACE = {"__init__", "__main__"}
 """Files beside the rooms; like the commands in cli/, they may import everything."""
@@ -165,8 +164,8 @@ def test_public_names():
     import repdyn
 
     assert set(repdyn.__all__) == {
-        *("Design", "Metric", "Probe", "Profile", "Ranks", "Schedule", "Store", "Tracker"),
-        *("insights", "kernels", "measure", "open_store", "query", "register_metric"),
+        *("Design", "Metric", "Probe", "Profile", "Ranks", "Schedule", "Store", "Sweep", "Tracker"),
+        *("insights", "kernels", "measure", "open_store", "query", "register_metric", "sweep"),
     }
     assert importlib.import_module("repdyn.callbacks").__all__ == [
         *("HuggingFaceTracker", "RepresentationDynamics", "SavePretrainedCheckpoint")

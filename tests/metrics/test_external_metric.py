@@ -11,7 +11,7 @@ import torch
 from small import HandWritten, random_tokens
 
 from repdyn import Metric, Probe, Tracker, measure, open_store, register_metric
-from repdyn.cli.sweep_command import main
+from repdyn.cli.sweep import main
 from repdyn.metrics import METRICS, metric_info, resolve
 from repdyn.models import build_model
 from repdyn.tables.families import has_own_figures
@@ -89,8 +89,8 @@ def test_it_is_drawn_and_reported_with_what_its_record_says(live):
 
 @pytest.mark.slow
 def test_it_is_swept(tmp_path, monkeypatch):
-    monkeypatch.setattr("repdyn.cli.sweep_measuring.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.cli.sweep_measuring.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
     sizes = {"vocab_size": 50, "hidden_size": 16, "n_layers": 2, "n_heads": 2, "context_length": 12}
     build_model("gpt_neox", **sizes).save_pretrained(tmp_path / "run" / "hf_checkpoints" / "step8")
     probe = Probe.from_tokens(random_tokens(24, 12), max_vectors=192, batch_vectors=96)

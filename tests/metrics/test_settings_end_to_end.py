@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from repdyn import Probe, open_store
 from repdyn.alerts import Rule
-from repdyn.cli.sweep_command import main
+from repdyn.cli.sweep import main
 from repdyn.models import build_model
 from repdyn.store import Store
 from repdyn.tables.families import family_of, is_between
@@ -126,8 +126,8 @@ def checkpoints(tmp_path, probe) -> Path:
 
 @pytest.fixture
 def undrawn(monkeypatch) -> None:
-    monkeypatch.setattr("repdyn.cli.sweep_measuring.show_store", lambda *_: None)
-    monkeypatch.setattr("repdyn.cli.sweep_measuring.write_report", lambda _, path: path)
+    monkeypatch.setattr("repdyn.cli.sweep.show_store", lambda *_: None)
+    monkeypatch.setattr("repdyn.cli.sweep.write_report", lambda _, path: path)
 
 
 def swept(*arguments: str) -> int:
